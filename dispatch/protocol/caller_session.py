@@ -17,6 +17,7 @@ from dispatch.protocol.events import (
     PeerConflict,
     PeerDraining,
     ReplyReceived,
+    RequestDelivered,
     RequestFailed,
     RequestRefused,
     SessionOpened,
@@ -35,6 +36,7 @@ from dispatch.protocol.wire.frames import (
     UNNUMBERED,
     VERSION,
     Accept,
+    Ack,
     Chunk,
     End,
     Goaway,
@@ -63,6 +65,8 @@ class CallerSession(Session):
 
     Attributes:
         waiting: requests without a final event, by their numbers.
+        next_stream: the number of the next request.
+        reports_delivery: set for one :class:`RequestDelivered`.
         late: replies that arrived after their requests had ended.
     """
 
@@ -87,13 +91,14 @@ class CallerSession(Session):
         self._incarnation = incarnation
         self._secret = secret
         self._inboxes = list(inboxes)
-        self._streams = 0
+        self.next_stream = 0
         self._earliest = math.inf  # no request has an earlier deadline
         self._pinged_at = now
         self._hello_at = now
         self._hellos = 0
         self._doubted_until = math.inf
         self._refuted = 0
+        self.reports_delivery = False
         self._sender.queue.on_request_cut = self._on_request_cut
         self._handlers |= {
             Reply: self._on_reply,
@@ -156,6 +161,17 @@ class CallerSession(Session):
         if self.is_open and frame.address == self.peer_address and self._doubted_until == math.inf:
             self._doubted_until = now + max(self._sender.paths[0].probe_timeout, self.settings.reset_grace)
 
+    def _on_ack(self, frame: Ack, events: list[Event], packet: Packet, now: float) -> None:
+        super()._on_ack(frame, events, packet, now)
+        if self.reports_delivery and self.waiting and super().is_at_rest:
+            self.reports_delivery = False
+            events.append(RequestDelivered())
+
+    def probe(self) -> None:
+        """Have the peer prove that it is alive. A process that does not know the session answers with RESET."""
+        if self.is_open:
+            self._sender.request_probe()
+
     # -- requests -----------------------------------------------------------------------------------------------
 
     def send_request(
@@ -180,8 +196,8 @@ class CallerSession(Session):
         """
         if self.is_closed:
             return False
-        stream = request.stream = self._streams
-        self._streams = stream + 1
+        stream = request.stream = self.next_stream
+        self.next_stream = stream + 1
         if not self.waiting:
             self._receive_window.add(self)
         self.waiting[stream] = request

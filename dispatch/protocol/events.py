@@ -58,6 +58,11 @@ class PeerConflict(msgspec.Struct, gc=False):
     """Two processes consume the callee's inbox: they have one name."""
 
 
+class RequestDelivered(msgspec.Struct, gc=False):
+    """The callee has acknowledged everything that was sent, a request that waits included.
+    Once, where it was asked for."""
+
+
 class RequestReceived(msgspec.Struct, gc=False):
     """A request, once. ``deadline`` on the callee's clock; ``math.inf``: none."""
 
@@ -119,6 +124,7 @@ Event = (
     | SessionClosed
     | PeerDraining
     | PeerConflict
+    | RequestDelivered
     | RequestReceived
     | RequestCancelled
     | ReplyReceived

@@ -113,6 +113,11 @@ class PacketSender:
         self.is_window_due = False
         return packets
 
+    def request_probe(self) -> None:
+        """Send a probe on the first path with the next packets."""
+        if self.paths[0] not in self.probing:
+            self.probing.append(self.paths[0])
+
     def _next_cargo(self) -> tuple[Path, Cargo] | None:
         """Return what is sent next, and on which path; None: nothing can be sent now."""
         lost, queue = self.lost, self.queue
