@@ -102,6 +102,17 @@ def publish_queue_full(queued: int, *, topic: str, retry_after: float) -> Transp
     )
 
 
+def too_many_inboxes(count: int, *, topic: str, retry_after: float) -> TransportError:
+    """Return the error of a peer whose inbox is not opened: ``count`` are open or being opened."""
+    return TransportError(
+        ErrorType.PUBLISH_QUEUE_FULL,
+        f"The tool was not executed: {topic} was not opened, because {count:,} inboxes are open or too many were opened at "
+        f"once. Use another tool, or call it again in {retry_after:g} s or later.",
+        sent=False,
+        retry_after=retry_after,
+    )
+
+
 def bad_address(url: str, why: str) -> TransportError:
     """Return the error of a broker address that is not valid."""
     return TransportError(

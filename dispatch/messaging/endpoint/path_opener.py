@@ -1,0 +1,126 @@
+"""Further connections on which a dispatcher receives large replies, opened on demand.
+
+The window of a path allows little more than one large reply in flight, and the next one waits a round trip for the
+acknowledgement. The broker limits the bytes in a channel by connection, so that further connections, each with its own
+inbox and window, carry more without losing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from dispatch._internal.cancellation import cancel_and_wait
+from dispatch._internal.clock import loop_clock
+from dispatch.errors import TransportError
+from dispatch.protocol import CallerSession, SessionTable
+from dispatch.transports import Message, Mode, Subscription, Transport
+
+logger = logging.getLogger("dispatch.endpoint")
+
+CROWDED = 4
+"""Expected reply bytes, in windows, from which another path pays."""
+PACKETS_PER_CHECK = 32
+"""Packets between two checks."""
+SUSTAINED = 2
+"""Consecutive checks above that level before a path is opened: a burst opens none."""
+MEAN_OF = 16
+"""Weight of the moving average of reply sizes: a new reply counts one sixteenth."""
+RETRY_S = 60.0
+"""Seconds between attempts to open a path."""
+
+
+class PathOpener:
+    """Decides when a further path pays, and opens it.
+
+    Args:
+        transport: the first connection.
+        path_inbox: returns the inbox of a path, from 1.
+        on_open: called with the inbox of a new path.
+        on_packet: handles the packets that arrive there.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        path_inbox: Callable[[int], str],
+        on_open: Callable[[str], object],
+        on_packet: Callable[[bytes], object],
+    ) -> None:
+        self._transport = transport
+        self._path_inbox = path_inbox
+        self._on_open = on_open
+        self._on_packet = on_packet
+        self._connections: list[tuple[Transport, Subscription]] = []
+        self._opening: asyncio.Task[None] | None = None
+        self._clock = loop_clock()
+        self._not_before = 0.0
+        self._mean = 0.0
+        self._bytes = 0
+        self._packets = 0
+        self._crowded = 0
+
+    @property
+    def mean_reply_bytes(self) -> float:
+        """Moving average of the bytes of packets for each reply."""
+        return self._mean
+
+    def record_packet(self, size: int, replies: int, table: SessionTable) -> None:
+        """Record a packet of ``size`` bytes with ``replies``, and open a path if that pays. Fragments have no reply."""
+        self._bytes += size
+        if replies:
+            self._mean += (self._bytes / replies - self._mean) * min(replies, MEAN_OF) / MEAN_OF
+            self._bytes = 0
+        self._packets += 1
+        if self._packets >= PACKETS_PER_CHECK:
+            self._packets = 0
+            self._check(table)
+
+    def _check(self, table: SessionTable) -> None:
+        paths = 1 + len(self._connections)
+        callers = [session for session in table.sessions.values() if isinstance(session, CallerSession)]
+        if not callers or self._opening is not None:
+            return
+        settings = callers[0].settings
+        waiting = sum(len(session.waiting) for session in callers)
+        is_crowded = waiting * self._mean >= CROWDED * settings.window and 2 * self._mean >= settings.large_bytes
+        if paths >= settings.max_paths or not is_crowded:
+            self._crowded = 0
+            return
+        self._crowded += 1
+        if self._crowded >= SUSTAINED and self._clock() >= self._not_before:
+            self._crowded = 0
+            self._opening = asyncio.get_running_loop().create_task(self._open(paths), name="dispatch-open-path")
+
+    async def _open(self, number: int) -> None:
+        inbox = self._path_inbox(number)
+        connection = self._transport.another()
+        try:
+            await connection.start()
+            subscription = await connection.subscribe(inbox, self._on_message, mode=Mode.FANOUT, name="dispatch-reply")
+        except BaseException as error:
+            await connection.close()
+            if not isinstance(error, TransportError):
+                raise
+            self._not_before = self._clock() + RETRY_S
+            logger.debug("a further path could not be opened: %s", error.message)
+        else:
+            self._connections.append((connection, subscription))
+            logger.debug("replies arrive on %d paths now", number + 1)
+            self._on_open(inbox)
+        finally:
+            self._opening = None
+
+    def _on_message(self, message: Message) -> None:
+        self._on_packet(message.data())
+
+    async def close(self) -> None:
+        """Close the further connections. Idempotent."""
+        await cancel_and_wait([self._opening])
+        connections, self._connections = self._connections, []
+        for connection, subscription in connections:
+            try:
+                await subscription.close()
+            finally:
+                await connection.close()

@@ -1,0 +1,66 @@
+"""Two endpoints over the embedded broker and over Pulsar."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from dispatch.testing import FaultInjector, Faults, FaultyTransport
+from tests.helpers.endpoint_peers import peers
+
+URLS = ["memory", pytest.param("pulsar", marks=pytest.mark.pulsar)]
+
+
+@pytest.fixture(params=URLS)
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "memory":
+        yield "memory://"
+    else:
+        yield request.getfixturevalue("pulsar_endpoint").service_url
+
+
+async def test_a_request_gets_its_reply(url: str) -> None:
+    async with peers(url) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        assert await caller.call(session, b"1:3") == b"1.."
+        assert session.peer_name == "callee-0"
+        assert callee.runs == {b"1": 1}
+    assert callee.closed == [("caller", "closed")]
+
+
+async def test_a_reply_of_ten_megabytes(url: str) -> None:
+    async with peers(url) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        reply = await caller.call(session, b"7:10000000")
+        assert reply == b"7".ljust(10_000_000, b".")
+
+
+async def test_many_requests_share_packets(url: str) -> None:
+    async with peers(url) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        before = session.statistics.packets_sent
+        replies = await asyncio.gather(*(caller.call(session, b"%d:20" % number) for number in range(500)))
+        assert replies == [(b"%d" % number).ljust(20, b".") for number in range(500)]
+        assert session.statistics.packets_sent - before < 50
+        assert set(callee.runs.values()) == {1}
+
+
+@pytest.mark.parametrize("size", [50, 20_000, 300_000])
+async def test_nothing_is_lost_or_run_twice_with_one_packet_of_twenty_dropped_each_way(url: str, size: int) -> None:
+    faults = FaultInjector(Faults(drop=0.05, direction="out", seed=size))
+    async with peers(url, wrap=lambda inner: FaultyTransport(inner, faults)) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        count = max(160, 4_000_000 // (size + 1_000))
+
+        async def call_several(start: int) -> None:
+            for number in range(start, start + count // 8):
+                reply = await caller.call(session, b"%d:%d" % (number, size))
+                assert reply == (b"%d" % number).ljust(size, b".")
+
+        await asyncio.gather(*(call_several(10_000 * start) for start in range(8)))
+        assert faults.count["out drop"] > 0
+        assert set(callee.runs.values()) == {1}
+        assert not caller.failures
+        faults.heal()
