@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.harness.plan import LEVEL_NAMES, Suite
 from benchmarks.harness.results import Results
@@ -42,8 +42,7 @@ MARKERS = {
 }
 LINES = {"1x1": "-", "2x1": "--", "1x2": ":", "2x2": "-.", "1x4": (0, (1, 3))}
 """Of contenders that differ in the number of their processes."""
-PANELS = (("p50_ms", "p50 latency, ms"), ("calls_per_second", "calls per second"))
-SYSTEM_PANELS = (
+PANELS = (
     ("calls_per_second", "calls per second"),
     ("p50_ms", "p50 latency, ms"),
     ("p999_ms", "p99.9 latency, ms"),
@@ -51,19 +50,24 @@ SYSTEM_PANELS = (
 
 
 def draw(results: Results, path: Path) -> None:
-    """Write the plot of ``results`` as PNG: a row of latency and throughput for each suite except the systems.
+    """Write the plot of ``results`` as PNG: a row for each suite except the systems; throughput, p50 and p99.9.
 
     Raises:
         OSError: it cannot be written there.
     """
     suites = [suite for suite in results.suites if suite.name not in _system_names()]
-    with _Figure(results, suites, rows=len(suites), columns=len(PANELS), size=(11, 3.6 * len(suites) + 0.9)) as figure:
+    with _Figure(results, suites, rows=len(suites), columns=len(PANELS), size=(15, 3.4 * len(suites) + 0.9)) as figure:
         for suite, row in zip(suites, figure.grid, strict=True):
             for axes, (name, label) in zip(row, PANELS, strict=True):
-                _panel(axes, suite, results, name)
-                axes.set_ylabel(label)
+                if len(suite.levels) > 1:
+                    _limit(axes, _panel(axes, suite, results, name))
+                    axes.set_ylabel(label)
+                else:
+                    _bars(axes, suite, results, name)
+                    axes.set_xlabel(label)
             row[0].set_title(suite.title, loc="left", fontsize=10, fontweight="bold")
-            row[0].legend(fontsize=8, framealpha=0.9)
+            if len(suite.levels) > 1:
+                row[0].legend(fontsize=8, framealpha=0.9)
         figure.save(path)
 
 
@@ -74,11 +78,11 @@ def draw_systems(results: Results, path: Path) -> None:
         OSError: it cannot be written there.
     """
     suites = [suite for suite in results.suites if suite.name in _system_names()]
-    size = (4.2 * len(suites) + 0.6, 3.1 * len(SYSTEM_PANELS) + 0.9)
-    with _Figure(results, suites, rows=len(SYSTEM_PANELS), columns=len(suites), size=size) as figure:
-        for row, (name, label) in zip(figure.grid, SYSTEM_PANELS, strict=True):
-            for axes, suite in zip(row, suites, strict=True):
-                _panel(axes, suite, results, name)
+    size = (4.2 * len(suites) + 0.6, 3.1 * len(PANELS) + 0.9)
+    with _Figure(results, suites, rows=len(PANELS), columns=len(suites), size=size, sharey="row") as figure:
+        for row, (name, label) in zip(figure.grid, PANELS, strict=True):
+            ends = [_panel(axes, suite, results, name) for axes, suite in zip(row, suites, strict=True)]
+            _limit(row[0], [value for values in ends for value in values])
             row[0].set_ylabel(label)
         for axes, suite in zip(figure.grid[0], suites, strict=True):
             axes.set_title(suite.title.rpartition(", ")[2], loc="left", fontsize=10, fontweight="bold")
@@ -94,7 +98,14 @@ class _Figure:
     """A figure with a grid of axes and the setting of the run as its title. A context manager, which closes it."""
 
     def __init__(
-        self, results: Results, suites: Sequence[Suite], *, rows: int, columns: int, size: tuple[float, float]
+        self,
+        results: Results,
+        suites: Sequence[Suite],
+        *,
+        rows: int,
+        columns: int,
+        size: tuple[float, float],
+        sharey: Literal["none", "row"] = "none",
     ) -> None:
         import matplotlib
 
@@ -102,7 +113,9 @@ class _Figure:
         from matplotlib import pyplot
 
         self._pyplot = pyplot
-        self._figure, self.grid = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+        self._figure, self.grid = pyplot.subplots(
+            rows, columns, figsize=size, squeeze=False, sharey=sharey, layout="constrained"
+        )
         setting = results.setting
         rounds = sorted({suite.rounds_of(results.settings) for suite in suites})
         answers = sorted({suite.answer for suite in suites})
@@ -138,17 +151,40 @@ def style_of(contender: str) -> dict[str, Any]:
 
 
 def _levels(axes: Any, suite: Suite) -> None:
+    axes.set_xlim(suite.levels[0] / 1.4, suite.levels[-1] * 1.9)  # space for the labels beside the last points
     axes.set_xscale("log", base=2)
     axes.set_xticks(suite.levels, [f"{level:,}" for level in suite.levels])
     axes.set_xticks([], minor=True)
     name = LEVEL_NAMES[suite.mode]
     axes.set_xlabel(f"calls {name}" if suite.mode == "closed" else name)
     axes.grid(visible=True, which="both", alpha=0.25, linewidth=0.6)
-    axes.set_xlim(suite.levels[0] / 1.4, suite.levels[-1] * 1.9)  # space for the labels beside the last points
 
 
-def _panel(axes: Any, suite: Suite, results: Results, figure_name: str) -> None:
+def _bars(axes: Any, suite: Suite, results: Results, figure_name: str) -> None:
+    """Draw the only level of a suite: a bar for each contender."""
+    level = suite.levels[0]
+    summaries = [results.summary(suite.name, contender.name, level) for contender in suite.contenders]
+    for position, (contender, summary) in enumerate(zip(suite.contenders, summaries, strict=True)):
+        spread = summary.figures[figure_name]
+        if spread is None:
+            continue
+        error = [[spread.median - spread.min], [spread.max - spread.median]]
+        color = style_of(contender.name)["color"]
+        axes.barh(position, spread.median, xerr=error, color=color, height=0.6, alpha=0.8, capsize=3)
+        if summary.lost:
+            axes.annotate(f"{summary.lost:,} lost", (0, position), (4, 0), textcoords="offset points", fontsize=7)
+    axes.set_yticks(range(len(suite.contenders)), [contender.label for contender in suite.contenders], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.grid(visible=True, axis="x", alpha=0.25, linewidth=0.6)
+
+
+def _panel(axes: Any, suite: Suite, results: Results, figure_name: str) -> list[float]:
+    """Draw a figure over the levels of a suite, and return the values that must be within the limits."""
+    _levels(axes, suite)
+    axes.set_ylim(1, 10)
     axes.set_yscale("log")
+    axes.autoscale(enable=False)  # it warns of a row that shares its scale and has one value in all cells
     ends: list[float] = []
     for contender in suite.contenders:
         levels, medians, below, above = [], [], [], []
@@ -174,8 +210,11 @@ def _panel(axes: Any, suite: Suite, results: Results, figure_name: str) -> None:
         axes.errorbar(
             levels, medians, yerr=(below, above), label=contender.label, capsize=3, **style_of(contender.name)
         )
-    _levels(axes, suite)
     axes.yaxis.set_major_formatter(lambda value, _position: f"{value:,.10g}")
     axes.yaxis.set_minor_formatter("")  # a scale of less than a decade adds powers of ten otherwise
+    return ends
+
+
+def _limit(axes: Any, ends: Sequence[float]) -> None:
     if ends:
         axes.set_ylim(min(ends) / 1.5, max(ends) * 1.5)

@@ -38,7 +38,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[str]]]:
 
     def look_and_close(figure: Any) -> None:
         texts = [text.get_text() for axes in figure.axes for text in axes.texts]
-        drawn.append((sum(len(axes.get_lines()) > 0 for axes in figure.axes), texts))
+        drawn.append((sum(bool(axes.get_lines() or axes.patches) for axes in figure.axes), texts))
         close(figure)
 
     monkeypatch.setattr(pyplot, "close", look_and_close)
@@ -55,8 +55,9 @@ def test_contenders_of_a_suite_differ_without_colours_too() -> None:
 def test_a_row_for_each_suite_but_the_systems(tmp_path: Path, figures: list[tuple[int, list[str]]]) -> None:
     draw(run_of(CLIENTS, TOPICS, SYSTEMS[0], FLEETS), tmp_path / "all.png")
     assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    # Four clients and two kinds of topic, at 256 in flight, in two panels each; two rounds of seven.
-    assert figures == [(6, ["14 lost"] * 12)]
+    # Four clients and two kinds of topic, at 256 in flight, in three panels each; two rounds of seven. The fleets have one
+    # level and therefore bars.
+    assert figures == [(9, ["14 lost"] * 18)]
     assert not pyplot.get_fignums()
 
 
