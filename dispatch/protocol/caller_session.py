@@ -335,14 +335,14 @@ class CallerSession(Session):
     # -- timers -------------------------------------------------------------------------------------------------
 
     def next_timer(self) -> float:
-        if not self.is_open and not self.is_closed and not self._is_suspended:
+        if not self.is_open and not self.is_closed and not self.is_suspended:
             return min(self._hello_at, self._earliest)
         return min(super().next_timer(), self._doubted_until)
 
     def handle_timer(self, now: float) -> list[Event]:
-        if self._doubted_until <= now and not self._is_suspended:
+        if self._doubted_until <= now and not self.is_suspended:
             return self._finish(Failure.RESTARTED)
-        if not self.is_open and not self.is_closed and not self._is_suspended:
+        if not self.is_open and not self.is_closed and not self.is_suspended:
             events: list[Event] = []
             self._expire(now, events)
             if now - self.heard_at >= self.settings.give_up:
@@ -351,7 +351,7 @@ class CallerSession(Session):
         return super().handle_timer(now)
 
     def resume(self, now: float) -> None:
-        if self._is_suspended:
+        if self.is_suspended:
             self._pinged_at = self._hello_at = now
             self._doubted_until = math.inf
         super().resume(now)

@@ -35,6 +35,8 @@ class Session:
         peer_name, peer_incarnation: of the peer, from the handshake.
         is_open: the handshake has ended; requests can travel.
         is_closed: the session has ended.
+        is_suspended: the connection is known to be down.
+        end_reason: why it has ended; None: it has not.
         is_peer_draining: the peer accepts no further requests.
         is_urgent: an acknowledgement should leave before the events are handled.
         peer_load: requests that the peer executes.
@@ -48,6 +50,8 @@ class Session:
         self.peer_incarnation = ""
         self.is_open = False
         self.is_closed = False
+        self.is_suspended = False
+        self.end_reason: Failure | None = None
         self.is_peer_draining = False
         self.is_urgent = False
         self.peer_load = 0
@@ -61,7 +65,6 @@ class Session:
         self._data_received = 0
         self._data_granted = settings.data_window
         self._held = 0
-        self._is_suspended = False
         self._farewell: Packets = []
         self._handlers: dict[type, Handler] = {
             Ack: self._on_ack,
@@ -183,7 +186,7 @@ class Session:
         if self.is_closed:
             return math.inf
         at = self._next_deadline()
-        if self._is_suspended:
+        if self.is_suspended:
             return at
         has_unacknowledged = False
         for path in self._sender.paths:
@@ -202,7 +205,7 @@ class Session:
         if self.is_closed:
             return events
         self._expire(now, events)
-        if self._is_suspended:
+        if self.is_suspended:
             return events
         has_unacknowledged, probing = False, self._sender.probing
         for path in self._sender.paths:
@@ -232,12 +235,12 @@ class Session:
 
     def suspend(self) -> None:
         """The connection is known to be down: nothing is probed or given up. Deadlines still pass."""
-        self._is_suspended = True
+        self.is_suspended = True
 
     def resume(self, now: float) -> None:
         """The connection is up again."""
-        if self._is_suspended:
-            self._is_suspended = False
+        if self.is_suspended:
+            self.is_suspended = False
             self.heard_at = now
             for path in self._sender.paths:
                 path.postpone_probe(now)
@@ -360,6 +363,7 @@ class Session:
         if self.is_closed:
             return []
         self.is_closed = True
+        self.end_reason = reason
         events: list[Event] = []
         self._finish_requests(reason, events)
         events.append(SessionClosed(reason))

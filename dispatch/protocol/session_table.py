@@ -10,6 +10,7 @@ from dispatch.protocol.delivery.receive_window import ReceiveWindow
 from dispatch.protocol.events import Event, Failure
 from dispatch.protocol.session import Session, check_inboxes
 from dispatch.protocol.settings import DEFAULT_SETTINGS, Settings
+from dispatch.protocol.statistics import EndedSessions
 from dispatch.protocol.wire.frames import (
     ACCEPT,
     FEATURES,
@@ -49,6 +50,7 @@ class SessionTable:
 
     Attributes:
         sessions: by the address of their peers' packets.
+        ended: sums over the sessions that have ended.
         outbox: packets that belong to no session (ACCEPT, RESET), each with the inbox that it goes to. Bounded.
         malformed: what arrived and was no packet.
         unknown: packets without a session: late ones, or forged.
@@ -71,6 +73,7 @@ class SessionTable:
         self.inboxes = list(inboxes)
         self.receive_window = ReceiveWindow(settings)
         self.sessions: dict[int, Session] = {}
+        self.ended = EndedSessions()
         self.outbox: list[tuple[str, bytes]] = []
         self.malformed = 0
         self.unknown = 0
@@ -237,8 +240,11 @@ class SessionTable:
         return events
 
     def forget(self, session: Session) -> None:
-        """Remove a session that has ended."""
-        self.sessions.pop(session.id, None)
+        """Remove a session that has ended. Idempotent."""
+        if self.sessions.pop(session.id, None) is None:
+            return
+        # After the removal: a scrape on another thread may miss this session once, and never counts it twice.
+        self.ended.add(session.statistics, session.end_reason or Failure.CLOSED, was_open=session.is_open)
         if isinstance(session, CalleeSession):
             self._half_open.pop(session.caller, None)
             inbox = session.peer_inboxes[0]
