@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dispatch._internal.clock import loop_clock
 from dispatch.messaging.endpoint.inbox_publishers import RETRY_S, InboxPublishers
 from dispatch.messaging.endpoint.path_opener import PathOpener
+from dispatch.messaging.endpoint.send_waiters import SendWaiters
 from dispatch.messaging.endpoint.session_timers import SessionTimers
 from dispatch.protocol import CallerSession, Session, SessionTable
 from dispatch.protocol.events import Event, Failure
@@ -32,28 +33,11 @@ LEAST_WAIT_S = 0.001
 """Shortest time until a timer of a session: below the granularity of the protocol's timers."""
 CONNECTION_POLL_S = 0.05
 """Seconds between two checks whether the connection is back."""
-WRITABLE_BYTES = 1_000_000
-"""Unsent bytes of a session from which streams wait: one fragment of a large payload."""
 CLOSE_FLUSH_S = 2.0
 """Longest time, in seconds, that closing waits until the last packets have left."""
 
 OnEvents = Callable[[Session, list[Event]], object]
 """Handles the events of a session, in order. Synchronous; it may send."""
-
-
-class _Writers:
-    """Streams that wait until a session has sent enough."""
-
-    def __init__(self) -> None:
-        self.waiting: dict[Session, list[asyncio.Future[None]]] = {}
-
-    def release(self, session: Session) -> None:
-        """Let the streams of ``session`` continue if it has sent enough, or has ended."""
-        if not session.is_closed and session.queued_bytes > WRITABLE_BYTES:
-            return
-        for writer in self.waiting.pop(session, ()):
-            if not writer.done():
-                writer.set_result(None)
 
 
 class Endpoint:
@@ -98,7 +82,7 @@ class Endpoint:
         """Sessions that may have something to send, in order."""
         self._unready: dict[str, set[Session]] = {}
         """Sessions that wait for the publishers of their peers' inboxes."""
-        self._writers = _Writers()
+        self._waiters = SendWaiters()
         self._backlog: deque[bytes] = deque()
         self._backlog_bytes = 0
         self._budget = FRAMES_PER_TURN
@@ -179,7 +163,7 @@ class Endpoint:
                 session.suspend()
         for session in self._known - current:
             self._timers.discard(session)
-            self._writers.release(session)
+            self._waiters.release(session)
             unready = self._unready.get(session.peer_inboxes[0])
             if unready is not None:
                 unready.discard(session)
@@ -220,11 +204,13 @@ class Endpoint:
 
     async def writable(self, session: Session) -> None:
         """Wait while ``session`` has many unsent bytes: backpressure for streams."""
-        if session.is_closed or session.queued_bytes <= WRITABLE_BYTES or self._is_closed:
-            return
-        writer: asyncio.Future[None] = self._loop.create_future()
-        self._writers.waiting.setdefault(session, []).append(writer)
-        await writer
+        if not self._is_closed:
+            await self._waiters.writable(session)
+
+    async def flush(self) -> None:
+        """Wait until the peers have acknowledged everything that their sessions have sent."""
+        if not self._is_closed:
+            await self._waiters.at_rest(self.table.sessions.values())
 
     def _schedule_flush(self) -> None:
         if self._flush_handle is None:
@@ -266,6 +252,8 @@ class Endpoint:
             for topic, packet in table.outbox:
                 self._publishers.post(topic, packet)
             table.outbox.clear()
+        if self._waiters:
+            self._waiters.release_at_rest(table.sessions.values())
         self._arm_timer()
 
     def _send_due(self, session: Session, now: float) -> None:
@@ -281,8 +269,8 @@ class Endpoint:
         for index, packet in session.packets_to_send(now):
             # A packet names its path, so that it may travel on the first one while another is being opened.
             ((index and publishers.find(inboxes[index])) or first).send_packet(packet)
-        if self._writers.waiting:
-            self._writers.release(session)
+        if self._waiters:
+            self._waiters.release(session)
 
     def _on_publisher_open(self, topic: str) -> None:
         for session in self._unready.pop(topic, ()):
@@ -371,8 +359,7 @@ class Endpoint:
         self._timers.clear()
         self._backlog.clear()
         self._unready.clear()
-        for session in list(self._writers.waiting):
-            self._writers.release(session)
+        self._waiters.close()
         try:
             if self._paths is not None:
                 await self._paths.close()
