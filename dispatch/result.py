@@ -34,8 +34,6 @@ class CallResult(msgspec.Struct, frozen=True):
         error: what :meth:`Dispatcher.call` would raise; None for SUCCESS.
         duration: seconds from the call to its end.
         attempts: requests that were sent; 0 when none was.
-        transmissions: how often the last request was sent; more than 1 when its reply was requested again.
-        recovery_seconds: seconds from the first retransmission request to the end of the call; 0.0 when there was none.
         chunks: messages of the reply.
         request_id: the property ``id`` of the last attempt, ``""`` when nothing was sent.
         instance: id of the service instance that replied, None when it gives none.
@@ -53,8 +51,6 @@ class CallResult(msgspec.Struct, frozen=True):
     chunks: int = 0
     request_id: str = ""
     instance: str | None = None
-    transmissions: int = 1
-    recovery_seconds: float = 0.0
     content: tuple[Mapping[str, Any], ...] = ()
     structured_content: Any = None
 
@@ -75,8 +71,6 @@ class CallResult(msgspec.Struct, frozen=True):
             "chunks": self.chunks,
             "request_id": self.request_id,
             "instance": self.instance,
-            "transmissions": self.transmissions,
-            "recovery_seconds": round(self.recovery_seconds, 6),
             "content": [dict(block) for block in self.content],
             "structured_content": self.structured_content,
         }

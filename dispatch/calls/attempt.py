@@ -21,7 +21,6 @@ from dispatch.calls.admission import Admission
 from dispatch.calls.call_state import FAILURES, Attempt, Call
 from dispatch.calls.error_messages import error_from_closing, error_from_rejection
 from dispatch.errors import DispatchError, Outcome
-from dispatch.messaging.rpc.exchange_outcome import Answer
 from dispatch.resilience.hedging.decision import ANSWERED
 from dispatch.resilience.hedging.race import OUTPACED, hedged
 from dispatch.resilience.retry.decision import RetryTarget
@@ -171,7 +170,7 @@ class Attempts:
             call.observer.on_queued(self._now() - began)
 
     def _learn(self, attempt: Attempt, ended: float) -> None:
-        """Record how long the attempt took, for timeouts, hedges and retransmissions to come."""
+        """Record how long the attempt took, for timeouts and hedges to come."""
         guards = attempt.call.guards
         took = ended - attempt.began
         outcome = attempt.outcome
@@ -183,9 +182,6 @@ class Attempts:
                 attempt.is_impatient = took < (guards.usual.value(ended) or 0.0)
         if guards.hedging is None and outcome in _TIMED and attempt.counts_for_instance and not attempt.is_impatient:
             guards.durations.record(took, ended)
-        line = attempt.retransmission
-        if line is not None and not line.resent and type(attempt.settled) is Answer:
-            guards.patience.learn(took)
 
     def _attribute(self, attempt: Attempt) -> None:
         if attempt.outcome in FAILURES:

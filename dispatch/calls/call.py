@@ -99,8 +99,8 @@ class Calls:
                 if decision is not GRANTED or AUDIT.isEnabledFor(INFO):
                     call = await authorize_call(self._authorizer, tool, tool.requirement, decision, observer, options)
             if call is None:
-                limit, check = self._runtime.max_message_bytes, self._argument_check
-                call = prepare_call(tool, guards, observer, arguments, options, started, limit, check)  # 3 deadline
+                check = self._argument_check
+                call = prepare_call(tool, guards, observer, arguments, options, started, check)  # 3 deadline
             if isinstance(call, DispatchError):
                 result = self._failure(tool, call, options.user, started)
             else:
@@ -152,8 +152,8 @@ class Calls:
                 if decision is not GRANTED or AUDIT.isEnabledFor(INFO):
                     call = await authorize_call(self._authorizer, tool, tool.requirement, decision, observer, options)
             if call is None:
-                limit, check = self._runtime.max_message_bytes, self._argument_check
-                call = prepare_call(tool, guards, observer, arguments, options, started, limit, check, is_stream=True)
+                check = self._argument_check
+                call = prepare_call(tool, guards, observer, arguments, options, started, check, is_stream=True)
             if isinstance(call, DispatchError):
                 result, reply = self._failure(tool, call, options.user, started), NO_PROPERTIES
             else:
@@ -201,7 +201,7 @@ class Calls:
                 return msgspec.structs.replace(result, duration=self._now() - started)
 
     def _result(self, call: Call, attempt: Attempt, started: float) -> CallResult:
-        tool, line, error = call.tool, attempt.retransmission, attempt.error
+        tool, error = call.tool, attempt.error
         if error is not None:
             error = self._with_alternatives(tool, error, call.options.user)
         now, settled = self._now(), attempt.settled
@@ -221,8 +221,6 @@ class Calls:
             chunks,
             attempt.request_id,
             instance,
-            transmissions=1 if line is None else line.repair.transmissions,
-            recovery_seconds=0.0 if line is None or line.asked_at is None else now - line.asked_at,
             content=content.blocks,
             structured_content=content.structured,
         )

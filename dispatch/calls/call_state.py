@@ -13,7 +13,6 @@ from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import DispatchError, ErrorType, Origin, Outcome, TransportError
 from dispatch.messaging.rpc.exchange_outcome import Answer, Settled, TimedOut
-from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
 from dispatch.resilience.attempt_timeout import attempt_deadline
 from dispatch.resilience.hedging.decision import NoHedgeReason
 from dispatch.resilience.retry.decision import NoRetryReason, RetryDecision, RetryTarget, may_have_run
@@ -139,7 +138,6 @@ class Attempt(msgspec.Struct, eq=False):
         selected: the balancer's choice; None before it, and after its permit was returned.
         request_id: of the last request.
         request: observes the last request.
-        retransmission: how the last request is repeated; None: it cannot be.
         sent: the request left, or may have.
         replies, first_chunk: of a stream.
         settled: how the exchange ended; None: there was none.
@@ -165,7 +163,6 @@ class Attempt(msgspec.Struct, eq=False):
     selected: SelectedInstance | None = None
     request_id: str = ""
     request: RequestObserver = NULL_REQUEST
-    retransmission: RetransmittableRequest | None = None
     sent: bool = False
     replies: Replies | None = None
     first_chunk: str | None = None
@@ -327,10 +324,8 @@ class Attempt(msgspec.Struct, eq=False):
         """End the request and return the permits of the balancer and of the instance's breaker."""
         request, self.request = self.request, NULL_REQUEST
         selected, self.selected = self.selected, None
-        line = self.retransmission
-        transmissions = 1 if line is None else line.repair.transmissions
         if selected is None:
-            request.on_end(self.outcome, self.error, instance="", transmissions=transmissions, sent=self.sent)
+            request.on_end(self.outcome, self.error, instance="", sent=self.sent)
             return
         settled, instance = self.settled, selected.instance
         if self.outcome is not _SUCCESS:
@@ -338,14 +333,7 @@ class Attempt(msgspec.Struct, eq=False):
         in_flight = None
         if selected.pick.learns and type(settled) is Answer:
             in_flight = settled.in_flight
-        if line is not None and transmissions > 1:
-            if line.status_polls:
-                selected.observer.on_status_polls(line.status_polls)
-            if line.resent:
-                selected.observer.on_recovered_replies(1)
-        request.on_end(
-            self.outcome, self.error, instance=selected.pick.instance, transmissions=transmissions, sent=self.sent
-        )
+        request.on_end(self.outcome, self.error, instance=selected.pick.instance, sent=self.sent)
         outcome = self.outcome if not self.is_impatient else _CANCELLED
         if not self.counts_for_instance:
             outcome = _REJECTED  # says nothing about how long a reply takes, either

@@ -36,6 +36,7 @@ from dispatch.messaging.rpc.exchange_outcome import (
 from dispatch.messaging.wire.codec import PayloadTooLargeError
 from dispatch.messaging.wire.properties import Refusal
 from dispatch.policy import Policy, PolicyError
+from dispatch.protocol.events import Failure
 from dispatch.schemas import Mistake
 from dispatch.schemas.mistake import join_mistakes
 
@@ -154,12 +155,18 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
             sent=False,
         )
     if isinstance(settled, Lost):
-        what = "received" if settled.received else "was sent"
+        is_restarted = settled.reason is Failure.RESTARTED
+        kind = ErrorType.INSTANCE_RESTARTED if is_restarted else ErrorType.INSTANCE_LOST
+        what = _LOSSES.get(settled.reason, "has ended the session")
+        if settled.sent:
+            return TransportError(
+                kind,
+                f"The instance that was sent the request {what}; {_doubt(tool, repeatable)}",
+                retryable=repeatable,
+                origin=Origin.TOOL,
+            )
         return TransportError(
-            ErrorType.INSTANCE_LOST,
-            f"The instance that {what} the request has sent nothing for {settled.silent:.0f} s; {_doubt(tool, repeatable)}",
-            retryable=repeatable,
-            origin=Origin.TOOL,
+            kind, f"Tool '{tool}' was not executed: its instance {what}. {_advise(None)}", retryable=True, sent=False
         )
     if isinstance(settled, Unreadable):
         return TransportError(
@@ -233,10 +240,6 @@ def _error_from_reply(answer: Answer, tool: str, limit: float, repeatable: bool)
             ErrorType.INVALID_REQUEST,
             f"Tool '{tool}' was not executed: its service could not read the request ({why}). Correct the arguments.",
         )
-    if refused == Refusal.INSTANCE_RESTARTED:
-        return _lost_reply(
-            ErrorType.INSTANCE_RESTARTED, "The instance that was sent the request has restarted", tool, repeatable
-        )
     if refused == Refusal.REPLY_EVICTED:
         return _lost_reply(ErrorType.REPLY_EVICTED, "The service no longer keeps the reply", tool, repeatable)
     is_draining = refused == Refusal.DRAINING
@@ -248,6 +251,13 @@ def _error_from_reply(answer: Answer, tool: str, limit: float, repeatable: bool)
         retry_after=seconds,
         rejected_by="service",
     )
+
+
+_LOSSES = {
+    Failure.SILENT: "has sent nothing for some time",
+    Failure.RESTARTED: "has restarted",
+    Failure.CLOSED: "has stopped",
+}
 
 
 def _lost_reply(type: ErrorType, what: str, tool: str, repeatable: bool) -> TransportError:
@@ -328,13 +338,13 @@ def error_from_argument_mistakes(tool: str, mistakes: Sequence[Mistake]) -> Inva
     )
 
 
-def error_from_unfragmentable_request(tool: str, size: int, limit: int) -> InvalidArgumentsError:
-    """Return the error of a request of ``size`` bytes, above the broker's ``limit``, without a known instance that accepts
-    fragments. The tool was not executed."""
+def error_from_oversized_request(tool: str, size: int, limit: int) -> InvalidArgumentsError:
+    """Return the error of a request of ``size`` bytes, above the broker's ``limit``, without an instance that a session is
+    open with. The tool was not executed."""
     return InvalidArgumentsError(
         ErrorType.REQUEST_TOO_LARGE,
         f"Tool '{tool}' was not executed: its request would have {size:,} bytes, the limit is {limit:,}, and no instance is "
-        "known that accepts more in fragments. Send less, for instance a reference to the data.",
+        "known that accepts more. Send less, for instance a reference to the data.",
     )
 
 

@@ -13,12 +13,12 @@ from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import DispatchError
 from dispatch.messaging.wire.codec import PayloadTooLargeError, encode_request, json_text
-from dispatch.messaging.wire.fragments import MAX_PARTS
 from dispatch.messaging.wire.properties import check_property
 from dispatch.permissions import Authorizer, Decision, Requirement
 from dispatch.permissions.error_messages import error_from_decision
 from dispatch.permissions.permission_lookup import LOOKUP_TIMEOUT_S
 from dispatch.policy import Policy, PolicyError, check_seconds
+from dispatch.protocol.settings import DEFAULT_SETTINGS
 from dispatch.telemetry.call_observer import CallObserver
 from dispatch.telemetry.logs import AUDIT, log_decision
 
@@ -72,7 +72,6 @@ def prepare_call(
     arguments: Mapping[str, Any],
     options: CallOptions,
     started: float,
-    max_message_bytes: int,
     argument_check: ArgumentCheck,
     *,
     is_stream: bool = False,
@@ -81,7 +80,6 @@ def prepare_call(
 
     Args:
         started: when the call began, on the loop's clock.
-        max_message_bytes: the largest message that the broker accepts.
         argument_check: of the dispatcher.
 
     Returns:
@@ -103,7 +101,7 @@ def prepare_call(
         if options.priority is not None:
             check_priority(options.priority, policy)
         config = tool.config_text if options.config is None else options.config
-        payload = request_payload(config, arguments, options.user, policy, max_message_bytes)
+        payload = request_payload(config, arguments, options.user, policy)
         if must_check_arguments(tool, options) and (mistakes := argument_check.find_mistakes(tool, arguments)):
             return error_from_argument_mistakes(tool.label, mistakes)
     except MISTAKES as mistake:
@@ -112,15 +110,14 @@ def prepare_call(
     return Call(tool, guards, observer, options, payload, started + limit, limit, is_stream, idle)
 
 
-def request_payload(config_text: str, arguments: Mapping[str, Any], user: str, policy: Policy, limit: int) -> bytes:
-    """Return the payload of a request. ``limit``: the largest message in bytes that the broker accepts; the policy may allow
-    more, in fragments.
+def request_payload(config_text: str, arguments: Mapping[str, Any], user: str, policy: Policy) -> bytes:
+    """Return the payload of a request.
 
     Raises:
-        PayloadTooLargeError: the payload exceeds the limit.
+        PayloadTooLargeError: the payload exceeds the policy's limit, or a session's.
         TypeError: an argument cannot be written as JSON.
     """
-    most, allowed = limit * MAX_PARTS, policy.max_request_bytes
+    most, allowed = DEFAULT_SETTINGS.max_payload_bytes, policy.max_request_bytes
     text = json_text(arguments, "arguments")
     return encode_request(config_text, text, user, limit=allowed if allowed < most else most)
 

@@ -25,6 +25,7 @@ from dispatch.catalog.sources.base import SourceStatus
 from dispatch.errors import DispatchError
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Tally
+from dispatch.messaging.rpc.session_exchange import SessionExchange
 from dispatch.policy import Policy
 from dispatch.resilience.breaker.breaker import State
 from dispatch.resilience.single_flight import SingleFlight
@@ -51,7 +52,8 @@ class Runtime:
     Attributes:
         now: the loop's clock.
         observer, randomness, sources: as given.
-        exchange: the requests in flight.
+        exchange: the requests in flight of the plain exchange.
+        sessions: the requests in flight in sessions.
         routes: topics and discovery.
         attempts: makes the attempts of calls.
         executors: of local tools, by the request topics of their services; their sources own them.
@@ -75,26 +77,20 @@ class Runtime:
         self._tools = tools
         self.observer = observer
         unmatched = observer.observe_service(OTHER).replies
-        self.exchange = Correlator(
-            connected=lambda: transport.connected, strange=None if unmatched is None else Tally(unmatched)
-        )
+        self.exchange = Correlator(strange=None if unmatched is None else Tally(unmatched))
         self.now: Callable[[], float] = self.exchange.now
-        self.routes = Channels(transport, self.exchange, name)
+        self.sessions = SessionExchange(self.exchange.replies)
+        self.routes = Channels(transport, self.exchange, self.sessions, name)
         self._pools = PoolRegistry(self.routes, randomness, tools, observer)
         self.pool_calls_of: Callable[[ResolvedTool], InFlight] = self._pools.calls_of
         self._guards = GuardRegistry(self.now, randomness, observer, self._find_policy)
         self.guards_of: Callable[[ResolvedTool], ToolGuards] = self._guards.of_tool
         self.executors: WeakValueDictionary[str, LocalExecutor] = WeakValueDictionary()
-        instances = InstanceInvoker(transport, self.exchange, self.routes, self._pools)
+        instances = InstanceInvoker(transport, self.exchange, self.sessions, self.routes, self._pools)
         self._local = LocalInvoker(self.executors, self.now, self.exchange.new_id)
         self.attempts = Attempts(ToolInvoker(instances, self._local), self.now)
         self.flights: SingleFlight[CallResult] = SingleFlight()
         observer.attach(self)
-
-    @property
-    def max_message_bytes(self) -> int:
-        """Bytes of the largest payload that fits into one message."""
-        return self._transport.max_message_bytes
 
     def can_admit(self, tool: ResolvedTool) -> bool:
         """Return whether the circuit breaker of a version of a tool admits calls."""
@@ -149,7 +145,7 @@ class Runtime:
     @property
     def pending(self) -> int:
         """Requests in flight."""
-        return self.exchange.pending
+        return self.exchange.pending + self.sessions.pending
 
     def circuits(self) -> Iterable[tuple[str, State]]:
         """Return the state of the circuit breaker of each version of each tool, with the tool's label."""
@@ -195,6 +191,7 @@ class Runtime:
             stack.push_async_callback(self._pools.close)
             stack.callback(self.observer.close)
             stack.callback(self.exchange.close)
+            stack.callback(self.sessions.close)
             stack.push_async_callback(self._local.close)
             if drain > 0 and self._guards.calls_in_flight:
                 with contextlib.suppress(TimeoutError):

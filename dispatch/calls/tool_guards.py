@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dispatch._internal.permit import Clock, Randomness
-from dispatch.messaging.rpc.retransmission import Patience
 from dispatch.policy import DEFAULT_RETRY, Policy, RateLimit
 from dispatch.resilience.breaker.breaker import CircuitBreaker
 from dispatch.resilience.bulkhead.async_bulkhead import AsyncBulkhead
@@ -28,9 +27,6 @@ RateLimits = tuple[RateLimit | None, RateLimit | None, RateLimit | None]
 
 USUAL_QUANTILE = 0.95
 """The usual duration of an attempt is this quantile of the measured ones."""
-FIRST_RETRANSMISSION_S = 0.25
-"""The first retransmission timeout, at most; shorter for a fast tool, learnt from its durations. Asking a tool at work for
-its reply costs two small messages, and a dead instance is noticed soon."""
 MAX_INSTANCE_BREAKERS = 512
 """Instances with a circuit breaker of their own, for each tool: twice as many as a service has at once."""
 
@@ -57,7 +53,6 @@ class ToolGuards:
         pool: the instances that were called last; their ejections end when the breaker closes.
         answered_by, answered_at: the instance that answered last, and when; ``""`` before the first answer, and after a
             failure of that instance.
-        patience: the retransmission timeout.
         observer: of the tool.
     """
 
@@ -76,7 +71,6 @@ class ToolGuards:
         "hedging",
         "label",
         "observer",
-        "patience",
         "policy",
         "pool",
         "rates",
@@ -112,7 +106,6 @@ class ToolGuards:
         self.usual = Quantile(self.durations, USUAL_QUANTILE)
         retry = policy.retry or DEFAULT_RETRY  # hedges are limited by the budget, too
         self.budget = RetryBudget(retry.budget_ratio, MIN_REPEATS_PER_S, clock)
-        self.patience = Patience(FIRST_RETRANSMISSION_S)
         self.breaker = self._breaker()
         self.bulkhead = None if policy.bulkhead is None else AsyncBulkhead(policy.bulkhead)
         self.rates = rates(policy)

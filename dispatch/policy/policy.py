@@ -37,9 +37,6 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             durations, and a shorter limit for a tool that cannot be repeated only discards work.
         stream_timeout: Seconds for a whole stream, from the request to its last chunk. Default 300: a long generated text.
         stream_idle_timeout: Seconds of the longest gap between two chunks, and before the first. Default 30: as one call.
-        instance_timeout: Seconds without any message from the instance that has the request before the call fails with
-            ``instance-lost``. Default 10: longer than a garbage collection or a busy event loop pauses, and a third of the
-            default timeout.
         max_response_bytes: Bytes of the reply of one call, over all its chunks. Default 64 MiB: twelve times the broker's
             largest message.
         known_instances_only: Send requests to known instances of dispatch's service base only. When none is known, a call
@@ -84,7 +81,6 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     stream_timeout: float = 300.0
     stream_idle_timeout: float = 30.0
     max_response_bytes: int = 64 * 1024 * 1024
-    instance_timeout: float = 10.0
     max_request_bytes: int = 64 * 1024 * 1024
     known_instances_only: bool = False
     retry: Retry | None = DEFAULT_RETRY
@@ -107,7 +103,6 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             "attempt_timeout",
             "stream_timeout",
             "stream_idle_timeout",
-            "instance_timeout",
         ):
             value = getattr(self, key)
             if value is None and key == "attempt_timeout":

@@ -1,30 +1,32 @@
 """Channels: the publishers and subscriptions for calls of a service, opened once, on first use.
 
 For each service: a publisher to its request queue, a subscription to its response queue (where third-party services answer),
-one to the dispatcher's own reply topic in the same namespace (where instances of dispatch's service base answer), and one to
-the topic on which these announce themselves.
+one to the dispatcher's own reply topic in the same namespace (which receives the packets of sessions with instances of
+dispatch's service base, and their plain replies), and one to the topic on which these announce themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 from dispatch._internal.cancellation import cancel_and_wait, retrieve_error
 from dispatch.errors import TransportError
-from dispatch.messaging.flow.ack_sender import AckSender
+from dispatch.messaging.endpoint.endpoint import Endpoint
 from dispatch.messaging.flow.paced_publisher import PacedPublisher
 from dispatch.messaging.rpc.correlation import Correlator, read_properties
+from dispatch.messaging.rpc.session_exchange import SessionExchange
 from dispatch.messaging.wire.properties import Property
 from dispatch.messaging.wire.topic_name import TopicName
-from dispatch.messaging.wire.topics import announcement_topic, hello_topic, instance_prefix, reply_topic
-from dispatch.routing.channel import Channel, limit_flow
+from dispatch.messaging.wire.topics import announcement_topic, hello_topic, reply_topic
+from dispatch.protocol.session_table import SessionTable
+from dispatch.protocol.wire.frames import is_packet
+from dispatch.routing.channel import Channel
 from dispatch.routing.discovery import Discovery
-from dispatch.routing.instance import Instance
-from dispatch.routing.reply_connections import ReplyConnection, ReplyConnections
 from dispatch.routing.shared_subscriptions import SharedSubscriptions
 from dispatch.routing.third_party_reply_sizes import ThirdPartyReplySizes
 from dispatch.transports import Handler, Message, Publisher, Transport
@@ -36,24 +38,26 @@ class Channels:
 
     Args:
         transport: the connection.
-        exchange: correlates the replies.
-        name: the dispatcher's id, part of its reply topics' names, after the key of its session.
+        exchange: correlates the replies of the plain exchange.
+        sessions: the requests in sessions.
+        name: the dispatcher's id, part of its reply topics' names, after the key of its secret.
     """
 
-    def __init__(self, transport: Transport, exchange: Correlator, name: str) -> None:
+    def __init__(self, transport: Transport, exchange: Correlator, sessions: SessionExchange, name: str) -> None:
         self._transport = transport
         self._exchange = exchange
+        self._sessions = sessions
         self._name = name
         self._address = f"{exchange.session.key}-{name}"
-        self._acknowledger = AckSender(transport, exchange.session.secret)
-        self._prefixes: dict[str, tuple[str, ...]] = {}
+        self._endpoints: dict[str, Endpoint] = {}
+        """By the dispatcher's own reply topic."""
         self._open: dict[tuple[str, str], Channel] = {}
         self._opening: dict[tuple[str, str], asyncio.Task[Channel]] = {}
         self._subscriptions = SharedSubscriptions(transport, f"dispatch-{name}")
         self._closing: set[asyncio.Task[None]] = set()
-        self._lanes: dict[str, ReplyConnections] = {}
         self._strangers: dict[str, ThirdPartyReplySizes] = {}
-        self.discovery = Discovery(transport, exchange, self._open, self._close_later)
+        self.discovery = Discovery(exchange, self._open)
+        sessions.listener = self.discovery
 
     def get(self, key: tuple[str, str]) -> Channel | None:
         """Return the channel over a request topic and a response topic if it is open."""
@@ -67,9 +71,9 @@ class Channels:
             TransportError: the broker is out of reach, or refuses.
         """
         key = (request_queue, response_queue)
-        route = self._open.get(key)
-        if route is not None:
-            return route
+        channel = self._open.get(key)
+        if channel is not None:
+            return channel
         opening = self._opening.get(key)
         if opening is None:
             opening = self._opening[key] = asyncio.create_task(self._make(*key))
@@ -87,75 +91,57 @@ class Channels:
     async def _make(self, request_queue: str, response_queue: str) -> Channel:
         key = request_queue, response_queue
         reply_to = reply_topic(response_queue, self._address)
-        prefixes = self._prefixes.get(reply_to, ())
-        if (prefix := instance_prefix(request_queue)) not in prefixes:
-            self._prefixes[reply_to] = (*prefixes, prefix)
+        has_sessions = not (TopicName.parse(request_queue).persistent or TopicName.parse(response_queue).persistent)
         # Both ends listen before the first request can leave.
         strangers = self._strangers.setdefault(response_queue, ThirdPartyReplySizes(self._exchange))
         await self._subscriptions.acquire(key, response_queue, strangers.on_message)
-        lanes = self._lanes.get(reply_to)
-        if lanes is None:
-            lanes = ReplyConnections(
-                ReplyConnection(reply_to, self._transport), partial(self._open_lane, response_queue)
-            )
-            lanes = self._lanes.setdefault(reply_to, lanes)
-        await self._subscriptions.acquire(key, reply_to, self._own_replies(reply_to, lanes))
+        endpoint = self._endpoint(response_queue) if has_sessions else None
+        await self._subscriptions.acquire(key, reply_to, self._own_replies(reply_to))
         publisher: Publisher = await self._transport.publisher(request_queue)
-        if not TopicName.parse(request_queue).persistent:
-            # A persistent topic loses no messages and needs no retransmission.
-            publisher = limit_flow(publisher)
-            if not TopicName.parse(response_queue).persistent:
-                publisher = PacedPublisher(publisher, brings=strangers.answer_bytes)
-        acknowledged = not TopicName.parse(reply_to).persistent
-        route = Channel(request_queue, publisher, lanes, acknowledged=acknowledged)
-        if acknowledged and not TopicName.parse(request_queue).persistent:
+        if has_sessions:
+            publisher = PacedPublisher(publisher, brings=strangers.answer_bytes)
+        channel = Channel(request_queue, publisher, reply_to, endpoint)
+        if has_sessions:
             # Some brokers refuse topics that do not exist; the exchange is a plain one then.
             with contextlib.suppress(TransportError):
                 announcements = announcement_topic(request_queue, response_queue)
                 await self._subscriptions.acquire(key, announcements, self.discovery.on_announcement)
-                route.hello = await self._transport.publisher(hello_topic(request_queue))
-        self._open[request_queue, response_queue] = route
-        if route.hello is not None:
-            await self.discovery.await_first(route)
-        return route
+                channel.hello = await self._transport.publisher(hello_topic(request_queue))
+        self._open[request_queue, response_queue] = channel
+        if channel.hello is not None:
+            await self.discovery.await_first(channel)
+        return channel
 
-    async def _open_lane(self, response_queue: str, number: int) -> ReplyConnection:
-        topic = reply_topic(response_queue, self._address, number)
-        first = reply_topic(response_queue, self._address)
-        lanes = self._lanes.get(first)
-        if lanes is None:
-            raise closed()
-        await self._subscriptions.acquire(lanes, topic, self._own_replies(first, lanes), number)
-        return ReplyConnection(topic, await self._subscriptions.connection(number))
+    def _endpoint(self, response_queue: str) -> Endpoint:
+        reply_to = reply_topic(response_queue, self._address)
+        endpoint = self._endpoints.get(reply_to)
+        if endpoint is None:
+            secret = self._exchange.session
+            table = SessionTable(self._address, secret.key, [reply_to], random_bytes=os.urandom, secret=secret.secret)
+            endpoint = self._endpoints[reply_to] = Endpoint(
+                self._transport,
+                table,
+                self._sessions.handle_events,
+                path_inbox=partial(reply_topic, response_queue, self._address),
+            )
+        return endpoint
 
-    # -- replies ------------------------------------------------------------------------------------------------
-
-    @property
-    def credit(self) -> int:
-        """Unacknowledged reply bytes that an instance may have in flight to this dispatcher."""
-        return self._acknowledger.credit
-
-    def carried(self, instance: Instance) -> str | None:
-        """Return the acknowledgements that a request to ``instance`` carries as ``acked``; None if there are none."""
-        return self._acknowledger.carried(instance.topic) if instance.publisher.open else None
-
-    def _own_replies(self, first: str, lanes: ReplyConnections) -> Handler:
-        """Return the handler of a reply topic: acknowledges on request, then handles the reply. In this order, because
-        decoding a large reply takes as long as a round trip to the service."""
-        exchange, acknowledger, prefixes = self._exchange, self._acknowledger, self._prefixes
-        discovery = self.discovery
+    def _own_replies(self, reply_to: str) -> Handler:
+        """Return the handler of the dispatcher's own reply topic."""
+        exchange, discovery, endpoints = self._exchange, self.discovery, self._endpoints
 
         def handle(message: Message) -> None:
+            payload = message.data()
+            if is_packet(payload):
+                endpoint = endpoints.get(reply_to)
+                if endpoint is not None:
+                    endpoint.receive_packet(payload)
+                return
             properties = read_properties(message)
-            token = properties.get(Property.ACK)
-            if token is not None:
-                acknowledger.wanted(prefixes.get(first, ()), properties.get(Property.CONTROL), token)
             if Property.HERE in properties:
                 discovery.on_here(properties)
-                return
-            before = exchange.received_bytes
-            exchange.receive(message, properties)
-            lanes.record_reply(exchange.received_bytes - before)
+            else:
+                exchange.receive(message, properties)
 
         return handle
 
@@ -172,34 +158,25 @@ class Channels:
         if opening is not None:
             opening.add_done_callback(lambda _: self.close_unused(key, is_wanted))
         elif not is_wanted():
-            self._close_route(key)
+            self._close_channel(key)
 
-    def _close_route(self, key: tuple[str, str]) -> None:
-        route, lanes = self._open.pop(key, None), None
+    def _close_channel(self, key: tuple[str, str]) -> None:
+        channel, endpoint = self._open.pop(key, None), None
         for topic in self._subscriptions.release(key):
             self._strangers.pop(topic, None)
-            lanes = self._lanes.pop(topic, None) or lanes
-            self._prefixes.pop(topic, None)
-        self._close_later(self._end(route, lanes))
+            endpoint = self._endpoints.pop(topic, None) or endpoint
+        if channel is not None:
+            self.discovery.close_sessions(channel.instances)
+        self._close_later(self._end(channel, endpoint))
 
-    async def _end(self, route: Channel | None, lanes: ReplyConnections | None) -> None:
-        if lanes is not None:
-            await lanes.close()
-            self._subscriptions.release(lanes)
-        if route is None:
-            return
-        if self.discovery.verifying:  # one of these instances may be about to become known
-            await asyncio.wait(list(self.discovery.verifying.values()))
-        known = {instance.topic for other in self._open.values() for instance in other.instances}
-        for instance in (*route.instances, *self.discovery.retired):
-            if instance.topic not in known:
-                self._acknowledger.forget(instance.topic)
-        self.discovery.close_retired()
-        for instance in route.instances:
-            await instance.publisher.close()
-        if route.hello is not None:
-            await route.hello.close()
-        await route.publisher.close()
+    async def _end(self, channel: Channel | None, endpoint: Endpoint | None) -> None:
+        if endpoint is not None:
+            await self.discovery.close_handshakes(endpoint)
+            await endpoint.close()
+        if channel is not None:
+            if channel.hello is not None:
+                await channel.hello.close()
+            await channel.publisher.close()
 
     def _close_later(self, closing: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(closing)
@@ -213,27 +190,17 @@ class Channels:
 
     async def close(self) -> None:
         """Close all channels, and the further connections even if cancelled meanwhile."""
-        for route in self._open.values():
-            for instance in route.instances:
-                instance.say_goodbye(
-                    {Property.ID: self._exchange.new_id(), Property.SESSION: self._exchange.session.secret}
-                )
         try:
-            for lanes in self._lanes.values():
-                await lanes.close()
-            await cancel_and_wait([*self._opening.values(), *self.discovery.verifying.values()])
+            await cancel_and_wait(list(self._opening.values()))
+            await self.discovery.close_handshakes()
+            for endpoint in self._endpoints.values():
+                await endpoint.close()
         finally:
             await self._subscriptions.close()
-        for route in self._open.values():
-            await route.publisher.close()
-            if route.hello is not None:
-                await route.hello.close()
-            for instance in route.instances:
-                await instance.publisher.close()
-        for instance in self.discovery.retired:
-            await instance.publisher.close()
-        self.discovery.retired.clear()
+        for channel in self._open.values():
+            await channel.publisher.close()
+            if channel.hello is not None:
+                await channel.hello.close()
         if self._closing:
             await asyncio.wait(list(self._closing))
-        await self._acknowledger.close()
         self._open.clear()

@@ -1,8 +1,8 @@
 """Discovery: which instances serve a request topic.
 
 A hello to the hello topic of a request topic asks for them, and each announces itself (``here``). Every producer to the
-response namespace can send an announcement, so an instance first proves that it consumes its own topic, which lies in the
-request namespace: a random value is sent there and must come back with the name and the incarnation that were announced.
+response namespace can send an announcement, so an instance is known once a session with it is open: the handshake proves
+that it consumes its own topic, which lies in the request namespace.
 """
 
 from __future__ import annotations
@@ -10,143 +10,105 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
-from dispatch._internal.cancellation import retrieve_error
+import msgspec
+
+from dispatch._internal.cancellation import cancel_and_wait, retrieve_error
 from dispatch.errors import TransportError
+from dispatch.messaging.endpoint.endpoint import Endpoint
 from dispatch.messaging.rpc.correlation import Correlator, read_properties
-from dispatch.messaging.wire.properties import Feature, Property, Refusal, is_oversized
+from dispatch.messaging.wire.properties import Feature, Property, is_oversized
 from dispatch.messaging.wire.topics import instance_topic
-from dispatch.routing.channel import Channel, limit_flow
-from dispatch.routing.instance import HELLO_AGAIN_S, HELLO_EVERY_S, MAX_INSTANCES, Instance
-from dispatch.transports import Message, Publisher, Transport
+from dispatch.protocol.caller_session import CallerSession
+from dispatch.protocol.events import (
+    Event,
+    Failure,
+    PeerConflict,
+    PeerDraining,
+    RequestDelivered,
+    SessionClosed,
+    SessionOpened,
+)
+from dispatch.routing.channel import Channel
+from dispatch.routing.instance import MAX_INSTANCES, Instance
+from dispatch.transports import Message
 
 logger = logging.getLogger("dispatch.dispatcher")
 
+HELLO_EVERY_S = 10.0
+"""Seconds between two hellos of an active dispatcher."""
+HELLO_AGAIN_S = 1.0
+"""The same while no instance is known."""
 HELLO_WAIT_S = 0.1
 """How long the first call of a channel waits for an instance to announce itself. Third-party services never do."""
 HELLOS = 3
 """Hellos sent meanwhile: each may be lost."""
-MAX_CHALLENGES = 64
-"""Challenges at once. Each opens a topic: a flood of forged announcements must not open them without a limit."""
+MAX_HANDSHAKES = 64
+"""Handshakes at once. Each opens a topic: a flood of forged announcements must not open them without a limit."""
 EVICTABLE_AFTER_S = 0.1
-"""Seconds after which a challenge gives way to a new one when there are :data:`MAX_CHALLENGES`: many times a round trip, so
+"""Seconds after which a handshake gives way to a new one when there are :data:`MAX_HANDSHAKES`: many times a round trip, so
 that a genuine instance has answered by then."""
-SENT_AT_S = (0.1, 0.4, 1.5)
-"""Seconds until a challenge that is not answered is sent again, and again, and then given up: each message may be lost."""
-_NONCE_BYTES = 12
+HANDSHAKE_S = 2.0
+"""Seconds after which a handshake is given up; HELLO is sent several times meanwhile."""
+PROBE_EVERY_S = 1.0
+"""Seconds between two probes of an instance because another incarnation of it is announced, perhaps by a forger."""
+DOUBT_S = 0.08
+"""Seconds after such a probe at which the answer is known: a RESET is believed after 0.05 s without another packet."""
+WARN_EVERY_S = 60.0
+"""Seconds between two warnings about the instances of one name."""
 
 
-class Challenge:
-    """One challenge: to be sent, and answered.
+class Handshake(msgspec.Struct, eq=False):
+    """A session that is being opened.
 
-    Args:
-        name, incarnation: what was announced, and must answer.
-        now: the loop's clock, in seconds.
+    Attributes:
+        name: announced, of the instance.
+        request_queue: that it serves.
+        endpoint: opens the session.
+        began: on the loop's clock.
+        opening: opens the publisher and sends HELLO.
+        session: None while the publisher is being opened.
     """
 
-    __slots__ = ("begun_at", "incarnation", "name", "nonce", "outcome")
-
-    def __init__(self, name: str, incarnation: str, now: float) -> None:
-        self.name = name
-        self.incarnation = incarnation
-        self.begun_at = now
-        self.nonce = os.urandom(_NONCE_BYTES).hex()
-        self.outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-    def conclude(self, is_genuine: bool) -> None:
-        """It was answered, or must give way to another one."""
-        if not self.outcome.done():
-            self.outcome.set_result(is_genuine)
-
-
-class Challenges:
-    """The challenges of one dispatcher that wait for an answer."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[str, Challenge] = {}
-        self._loop = asyncio.get_running_loop()
-
-    def begin(self, name: str, incarnation: str) -> Challenge | None:
-        """Return a new challenge; None: there are too many. It must be passed to :meth:`pose`."""
-        now = self._loop.time()
-        if len(self._waiting) >= MAX_CHALLENGES:
-            oldest = next(iter(self._waiting.values()))
-            if now - oldest.begun_at < EVICTABLE_AFTER_S:
-                return None
-            del self._waiting[oldest.nonce]
-            oldest.conclude(False)
-        challenge = Challenge(name, incarnation, now)
-        self._waiting[challenge.nonce] = challenge
-        return challenge
-
-    async def pose(self, challenge: Challenge, publisher: Publisher, properties: Mapping[str, str]) -> bool:
-        """Send ``challenge`` and return whether the instance answers it.
-
-        Args:
-            publisher: to the instance's own topic.
-            properties: of the dispatcher: where to answer.
-        """
-        message = {
-            **properties,
-            Property.CHALLENGE: challenge.nonce,
-            Property.INCARNATION: challenge.incarnation,
-        }
-        for seconds in SENT_AT_S:
-            if not challenge.outcome.done():
-                with contextlib.suppress(TransportError):  # sent again soon
-                    publisher.publish(b"", message, flow=publisher.topic, on_failure=_lost)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    return await asyncio.shield(challenge.outcome)
-        return False
-
-    def end(self, challenge: Challenge) -> None:
-        """Nothing waits for ``challenge`` any more."""
-        self._waiting.pop(challenge.nonce, None)
-        challenge.conclude(False)
-
-    def answer(self, nonce: str, name: str, incarnation: str) -> None:
-        """An instance answered."""
-        challenge = self._waiting.get(nonce)
-        if challenge is not None and (challenge.name, challenge.incarnation) == (name, incarnation):
-            challenge.conclude(True)
+    name: str
+    request_queue: str
+    endpoint: Endpoint
+    began: float
+    opening: asyncio.Task[None] | None = None
+    session: CallerSession | None = None
 
 
 class Discovery:
     """The discovery of one dispatcher.
 
     Args:
-        transport: the connection.
-        correlator: its session, request ids and clock.
+        correlator: its session secret and clock.
         channels: the open ones.
-        close_later: runs a coroutine that closes something in the background.
     """
 
     def __init__(
         self,
-        transport: Transport,
         correlator: Correlator,
         channels: Mapping[tuple[str, str], Channel],
-        close_later: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        self._transport = transport
         self._correlator = correlator
+        self._now = correlator.now
         self._channels = channels
-        self._close_later = close_later
-        self._challenges = Challenges()
-        self.verifying: dict[tuple[str, str, str], asyncio.Task[None]] = {}
-        """Instances that are being challenged, by request topic, name and incarnation."""
-        self.retired: list[Instance] = []
-        """Instances that get nothing new and may still have requests in flight."""
+        self._handshakes: dict[tuple[Endpoint, str], Handshake] = {}
+        """By the endpoint and the instance's own topic."""
+        self._instances: dict[CallerSession, Instance] = {}
+        """With an open session, those included that get no further requests."""
+        self._probed_at: dict[str, float] = {}
+        """By the name of an instance with another incarnation that was announced."""
+        self._warn_at: dict[str, float] = {}
+
+    # -- hello --------------------------------------------------------------------------------------------------
 
     async def await_first(self, channel: Channel) -> None:
         """Ask for instances, and wait up to :data:`HELLO_WAIT_S` until one is known."""
-        loop = asyncio.get_running_loop()
         for _ in range(HELLOS):
-            self._send_hello(channel, loop.time())
+            self._send_hello(channel, self._now())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HELLO_WAIT_S / HELLOS):
                     await channel.met.wait()
@@ -155,142 +117,220 @@ class Discovery:
     def send_due_hello(self, channel: Channel) -> None:
         """Ask for instances if that is due; called whenever the channel is used."""
         if channel.hello is not None:
-            now = self._correlator.now()
+            now = self._now()
             if now >= channel.hello_at:
                 self._send_hello(channel, now)
 
-    def _on_suspicion(self, channel: Channel) -> None:
-        """Ask for instances earlier than due: one may have gone, and there may be others."""
-        now = asyncio.get_running_loop().time()
-        if channel.hello is not None and now >= channel.hello_at - HELLO_EVERY_S + HELLO_AGAIN_S:
-            self._send_hello(channel, now)
-
     def _send_hello(self, channel: Channel, now: float) -> None:
         assert channel.hello is not None
-        known = channel.instances
-        # No instance could be heard of while the broker was out of reach.
-        if not self._transport.was_disconnected_since(now - HELLO_EVERY_S):
-            for stale in known.stale(now):
-                self.retire(channel, stale)
-        channel.hello_at = now + (HELLO_EVERY_S if len(known) else HELLO_AGAIN_S)
-        self.close_retired()
+        channel.hello_at = now + (HELLO_EVERY_S if len(channel.instances) else HELLO_AGAIN_S)
+        self._close_unused_sessions()
         properties = {
             Property.HELLO: channel.request_queue,
-            Property.REPLY_TO: channel.replies.first.topic,
+            Property.REPLY_TO: channel.reply_topic,
             Property.SESSION: self._correlator.session.secret,
         }
         with contextlib.suppress(TransportError):  # the next one is due soon
-            channel.hello.publish(b"", properties, flow=channel.hello.topic, on_failure=_unheard)
+            channel.hello.publish(b"", properties, flow=channel.hello.topic, on_failure=_ignore_failure)
+
+    # -- announcements ------------------------------------------------------------------------------------------
 
     def on_announcement(self, message: Message) -> None:
-        """Take a message from a topic on which instances announce that they come and go."""
+        """Process a message from a topic on which instances announce themselves."""
         properties = read_properties(message)
         if Property.HERE in properties:
             self.on_here(properties)
 
     def on_here(self, properties: Mapping[str, str]) -> None:
-        """Process the announcement of an instance that it serves a topic, or no longer does. Every producer to the response
-        namespace can send one, hence the challenge."""
+        """Process the announcement of an instance that it serves a topic. Every producer to the response namespace can send
+        one, hence the handshake. That an instance leaves is believed in a session alone."""
         name, incarnation = properties.get(Property.INSTANCE, ""), properties.get(Property.INCARNATION, "")
-        if not (name and incarnation) or is_oversized(name + incarnation):
+        if not (name and incarnation) or is_oversized(name + incarnation) or Property.REFUSED in properties:
             return
-        challenge = properties.get(Property.CHALLENGE)
-        if challenge is not None:
-            self._challenges.answer(challenge, name, incarnation)
+        if Feature.SESSION not in properties.get(Property.FEATURES, "").split(","):
             return
         for channel in self._channels.values():
-            if channel.request_queue != properties[Property.HERE] or channel.hello is None:
+            if channel.request_queue != properties[Property.HERE] or channel.endpoint is None:
                 continue
             known = channel.instances.get(name)
-            if properties.get(Property.REFUSED) == Refusal.DRAINING:
-                if known is not None and known.incarnation == incarnation:
-                    self.retire(channel, known)
-            elif known is not None and known.incarnation == incarnation:
-                known.last_seen = asyncio.get_running_loop().time()
-                known.unanswered = 0
-            elif Feature.REPAIR in (features := properties.get(Property.FEATURES, "").split(",")):
-                self._challenge(channel, name, incarnation, frozenset(features))
+            if known is None:
+                self._connect(channel, channel.endpoint, name)
+            elif known.incarnation != incarnation:
+                self._doubt(known, channel)
 
-    def _challenge(self, channel: Channel, name: str, incarnation: str, features: frozenset[str]) -> None:
-        key = (channel.request_queue, name, incarnation)
-        if key in self.verifying or len(channel.instances) >= MAX_INSTANCES:
+    def _doubt(self, instance: Instance, channel: Channel) -> None:
+        """Find out whether ``instance`` has restarted: its new incarnation does not know the session, and answers a probe
+        so. A forged announcement changes nothing."""
+        now = self._now()
+        if now < self._probed_at.get(instance.name, 0.0):
             return
-        challenge = self._challenges.begin(name, incarnation)
-        if challenge is None:
-            return  # it announces itself again
-        task = self.verifying[key] = asyncio.create_task(self._verify_instance(channel, challenge, features))
-        task.add_done_callback(lambda _: self.verifying.pop(key, None))
-        task.add_done_callback(lambda _: self._challenges.end(challenge))
-        task.add_done_callback(retrieve_error)
+        _remember(self._probed_at, instance.name, now + PROBE_EVERY_S)
+        instance.session.probe()
+        instance.endpoint.wake(instance.session)
+        asyncio.get_running_loop().call_later(DOUBT_S, self._report_contradiction, instance, channel.request_queue, now)
 
-    async def _verify_instance(self, channel: Channel, challenge: Challenge, features: frozenset[str]) -> None:
-        """Add the instance to the known ones if it proves that it consumes its own topic."""
-        name, incarnation = challenge.name, challenge.incarnation
-        topic = instance_topic(channel.request_queue, name)
-        publisher = await self._transport.publisher(topic)
-        properties = {
-            Property.REPLY_TO: channel.replies.first.topic,
-            Property.SESSION: self._correlator.session.secret,
-        }
+    def _report_contradiction(self, instance: Instance, request_queue: str, probed_at: float) -> None:
+        """Warn of an announcement that the instance of that name has refuted."""
+        if instance.session in self._instances and instance.session.heard_at > probed_at:
+            self._warn(
+                "another instance of %s named %s was announced: give each instance a name of its own, or find the forger",
+                request_queue,
+                instance.name,
+            )
+
+    def _warn(self, text: str, request_queue: str, name: str) -> None:
+        now, about = self._now(), f"{text}{request_queue} {name}"
+        if now >= self._warn_at.get(about, 0.0):
+            _remember(self._warn_at, about, now + WARN_EVERY_S)
+            logger.warning(text, request_queue, name)
+
+    # -- sessions -----------------------------------------------------------------------------------------------
+
+    def _connect(self, channel: Channel, endpoint: Endpoint, name: str) -> None:
+        """Open a session with an instance, or use the one that another channel has."""
+        inbox = instance_topic(channel.request_queue, name)
+        for instance in self._instances.values():
+            if instance.endpoint is endpoint and instance.topic == inbox and _is_usable(instance.session):
+                self._add(channel, instance)
+                return
+        key = (endpoint, inbox)
+        if key in self._handshakes or len(channel.instances) >= MAX_INSTANCES:
+            return
+        now = self._now()
+        if len(self._handshakes) >= MAX_HANDSHAKES:
+            oldest_key, oldest = next(iter(self._handshakes.items()))
+            if now - oldest.began < EVICTABLE_AFTER_S:
+                return  # the instance announces itself again
+            self._give_up(oldest_key)
+        handshake = Handshake(name, channel.request_queue, endpoint, now)
+        self._handshakes[key] = handshake
+        handshake.opening = asyncio.create_task(self._open_session(key, handshake))
+        handshake.opening.add_done_callback(retrieve_error)
+
+    async def _open_session(self, key: tuple[Endpoint, str], handshake: Handshake) -> None:
         try:
-            is_genuine = await self._challenges.pose(challenge, publisher, properties)
-        except BaseException:
-            await publisher.close()
-            raise
-        if not is_genuine:
-            await publisher.close()
+            handshake.session = await handshake.endpoint.connect(key[1])
+            await asyncio.sleep(HANDSHAKE_S)
+        except TransportError:
+            pass
+        if self._handshakes.get(key) is handshake:
+            self._give_up(key)
+
+    def _give_up(self, key: tuple[Endpoint, str]) -> None:
+        handshake = self._handshakes.pop(key)
+        if handshake.opening is not None:
+            handshake.opening.cancel()
+        if handshake.session is not None:
+            handshake.endpoint.end(handshake.session)
+
+    def on_session_event(self, session: CallerSession, event: Event) -> None:
+        """Process an event that concerns no single request (:class:`SessionListener`)."""
+        if type(event) is SessionOpened:
+            self._on_opened(session)
             return
-        now = asyncio.get_running_loop().time()
-        instance = Instance(
-            name,
-            incarnation,
-            topic,
-            limit_flow(publisher, acknowledges=True),
-            now,
-            lambda: self._on_suspicion(channel),
-            parts=Feature.PARTS in features,
-            cancels=Feature.CANCEL in features,
-        )
-        former = channel.instances.add(instance)
-        if former is not None:
-            if channel.replaced.get(name) == incarnation:
-                logger.warning(
+        instance = self._instances.get(session)
+        if instance is None:
+            if type(event) is SessionClosed:
+                self._on_handshake_failed(session)
+        elif type(event) is RequestDelivered:
+            instance.prove()
+        elif type(event) is PeerDraining:
+            self.retire(instance)
+        elif type(event) is SessionClosed:
+            self._on_closed(instance, event.reason)
+        elif type(event) is PeerConflict:
+            for channel in self._channels_of(instance):
+                self._warn(
                     "two instances that serve %s are both named %s: give each instance a name of its own",
                     channel.request_queue,
-                    name,
+                    instance.name,
                 )
-            channel.replaced[name] = former.incarnation
-            while len(channel.replaced) > MAX_INSTANCES:
-                del channel.replaced[next(iter(channel.replaced))]
-            self.retired.append(former)
+
+    def _on_opened(self, session: CallerSession) -> None:
+        key = next((key for key, each in self._handshakes.items() if each.session is session), None)
+        if key is None:
+            return
+        handshake = self._handshakes.pop(key)
+        if handshake.opening is not None:
+            handshake.opening.cancel()
+        endpoint, topic = key
+        if session.peer_name != handshake.name:
+            endpoint.end(session)
+            return
+        instance = self._instances[session] = Instance(session, endpoint, topic)
+        session.reports_delivery = True
+        for channel in self._channels.values():
+            if channel.request_queue == handshake.request_queue and channel.endpoint is endpoint:
+                self._add(channel, instance)
+
+    def _add(self, channel: Channel, instance: Instance) -> None:
+        former = channel.instances.add(instance)
+        if former is not None:
             former.next_turn()
         for other in channel.instances:
             other.next_turn()  # requests that wait for a new instance may go to this one
+        channel.had_instances = True
         channel.met.set()
 
-    def retire(self, channel: Channel, instance: Instance) -> None:
-        """Send nothing new to ``instance``, which leaves or has gone."""
-        if channel.instances.remove(instance):
-            self.retired.append(instance)
-            instance.next_turn()
+    def _on_handshake_failed(self, session: CallerSession) -> None:
+        key = next((key for key, each in self._handshakes.items() if each.session is session), None)
+        if key is not None:
+            self._give_up(key)
+
+    def _on_closed(self, instance: Instance, reason: Failure) -> None:
+        del self._instances[instance.session]
+        channels = self._channels_of(instance)
+        self.retire(instance)
+        if reason is not Failure.SILENT:  # the process, or its successor, is there
+            for channel in channels:
+                channel.hello_at = 0.0
+                if channel.endpoint is not None and reason is not Failure.CLOSED:
+                    self._connect(channel, channel.endpoint, instance.name)
+
+    def _channels_of(self, instance: Instance) -> list[Channel]:
+        return [each for each in self._channels.values() if each.instances.get(instance.name) is instance]
+
+    # -- the end of instances -----------------------------------------------------------------------------------
+
+    def retire(self, instance: Instance) -> None:
+        """Send nothing new to ``instance``, which leaves or is gone. What it has is finished."""
+        for channel in self._channels_of(instance):
+            channel.instances.remove(instance)
             if not len(channel.instances):
                 channel.met.clear()
                 channel.hello_at = 0.0
+        instance.next_turn()
 
-    def close_retired(self) -> None:
-        """Close the topics of retired instances without requests in flight."""
-        waiting = []
-        for instance in self.retired:
-            if instance.in_flight:
-                waiting.append(instance)
-                continue
-            self._close_later(instance.publisher.close())
-        self.retired = waiting
+    def _close_unused_sessions(self) -> None:
+        """End the sessions with retired instances that have no requests in flight."""
+        self.close_sessions(each for each in list(self._instances.values()) if not each.in_flight)
+
+    def close_sessions(self, instances: Iterable[Instance]) -> None:
+        """End the sessions with those of ``instances`` that no open channel uses."""
+        for instance in instances:
+            if instance.session in self._instances and not self._channels_of(instance):
+                instance.endpoint.end(instance.session)
+
+    async def close_handshakes(self, endpoint: Endpoint | None = None) -> None:
+        """Give up handshakes: those of ``endpoint``, or all."""
+        keys = [key for key in self._handshakes if endpoint is None or key[0] is endpoint]
+        tasks = [each.opening for key in keys if (each := self._handshakes[key]).opening is not None]
+        for key in keys:
+            self._give_up(key)
+        await cancel_and_wait([task for task in tasks if task is not None])
 
 
-def _unheard(_error: TransportError) -> None:
+def _is_usable(session: CallerSession) -> bool:
+    return session.is_open and not session.is_closed and not session.is_peer_draining
+
+
+def _remember(times: dict[str, float], name: str, at: float) -> None:
+    """Set the time of ``name``; of many names, the latest ones."""
+    times.pop(name, None)
+    times[name] = at
+    while len(times) > MAX_INSTANCES:
+        del times[next(iter(times))]
+
+
+def _ignore_failure(_error: TransportError) -> None:
     """A hello that could not be sent: the next one is due soon."""
-
-
-def _lost(_error: TransportError) -> None:
-    """A challenge that could not be sent: it is sent again."""

@@ -65,8 +65,6 @@ class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
         self.pick.finish(outcome, retry_after=retry_after, in_flight=in_flight, outpaced=outpaced)
         if self.probe is not None:
             self.probe.finish(outcome, retry_after=retry_after)
-        if self.instance is None:
-            self.route.unaddressed -= 1
         self.route.requests.end()
 
     @property
@@ -197,7 +195,7 @@ class InstancePool:
         key: str | None = None,
         user: str = "",
         refused: Collection[str] = (),
-        parts: bool = False,
+        is_large: bool = False,
         requires: Range | None = None,
     ) -> SelectedInstance | None:
         """Select the target of the next request of a tool with these ``guards``.
@@ -207,7 +205,8 @@ class InstancePool:
             key: an idempotency key of ``user``: goes to the instance that may have executed it, if known, otherwise to the
                 one that all dispatchers choose (rendezvous hashing).
             refused: names of instances that refused this request with that key; others are preferred.
-            parts: only instances that accept fragmented requests qualify.
+            is_large: the request exceeds the broker's largest message: only instances with a session qualify, if there are
+                any.
             requires: only instances of these versions qualify; None: of all.
 
         Returns:
@@ -223,14 +222,14 @@ class InstancePool:
         eligible = None if requires is None else self.select_versions(requires)
         if eligible is not None and not eligible:
             return None
-        home = self._only if key is None else self._home(key, user, refused, parts, eligible)
+        home = self._only if key is None else self._home(key, user, refused, eligible)
         if home is not None:
             pick = self.balancer.pick_instance(home)
         else:
             self._asking = guards
-            if parts:
-                # Where no instance can, the request is refused with the reason by any of them.
-                accepting = self._taking_parts()
+            if is_large:
+                # Without one, the request is refused with the reason.
+                accepting = frozenset(name for name, (_, instance) in self._places.items() if instance is not None)
                 eligible = accepting if eligible is None else accepting & eligible or eligible
             if eligible:
                 pick = self.balancer.pick(frozenset(tried), eligible)
@@ -241,8 +240,6 @@ class InstancePool:
         name = pick.instance
         route, instance = self._places[name]
         route.requests.count += 1
-        if instance is None:
-            route.unaddressed += 1
         probe = None
         if len(self._places) > 1:  # for a single instance the tool's own breaker suffices
             breaker = guards.breaker_of(name)
@@ -258,11 +255,6 @@ class InstancePool:
         self.new = [each for each in self.new if not each.is_proven]
         held = [each for each in self.new if each.is_held]
         return held if len(held) == len(self._places) else []
-
-    def _taking_parts(self) -> frozenset[str]:
-        return frozenset(
-            name for name, (_, instance) in self._places.items() if instance is not None and instance.parts
-        )
 
     def select_versions(self, requires: Range) -> frozenset[str]:
         """Return the names of the instances whose version is in the range."""
@@ -282,9 +274,7 @@ class InstancePool:
         self._refresh_if_changed()
         return tuple(sorted({each for each in self._versions.values() if each}, key=version_key, reverse=True))
 
-    def _home(
-        self, key: str, user: str, refused: Collection[str], parts: bool, eligible: frozenset[str] | None
-    ) -> str | None:
+    def _home(self, key: str, user: str, refused: Collection[str], eligible: frozenset[str] | None) -> str | None:
         """Return the name of the instance for ``key``; None if no instance is known by name."""
         holder = self.keys.get(user, key)
         if holder is not None and (eligible is None or holder.name in eligible):
@@ -294,17 +284,14 @@ class InstancePool:
         named = [
             name
             for name, (_, instance) in self._places.items()
-            if instance is not None
-            and (instance.parts or not parts)
-            and not instance.is_held
-            and (eligible is None or name in eligible)
+            if instance is not None and not instance.is_held and (eligible is None or name in eligible)
         ]
         willing = [name for name in named if name not in refused] or named
         return max(willing, key=lambda name: _weight(name, key)) if willing else None
 
     def _admits(self, name: str) -> bool:
         instance = self._places[name][1]
-        if instance is not None and (instance.suspect or instance.is_held):
+        if instance is not None and (instance.is_suspect or instance.is_held):
             return False
         guards = self._asking
         return guards is None or guards.admits(name)
@@ -323,10 +310,10 @@ class InstancePool:
         for name, weight, route in self._routes:
             version = self._route_versions.get(name)
             named = list(route.instances)
-            for instance in named:
-                places[instance.name] = route, instance
-                weights[instance.name] = weight
-                self._versions[instance.name] = version
+            for each in named:
+                places[each.name] = route, each
+                weights[each.name] = weight
+                self._versions[each.name] = version
             if not named:
                 places[name] = route, None
                 weights[name] = weight

@@ -58,15 +58,12 @@ class RequestObserver(Protocol):
     def activate(self) -> None:
         """Make the request's span the current one of the running task, in which this process executes the tool."""
 
-    def on_end(
-        self, outcome: Outcome, error: DispatchError | None, *, instance: str, transmissions: int, sent: bool
-    ) -> None:
+    def on_end(self, outcome: Outcome, error: DispatchError | None, *, instance: str, sent: bool) -> None:
         """Observe the end of the request.
 
         Args:
             outcome, error: of the request's attempt.
             instance: name of the instance that the request was addressed to.
-            transmissions: number of times that it was sent.
             sent: it was sent, or may have been.
         """
 
@@ -144,14 +141,6 @@ class ServiceObserver(Protocol):
         """Counters of replies by :class:`~dispatch.messaging.rpc.exchange_outcome.Disposition`; None: not counted."""
 
     @property
-    def on_status_polls(self) -> Callable[[int], object]:
-        """Receives how often an ended request was repeated while its instance was executing the tool."""
-
-    @property
-    def on_recovered_replies(self) -> Callable[[int], object]:
-        """Receives the number of lost replies that an instance has sent again."""
-
-    @property
     def on_instance_change(self) -> OnInstanceChange:
         """See :data:`OnInstanceChange`."""
 
@@ -200,9 +189,7 @@ class NullRequest:
     def activate(self) -> None:
         pass
 
-    def on_end(
-        self, outcome: Outcome, error: DispatchError | None, *, instance: str, transmissions: int, sent: bool
-    ) -> None:
+    def on_end(self, outcome: Outcome, error: DispatchError | None, *, instance: str, sent: bool) -> None:
         pass
 
 
@@ -259,8 +246,6 @@ class NullService:
     """Observes nothing."""
 
     replies = None
-    on_status_polls = staticmethod(lambda _count: None)
-    on_recovered_replies = staticmethod(lambda _count: None)
     on_instance_change = staticmethod(lambda _instance, _change, _reason: None)
 
 

@@ -13,7 +13,6 @@ from dispatch.resilience.breaker.breaker import State
 from dispatch.result import CallResult
 from dispatch.telemetry.call_observer import (
     NULL_CALL,
-    NULL_SERVICE,
     CallDecorator,
     CallObserver,
     Counter,
@@ -112,16 +111,10 @@ class _ObservedTool:
 class _ObservedService:
     """Observes replies and instances of one service (:class:`~dispatch.telemetry.call_observer.ServiceObserver`)."""
 
-    __slots__ = ("on_instance_change", "on_recovered_replies", "on_status_polls", "replies")
+    __slots__ = ("on_instance_change", "replies")
 
     def __init__(self, meter: ServiceMeter | None, on_instance_change: OnInstanceChange) -> None:
         self.replies: Mapping[Disposition, Counter] | None = None if meter is None else meter.replies
-        self.on_status_polls: Callable[[int], object] = (
-            NULL_SERVICE.on_status_polls if meter is None else meter.status_polls
-        )
-        self.on_recovered_replies: Callable[[int], object] = (
-            NULL_SERVICE.on_recovered_replies if meter is None else meter.recovered_replies
-        )
         self.on_instance_change = on_instance_change
 
 

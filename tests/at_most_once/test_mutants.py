@@ -9,12 +9,8 @@ from unittest import mock
 import pytest
 
 from dispatch.calls.invokers.instance_invoker import InstanceInvoker
-from dispatch.messaging.flow.ack_sender import AckSender
-from dispatch.messaging.flow.credit import Credit
 from dispatch.messaging.rpc.exchange_outcome import Answer
 from dispatch.messaging.rpc.pending import Slot
-from dispatch.messaging.rpc.retransmission import Repair
-from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
 from dispatch.messaging.wire.properties import Property, whole_number
 from dispatch.serving.deduplication.deduplication import Deduplicator
 from dispatch.serving.deduplication.evicted_dispatchers import EvictedDispatchers
@@ -61,14 +57,6 @@ def a_key_is_always_new(
     return claim(self, user, f"{key} {now} {len(self)}", now)
 
 
-def credit_never_comes_back(self: Credit, sequence: int) -> bool:
-    return False
-
-
-def nothing_is_acknowledged(self: AckSender, *_: Any) -> None:
-    return None
-
-
 def a_chunk_is_shown_again(self: Slot, reply: Any, properties: Any, *, offer: Any = Slot.offer) -> Any:
     if whole_number(properties, Property.CHUNK) == self.next_chunk - 1:
         self.accept(reply, properties)
@@ -77,19 +65,6 @@ def a_chunk_is_shown_again(self: Slot, reply: Any, properties: Any, *, offer: An
 
 def chunks_are_shown_as_they_come(self: Slot, reply: Any, properties: Any, *, offer: Any = Slot.offer) -> Any:
     return offer(self, reply, {key: value for key, value in properties.items() if key != Property.CHUNK})
-
-
-def nobody_asks(self: RetransmittableRequest, now: float, *_: Any) -> bool:
-    self.repair.next_at = now + 1
-    return True
-
-
-def silence_is_death(self: Repair, *_: Any, ask: Any = Repair.ask) -> bool:
-    return bool(self.unanswered < 2 and ask(self, *_))
-
-
-def a_request_that_ended_still_counts(self: RetransmittableRequest, now: float, *, answered: bool) -> None:
-    return None
 
 
 def who_cancels_stays_in_the_table(self: Slot) -> None:
@@ -120,13 +95,8 @@ FAULTS: dict[str, Callable[..., Any]] = {
     "dispatch.resilience.retry.loop.may_have_run": what_may_have_run_is_repeated,
     "dispatch.calls.invokers.instance_invoker.InstanceInvoker._is_declined": another_may_run_what_a_former_life_had,
     "dispatch.serving.deduplication.idempotency_keys.IdempotencyKeys.claim": a_key_is_always_new,
-    "dispatch.messaging.flow.credit.Credit.acknowledge": credit_never_comes_back,
-    "dispatch.messaging.flow.ack_sender.AckSender.wanted": nothing_is_acknowledged,
     "dispatch.messaging.rpc.pending.Slot.offer": a_chunk_is_shown_again,
     "dispatch.messaging.rpc.pending.Slot.offer ": chunks_are_shown_as_they_come,
-    "dispatch.messaging.rpc.retransmittable_request.RetransmittableRequest.ask": nobody_asks,
-    "dispatch.messaging.rpc.retransmission.Repair.ask": silence_is_death,
-    "dispatch.messaging.rpc.retransmittable_request.RetransmittableRequest.end": a_request_that_ended_still_counts,
     "dispatch.messaging.rpc.pending.Slot.abandon": who_cancels_stays_in_the_table,
     "dispatch.serving.deduplication.request_history.RequestHistory.record": the_ledger_miscounts,
 }

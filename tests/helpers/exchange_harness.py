@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dispatch.messaging.rpc.correlation import Correlator
+from dispatch.messaging.rpc.correlation import OWN_TOPIC, Correlator
 from dispatch.messaging.rpc.exchange_outcome import Disposition, Settled
+from dispatch.messaging.rpc.pending import ReplyStream
 from dispatch.messaging.wire.properties import Property
 from tests.helpers.clock import idle
 from tests.helpers.fakes import FakePublisher
+from tests.helpers.malformed_messages import AlteredMessage
 
 
 class Bench:
@@ -40,11 +42,37 @@ class Bench:
         await idle()
         return id, task
 
-    def take(self, message: Any) -> Disposition:
+    def open(self, *, limit: float = 30.0, max_bytes: int = 1_000) -> ReplyStream:
+        """Open a stream."""
+        id = self.exchange.new_id()
+        return self.exchange.stream(
+            id,
+            self.publisher,
+            b"?",
+            {Property.ID: id},
+            flow="tool",
+            deadline=self.exchange.loop.time() + limit,
+            idle=300.0,
+            max_bytes=max_bytes,
+            max_buffer=100,
+        )
+
+    def confirm(self, id: str) -> None:
+        """The service says that the request has arrived; that is no reply."""
+        before = dict(self.exchange.replies)
+        self.exchange.on_message(AlteredMessage(b"", {"id": id, "taken": "1"}))
+        assert self.exchange.replies == before
+
+    def take(self, message: Any, via: int = OWN_TOPIC) -> Disposition:
         """Hand over one reply: it must be counted exactly once. Returns as what."""
         before = dict(self.exchange.replies)
-        self.exchange.on_message(message)
+        self.exchange.on_message(message, via)
         changed = [what for what, count in self.exchange.replies.items() if count != before[what]]
         assert len(changed) == 1, f"a reply was counted as {changed}"
         assert self.exchange.replies[changed[0]] == before[changed[0]] + 1
         return changed[0]
+
+
+async def read(stream: ReplyStream) -> list[str]:
+    """Return the chunks of a stream, when it has ended."""
+    return [chunk async for chunk in stream]

@@ -22,8 +22,6 @@ def test_a_result_as_plain_values() -> None:
         "chunks": 2,
         "request_id": "x",
         "instance": "one",
-        "transmissions": 1,
-        "recovery_seconds": 0.0,
         "content": [],
         "structured_content": None,
     }

@@ -6,31 +6,31 @@ import asyncio
 import contextlib
 
 from dispatch._internal.permit import Rejection
-from dispatch.calls.call_state import Attempt, Call
+from dispatch.calls.call_state import Attempt, Call, Replies
 from dispatch.calls.error_messages import (
     error_from_disconnection,
     error_from_key_holder_loss,
     error_from_missing_instance,
+    error_from_oversized_request,
     error_from_rejection,
-    error_from_unfragmentable_request,
 )
 from dispatch.calls.resolution.resolution_errors import error_from_requirement
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Settled
-from dispatch.messaging.rpc.fragmented_publish import FragmentedRequest
-from dispatch.messaging.rpc.retransmission import Repair
-from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
-from dispatch.messaging.wire.codec import PLAIN_FROM
+from dispatch.messaging.rpc.pending import ReplyStream
+from dispatch.messaging.rpc.session_exchange import SessionExchange
+from dispatch.messaging.rpc.session_request import SessionRequest, SessionStream
 from dispatch.messaging.wire.properties import Property, Refusal
 from dispatch.resilience.retry.decision import RetryTarget
 from dispatch.routing.channel import Channel
 from dispatch.routing.channel_registry import Channels
+from dispatch.routing.discovery import HELLO_AGAIN_S, HELLO_WAIT_S
+from dispatch.routing.instance import Instance
 from dispatch.routing.instance_pool import InstancePool, SelectedInstance
 from dispatch.routing.pool_registry import PoolRegistry
-from dispatch.routing.reply_connections import MAX_REPLY_CONNECTIONS, ReplyConnection
-from dispatch.transports import Publisher, Transport
+from dispatch.transports import Transport
 
 STREAM_BUFFER = 1024
 """Chunks held for a reader that is slower than its stream: seconds of a fast model. A reader further behind gets an error,
@@ -50,14 +50,23 @@ class InstanceInvoker:
 
     Args:
         transport: the connection.
-        correlator: the requests in flight.
+        correlator: the requests in flight of the plain exchange.
+        sessions: the requests in flight in sessions.
         channels: topics and discovery.
         pools: the instances of each service.
     """
 
-    def __init__(self, transport: Transport, correlator: Correlator, channels: Channels, pools: PoolRegistry) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        correlator: Correlator,
+        sessions: SessionExchange,
+        channels: Channels,
+        pools: PoolRegistry,
+    ) -> None:
         self._transport = transport
         self._correlator = correlator
+        self._sessions = sessions
         self._channels = channels
         self._pools = pools
         self._now = correlator.now
@@ -99,57 +108,50 @@ class InstanceInvoker:
         call = attempt.call
         tool = call.tool
         pool = call.guards.pool = self._pools.get(tool) or await self._pools.open(tool, call.deadline)
-        is_large = len(call.payload) > self._transport.max_message_bytes  # it is sent in fragments
-        if (is_large or tool.policy.known_instances_only) and not pool.known:
-            await self._await_instance(pool, call.deadline)
+        is_large = len(call.payload) > self._transport.max_message_bytes  # only a session carries it
+        if not pool.known:
+            if is_large or tool.policy.known_instances_only:
+                await self._await_instance(pool, call.deadline)
+            else:
+                await self._await_return(pool, call.deadline)
         if pool.new and pool.held():
             pool = call.guards.pool = await self._await_turn(tool, pool, call.deadline)
         attempt.start(self._now())
         hops = 0
         while True:
             hops += 1
-            publisher, properties = self._address(attempt, pool, is_large)
+            selected = self._select(attempt, pool, is_large)
             if call.is_stream:
-                settled = await self._await_first_chunk(attempt, pool, publisher, properties)
+                settled = await self._await_first_chunk(attempt, pool, selected)
                 if settled is None:
                     return
                 attempt.conclude_stream()
-            else:
-                settled = await self._correlator.request(
-                    attempt.request_id,
-                    publisher,
-                    call.payload,
-                    properties,
-                    flow=tool.label,
-                    deadline=attempt.deadline,
-                    clock=attempt.clock,
-                    max_bytes=tool.policy.max_response_bytes,
-                    line=attempt.retransmission,
-                    tally=pool.tally,
-                )
+            elif selected.instance is None:
+                settled = await self._request_plainly(attempt, pool, selected.route)
                 attempt.conclude(settled)
-            if attempt.outcome is _SUCCESS or hops >= MAX_HOPS or not self._is_declined(attempt, settled):
+            else:
+                request = self._send_in_session(attempt, pool, selected.instance)
+                if request.settled is not None:
+                    await asyncio.sleep(0)  # as in Correlator.request
+                try:
+                    settled = await request.waiter
+                except asyncio.CancelledError:
+                    request.abandon()
+                    raise
+                attempt.conclude(settled)
+            if attempt.outcome is _SUCCESS or hops >= MAX_HOPS or not self._is_declined(selected, settled):
                 return
             attempt.release_instance()
 
     async def _await_first_chunk(
-        self, attempt: Attempt, pool: InstancePool, publisher: Publisher, properties: dict[str, str]
+        self, attempt: Attempt, pool: InstancePool, selected: SelectedInstance
     ) -> Settled | None:
         """Send the request of a stream. None: its first chunk is there; otherwise how it ended without one."""
-        call, policy = attempt.call, attempt.call.tool.policy
-        replies = attempt.replies = self._correlator.stream(
-            attempt.request_id,
-            publisher,
-            call.payload,
-            properties,
-            flow=call.tool.label,
-            deadline=call.deadline,
-            idle=call.idle,
-            max_bytes=policy.max_response_bytes,
-            max_buffer=STREAM_BUFFER,
-            line=attempt.retransmission,
-            tally=pool.tally,
-        )
+        if selected.instance is None:
+            replies: Replies = self._stream_plainly(attempt, pool, selected.route)
+        else:
+            replies = self._stream_in_session(attempt, pool, selected.instance)
+        attempt.replies = replies
         try:
             if replies.settled is not None:
                 await asyncio.sleep(0)  # as in Correlator.request
@@ -164,8 +166,8 @@ class InstanceInvoker:
 
     # -- d: the instance ----------------------------------------------------------------------------------------
 
-    def _address(self, attempt: Attempt, pool: InstancePool, is_large: bool) -> tuple[Publisher, dict[str, str]]:
-        """Pick the instance; return the publisher of the request and its properties.
+    def _select(self, attempt: Attempt, pool: InstancePool, is_large: bool) -> SelectedInstance:
+        """Pick the instance of the next request.
 
         Raises:
             DispatchError: there is no instance that may, or can, have the request.
@@ -180,7 +182,7 @@ class InstanceInvoker:
             key=key if at_home else None,
             user=options.user,
             refused=call.refused_by,
-            parts=is_large,
+            is_large=is_large,
             requires=call.tool.requires,
         )
         if selected is None:
@@ -189,21 +191,26 @@ class InstanceInvoker:
         instance = selected.instance
         if call.key_holder is not None and at_home and instance is not call.key_holder:
             raise error_from_key_holder_loss(call.tool.label)
-        if is_large and (instance is None or not instance.parts):
-            raise error_from_unfragmentable_request(
-                call.tool.label, len(call.payload), self._transport.max_message_bytes
-            )
+        if instance is None:
+            if is_large:
+                raise error_from_oversized_request(
+                    call.tool.label, len(call.payload), self._transport.max_message_bytes
+                )
+            if call.tool.policy.known_instances_only and selected.route.hello is not None:
+                raise error_from_missing_instance(call.tool.label, selected.route.request_queue)
+            attempt.request_id = self._correlator.new_id()
+        else:
+            session = instance.session
+            attempt.request_id = f"{session.id:016x}-{session.next_stream}"  # as the instance names it, too
         call.tried.append(selected.pick.instance)
-        attempt.request_id = self._correlator.new_id()
         attempt.request = call.observer.on_request(
             selected.topic, selected.route.request_queue, attempt.request_id, attempt.number, attempt.reason
         )
-        publisher, properties = self._compose(attempt, selected)
         attempt.sent = True
         call.requests += 1
         if key is not None and at_home and instance is not None:
             attempt.claim_key(pool, instance)
-        return publisher, properties
+        return selected
 
     @staticmethod
     def _error_without_instance(tool: ResolvedTool, pool: InstancePool) -> DispatchError:
@@ -212,89 +219,105 @@ class InstanceInvoker:
             return error_from_rejection(_NO_INSTANCE, tool.label)
         return error_from_requirement(tool.label, tool.service_id, requires.text, pool.versions, by="balancer")
 
-    def _compose(self, attempt: Attempt, selected: SelectedInstance) -> tuple[Publisher, dict[str, str]]:
-        """Return the publisher of the request and its properties; set how it is retransmitted.
+    def _is_declined(self, selected: SelectedInstance, settled: Settled) -> bool:
+        """Whether the instance surely did not execute the request, because it is draining or gone, so that another one may.
+        It gets no further requests. Without another known instance the caller gets the error at once."""
+        if selected.instance is None:
+            return False
+        if type(settled) is Answer and settled.refused == Refusal.DRAINING:
+            self._channels.discovery.retire(selected.instance)
+        elif type(settled) is not Lost or settled.sent:
+            return False
+        return len(selected.route.instances) > 0
 
-        Raises:
-            RejectedError: no instance is known that may have it.
-        """
-        call, channel, instance = attempt.call, selected.route, selected.instance
-        tool, policy, payload = call.tool, call.tool.policy, call.payload
-        now, limit = self._now(), self._transport.max_message_bytes
-        is_large = len(payload) > limit
-        if instance is None:
-            if policy.known_instances_only and channel.hello is not None:
-                raise error_from_missing_instance(tool.label, channel.request_queue)
-            properties = self._properties(attempt, channel, channel.replies.first, now)
-            if tool.may_be_redelivered(call.options.idempotency_key):
-                properties[Property.REPEATABLE] = "1"
-            attempt.retransmission = None
-            return channel.publisher, properties
-        # A persistent topic keeps everything: its replies need no further connections.
-        lane = channel.replies.pick(self._correlator.pending, MAX_REPLY_CONNECTIONS if channel.acknowledged else 1)
-        properties = self._properties(attempt, channel, lane, now)
-        properties[Property.INCARNATION] = instance.incarnation
-        if not instance.is_proven:
-            properties[Property.ACK] = "1"  # the next request waits for its acknowledgement
-        if channel.replies.mean_reply_bytes >= PLAIN_FROM:
-            properties[Property.PLAIN] = "1"
-        # An earlier request on the shared topic may arrive at this instance later than this one. If this one settled it,
-        # the instance would refuse it.
-        settled = None if channel.unaddressed else instance.settled(attempt.request_id)
-        if settled is not None:
-            properties[Property.SETTLED] = settled
-        repair = Repair(now, call.guards.patience.seconds, policy.instance_timeout)
-        fragmented = None
-        if is_large:
-            fragmented = FragmentedRequest(instance.publisher, payload, limit)
-            properties |= fragmented.about
-        attempt.retransmission = RetransmittableRequest(
-            instance, repair, b"" if is_large else payload, properties, tool.label, lane, fragmented
+    # -- e: a request in a session ------------------------------------------------------------------------------
+
+    def _send_in_session(self, attempt: Attempt, pool: InstancePool, instance: Instance) -> SessionRequest:
+        policy = attempt.call.tool.policy
+        request = SessionRequest(
+            self._sessions, instance, attempt.deadline, attempt.clock, policy.max_response_bytes, pool.tally
         )
-        acknowledged = self._channels.carried(instance)
-        if acknowledged is not None:
-            # Once: a retransmission repeats the properties of the request.
-            properties = {**properties, Property.ACKED: acknowledged}
-        return fragmented or instance.publisher, properties
+        self._send(attempt, request)
+        return request
 
-    def _properties(self, attempt: Attempt, channel: Channel, lane: ReplyConnection, now: float) -> dict[str, str]:
-        policy, key = attempt.call.tool.policy, attempt.call.options.idempotency_key
+    def _stream_in_session(self, attempt: Attempt, pool: InstancePool, instance: Instance) -> SessionStream:
+        call = attempt.call
+        stream = SessionStream(
+            self._sessions,
+            instance,
+            call.deadline,
+            call.tool.policy.max_response_bytes,
+            pool.tally,
+            idle=call.idle,
+            max_buffer=STREAM_BUFFER,
+        )
+        self._send(attempt, stream)
+        return stream
+
+    def _send(self, attempt: Attempt, request: SessionRequest) -> None:
+        call, key = attempt.call, attempt.call.options.idempotency_key
+        headers, run_until = attempt.request.properties, None
+        if key is not None or attempt.number > 1:
+            headers = dict(headers)
+            if attempt.number > 1:
+                headers[Property.ATTEMPT] = str(attempt.number)
+            if key is not None:
+                headers[Property.IDEMPOTENCY_KEY] = key
+                # It runs on when its attempt ends: the next attempt gets its reply.
+                run_until = call.deadline
+        self._sessions.send(request, call.tool.label, call.payload, headers or None, run_until)
+
+    # -- e: the plain exchange ----------------------------------------------------------------------------------
+
+    async def _request_plainly(self, attempt: Attempt, pool: InstancePool, channel: Channel) -> Settled:
+        call = attempt.call
+        return await self._correlator.request(
+            attempt.request_id,
+            channel.publisher,
+            call.payload,
+            self._properties(attempt, channel),
+            flow=call.tool.label,
+            deadline=attempt.deadline,
+            clock=attempt.clock,
+            max_bytes=call.tool.policy.max_response_bytes,
+            tally=pool.tally,
+        )
+
+    def _stream_plainly(self, attempt: Attempt, pool: InstancePool, channel: Channel) -> ReplyStream:
+        call = attempt.call
+        return self._correlator.stream(
+            attempt.request_id,
+            channel.publisher,
+            call.payload,
+            self._properties(attempt, channel),
+            flow=call.tool.label,
+            deadline=call.deadline,
+            idle=call.idle,
+            max_bytes=call.tool.policy.max_response_bytes,
+            max_buffer=STREAM_BUFFER,
+            tally=pool.tally,
+        )
+
+    def _properties(self, attempt: Attempt, channel: Channel) -> dict[str, str]:
+        call, tool = attempt.call, attempt.call.tool
+        key = call.options.idempotency_key
         # A keyed request goes on when its attempt ends: the next attempt gets its reply.
-        deadline = attempt.deadline if key is None else attempt.call.deadline
+        deadline = attempt.deadline if key is None else call.deadline
         properties = {
             Property.ID: attempt.request_id,
-            Property.REPLY_TO: lane.topic,
+            Property.REPLY_TO: channel.reply_topic,
             Property.SESSION: self._correlator.session.secret,
-            Property.REMAINING_MS: str(max(1, int((deadline - now) * 1000))),
-            Property.LARGEST: str(policy.max_response_bytes),
+            Property.REMAINING_MS: str(max(1, int((deadline - self._now()) * 1000))),
+            Property.LARGEST: str(tool.policy.max_response_bytes),
             **attempt.request.properties,
         }
         if key is not None:
             properties[Property.IDEMPOTENCY_KEY] = key
-        if channel.acknowledged:
-            properties[Property.CREDIT] = str(self._channels.credit)
         if attempt.number > 1:
             properties[Property.ATTEMPT] = str(attempt.number)
+        if tool.may_be_redelivered(key):
+            properties[Property.REPEATABLE] = "1"
         return properties
-
-    def _is_declined(self, attempt: Attempt, settled: Settled) -> bool:
-        """Whether the instance is draining and did not execute the request, so that another one may. An instance that is
-        gone, or goes, gets no further requests."""
-        selected = attempt.selected
-        if selected is None or selected.instance is None:
-            return False
-        channel, instance = selected.route, selected.instance
-        if isinstance(settled, Lost):
-            self._channels.discovery.retire(channel, instance)
-            return False
-        if not isinstance(settled, Answer):
-            return False
-        refused = settled.refused
-        if refused not in (Refusal.DRAINING, Refusal.INSTANCE_RESTARTED):
-            return False
-        self._channels.discovery.retire(channel, instance)
-        # Without another known instance the caller is told at once. And a former incarnation may have executed it.
-        return refused == Refusal.DRAINING and len(channel.instances) > 0
 
     # -- waiting for instances ----------------------------------------------------------------------------------
 
@@ -311,6 +334,18 @@ class InstanceInvoker:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(DISCOVERY_S / 4):
                             await channels[0].met.wait()
+
+    async def _await_return(self, pool: InstancePool, deadline: float) -> None:
+        """Wait until an instance of a service that had some is known again, for at most :data:`HELLO_WAIT_S` after a hello:
+        the session with it may have ended while it was not used."""
+        for channel in pool.routes:
+            if channel.had_instances and not len(channel.instances):
+                self._channels.discovery.send_due_hello(channel)
+                until = channel.hello_at - HELLO_AGAIN_S + HELLO_WAIT_S
+                if self._now() < until:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout_at(min(until, deadline)):
+                            await channel.met.wait()
 
     async def _await_turn(self, tool: ResolvedTool, pool: InstancePool, deadline: float) -> InstancePool:
         """Wait while every instance is new and has not answered its first request. Return the pool, open: all its instances

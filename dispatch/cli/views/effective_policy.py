@@ -27,7 +27,7 @@ GUARDS: Mapping[str, tuple[str, ...]] = {
     "deadline": ("timeout", "attempt_timeout", "stream_timeout", "stream_idle_timeout"),
     "sizes": ("max_request_bytes", "max_response_bytes"),
     "models": ("check_arguments", "max_result_chars"),
-    "delivery": ("instance_timeout", "known_instances_only"),
+    "delivery": ("known_instances_only",),
     "retry": ("retry",),
     "hedging": ("hedging",),
     "breaker": ("breaker",),
@@ -288,9 +288,8 @@ def _without_effect(target: ResolvedTool, tool: ToolDescriptor) -> dict[str, str
         note(why, "balancing", *policy.balancing.__struct_encode_fields__)
         if policy.outlier_detection is not None:
             note(why, "outlier-detection", *policy.outlier_detection.__struct_encode_fields__)
-    if not is_by_name:
-        why = "no instance is called by name: the topics are persistent"
-        note(why, "", "instance-timeout", *(("known-instances-only",) if policy.known_instances_only else ()))
+    if not is_by_name and policy.known_instances_only:
+        note("no instance is called by name: the topics are persistent", "", "known-instances-only")
     if policy.check_arguments != "never" and not has_engine():
         note("the extra 'schema' is not installed", "", "check-arguments")
     _settings_unused(policy, note)

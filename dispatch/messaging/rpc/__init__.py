@@ -1,1 +1,1 @@
-"""Request and reply: correlation, deadlines, retransmission."""
+"""Request and reply: correlation and deadlines; requests in sessions."""

@@ -11,7 +11,7 @@ import asyncio
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from dispatch._internal.clock import loop_clock
 from dispatch._internal.permit import Rejection
@@ -21,18 +21,16 @@ from dispatch.messaging.rpc.exchange_outcome import (
     Closed,
     Disposition,
     Fate,
-    Lost,
     Settled,
     Tally,
     TimedOut,
     Unreadable,
 )
 from dispatch.messaging.rpc.pending import ReplyStream, Single, Slot
-from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
 from dispatch.messaging.wire.codec import MalformedMessageError, decode_plain, decode_reply
-from dispatch.messaging.wire.properties import PLAIN_LAST, Property, Refusal, is_oversized
+from dispatch.messaging.wire.properties import PLAIN_LAST, Property, is_oversized
 from dispatch.messaging.wire.sessions import SECRET_BYTES, Session
-from dispatch.transports.base import Message, Publisher, Ticket
+from dispatch.transports.base import Message, Publisher
 
 TOMBSTONE_AGE_S = 60.0
 """How long an ended id is remembered. Late replies come within the service's own time limit; a minute covers most."""
@@ -55,7 +53,6 @@ class Correlator:
         max_pending: requests that may wait at once.
         tombstone_age: seconds an ended id is remembered.
         max_tombstones: ended ids remembered at most.
-        connected: is the broker in reach? While it is not, nobody is asked for anything.
         strange: counts replies that belong to no request we know of.
     """
 
@@ -65,7 +62,6 @@ class Correlator:
         max_pending: int = MAX_PENDING,
         tombstone_age: float = TOMBSTONE_AGE_S,
         max_tombstones: int = MAX_TOMBSTONES,
-        connected: Callable[[], bool] = lambda: True,
         strange: Tally | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -84,7 +80,6 @@ class Correlator:
         self._timer_due = math.inf
         self._max_pending = max_pending
         self._closed = False
-        self._connected = connected
         self._strange = strange
         self._tombstones: dict[str, Fate] = {}
         self._tombstone_queue: deque[tuple[float, str]] = deque()
@@ -117,12 +112,11 @@ class Correlator:
         deadline: float,
         clock: str = "call",
         max_bytes: int,
-        line: RetransmittableRequest | None = None,
         tally: Tally | None = None,
     ) -> Settled:
-        """Publish, and wait for the whole answer. ``properties`` hold ``id``; ``deadline`` is on the loop's clock; ``line``
-        says how to ask for the answer again; ``tally`` counts what comes for it."""
-        slot = Single(self, id, deadline, clock, max_bytes, line, tally, waiter=self.loop.create_future())
+        """Publish, and wait for the whole answer. ``properties`` hold ``id``; ``deadline`` is on the loop's clock; ``tally``
+        counts what comes for it."""
+        slot = Single(self, id, deadline, clock, max_bytes, tally, waiter=self.loop.create_future())
         self._send(slot, publisher, payload, properties, flow)
         if slot.waiter.done():
             # Not sent. A caller that tries again at once must not keep the event loop from opening the topic again.
@@ -146,11 +140,10 @@ class Correlator:
         idle: float,
         max_bytes: int,
         max_buffer: int,
-        line: RetransmittableRequest | None = None,
         tally: Tally | None = None,
     ) -> ReplyStream:
         """Publish, and give the chunks as they come. The caller closes the stream."""
-        slot = ReplyStream(self, id, deadline, clock, max_bytes, line, tally, idle=idle, max_buffer=max_buffer)
+        slot = ReplyStream(self, id, deadline, clock, max_bytes, tally, idle=idle, max_buffer=max_buffer)
         self._send(slot, publisher, payload, properties, flow)
         if slot.settled is None:
             slot.start()
@@ -167,7 +160,9 @@ class Correlator:
             slot.settle(TimedOut(slot.clock, sent=False))
             return
         self._pending[slot.id] = slot
-        self.schedule(slot, slot.deadline if slot.line is None else slot.line.repair.next_at)
+        self._deadlines.add(slot.deadline, slot.id)
+        if slot.deadline < self._timer_due:
+            self._watch(slot.deadline)
         try:
             slot.ticket = publisher.publish(payload, properties, flow=flow, on_failure=slot.failed)
         except TransportError as error:
@@ -175,13 +170,6 @@ class Correlator:
         except BaseException:  # nobody's plan; but nothing may stay behind
             slot.abandon()
             raise
-
-    def schedule(self, slot: Slot, when: float) -> None:
-        """Look at ``slot`` at ``when``, or at its deadline if that is sooner."""
-        when = slot.alarm_at = min(when, slot.deadline)
-        self._deadlines.add(when, slot.id)
-        if when < self._timer_due:
-            self._watch(when)
 
     def _watch(self, when: float) -> None:
         self._unwatch()
@@ -199,27 +187,13 @@ class Correlator:
         self._timer = None
         self._timer_due = math.inf
         now = self.now()
-        for when, id in self._deadlines.due(now):
+        for _, id in self._deadlines.due(now):
             slot = self._pending.get(id)
-            if slot is not None and slot.alarm_at == when:  # else it was put off, or the end of another ended it
-                self._alarm(slot, now)
+            if slot is not None:  # else the end of another ended it
+                slot.expire()
         upcoming = self._deadlines.next()
         if upcoming is not None and upcoming < self._timer_due:
             self._watch(upcoming)
-
-    def _alarm(self, slot: Slot, now: float) -> None:
-        line = slot.line
-        if line is None or slot.alarm_at >= slot.deadline:
-            slot.expire()
-            return
-        repair = line.repair
-        if now >= repair.next_at:
-            if not self._connected() or _waits(slot.ticket) or _waits(line.ticket):
-                repair.postpone(now)  # what has not left yet cannot be asked for
-            elif not line.ask(now, slot.deadline - now, slot.wanted):
-                slot.settle(Lost(now - repair.heard_at, repair.received, slot.chunks))
-                return
-        self.schedule(slot, repair.next_at)
 
     def bury(self, id: str, fate: Fate) -> None:
         """Take ``id`` out of the table and remember it."""
@@ -244,16 +218,11 @@ class Correlator:
         if Property.TAKEN in properties:
             # Not a reply: the request has arrived, nothing more.
             slot = self._pending.get(properties.get(Property.ID, ""))
-            if slot is not None and (Property.PART in properties or Property.MISSING in properties):
-                if slot.line is not None:
-                    slot.line.part(self.now(), properties)
-            elif slot is not None:
+            if slot is not None:
                 if via == OWN_TOPIC and slot.via is None:
                     slot.via = via
                 if slot.ticket is not None:
                     slot.ticket.mark_received()
-                if slot.line is not None:
-                    slot.line.heard(self.now())
         elif Property.HERE not in properties:  # nor is this one
             id = properties.get(Property.ID)
             slot = self._pending.get(id) if type(id) is str else None
@@ -272,29 +241,13 @@ class Correlator:
         return self._tombstones.get(id) or (Disposition.UNKNOWN, self._strange)
 
     def _process_reply(self, slot: Slot, message: Message, properties: Mapping[str, str], via: int) -> Disposition:
-        if via != OWN_TOPIC and (slot.line is not None or slot.via == OWN_TOPIC):
+        if via != OWN_TOPIC and slot.via == OWN_TOPIC:
             # Any agent can make a service answer any id on a shared topic; its instance answers on the reply topic.
             return Disposition.UNKNOWN
         if not slot.heard:
             slot.heard = True
             if slot.ticket is not None:
                 slot.ticket.answered()
-        line = slot.line
-        if line is not None:
-            if properties.get(Property.REFUSED) == Refusal.INSTANCE_RESTARTED:
-                now = self.now()
-                if not line.disowned(now):
-                    self.schedule(slot, line.repair.next_at)
-                    return Disposition.MATCHED
-            elif (
-                properties.get(Property.REFUSED) == Refusal.REPLY_EVICTED
-                and line.repair.transmissions == 1
-                and slot.id.startswith(self.session.prefix)
-            ):
-                # The instance takes a new number for an old one: begin a series of which it knows none.
-                self.session.renew()
-            if Property.TRANSMISSION in properties:
-                line.resent = True
         try:
             payload = message.data()
             self.received_bytes += len(payload)
@@ -329,7 +282,3 @@ def read_properties(message: Message) -> Mapping[str, str]:
     except Exception:
         return {}
     return properties
-
-
-def _waits(ticket: Ticket | None) -> bool:
-    return ticket is not None and ticket.waits

@@ -10,6 +10,7 @@ import msgspec
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import TransportError
+from dispatch.protocol.events import Failure
 from dispatch.result import ResultContent
 from dispatch.telemetry.call_observer import NO_PROPERTIES
 
@@ -113,11 +114,11 @@ class Overflow(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The instance that has the request gave no sign of life for ``silent`` seconds."""
+    """The session with the instance of the request ended for ``reason``. ``sent`` is False if the tool was not executed and
+    never will be; ``chunks`` had arrived."""
 
-    silent: float
-    received: bool
-    """It had said that the request is there."""
+    reason: Failure
+    sent: bool
     chunks: int = 0
 
 

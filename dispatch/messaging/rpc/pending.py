@@ -26,7 +26,6 @@ from dispatch.messaging.rpc.exchange_outcome import (
     TimedOut,
     Unreadable,
 )
-from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
 from dispatch.messaging.wire.codec import ErrorInfo, Reply
 from dispatch.messaging.wire.properties import Property, utf8_size, whole_number
 from dispatch.transports.base import Ticket
@@ -66,14 +65,10 @@ class Slot(msgspec.Struct, eq=False):
     deadline: float
     clock: str
     max_bytes: int
-    line: RetransmittableRequest | None = None
-    """How to ask for the answer again; None: its service is none of ours, or not known."""
     tally: Tally | None = None
     """Its service's."""
     via: int | None = None
     """The connection on which the first reply came, where there are several."""
-    alarm_at: float = 0.0
-    """When the exchange looks at this next."""
     ticket: Ticket | None = None
     settled: Settled | None = None
     next_chunk: int = 0
@@ -93,9 +88,7 @@ class Slot(msgspec.Struct, eq=False):
         if index is None:
             self.accept(reply, properties)
             return _MATCHED
-        if self.line is not None:
-            self.line.chunk(self.exchange.now())
-        elif not self.same(properties.get(Property.INSTANCE)):
+        if not self.same(properties.get(Property.INSTANCE)):
             return _DUPLICATE
         if index < self.next_chunk or (self.ahead is not None and index in self.ahead):
             return _DUPLICATE
@@ -108,8 +101,6 @@ class Slot(msgspec.Struct, eq=False):
                 self.settle(Overflow("chunks ahead of a missing one"))
             elif self.size + self.ahead_size > self.max_bytes:
                 self.settle(Overflow("max-response-bytes"))
-            elif self.line is not None and self.line.repair.hurry(self.exchange.now()):
-                self.exchange.schedule(self, self.line.repair.next_at)
             return _MATCHED
         self.next_chunk += 1
         self.accept(reply, properties)
@@ -148,17 +139,7 @@ class Slot(msgspec.Struct, eq=False):
 
     def failed(self, error: TransportError) -> None:
         """The publish failed (a transport's callback)."""
-        if self.line is None or not error.sent:
-            self.settle(error)
-        # Else it may have arrived, and can be asked for as soon as there is a connection again.
-
-    @property
-    def wanted(self) -> str:
-        """What is missing, as the property ``next`` says it: from the first missing chunk to the one before the first that
-        is here, or to the end."""
-        if self.ahead:
-            return f"{self.next_chunk}-{min(self.ahead) - 1}"
-        return str(self.next_chunk)
+        self.settle(error)
 
     def expire(self) -> None:
         """The absolute limit ran out."""
@@ -174,8 +155,6 @@ class Slot(msgspec.Struct, eq=False):
             return
         self.settled = settled
         self.ahead = None
-        if self.line is not None:
-            self.line.end(self.exchange.now(), answered=type(settled) in _READ)
         of = self.tally
         if type(settled) in _READ:
             self.exchange.bury(self.id, ANSWERED if of is None else of.answered)
@@ -186,10 +165,9 @@ class Slot(msgspec.Struct, eq=False):
     def abandon(self) -> None:
         """The caller has gone: leave nothing behind."""
         if self.settled is None:
-            withdrawn = self.ticket is not None and self.ticket.cancel()
+            if self.ticket is not None:
+                self.ticket.cancel()
             self.settle(TimedOut("abandoned", sent=True, chunks=self.chunks))
-            if self.line is not None and not withdrawn:
-                self.line.cancel()
 
 
 class Single(Slot, eq=False, kw_only=True):

@@ -128,6 +128,8 @@ class Refusal:
 class Feature:
     """Names in the property ``features``."""
 
+    SESSION: Final = "session"
+    """The instance accepts sessions on its own topic."""
     REPAIR: Final = "repair"
     """The instance accepts requests on its own topic and deduplicates retransmissions."""
     PARTS: Final = "parts"

@@ -38,20 +38,10 @@ class Session:
 
     Args:
         secret: random text, new in each dispatcher.
-
-    Attributes:
-        generation: begins anew with each :meth:`renew`.
     """
 
     def __init__(self, secret: str) -> None:
         self.secret = secret
         self.key = session_key(secret)
-        self.generation = 0
-        self.prefix = ""
+        self.prefix = f"{self.key}."
         """Prefix of the ids of all requests."""
-        self.renew()
-
-    def renew(self) -> None:
-        """Begin a new series of ids, whose numbers no service knows."""
-        self.generation += 1
-        self.prefix = f"{self.key}.{self.generation:x}-"

@@ -34,9 +34,7 @@ class _RequestMetrics:
     def activate(self) -> None:
         pass
 
-    def on_end(
-        self, outcome: Outcome, error: DispatchError | None, *, instance: str, transmissions: int, sent: bool
-    ) -> None:
+    def on_end(self, outcome: Outcome, error: DispatchError | None, *, instance: str, sent: bool) -> None:
         if sent:
             self._count.value += 1
 

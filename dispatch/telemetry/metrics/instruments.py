@@ -124,17 +124,13 @@ class ServiceMeter:
 
     Attributes:
         replies: counts replies by their disposition.
-        status_polls: counts retransmissions that found the instance executing the tool.
-        recovered_replies: counts lost replies that an instance has sent again.
     """
 
-    __slots__ = ("label", "recovered_replies", "replies", "status_polls")
+    __slots__ = ("label", "replies")
 
     def __init__(self, instruments: Instruments, label: str) -> None:
         self.label = label
         self.replies = {each: instruments.replies.labels(label, str(each)) for each in Disposition}
-        self.status_polls: Callable[[float], None] = instruments.status_polls.labels(label).inc
-        self.recovered_replies: Callable[[float], None] = instruments.recovered_replies.labels(label).inc
 
 
 class Instruments:
@@ -209,18 +205,6 @@ class Instruments:
             ("service", "disposition"),
             registry=registry,
         )
-        self.status_polls = LockFreeCounter(
-            "dispatch_status_polls",
-            "Requests repeated while the instance was executing the tool: polls of a slow tool's progress.",
-            ("service",),
-            registry=registry,
-        )
-        self.recovered_replies = LockFreeCounter(
-            "dispatch_recovered_replies",
-            "Replies that were lost and that the instance sent again on request.",
-            ("service",),
-            registry=registry,
-        )
         self.ejections = LockFreeCounter(
             "dispatch_instance_ejections",
             "Ejections of an instance by outlier detection, by reason.",
@@ -245,9 +229,7 @@ class Instruments:
             ),
             *(self.transitions, self.budget_exhausted),
         )
-        self._by_service: tuple[LockFreeCounter | LockFreeHistogram, ...] = (
-            *(self.replies, self.status_polls, self.recovered_replies, self.ejections),
-        )
+        self._by_service: tuple[LockFreeCounter | LockFreeHistogram, ...] = (*(self.replies, self.ejections),)
         self._tools: dict[str, ToolMeter] = {}
         self._services: dict[str, ServiceMeter] = {}
         self._holders: dict[tuple[str, str], int] = {}

@@ -62,7 +62,6 @@ from dispatch.telemetry.names import (
     TOOL_NAME,
     TOOL_RESULT,
     TOOL_TYPE,
-    TRANSMISSIONS,
     WAIT,
 )
 from dispatch.telemetry.settings import Telemetry
@@ -91,15 +90,11 @@ class _RecordedRequest:
     def activate(self) -> None:
         attach(set_span_in_context(self._span))
 
-    def on_end(
-        self, outcome: Outcome, error: DispatchError | None, *, instance: str, transmissions: int, sent: bool
-    ) -> None:
-        self._inner.on_end(outcome, error, instance=instance, transmissions=transmissions, sent=sent)
+    def on_end(self, outcome: Outcome, error: DispatchError | None, *, instance: str, sent: bool) -> None:
+        self._inner.on_end(outcome, error, instance=instance, sent=sent)
         span = self._span
         if instance:
             span.set_attribute(INSTANCE, instance)
-        if transmissions > 1:
-            span.set_attribute(TRANSMISSIONS, transmissions)
         _conclude(span, outcome, error)
         span.end()
 
@@ -116,10 +111,8 @@ class _PropagatedRequest:
     def activate(self) -> None:
         pass  # the task has the context of the caller
 
-    def on_end(
-        self, outcome: Outcome, error: DispatchError | None, *, instance: str, transmissions: int, sent: bool
-    ) -> None:
-        self._inner.on_end(outcome, error, instance=instance, transmissions=transmissions, sent=sent)
+    def on_end(self, outcome: Outcome, error: DispatchError | None, *, instance: str, sent: bool) -> None:
+        self._inner.on_end(outcome, error, instance=instance, sent=sent)
 
 
 class _PropagatedCall(CallDecorator):

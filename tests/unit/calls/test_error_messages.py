@@ -12,13 +12,12 @@ from dispatch.calls.error_messages import (
     add_alternatives,
     error_from_closing,
     error_from_mistake,
+    error_from_oversized_request,
     error_from_rejection,
-    error_from_unfragmentable_request,
 )
 from dispatch.calls.preparation import request_payload
 from dispatch.errors import DispatchError, RejectedError, ThrottledError, TransportError
 from dispatch.messaging.wire.codec import PayloadTooLargeError
-from dispatch.messaging.wire.fragments import MAX_PARTS
 from dispatch.policy import Policy, PolicyError
 
 REASONS = {
@@ -95,7 +94,7 @@ def test_alternatives_are_added_once_to_the_attribute_and_the_text() -> None:
     ("policy", "size", "limit", "fix"),
     [
         ({"max_request_bytes": 500}, 600, 500, "raise 'max-request-bytes'"),
-        ({}, LIMIT * MAX_PARTS + 1, LIMIT * MAX_PARTS, None),
+        ({"max_request_bytes": 5_000}, 1_001, 1_000, None),
     ],
 )
 def test_a_request_too_large_names_the_policy_key_that_allows_it(
@@ -113,14 +112,14 @@ def test_other_mistakes_have_types_of_their_own() -> None:
     priority = PolicyError("priority", "'high' is not a priority of this tool", "give one of batch")
     assert error_from_mistake("search", Policy(), priority).type == "unknown-priority"
     with pytest.raises(TypeError) as caught:
-        request_payload("{}", {"n": math.nan}, "", Policy(), LIMIT)
+        request_payload("{}", {"n": math.nan}, "", Policy())
     error = error_from_mistake("search", Policy(), caught.value)
     assert error.type == "invalid-arguments"
     assert error.message.startswith("Tool 'search' was not executed: arguments cannot be written as JSON")
 
 
-def test_a_request_that_no_instance_accepts_in_fragments_is_not_retryable() -> None:
-    error = error_from_unfragmentable_request("search", 5_000, LIMIT)
+def test_a_request_above_the_largest_message_without_a_known_instance_is_not_retryable() -> None:
+    error = error_from_oversized_request("search", 5_000, LIMIT)
     assert (error.type, error.retryable) == ("request-too-large", False)
     assert "5,000" in error.message
     assert "1,000" in error.message

@@ -18,7 +18,8 @@ from dispatch.errors import (
     ToolError,
     TransportError,
 )
-from dispatch.messaging.rpc.exchange_outcome import Answer, Overflow, Settled, TimedOut, Unreadable
+from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Overflow, Settled, TimedOut, Unreadable
+from dispatch.protocol.events import Failure
 
 
 def told(settled: Settled, *, limit: float = 5, repeatable: bool = False) -> DispatchError:
@@ -100,12 +101,30 @@ def test_any_other_refusal(reason: str, type_: str, text: str) -> None:
     assert text in error.message
 
 
-@pytest.mark.parametrize("reason", ["instance-restarted", "reply-evicted"])
+@pytest.mark.parametrize("reason", ["reply-evicted"])
 @pytest.mark.parametrize("repeatable", [True, False])
 def test_a_reply_that_is_gone_leaves_the_execution_in_doubt(reason: str, repeatable: bool) -> None:
     error = told(refusal(reason), repeatable=repeatable)
     assert isinstance(error, TransportError)
     assert (error.type, error.sent, error.retryable, error.origin) == (reason, True, repeatable, Origin.TOOL)
+
+
+@pytest.mark.parametrize("reason", [Failure.SILENT, Failure.RESTARTED, Failure.CLOSED, Failure.EVICTED])
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_an_instance_that_is_lost_may_have_executed_what_it_was_sent(reason: Failure, repeatable: bool) -> None:
+    error = told(Lost(reason, sent=True), repeatable=repeatable)
+    assert isinstance(error, TransportError)
+    kind = "instance-restarted" if reason is Failure.RESTARTED else "instance-lost"
+    assert (error.type, error.sent, error.retryable, error.origin) == (kind, True, repeatable, Origin.TOOL)
+    assert "may have been executed" in error.message
+
+
+@pytest.mark.parametrize("reason", [Failure.SILENT, Failure.RESTARTED, Failure.CLOSED, Failure.EVICTED])
+def test_what_an_instance_that_is_lost_surely_did_not_execute_may_be_repeated(reason: Failure) -> None:
+    error = told(Lost(reason, sent=False))
+    assert isinstance(error, TransportError)
+    assert (error.sent, error.retryable) == (False, True)
+    assert "was not executed" in error.message
 
 
 @pytest.mark.parametrize(

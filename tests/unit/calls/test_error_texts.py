@@ -24,8 +24,8 @@ from dispatch.calls.error_messages import (
     error_from_key_holder_loss,
     error_from_missing_instance,
     error_from_mistake,
+    error_from_oversized_request,
     error_from_rejection,
-    error_from_unfragmentable_request,
 )
 from dispatch.calls.resolution.resolution_errors import (
     error_from_invalid_range,
@@ -56,6 +56,7 @@ from dispatch.messaging.wire.properties import Refusal
 from dispatch.permissions.error_messages import error_from_decision
 from dispatch.permissions.permission_set import Decision, Reason
 from dispatch.policy import Policy, PolicyError
+from dispatch.protocol.events import Failure
 from dispatch.results import ResultStore
 from dispatch.results.result_formatter import error_from_invalid_output
 from dispatch.schemas import Mistake
@@ -91,7 +92,7 @@ def exchanged() -> list[DispatchError]:
     ends: list[Settled] = [
         *(TimedOut(clock, True, 2, 1) for clock in ("call", "attempt", "stream", "stream-idle")),
         TimedOut("call", sent=False),
-        *(Lost(5.0, received) for received in (True, False)),
+        *(Lost(reason, sent) for reason in Failure for sent in (True, False)),
         Unreadable("no JSON. Not at all."),
         Overflow("max-response-bytes"),
         Restarted(3),
@@ -130,7 +131,7 @@ def mistaken() -> list[DispatchError]:
         *(error_from_requirement("work", "lab", "^3", (), by=by) for by in ("catalog", "balancer")),
         error_from_requirement("work", "lab", "^3", ("2.0.0", "1.4.0")),
         error_from_invalid_range("work", "'latest' is not a version range: cannot read 'latest'"),
-        error_from_unfragmentable_request("work", 5_000, 1_000),
+        error_from_oversized_request("work", 5_000, 1_000),
         error_from_argument_mistakes("work", [Mistake("/a", "is required")]),
         error_from_argument_mistakes(
             "work",

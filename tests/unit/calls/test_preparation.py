@@ -8,10 +8,8 @@ import pytest
 
 from dispatch.calls.preparation import request_payload
 from dispatch.messaging.wire.codec import PayloadTooLargeError, decode_request
-from dispatch.messaging.wire.fragments import MAX_PARTS
 from dispatch.policy import Policy
-
-LIMIT = 1_000
+from dispatch.protocol.settings import DEFAULT_SETTINGS
 
 
 @pytest.mark.parametrize(
@@ -19,15 +17,16 @@ LIMIT = 1_000
     [
         ({"max_request_bytes": 500}, 500),
         ({"max_request_bytes": 5_000}, 5_000),
-        ({}, LIMIT * MAX_PARTS),
+        ({}, DEFAULT_SETTINGS.max_payload_bytes),
+        ({"max_request_bytes": 2**30}, DEFAULT_SETTINGS.max_payload_bytes),
     ],
 )
 def test_no_more_is_sent_than_broker_and_policy_allow(policy: dict[str, Any], most: int) -> None:
     limits = Policy(**policy)
-    around = len(request_payload("{}", {"text": ""}, "me", limits, LIMIT))
-    payload = request_payload("{}", {"text": "x" * (most - around)}, "me", limits, LIMIT)
+    around = len(request_payload("{}", {"text": ""}, "me", limits))
+    payload = request_payload("{}", {"text": "x" * (most - around)}, "me", limits)
     assert len(payload) == most
     assert decode_request(payload).arguments == {"text": "x" * (most - around)}
     with pytest.raises(PayloadTooLargeError) as caught:
-        request_payload("{}", {"text": "x" * (most - around + 1)}, "me", limits, LIMIT)
+        request_payload("{}", {"text": "x" * (most - around + 1)}, "me", limits)
     assert (caught.value.size, caught.value.limit) == (most + 1, most)

@@ -8,17 +8,15 @@ from typing import Any
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.messaging.flow.credit import CREDIT_BYTES
 from dispatch.messaging.flow.paced_publisher import PacedPublisher
-from dispatch.messaging.flow.publisher import Gate
 from dispatch.messaging.rpc.correlation import Correlator
+from dispatch.messaging.rpc.session_exchange import SessionExchange
 from dispatch.messaging.wire.sessions import Session
 from dispatch.routing.channel_registry import Channels
 from dispatch.transports import Mode
 from tests.helpers.clock import idle
 from tests.helpers.dispatcher_and_service import catalog
-from tests.helpers.fakes import FakePublisher, lost, reply
-from tests.helpers.malformed_messages import AlteredMessage
+from tests.helpers.fakes import FakePublisher, lost
 from tests.helpers.session import KEY, SECRET
 
 SERVICE = catalog().services["lab"]
@@ -36,6 +34,11 @@ class Broker:
         self.refusal: Exception | None = None
         self.handlers: dict[str, Any] = {}
         self.publishers: dict[str, FakePublisher] = {}
+
+    connected = True
+
+    async def flush(self) -> None:
+        """Nothing is queued."""
 
     def was_disconnected_since(self, instant: float) -> bool:
         return False
@@ -80,7 +83,7 @@ OWN = f"non-persistent://tg/response/dispatch-reply-{KEY}-one"
 def routes(broker: Broker) -> Channels:
     exchange = Correlator()
     exchange.session = Session(SECRET)
-    return Channels(broker, exchange, "one")  # type: ignore[arg-type]
+    return Channels(broker, exchange, SessionExchange(exchange.replies), "one")  # type: ignore[arg-type]
 
 
 async def test_both_ends_listen_before_the_publisher_is_there() -> None:
@@ -94,7 +97,7 @@ async def test_both_ends_listen_before_the_publisher_is_there() -> None:
         f"listen {ANNOUNCEMENTS}",
         f"publish {HELLO}",
     ]
-    assert route.replies.first.topic == OWN
+    assert route.reply_topic == OWN
     assert route is await made.open(*QUEUES)
     await made.close()
 
@@ -104,7 +107,7 @@ async def test_an_own_topic_is_of_the_same_kind_as_the_services() -> None:
     made = routes(broker)
     assert (
         await made.open(REQUEST, "persistent://corp/tools/lab")
-    ).replies.first.topic == f"persistent://corp/tools/dispatch-reply-{KEY}-one"
+    ).reply_topic == f"persistent://corp/tools/dispatch-reply-{KEY}-one"
     await made.close()
 
 
@@ -115,26 +118,8 @@ async def test_only_where_messages_can_get_lost_is_anything_paid_for_not_losing_
     queues = {"request-queue": f"{scheme}://tg/request/x", "response-queue": f"{scheme}://tg/response/x"}
     route = await made.open(*queues.values())
     publisher = route.publisher
-    assert isinstance(publisher, PacedPublisher) == route.acknowledged == (scheme == "non-persistent")
-    assert not isinstance(publisher, PacedPublisher) or isinstance(publisher.publisher, Gate)
+    assert isinstance(publisher, PacedPublisher) == (route.endpoint is not None) == (scheme == "non-persistent")
     await made.close()
-
-
-async def test_replies_on_our_own_topic_are_acknowledged_where_they_ask_and_others_are_not() -> None:
-    broker = Broker()
-    made = routes(broker)
-    await made.open(*QUEUES)
-    control = "non-persistent://tg/request/dispatch-instance-3-lab-x"
-    for topic, token in ((RESPONSE, "1:1"), (OWN, "1:2")):
-        broker.handlers[topic](reply("somebody-else", ack=token, control=control))
-        broker.handlers[topic](reply("somebody-else"))
-    await idle()
-    broker.handlers[OWN](AlteredMessage(b"", {"here": "", "ack": "1:3", "control": control}))  # no reply, but a message
-    await idle()
-    assert [ticket.properties["acked"] for ticket in broker.publishers[control].sent] == ["1:2", "1:3"]
-    assert made.credit == CREDIT_BYTES
-    await made.close()
-    assert f"closed {control}" in broker.log
 
 
 @pytest.mark.parametrize("error", [None, lost()])

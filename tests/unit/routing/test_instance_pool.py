@@ -9,13 +9,12 @@ from typing import Any, cast
 from dispatch.balancing.outlier_detection import EjectionRules
 from dispatch.calls.tool_guards import ToolGuards, create_rate_limiter
 from dispatch.errors import Outcome
-from dispatch.messaging.rpc.retransmission import SUSPECT_AFTER
 from dispatch.policy import Balancing, Breaker, Policy
 from dispatch.routing.channel import Channel
 from dispatch.routing.in_flight import InFlight
 from dispatch.routing.instance import Instance, Instances
 from dispatch.routing.instance_pool import SHARED, InstancePool
-from tests.helpers.fakes import FakePublisher
+from tests.helpers.known_instances import arouse_suspicion, known_instance, occupy
 
 
 class Way:
@@ -24,7 +23,6 @@ class Way:
     def __init__(self, *names: str) -> None:
         self.instances = Instances()
         self.requests = InFlight()
-        self.unaddressed = 0
         self.greeted = 0
         self.hello: object = self  # whoever is asked who is there
         self.hello_at = 0.0
@@ -32,7 +30,7 @@ class Way:
             self.add(name)
 
     def add(self, name: str, life: str = "1") -> Instance:
-        made = Instance(name, life, f"topic-{name}", FakePublisher(), 0.0)
+        made = known_instance(name, life)
         self.instances.add(made)
         return made
 
@@ -151,7 +149,7 @@ def test_requests_that_wait_for_a_new_instance_ask_again_when_instances_change()
     ways = {name: Way() for name in ("x", "y")}
     stand = Stand(("x", 1.0, ways["x"]))
     new = ways["x"].add("a")
-    new.waiting["1-1"] = None
+    occupy(new)
     assert stand.pool.held() == [new]
     turns: list[str] = []
     new.on_turn(lambda: turns.append("a"))
@@ -178,39 +176,32 @@ def test_another_attempt_goes_to_another_instance_while_there_is_one() -> None:
     assert {stand.next("a", "b", "c") for _ in range(9)} == {"a", "b", "c"}
 
 
-def test_only_who_takes_parts_is_picked_for_a_request_in_parts() -> None:
-    way = Way("a", "b", "c")
-    stand = Stand((SHARED, 1, way))
-    for name in "bc":
-        each = way.instances.get(name)
-        assert each is not None
-        each.parts = True
-    assert {stand.next(parts=True, key=f"key-{n}") for n in range(30)} == {"b", "c"}
-    assert stand.many(10, parts=True) == {"b": 5, "c": 5}
-    assert {stand.next("b", parts=True) for _ in range(5)} == {"c"}
-    assert {stand.next("b", "c", parts=True) for _ in range(5)} == {"b", "c"}
+def test_only_instances_with_a_session_are_picked_for_a_large_request() -> None:
+    ways = {"x": Way(), "y": Way("b", "c")}
+    stand = Stand(*((name, 1.0, way) for name, way in ways.items()))
+    assert set(stand.many(9)) == {"x", "b", "c"}
+    assert {stand.next(is_large=True, key=f"key-{n}") for n in range(30)} == {"b", "c"}
+    assert stand.many(10, is_large=True) == {"b": 5, "c": 5}
+    assert {stand.next("b", is_large=True) for _ in range(5)} == {"c"}
+    assert {stand.next("b", "c", is_large=True) for _ in range(5)} == {"b", "c"}
 
 
-def test_requests_in_parts_are_balanced_by_health() -> None:
-    way = Way("a", "b", "c")
+def test_large_requests_are_balanced_by_health() -> None:
+    ways = {"x": Way(), "y": Way("b", "c")}
     stand = Stand(
-        (SHARED, 1, way),
+        *((name, 1.0, way) for name, way in ways.items()),
         outlier_detection=EjectionRules(consecutive_failures=2, success_rate_stdev_factor=None),
         breaker=None,
     )
-    for name in "bc":
-        each = way.instances.get(name)
-        assert each is not None
-        each.parts = True
     while {view.id: view.state for view in stand.pool.instances()}["b"] != "ejected":
-        place = stand.pool.pick(stand.guards, parts=True)
+        place = stand.pool.pick(stand.guards, is_large=True)
         assert place is not None
         place.pick.finish(Outcome.TRANSPORT if place.pick.instance == "b" else Outcome.SUCCESS)
-    assert stand.many(9, parts=True) == {"c": 9}
-    way.remove("c")
-    assert stand.many(9, parts=True) == {"b": 9}, "rather an ejected one than one that cannot serve it"
-    way.remove("b")
-    assert stand.many(3, parts=True) == {"a": 3}, "it is refused there, with the reason"
+    assert stand.many(9, is_large=True) == {"c": 9}
+    ways["y"].remove("c")
+    assert stand.many(9, is_large=True) == {"b": 9}, "rather an ejected one than one that cannot serve it"
+    ways["y"].remove("b")
+    assert set(stand.many(4, is_large=True)) == {"x", "y"}, "it is refused, with the reason"
 
 
 def test_a_key_stays_with_its_instance_and_keys_are_spread() -> None:
@@ -241,8 +232,7 @@ def test_a_suspect_gets_nothing_new_as_long_as_there_are_others() -> None:
     for name, expected in (("a", {"b"}), ("b", {"a", "b"})):
         each = way.instances.get(name)
         assert each is not None
-        for _ in range(SUSPECT_AFTER):
-            each.missed()
+        arouse_suspicion(each)
         assert set(stand.many(9)) == expected
 
 
@@ -337,6 +327,5 @@ def test_rather_one_that_is_ejected_than_one_that_is_not_there() -> None:
         place.pick.finish(Outcome.TRANSPORT if place.pick.instance == "a" else Outcome.SUCCESS)
     gone = way.instances.get("b")
     assert gone is not None
-    for _ in range(SUSPECT_AFTER):
-        gone.missed()
+    arouse_suspicion(gone)
     assert stand.many(5) == {"a": 5}

@@ -63,12 +63,12 @@ def test_a_retry_stays_in_the_range() -> None:
     assert pool.next("new", "newer", requires=TWO) in ("new", "newer")
 
 
-def test_a_request_in_parts_goes_to_an_instance_in_the_range() -> None:
+def test_a_large_request_goes_to_an_instance_in_the_range() -> None:
     pool, ways = stand("old", "new")
     for name in ("old", "new"):
-        ways[name].add(f"{name}-1").parts = True
+        ways[name].add(f"{name}-1")
     ways["new"].add("new-2")
-    assert pool.many(4, requires=TWO, parts=True) == {"new-1": 4}
+    assert pool.many(4, requires=TWO, is_large=True) == {"new-1": 2, "new-2": 2}
 
 
 def test_keys_are_spread_over_the_instances_in_the_range() -> None:

@@ -7,8 +7,8 @@ import asyncio
 from dispatch.messaging.rpc.correlation import OWN_TOPIC
 from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, Restarted
 from tests.helpers.clock import START, idle
+from tests.helpers.exchange_harness import Bench, read
 from tests.helpers.fakes import reply
-from tests.helpers.retransmission_harness import Bench, read
 
 
 async def test_a_whole_answer_begun_anew_is_that_of_the_second_instance_alone() -> None:
@@ -87,22 +87,10 @@ async def test_a_stream_with_numbers_comes_from_any_connection() -> None:
     assert await read(stream) == ["a", "b"]
 
 
-async def test_a_reply_on_a_shared_topic_does_not_end_a_request_to_an_instance() -> None:
-    bench = Bench()
-    id, task, line = await bench.ask()
-    assert bench.take(reply(id, "forged"), via=0) is Disposition.UNKNOWN
-    assert not task.done()
-    assert bench.take(reply(id, "genuine")) is Disposition.MATCHED
-    settled = await task
-    assert isinstance(settled, Answer)
-    assert settled.text == "genuine"
-    assert ("end", START, True) in line.told
-
-
 async def test_once_the_own_topic_brought_something_a_shared_one_brings_nothing() -> None:
     bench = Bench()
     stream = bench.open()
-    bench.word(stream.id)
+    bench.confirm(stream.id)
     assert bench.take(reply(stream.id, "forged"), via=0) is Disposition.UNKNOWN
     bench.take(reply(stream.id, "a"))
     assert await read(stream) == ["a"]

@@ -10,11 +10,12 @@ import pytest
 from dispatch import ToolServer
 from dispatch.messaging.wire.codec import encode_request
 from dispatch.messaging.wire.properties import Property
-from dispatch.routing.instance import MAX_EXCEPTED, SETTLED_EVERY
 from dispatch.serving.deduplication.deduplication import MAX_SETTLED_CHARS
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import Peer, serving, stand
 from tests.helpers.session import REPLY_TOPIC, from_peer
+
+MAX_EXCEPTED, SETTLED_EVERY = 16, 32
 
 
 async def work(arguments: dict[str, Any]) -> str:

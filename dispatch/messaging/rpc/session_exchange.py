@@ -1,0 +1,139 @@
+"""The requests of one dispatcher that travel in sessions, and the events of these sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from dispatch._internal.clock import loop_clock
+from dispatch._internal.permit import Rejection
+from dispatch.messaging.endpoint.endpoint import Endpoint
+from dispatch.messaging.rpc.correlation import MAX_PENDING, RETRY_AFTER_S
+from dispatch.messaging.rpc.exchange_outcome import Closed, Disposition, Lost, TimedOut
+from dispatch.messaging.rpc.session_request import SessionRequest
+from dispatch.protocol.caller_session import CallerSession
+from dispatch.protocol.events import (
+    ChunkReceived,
+    EndReceived,
+    Event,
+    Failure,
+    ReplyReceived,
+    RequestFailed,
+    RequestRefused,
+    SessionClosed,
+)
+from dispatch.protocol.session import Session
+
+
+class Peer(Protocol):
+    """An instance with an open session."""
+
+    session: CallerSession
+    endpoint: Endpoint
+    is_proven: bool
+    """It has received or answered a request."""
+
+    def record_end(self, *, is_answered: bool) -> None:
+        """Record the end of a request while the instance is not proven."""
+
+
+class SessionListener(Protocol):
+    """Receives the events of sessions that concern no single request."""
+
+    def on_session_event(self, session: CallerSession, event: Event) -> None:
+        """Process the event."""
+
+
+class SessionExchange:
+    """The requests in sessions of one dispatcher, on the running loop.
+
+    Args:
+        replies: replies by disposition, counted here.
+        max_pending: requests that may wait at once.
+
+    Attributes:
+        pending: requests that wait for a reply.
+        listener: of events that concern no single request; set before the first session is opened.
+    """
+
+    def __init__(self, replies: dict[Disposition, int], *, max_pending: int = MAX_PENDING) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.now = loop_clock()
+        self.pending = 0
+        self.listener: SessionListener | None = None
+        self._replies = replies
+        self._max_pending = max_pending
+        self._sessions: set[CallerSession] = set()
+        self._is_closed = False
+
+    def send(
+        self,
+        request: SessionRequest,
+        target: str,
+        payload: bytes,
+        headers: Mapping[str, str] | None,
+        run_until: float | None = None,
+    ) -> None:
+        """Send ``request`` to its peer, at the end of this turn of the loop; it may be settled at once.
+
+        Args:
+            target: the tool.
+            headers: None: none.
+            run_until: when the execution ends, where that is later than the request's deadline.
+        """
+        peer, now = request.peer, self.now()
+        if self._is_closed:
+            request.settle(Closed(sent=False))
+        elif self.pending >= self._max_pending:
+            request.settle(Rejection("exchange", "pending-limit", RETRY_AFTER_S))
+        elif now >= request.deadline:
+            request.settle(TimedOut(request.clock, sent=False))
+        elif not peer.session.send_request(request, target, payload, headers, now, run_until=run_until):
+            request.settle(Lost(Failure.CLOSED, sent=False))
+        else:
+            self.pending += 1
+            self._sessions.add(peer.session)
+            peer.endpoint.wake(peer.session)
+
+    def handle_events(self, session: Session, events: list[Event]) -> None:
+        """Process the events of a session: the callback of an endpoint."""
+        for event in events:
+            if type(event) is ReplyReceived:
+                request = _request_of(event)
+                self._count(request, request.on_reply(event.status, event.payload))
+            elif type(event) is ChunkReceived:
+                request = _request_of(event)
+                self._count(request, request.on_chunk(event.payload))
+            elif type(event) is EndReceived:
+                request = _request_of(event)
+                self._count(request, request.on_end(event.status, event.payload))
+            elif type(event) is RequestRefused:
+                request = _request_of(event)
+                self._count(request, request.on_refusal(event.reason, event.retry_after, event.message))
+            elif type(event) is RequestFailed:
+                _request_of(event).on_failure(event.reason, may_have_run=event.may_have_run)
+            elif self.listener is not None:
+                assert isinstance(session, CallerSession)  # a dispatcher accepts no sessions
+                if type(event) is SessionClosed:
+                    self._sessions.discard(session)
+                self.listener.on_session_event(session, event)
+
+    def _count(self, request: SessionRequest, disposition: Disposition) -> None:
+        self._replies[disposition] += 1
+        if request.tally is not None:
+            request.tally.counts[disposition].value += 1
+
+    def close(self) -> None:
+        """End everything that waits, and begin nothing more."""
+        self._is_closed = True
+        for session in self._sessions:
+            for request in list(session.waiting.values()):
+                may_have_run = session.cancel(request)
+                assert isinstance(request, SessionRequest)  # only send() adds requests
+                request.settle(Closed(may_have_run))
+        self._sessions.clear()
+
+
+def _request_of(event: ReplyReceived | ChunkReceived | EndReceived | RequestRefused | RequestFailed) -> SessionRequest:
+    return event.request  # type: ignore[return-value] # send() is the only one that adds requests

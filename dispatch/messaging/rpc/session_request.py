@@ -1,0 +1,258 @@
+"""Requests that travel in a session: one that wants its whole reply, and one that reads a stream of chunks.
+
+Each ends exactly once, in the values of :mod:`dispatch.messaging.rpc.exchange_outcome`, as requests of the plain exchange.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from dispatch.messaging.rpc.exchange_outcome import (
+    STREAM_BUFFER_LIMIT,
+    Answer,
+    Disposition,
+    Lost,
+    Overflow,
+    Settled,
+    Tally,
+    TimedOut,
+    Unreadable,
+)
+from dispatch.messaging.wire.codec import ErrorInfo
+from dispatch.protocol.events import Failure
+from dispatch.protocol.request import OutgoingRequest
+from dispatch.protocol.wire.frames import Status
+
+if TYPE_CHECKING:
+    from dispatch.messaging.rpc.session_exchange import Peer, SessionExchange
+
+_decode_error = msgspec.json.Decoder(ErrorInfo).decode
+_MATCHED, _MALFORMED = Disposition.MATCHED, Disposition.MALFORMED
+_ANSWERED = (Answer, Unreadable)
+_TEXT: Final = int(Status.TEXT)
+
+
+class SessionRequest(OutgoingRequest):
+    """A request whose caller wants the whole reply at once.
+
+    Args:
+        exchange: counts it while it is pending.
+        peer: the instance.
+        deadline: on the loop's clock; ``clock`` names that limit.
+        max_bytes: largest reply, over all chunks.
+        tally: counts its replies.
+
+    Attributes:
+        settled: how it ended; None: it has not.
+        waiter: has ``settled`` as its result, except for a stream.
+    """
+
+    __slots__ = ("_exchange", "_texts", "clock", "peer", "settled", "tally", "waiter")
+
+    def __init__(
+        self, exchange: SessionExchange, peer: Peer, deadline: float, clock: str, max_bytes: int, tally: Tally | None
+    ) -> None:
+        super().__init__(deadline, max_bytes)
+        self._exchange = exchange
+        self.peer = peer
+        self.clock = clock
+        self.tally = tally
+        self.waiter: asyncio.Future[Settled] = exchange.loop.create_future()
+        self.settled: Settled | None = None
+        self._texts: list[str] | None = None
+
+    # -- events of the session ----------------------------------------------------------------------------------
+
+    def on_reply(self, status: int, payload: bytes) -> Disposition:
+        """End with a complete reply."""
+        if status != _TEXT:
+            return self._end_with_error(payload)
+        text = self._decode_text(payload)
+        if text is None:
+            return _MALFORMED
+        self.settle(self._answer(text))
+        return _MATCHED
+
+    def on_chunk(self, payload: bytes) -> Disposition:
+        """Add the next chunk."""
+        text = self._decode_text(payload)
+        if text is None:
+            self._cancel()
+            return _MALFORMED
+        self._add_text(text)
+        return _MATCHED
+
+    def on_end(self, status: int, payload: bytes) -> Disposition:
+        """End with the end of a stream."""
+        if status != _TEXT:
+            return self._end_with_error(payload)
+        text = self._decode_text(payload)
+        if text is None:
+            return _MALFORMED
+        if text:
+            self._add_text(text)
+        self.settle(self._answer("".join(self._texts or ())))
+        return _MATCHED
+
+    def _add_text(self, text: str) -> None:
+        if self._texts is None:
+            self._texts = []
+        self._texts.append(text)
+
+    def _decode_text(self, payload: bytes) -> str | None:
+        """Return the text of a payload; None: it is not readable, and the request has ended."""
+        try:
+            return str(payload, "utf-8")
+        except UnicodeDecodeError as error:
+            self.settle(Unreadable(f"the response is not readable: {error}"))
+            return None
+
+    def on_refusal(self, reason: str, retry_after: float | None, message: str) -> Disposition:
+        """End with a refusal: the tool was not executed, or not to its end."""
+        session = self.peer.session
+        chunks, name, load = self.chunks + 1, session.peer_name, session.peer_load
+        self.settle(
+            Answer("", reason, message, chunks, refused=reason, retry_after=retry_after, instance=name, in_flight=load)
+        )
+        return _MATCHED
+
+    def on_failure(self, reason: Failure, *, may_have_run: bool) -> None:
+        """End without a reply."""
+        if reason is Failure.DEADLINE:
+            self.settle(TimedOut(self.clock, may_have_run, self.chunks))
+        elif reason is Failure.TOO_LARGE:
+            self.settle(Overflow("max-response-bytes"))
+        else:
+            self.settle(Lost(reason, may_have_run, self.chunks))
+
+    def _answer(self, text: str) -> Answer:
+        session = self.peer.session
+        return Answer(text, chunks=max(1, self.chunks), instance=session.peer_name, in_flight=session.peer_load)
+
+    def _end_with_error(self, payload: bytes) -> Disposition:
+        try:
+            error = _decode_error(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+            self.settle(Unreadable(f"the error is not readable: {problem}"))
+            return _MALFORMED
+        session = self.peer.session
+        name, load = session.peer_name, session.peer_load
+        self.settle(Answer("", error.type, error.message, self.chunks + 1, instance=name, in_flight=load))
+        return _MATCHED
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def settle(self, settled: Settled) -> None:
+        """End with ``settled``; only the first end counts."""
+        if self.settled is None:
+            self.settled = settled
+            if self.stream >= 0:
+                self._exchange.pending -= 1
+            if not self.peer.is_proven:
+                self.peer.record_end(is_answered=type(settled) in _ANSWERED)
+            self._wake()
+
+    def _wake(self) -> None:
+        waiter = self.waiter
+        if not waiter.done():
+            waiter.set_result(self.settled)  # type: ignore[arg-type] # set by settle, the only caller
+
+    def _cancel(self) -> bool:
+        """Withdraw the request, or have its execution cancelled. Return whether the tool may have run."""
+        may_have_run = self.peer.session.cancel(self)
+        self.peer.endpoint.wake(self.peer.session)
+        return may_have_run
+
+    def abandon(self) -> None:
+        """End and cancel the request: its caller no longer waits."""
+        if self.settled is None:
+            self.settle(TimedOut("abandoned", self._cancel(), self.chunks))
+
+
+class SessionStream(SessionRequest):
+    """A request whose caller reads chunks as they arrive: iterate, then read ``settled``. Close it to stop early.
+
+    A limit, an error or the end ends the iteration. Chunks that arrived before are still given.
+
+    Args:
+        idle: seconds between two chunks at most.
+        max_buffer: chunks that wait for the reader at most.
+    """
+
+    __slots__ = ("_buffer", "_idle", "_idle_timer", "_last", "_loop", "_max_buffer", "_next")
+
+    def __init__(
+        self,
+        exchange: SessionExchange,
+        peer: Peer,
+        deadline: float,
+        max_bytes: int,
+        tally: Tally | None,
+        *,
+        idle: float,
+        max_buffer: int,
+    ) -> None:
+        super().__init__(exchange, peer, deadline, "stream", max_bytes, tally)
+        self._loop = loop = exchange.loop
+        self._idle = idle
+        self._max_buffer = max_buffer
+        self._buffer: deque[str] = deque()
+        self._next: asyncio.Future[None] | None = None
+        self._last = loop.time()
+        self._idle_timer: asyncio.TimerHandle | None = loop.call_at(self._last + idle, self._check_idle)
+
+    def on_reply(self, status: int, payload: bytes) -> Disposition:
+        """End with a complete reply: a stream of one chunk."""
+        return self.on_end(status, payload)
+
+    def _add_text(self, text: str) -> None:
+        self._last = self._loop.time()
+        if not text or self.settled is not None:
+            return
+        if len(self._buffer) >= self._max_buffer:
+            self._cancel()
+            self.settle(Overflow(STREAM_BUFFER_LIMIT))
+            return
+        self._buffer.append(text)
+        self._wake()
+
+    def settle(self, settled: Settled) -> None:
+        """See :meth:`SessionRequest.settle`."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        super().settle(settled)
+
+    def _check_idle(self) -> None:
+        # Checked once an idle limit, instead of a timer that each chunk moves.
+        due = self._last + self._idle
+        if self._loop.time() >= due:
+            self._idle_timer = None
+            self.settle(TimedOut("stream-idle", self._cancel(), self.chunks))
+        else:
+            self._idle_timer = self._loop.call_at(due, self._check_idle)
+
+    def _wake(self) -> None:
+        waiter, self._next = self._next, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def __aiter__(self) -> SessionStream:
+        return self
+
+    async def __anext__(self) -> str:
+        while not self._buffer:
+            if self.settled is not None:
+                raise StopAsyncIteration
+            self._next = self._loop.create_future()
+            await self._next
+        return self._buffer.popleft()
+
+    def close(self) -> None:
+        """Stop reading: the execution of the tool is cancelled."""
+        self.abandon()
+        self._buffer.clear()
