@@ -1,35 +1,30 @@
 """An instance announces itself: when it starts, to dispatchers that ask, and when it begins to drain.
 
-Dispatchers ask on the hello topic, in the request namespace, and send challenges to the instance's own topic there. The
-instance answers on their reply topics, and announces itself on a topic in the response namespace. Third-party services and
-clients never see these topics; a broker drops messages to a non-persistent topic without a consumer.
+Dispatchers ask on the hello topic, in the request namespace. The instance answers on their reply topics, and announces
+itself on a topic in the response namespace. A dispatcher believes an announcement once a session with the instance is open.
+Third-party peers never see these topics; a broker drops messages to a non-persistent topic without a consumer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from dispatch.errors import TransportError
-from dispatch.messaging.wire.properties import Feature, Property, Refusal, is_oversized
+from dispatch.messaging.wire.properties import Feature, Property, Refusal
 from dispatch.messaging.wire.topics import announcement_topic, hello_topic
-from dispatch.serving.reply_destinations import ReplyRouter
+from dispatch.serving.plain.reply_router import ReplyRouter
 from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
-
-logger = logging.getLogger("dispatch.service")
 
 SAID_AT_S = (0.0, 0.1, 0.5)
 """Seconds after the start at which an instance announces itself: each announcement may be lost."""
 LINGER_S = 0.1
 """Seconds for which a draining instance still refuses requests: many times the delay of its announcement."""
-WARN_EVERY_S = 60.0
-"""Seconds between two warnings about another instance of the same name."""
 
 
 class Announcer:
-    """Answers ``hello`` and challenges for one instance.
+    """Announces one instance, and answers ``hello``.
 
     Args:
         transport: the service's connection.
@@ -37,7 +32,6 @@ class Announcer:
         request_queue, response_queue: the topics of the service.
         instance: the instance's id.
         incarnation: the random name of this run of it.
-        on_other: called with the incarnation of another running instance of the same name.
     """
 
     def __init__(
@@ -49,22 +43,17 @@ class Announcer:
         *,
         instance: str,
         incarnation: str,
-        on_other: Callable[[str], object],
     ) -> None:
         self._transport = transport
         self._replies = replies
         self._request_queue = request_queue
-        self._instance = instance
-        self._incarnation = incarnation
-        self._on_other = on_other
-        self._warn_at = 0.0
         self._hello_topic = hello_topic(request_queue)
         self._announcements = announcement_topic(request_queue, response_queue)
         self._here = {
             Property.HERE: request_queue,
             Property.INSTANCE: instance,
             Property.INCARNATION: incarnation,
-            Property.FEATURES: ",".join((Feature.REPAIR, Feature.PARTS, Feature.CANCEL)),
+            Property.FEATURES: Feature.SESSION,
         }
         self._subscription: Subscription | None = None
         self._publisher: Publisher | None = None
@@ -96,26 +85,6 @@ class Announcer:
             return
         if self._replies.own_topic(properties):
             self._replies.send(properties, b"", self._here)
-
-    def on_challenge(self, properties: Mapping[str, str]) -> None:
-        """Prove to a dispatcher that this instance consumes its own topic (:attr:`Property.CHALLENGE`)."""
-        challenge, meant = properties[Property.CHALLENGE], properties.get(Property.INCARNATION, "")
-        if is_oversized(challenge + meant) or not self._replies.own_topic(properties):
-            return
-        if meant == self._incarnation:
-            if not self._leaving:
-                self._replies.send(properties, b"", {**self._here, Property.CHALLENGE: challenge})
-            return
-        # Each run challenges are sent to has announced itself a moment before.
-        self._on_other(meant)
-        now = asyncio.get_running_loop().time()
-        if not self._leaving and now >= self._warn_at:
-            self._warn_at = now + WARN_EVERY_S
-            logger.warning(
-                "another instance of %s is named %s: give each instance a name of its own, or wait until that one stops",
-                self._request_queue,
-                self._instance,
-            )
 
     def leave(self) -> None:
         """Announce to dispatchers that the instance accepts no further requests."""

@@ -6,64 +6,85 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dispatch.messaging.wire.properties import Property
+from dispatch.serving.reply_channel import ReplyChannel
 from dispatch.telemetry.served_request_observer import NULL_SERVED_REQUEST, ServedRequestObserver
-from dispatch.transports import Message
 
-if TYPE_CHECKING:  # the deduplication imports this module
-    from dispatch.serving.deduplication.idempotency_keys import KeyedExecution
-    from dispatch.serving.deduplication.request_history import RequestRecord
-
-DEALT_WITH = ""
-"""The request needs no further work: it is a duplicate, and its caller has been informed."""
+if TYPE_CHECKING:  # the idempotency keys import the reply channel
+    from dispatch.serving.idempotency_keys import KeyedExecution
 
 
 class InboundRequest:
-    """A request without a complete reply."""
+    """A request without a complete reply.
+
+    Args:
+        replies: the channel of its reply.
+        headers: its trace context and idempotency key, by the names of :class:`Property`; other entries are ignored.
+        payload: its JSON.
+        deadline: of its caller, on the loop's clock; infinite: none.
+    """
 
     __slots__ = (
-        "abandoned",
         "deadline",
-        "entry",
-        "id",
+        "headers",
+        "is_cancelled",
+        "is_expired",
+        "is_refused",
+        "is_started",
         "keyed",
-        "message",
         "observer",
-        "problem",
-        "properties",
-        "refused",
+        "payload",
+        "replies",
+        "stop_at",
         "task",
     )
 
-    def __init__(self, id: str, properties: Mapping[str, str], deadline: float | None, message: Message) -> None:
-        self.id = id
-        self.properties = properties
+    def __init__(self, replies: ReplyChannel, headers: Mapping[str, str], payload: bytes, deadline: float) -> None:
+        self.replies = replies
+        self.headers = headers
+        self.payload = payload
         self.deadline = deadline
-        self.message = message
-        self.entry: RequestRecord | None = None
-        """Stores its replies for retransmissions."""
+        self.stop_at = deadline
+        """When its deadline is handled next; under an idempotency key the tool runs on after the caller's deadline."""
         self.keyed: KeyedExecution | None = None
-        """Stores its replies for its idempotency key."""
+        """Stores its reply for its idempotency key."""
         self.task: asyncio.Task[Any] | None = None
         """The task that executes it; None while it is queued."""
-        self.abandoned = False
+        self.is_started = False
+        """Its task has begun; a task that is cancelled before that would not run at all."""
+        self.is_cancelled = False
         """Its caller has cancelled it."""
-        self.refused = False
+        self.is_expired = False
+        """Its tool has been cancelled at the deadline."""
+        self.is_refused = False
         """It has been refused; its tool may still run, for the idempotency key."""
         self.observer: ServedRequestObserver = NULL_SERVED_REQUEST
         """Receives the request's events once it runs."""
-        self.problem = ""
-        """A detail of the refusal; may be empty."""
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its task is the current one: a coroutine is also entered when it is closed from outside."""
+        try:
+            return self.task is not None and asyncio.current_task() is self.task
+        except RuntimeError:  # no loop is running
+            return False
 
-class ReassembledMessage:
-    """A reassembled request, as one :class:`~dispatch.transports.Message`."""
+    def stop(self) -> None:
+        """Cancel its task, if that has begun; otherwise the task finds that the request is cancelled or expired."""
+        if self.task is not None and self.is_started:
+            self.task.cancel()
 
-    def __init__(self, payload: bytes, properties: Mapping[str, str]) -> None:
-        self._payload = payload
-        self._properties = properties
+    @property
+    def id(self) -> str:
+        """The request's id, which its caller knows too."""
+        return self.replies.request_id
 
-    def data(self) -> bytes:
-        return self._payload
+    @property
+    def reply_topic(self) -> str:
+        """The topic that its reply goes to."""
+        return self.replies.topic
 
-    def properties(self) -> dict[str, str]:
-        return dict(self._properties)
+    @property
+    def idempotency_key(self) -> str | None:
+        """The caller's idempotency key."""
+        return self.headers.get(Property.IDEMPOTENCY_KEY)

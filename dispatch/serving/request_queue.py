@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-from dispatch.messaging.wire.codec import Request
-from dispatch.messaging.wire.properties import Property, Refusal
-from dispatch.messaging.wire.sessions import is_sender
-from dispatch.serving.deduplication.deduplication import Deduplicator
-from dispatch.serving.deduplication.idempotency_keys import MAX_DUPLICATES, KeyedExecution
-from dispatch.serving.durable_requests import DurableRequests
-from dispatch.serving.inbound_request import DEALT_WITH, InboundRequest
+from dispatch.messaging.wire.properties import Refusal
+from dispatch.serving.idempotency_keys import MAX_DUPLICATES, IdempotencyKeys, KeyedExecution
+from dispatch.serving.inbound_request import InboundRequest
 from dispatch.serving.reply_sender import ReplySender
+from dispatch.serving.request_deadlines import RequestDeadlines
 from dispatch.serving.request_runner import RequestRunner
 from dispatch.serving.tool_executor import ToolExecutor
 from dispatch.serving.tool_service import Invoke
@@ -33,7 +30,7 @@ class RequestQueue:
     Args:
         invoke: the tool.
         threads: of synchronous tools. A thread that outlives its request occupies the request's slot.
-        sender, deduplicator, durable, observer: of the instance.
+        sender, observer: of the instance.
         id: the service's id, for logs and refusals.
         concurrency: requests that run at once.
         max_queue: queued requests.
@@ -46,8 +43,6 @@ class RequestQueue:
         invoke: Invoke,
         threads: ToolExecutor,
         sender: ReplySender,
-        deduplicator: Deduplicator,
-        durable: DurableRequests,
         observer: ServerObserver,
         *,
         id: str,
@@ -56,77 +51,56 @@ class RequestQueue:
         now: Callable[[], float],
         content: bool,
     ) -> None:
-        self.runner = RequestRunner(
-            invoke, sender, deduplicator, durable, self.refuse, observer, id=id, now=now, content=content
-        )
+        self.keys = IdempotencyKeys()
+        self._runner = RequestRunner(invoke, sender, self.keys, self.refuse, observer, id=id, now=now, content=content)
         self._threads = threads
         self._sender = sender
-        self._deduplicator = deduplicator
-        self._durable = durable
         self._id = id
         self._concurrency = concurrency
         self._max_queue = max_queue
         self._now = now
         self._content = content
-        self._tasks: set[asyncio.Task[KeyedExecution | None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._slots: set[InboundRequest] = set()
+        self._deadlines = RequestDeadlines(self._slots, now, self._runner.handle_deadline)
         self._duplicates: set[asyncio.Task[None]] = set()  # they wait for the first request with their idempotency key
         self._queued: deque[InboundRequest] = deque()
-        self._by_id: dict[str, InboundRequest] = {}  # those of dispatchers, which may cancel them, until they end
         self._is_draining = False
         self._idle = asyncio.Event()
         self._idle.set()
         self.requests = 0
-        """Requests that arrived, without retransmissions."""
+        """Requests that arrived."""
         self.cancelled = 0
         """Requests that were stopped because their callers cancelled them."""
 
     @property
     def running(self) -> int:
         """Requests being run."""
-        return len(self._tasks.difference(self._threads.abandoned))
+        return len(self._slots) - len(self._threads.abandoned)
 
     @property
     def occupied(self) -> int:
         """Occupied slots: running requests, and threads that outlived theirs."""
-        return len(self._tasks)
+        return len(self._slots)
 
     @property
     def queued(self) -> int:
         """Queued requests."""
         return len(self._queued)
 
-    def accept(self, work: InboundRequest) -> bool:
-        """Run, queue or refuse ``work``. Return False for a duplicate or a cancellation."""
-        if Property.CANCEL in work.properties:
-            if not is_sender(work.properties.get(Property.SESSION), work.id):
-                return False
-            if Property.GOODBYE in work.properties:
-                self._deduplicator.leave(work.id)
-            else:
-                self._cancel(work.id)
-            return False
-        refusal = self._deduplicator.check_request(work)
-        if refusal == DEALT_WITH:
-            return False
+    def accept(self, work: InboundRequest, now: float) -> None:
+        """Run, queue or refuse ``work``, which arrives ``now``."""
         self.requests += 1
-        if refusal is not None:
-            self.refuse(work, refusal, work.problem)
-            return True
-        if work.entry is not None:
-            self._by_id[work.id] = work
-        if Property.ACK in work.properties:
-            self._sender.send_receipt(work)
         if self._is_draining:
             self.refuse(work, Refusal.DRAINING)
-        elif self._is_late(work):
+        elif work.deadline <= now:
             self.refuse(work, Refusal.EXPIRED)
-        elif len(self._tasks) < self._concurrency:
+        elif len(self._slots) < self._concurrency:
             self._begin(work)
         elif len(self._queued) < self._max_queue and not self._is_stuck:
             self._queued.append(work)
         else:
             self.refuse(work, Refusal.OVERLOADED)
-        return True
 
     def refuse(self, work: InboundRequest, reason: str, detail: str = "") -> None:
         """Answer ``work`` with a refusal.
@@ -141,130 +115,144 @@ class RequestQueue:
             if self._is_stuck:
                 places = f"All {self._concurrency} places of {self._id}"
                 detail = f"{places} are held by threads that run on after their deadline."
-        self._by_id.pop(work.id, None)
         self._sender.refuse(work, reason, detail)
-        self._durable.record_end(work)
+        if work.task is None:
+            work.replies.close()
+
+    def cancel(self, work: InboundRequest) -> None:
+        """Stop ``work``, which its caller has cancelled. One with an idempotency key runs on: other callers may wait for
+        its reply."""
+        if work.is_cancelled or work.keyed is not None:
+            return
+        work.is_cancelled = True
+        self.cancelled += 1
+        work.stop()
 
     # -- draining -----------------------------------------------------------------------------------------------
 
     def stop_accepting(self) -> None:
-        """Refuse further requests as draining. Durable requests that are queued go to other instances."""
+        """Refuse further requests as draining. Queued requests that other instances can receive go to them."""
         self._is_draining = True
-        self._queued = deque(work for work in self._queued if not self._durable.leave(work))
+        self._queued = deque(work for work in self._queued if not work.replies.hand_over())
 
-    def refuse_queued(self, incomplete: Iterable[InboundRequest]) -> None:
-        """Refuse the requests of which parts are missing, and those in the queue, as draining."""
-        for work in (*incomplete, *self._queued):
+    def refuse_queued(self) -> None:
+        """Refuse the queued requests as draining."""
+        for work in self._queued:
             self.refuse(work, Refusal.DRAINING)
         self._queued.clear()
 
     async def finish(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for the running requests, then cancel them."""
-        for task in self._threads.abandoned:
-            task.cancel()  # it only occupies a slot
+        for work in tuple(self._slots):
+            if work.task is not None and work.task.done():
+                self._free_slot(work)  # only its thread runs
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._idle.wait()
-        cut_off = [*self._tasks, *self._duplicates]
+        cut_off = [*(work.task for work in self._slots if work.task is not None), *self._duplicates]
         for task in cut_off:
             task.cancel()
         if cut_off:
             await asyncio.wait(cut_off)
+        for work in tuple(self._slots):
+            self._end_run(work, None)  # cancelled before its first step
+        self._deadlines.close()
 
     # -- one request --------------------------------------------------------------------------------------------
 
-    def _cancel(self, id: str) -> None:
-        """Stop the request ``id``, which its caller has cancelled."""
-        work = self._by_id.get(id)
-        # Other callers may wait for a request that runs under an idempotency key.
-        if work is None or work.abandoned or work.keyed is not None:
-            return
-        work.abandoned = True
-        self.cancelled += 1
-        if work.task is not None:
-            work.task.cancel()
-
-    def _is_late(self, work: InboundRequest) -> bool:
-        return work.deadline is not None and self._now() >= work.deadline
-
     def _begin(self, work: InboundRequest) -> None:
-        task = work.task = asyncio.get_running_loop().create_task(self._run(work))
-        self._tasks.add(task)
+        self._slots.add(work)
         self._idle.clear()
-        task.add_done_callback(partial(self._on_run, work))
+        work.task = self._loop.create_task(self._run(work))
+        self._deadlines.watch(work.stop_at)
 
-    async def _run(self, work: InboundRequest) -> KeyedExecution | None:
-        request = self.runner.read(work)
-        if not isinstance(request, Request):
-            return request
+    async def _run(self, work: InboundRequest) -> None:
+        work.is_started = True
+        first = None
         try:
-            await self.runner.run(work, request)
-            return None
-        finally:
-            if self._threads.abandoned:
-                await self._hold_place(work)
-
-    async def _hold_place(self, work: InboundRequest) -> None:
-        """Occupy the request's slot until the thread of its tool has returned."""
-        returned = None if work.task is None else self._threads.abandoned.get(work.task)
-        if returned is None or self._is_draining:
-            return
-        if self._is_stuck:
-            while (waiting := self._next_queued()) is not None:
-                self.refuse(waiting, Refusal.OVERLOADED)
-        await returned
+            if work.is_expired:
+                self.refuse(work, Refusal.EXPIRED)
+            elif not work.is_cancelled:
+                first = await self._runner.run(work)
+        except asyncio.CancelledError:
+            self._end_run(work, None)
+            raise
+        except GeneratorExit:  # of a tool: it closes the coroutines that await the tool, one by one
+            if not work.is_running:
+                raise
+        except Exception as error:
+            self._log_failure(error)
+        # Here and not in a callback of the task: the reply leaves in this turn of the loop, with the load after its end.
+        self._end_run(work, first)
 
     @property
     def _is_stuck(self) -> bool:
         """Whether abandoned threads occupy every slot: when one becomes free is unknown."""
         return len(self._threads.abandoned) >= self._concurrency
 
-    def _on_run(self, work: InboundRequest, task: asyncio.Task[KeyedExecution | None]) -> None:
-        self._tasks.discard(task)
-        first = None if task.cancelled() or task.exception() is not None else task.result()
+    def _end_run(self, work: InboundRequest, first: KeyedExecution | None) -> None:
+        """Free the slot of ``work``, unless its thread runs on; let it wait for the reply of ``first``."""
+        work.stop_at = math.inf
+        if self._threads.abandoned:
+            self._hold_slot(work)
+        else:
+            self._free_slot(work)
         if first is None or not self._await_first(work, first):
-            self._conclude(work, task)
-        while len(self._tasks) < self._concurrency and (waiting := self._next_queued()) is not None:
-            self._begin(waiting)
-        if not self._tasks and not self._duplicates:
+            work.replies.close()
+
+    def _hold_slot(self, work: InboundRequest) -> None:
+        """Occupy the slot until the thread of the tool has returned."""
+        returned = None if work.task is None else self._threads.abandoned.get(work.task)
+        if returned is None or self._is_draining:
+            self._free_slot(work)
+            return
+        returned.add_done_callback(lambda _: self._free_slot(work))
+        if self._is_stuck:
+            while (waiting := self._next_queued()) is not None:
+                self.refuse(waiting, Refusal.OVERLOADED)
+
+    def _free_slot(self, work: InboundRequest) -> None:
+        self._slots.discard(work)
+        while self._queued and len(self._slots) < self._concurrency:
+            waiting = self._next_queued()
+            if waiting is not None:
+                self._begin(waiting)
+        self._check_idle()
+
+    def _check_idle(self) -> None:
+        if not self._slots and not self._duplicates:
             self._idle.set()
 
     def _await_first(self, work: InboundRequest, first: KeyedExecution) -> bool:
         """Let ``work`` wait for the reply of ``first`` without occupying a slot. Return False if it is cancelled or
         refused."""
-        if work.abandoned:
+        if work.is_cancelled:
             return False
         if len(self._duplicates) >= MAX_DUPLICATES:
             self.refuse(work, Refusal.OVERLOADED, f"{MAX_DUPLICATES} requests with known idempotency keys wait.")
             return False
-        task = work.task = asyncio.get_running_loop().create_task(self.runner.answer_duplicate(work, first))
+        task = work.task = self._loop.create_task(self._runner.answer_duplicate(work, first))
         self._duplicates.add(task)
         task.add_done_callback(partial(self._on_duplicate, work))
         return True
 
     def _on_duplicate(self, work: InboundRequest, task: asyncio.Task[None]) -> None:
         self._duplicates.discard(task)
-        self._conclude(work, task)
-        if not self._tasks and not self._duplicates:
-            self._idle.set()
-
-    def _conclude(self, work: InboundRequest, task: asyncio.Task[Any]) -> None:
-        """Forget ``work``, whose last task has ended."""
-        self._by_id.pop(work.id, None)
-        self._deduplicator.record_end(work)
-        self._durable.record_end(work)
         if not task.cancelled() and (error := task.exception()) is not None:
-            text = "a request ended without an answer"
-            log_exception(logger, logging.ERROR, text, error, content=self._content)
+            self._log_failure(error)
+        work.replies.close()
+        self._check_idle()
+
+    def _log_failure(self, error: BaseException) -> None:
+        log_exception(logger, logging.ERROR, "a request ended without an answer", error, content=self._content)
 
     def _next_queued(self) -> InboundRequest | None:
         """Remove and return the next queued request whose caller still waits for it."""
         while self._queued:
             work = self._queued.popleft()
-            if work.abandoned:
-                self._by_id.pop(work.id, None)
-                self._deduplicator.record_end(work)
-            elif self._is_late(work):
+            if work.is_cancelled:
+                work.replies.close()
+            elif work.deadline <= self._now():
                 self.refuse(work, Refusal.EXPIRED)
             else:
                 return work

@@ -12,28 +12,27 @@ import logging
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dispatch._internal.clock import loop_clock
 from dispatch.errors import TransportError
+from dispatch.messaging.endpoint.reply_permission import ReplyPermission
 from dispatch.messaging.wire.fragments import MAX_PAYLOAD_BYTES
-from dispatch.messaging.wire.properties import REPLY_ONLY, Property, is_oversized, whole_number
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.messaging.wire.topics import instance_topic, reply_topic
 from dispatch.serving.announcer import Announcer
-from dispatch.serving.deduplication.deduplication import Deduplicator
-from dispatch.serving.durable_requests import DurableRequests
-from dispatch.serving.inbound_request import InboundRequest
-from dispatch.serving.reply_destinations import ReplyRouter
+from dispatch.serving.plain.plain_replies import PlainReplySender
+from dispatch.serving.plain.plain_requests import PlainRequests
+from dispatch.serving.plain.reply_router import ReplyRouter
 from dispatch.serving.reply_sender import REASONS, ReplySender
 from dispatch.serving.request_queue import RequestQueue
+from dispatch.serving.sessions.session_requests import SessionRequests
 from dispatch.serving.tool_executor import ToolExecutor
 from dispatch.serving.tool_service import read_invoke
 from dispatch.telemetry.served_request_observer import NULL_SERVER, ServerObserver
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
-from dispatch.transports import DurableMessage, Message, Mode, Security, Subscription, Transport, open_transport
+from dispatch.transports import Mode, Security, Subscription, Transport, open_transport
 
 logger = logging.getLogger("dispatch.service")
 
@@ -65,8 +64,7 @@ class ToolServer:
         reply_namespaces: namespaces (``tenant/namespace``) in which ``reply-to`` topics are accepted, besides that of the
             response topic.
         drain_timeout: seconds that running requests get to finish after :meth:`drain`.
-        max_payload_bytes: largest request accepted in fragments, and all incomplete ones together; also the largest reply
-            sent in fragments. Each running request may retain so many bytes.
+        max_payload_bytes: largest request and largest reply of a dispatcher.
         security: token and TLS settings; None: from the environment.
         publish_window: publishes in flight to the broker at once; further ones are queued.
         telemetry: settings of metrics, traces and logs.
@@ -126,23 +124,19 @@ class ToolServer:
         )
         self._telemetry = telemetry
         self._observer: ServerObserver = NULL_SERVER
-        self._requests: RequestQueue | None = None
+        self._queue: RequestQueue | None = None
         self._subscription: Subscription | None = None
-        self._replies: ReplyRouter | None = None
-        self._presence: Announcer | None = None
-        self._recall: Deduplicator | None = None
-        self._kept = DurableRequests(self._out)
-        self._now: Callable[[], float] = time.monotonic  # the loop's, as soon as there is one
-        self._durable = False  # its request topic is persistent
-        self.malformed = 0
-        """Messages without a usable id, which cannot be answered."""
+        self._router: ReplyRouter | None = None
+        self._plain: PlainRequests | None = None
+        self._sessions: SessionRequests | None = None
+        self._announcer: Announcer | None = None
         self.refused = dict.fromkeys(REASONS, 0)
         """Refusals by reason."""
 
     @property
     def running(self) -> int:
         """Requests being run."""
-        return 0 if self._requests is None else self._requests.running
+        return 0 if self._queue is None else self._queue.running
 
     @property
     def abandoned_threads(self) -> int:
@@ -152,32 +146,39 @@ class ToolServer:
 
     @property
     def repeats(self) -> int:
-        """Retransmissions received."""
-        return 0 if self._recall is None else self._recall.repeats
+        """Copies of requests, which are not executed again."""
+        return 0 if self._plain is None else self._plain.repeats
+
+    @property
+    def malformed(self) -> int:
+        """Messages that are not requests, which cannot be answered; and packets that belong to no session: late, or
+        forged."""
+        packets = 0 if self._sessions is None else self._sessions.malformed
+        return packets + (0 if self._plain is None else self._plain.malformed)
 
     @property
     def queued(self) -> int:
         """Queued requests."""
-        return 0 if self._requests is None else self._requests.queued
+        return 0 if self._queue is None else self._queue.queued
 
     @property
     def requests(self) -> int:
-        """Requests that arrived, without retransmissions (:attr:`repeats`)."""
-        return 0 if self._requests is None else self._requests.requests
+        """Requests that arrived, without copies (:attr:`repeats`)."""
+        return 0 if self._queue is None else self._queue.requests
 
     @property
     def cancelled(self) -> int:
         """Requests stopped by a cancellation of their callers."""
-        return 0 if self._requests is None else self._requests.cancelled
+        return 0 if self._queue is None else self._queue.cancelled
 
     def counts(self) -> Mapping[str, int]:
         """Return the counters since the start."""
         return {
             "requests": self.requests,
-            "malformed": self.malformed + (0 if self._replies is None else self._replies.forged),
+            "malformed": self.malformed,
             "cancelled": self.cancelled,
             "repeats": self.repeats,
-            "lost_replies": 0 if self._replies is None else self._replies.lost,
+            "lost_replies": 0 if self._router is None else self._router.lost,
         }
 
     async def start(self) -> None:
@@ -186,40 +187,10 @@ class ToolServer:
         Raises:
             TransportError: the broker is out of reach, or refuses; the message names the fix.
         """
-        self._now = loop_clock()
-        self._durable = self.request_queue.startswith("persistent://")
         try:
             if self._owns_transport:
                 await self._transport.start()
-            self._replies = ReplyRouter(
-                self._transport,
-                self.response_queue,
-                self._reply_namespaces,
-                control=instance_topic(self.request_queue, self.instance),
-                on_request=self._on_own_message,
-            )
-            self._recall = Deduplicator(self._replies, self.incarnation, self.max_payload_bytes)
-            self._observer = self._telemetry.observe_server(
-                service=self.service,
-                instance=self.instance,
-                topic=self.request_queue,
-                replies=reply_topic(self.response_queue, "{dispatcher}"),
-                responses=self.response_queue,
-                reply_topic=self._replies.topic_for,
-            )
-            self._requests = self._make_queue(self._replies, self._recall)
-            try:
-                await self._replies.start()
-            except TransportError as error:
-                # The instance's own topic is in the namespace of the request topic, which the user has configured.
-                error.message = error.message.replace(self._replies.control, self.request_queue)
-                error.args = (error.message,)
-                raise
-            self._subscription = await self._transport.subscribe(
-                self.request_queue, self._on_message, mode=Mode.SHARED, name=f"{self.service}-request"
-            )
-            if not (TopicName.parse(self.request_queue).persistent or TopicName.parse(self.response_queue).persistent):
-                await self._announce(self._replies, self._recall)
+            await self._listen()
         except BaseException:
             if self._owns_transport:
                 await self._transport.close()
@@ -227,69 +198,110 @@ class ToolServer:
         self._observer.attach(self)
         logger.info("%s serves %s, replies on %s", self.instance, self.request_queue, self.response_queue)
 
-    def _make_queue(self, replies: ReplyRouter, deduplicator: Deduplicator) -> RequestQueue:
-        sender = ReplySender(
-            replies,
-            deduplicator,
-            self.refused,
-            id=self.service,
+    async def _listen(self) -> None:
+        now = loop_clock()
+        router = self._router = ReplyRouter(self._transport, self.response_queue, self._reply_namespaces)
+        self._observer = self._telemetry.observe_server(
+            service=self.service,
             instance=self.instance,
-            in_flight=lambda: queue.occupied,
-            limit=lambda: self._transport.max_message_bytes,
-            max_payload_bytes=self.max_payload_bytes,
+            topic=self.request_queue,
+            replies=reply_topic(self.response_queue, "{dispatcher}"),
+            responses=self.response_queue,
         )
-        queue = RequestQueue(
+        sender = ReplySender(self.refused, id=self.service)
+        queue = self._queue = RequestQueue(
             self._invoke,
             self._threads,
             sender,
-            deduplicator,
-            self._kept,
             self._observer,
             id=self.service,
             concurrency=self.concurrency,
             max_queue=self.max_queue,
-            now=self._now,
+            now=now,
             content=self._telemetry.content,
         )
-        return queue
+        channel = PlainReplySender(
+            router,
+            instance=self.instance,
+            load=lambda: queue.occupied,
+            limit=lambda: self._transport.max_message_bytes,
+            max_payload_bytes=self.max_payload_bytes,
+        )
+        self._plain = PlainRequests(queue, sender, channel, self.request_queue, now)
+        await router.start()
+        has_sessions = not (
+            TopicName.parse(self.request_queue).persistent or TopicName.parse(self.response_queue).persistent
+        )
+        if has_sessions:
+            await self._accept_sessions(queue, now)
+        self._subscription = await self._transport.subscribe(
+            self.request_queue, self._plain.receive_message, mode=Mode.SHARED, name=f"{self.service}-request"
+        )
+        if has_sessions:
+            await self._announce(router)
 
-    async def _announce(self, replies: ReplyRouter, deduplicator: Deduplicator) -> None:
-        self._presence = Announcer(
+    async def _accept_sessions(self, queue: RequestQueue, now: Callable[[], float]) -> None:
+        inbox = instance_topic(self.request_queue, self.instance)
+        self._sessions = SessionRequests(
+            queue,
             self._transport,
-            replies,
+            inbox,
+            service=self.request_queue,
+            instance=self.instance,
+            incarnation=self.incarnation,
+            may_reply_to=ReplyPermission(self.response_queue, self._reply_namespaces),
+            max_payload_bytes=self.max_payload_bytes,
+            now=now,
+        )
+        try:
+            await self._sessions.start()
+        except TransportError as error:
+            # The inbox is in the namespace of the request topic, which the user has configured.
+            error.message = error.message.replace(inbox, self.request_queue)
+            error.args = (error.message,)
+            raise
+
+    async def _announce(self, router: ReplyRouter) -> None:
+        self._announcer = Announcer(
+            self._transport,
+            router,
             self.request_queue,
             self.response_queue,
             instance=self.instance,
             incarnation=self.incarnation,
-            on_other=deduplicator.meet,
         )
         try:
-            await self._presence.start()
+            await self._announcer.start()
         except TransportError as error:
             # Some brokers refuse topics that do not exist. Requests arrive on the service's topic then.
             logger.warning(
-                "%s cannot be discovered, so that lost replies are not retransmitted: %s", self.instance, error.message
+                "%s cannot be discovered, so that its requests have no session: %s", self.instance, error.message
             )
 
     async def drain(self) -> None:
         """Finish running requests and refuse all others, for at most ``drain_timeout`` seconds."""
-        if self._presence is not None:
-            self._presence.leave()
-        self._kept.close()
-        if self._requests is not None:
-            self._requests.stop_accepting()
-        if self.drain_timeout > 0:
-            self._kept.finish()
+        if self._announcer is not None:
+            self._announcer.leave()
+        if self._plain is not None:
+            self._plain.durable.stop_accepting()
+        if self._queue is not None:
+            self._queue.stop_accepting()
+        if self._sessions is not None:
+            self._sessions.drain()
+        if self._plain is not None and self.drain_timeout > 0:
+            self._plain.durable.finish()
         if self._subscription is not None:
             await self._subscription.close()
-        if self._requests is not None:
-            self._requests.refuse_queued([] if self._recall is None else self._recall.gathering.leave())
-            await self._requests.finish(self.drain_timeout)
-        if self._replies is not None:
-            # Bounded: while the broker is out of reach no reply can be sent, and the process must end.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FLUSH_S):
-                    await self._replies.flush()
+        if self._queue is not None:
+            self._queue.refuse_queued()
+            await self._queue.finish(self.drain_timeout)
+        # Bounded: while the broker is out of reach no reply can be sent, and the process must end.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                if self._sessions is not None:
+                    await self._sessions.flush()
+                if self._router is not None:
+                    await self._router.flush()
 
     async def close(self) -> None:
         """Stop at once: cancel running requests, inform their callers, and close the connection, even if this is
@@ -298,17 +310,20 @@ class ToolServer:
         async with contextlib.AsyncExitStack() as stack:
             if self._owns_transport:
                 stack.push_async_callback(self._transport.close)
-            if self._replies is not None:
-                stack.push_async_callback(self._replies.close)
-            if self._presence is not None:
-                stack.push_async_callback(self._presence.close)
-            stack.callback(self._forget)
+            if self._router is not None:
+                stack.push_async_callback(self._router.close)
+            if self._sessions is not None:
+                stack.push_async_callback(self._sessions.close)
+            if self._announcer is not None:
+                stack.push_async_callback(self._announcer.close)
+            stack.callback(self._release)
             await self.drain()
 
-    def _forget(self) -> None:
+    def _release(self) -> None:
         """Release what needs no await."""
         self._observer.close()
-        self._kept.end()
+        if self._plain is not None:
+            self._plain.durable.close()
         self._threads.close()
 
     async def __aenter__(self) -> ToolServer:
@@ -317,48 +332,6 @@ class ToolServer:
 
     async def __aexit__(self, *_exc: object) -> None:
         await self.close()
-
-    # -- a request ----------------------------------------------------------------------------------------------
-
-    def _on_own_message(self, message: Message, properties: Mapping[str, str]) -> None:
-        """Handle a message on the instance's own topic."""
-        if Property.CHALLENGE not in properties:
-            self._receive(message, properties)
-        elif self._presence is not None:
-            self._presence.on_challenge(properties)
-
-    def _on_message(self, message: Message) -> None:
-        properties: Mapping[str, str] = {}
-        with contextlib.suppress(Exception):  # any exception of the client for a peer's message
-            properties = message.properties()
-        self._receive(message, properties)
-
-    def _receive(self, message: Message, properties: Mapping[str, str]) -> None:
-        id = properties.get(Property.ID, "")
-        if not REPLY_ONLY.isdisjoint(properties):
-            self.malformed += 1
-            logger.warning("a reply arrived on %s, where requests are expected: it is ignored", self.request_queue)
-            return
-        assert self._requests is not None  # set by start, before any request can arrive
-        if not id or is_oversized(id):
-            self._requests.requests += 1
-            self.malformed += 1
-            logger.warning("a request on %s has no usable property 'id': it is ignored", self.request_queue)
-            return
-        remaining = whole_number(properties, Property.REMAINING_MS)
-        now = self._now()
-        kept = message if self._durable and isinstance(message, DurableMessage) else None
-        if remaining is not None and kept is not None:
-            remaining = self._kept.remaining(id, remaining, kept, now)
-        work = InboundRequest(id, properties, None if remaining is None else now + remaining / 1000, message)
-        if kept is None:
-            self._requests.accept(work)
-        else:
-            self._kept.accept_request(work, kept, self._requests.accept)
-
-    async def _out(self, work: InboundRequest) -> None:
-        assert self._replies is not None  # set by start, before any request can arrive
-        await self._replies.writable(work.properties)
 
 
 async def serve(implementation: object, broker: str | Transport, **options: Any) -> None:

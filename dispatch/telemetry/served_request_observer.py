@@ -37,11 +37,27 @@ class ObservedServer(Protocol):
         """Return the counts since the start, by the names in :mod:`dispatch.telemetry.metrics.service_metrics`."""
 
 
+class ObservedRequest(Protocol):
+    """A request as its observers read it."""
+
+    @property
+    def id(self) -> str:
+        """The request's id, which its caller knows too."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers with the caller's trace context, among others."""
+
+    @property
+    def reply_topic(self) -> str:
+        """The topic that the reply goes to."""
+
+
 class ServedRequestObserver(Protocol):
     """Receives the events of one request from the start of its run; ``on_end`` is the last one."""
 
     def on_reply(self, *, is_last: bool) -> Mapping[str, str]:
-        """Observe a message of the reply before it is sent, and return the properties that it carries: the trace context."""
+        """Observe a message of the reply before it is sent, and return its trace context, as W3C's headers."""
 
     def on_error(self, error_type: str) -> None:
         """Observe that the request ends in an error of that type."""
@@ -59,12 +75,11 @@ class ServerObserver(Protocol):
     def attach(self, server: ObservedServer) -> None:
         """Read the counts and gauges of ``server`` at each scrape."""
 
-    def start_request(self, id: str, properties: Mapping[str, str], now: float) -> ServedRequestObserver:
+    def start_request(self, request: ObservedRequest, now: float) -> ServedRequestObserver:
         """Begin to observe a request in the task that runs it: the request's trace context becomes the task's.
 
         Args:
-            id: of the request.
-            properties: of its message.
+            request: the request.
             now: seconds, on the loop's clock.
         """
 
@@ -98,7 +113,7 @@ class NullServer:
     def attach(self, server: ObservedServer) -> None:
         pass
 
-    def start_request(self, id: str, properties: Mapping[str, str], now: float) -> ServedRequestObserver:
+    def start_request(self, request: ObservedRequest, now: float) -> ServedRequestObserver:
         return NULL_SERVED_REQUEST
 
     def close(self) -> None:

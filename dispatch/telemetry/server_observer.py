@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from dispatch.telemetry.metrics.exposition import registry_of
 from dispatch.telemetry.metrics.service_metrics import ServedRequestMetrics, ServerCollector
-from dispatch.telemetry.served_request_observer import NULL_SERVED_REQUEST, ObservedServer, ServedRequestObserver
+from dispatch.telemetry.served_request_observer import (
+    NULL_SERVED_REQUEST,
+    ObservedRequest,
+    ObservedServer,
+    ServedRequestObserver,
+)
 from dispatch.telemetry.settings import Telemetry
 from dispatch.telemetry.tracing.service_spans import ServiceTracing
 
@@ -20,7 +23,6 @@ class TelemetryServerObserver:
         topic: the request topic.
         replies: template of the callers' reply topics.
         responses: the service's response topic.
-        reply_topic: returns the topic that the reply to a request goes to, by the request's properties.
     """
 
     def __init__(
@@ -32,7 +34,6 @@ class TelemetryServerObserver:
         topic: str,
         replies: str,
         responses: str,
-        reply_topic: Callable[[Mapping[str, str]], str],
     ) -> None:
         self._collector = ServerCollector.of(registry_of(settings)) if settings.metrics else None
         self._server: ObservedServer | None = None
@@ -48,7 +49,6 @@ class TelemetryServerObserver:
                 topic=topic,
                 replies=replies,
                 responses=responses,
-                reply_topic=reply_topic,
             )
 
     def attach(self, server: ObservedServer) -> None:
@@ -57,11 +57,11 @@ class TelemetryServerObserver:
             self._server = server
             self._collector.add(server)
 
-    def start_request(self, id: str, properties: Mapping[str, str], now: float) -> ServedRequestObserver:
+    def start_request(self, request: ObservedRequest, now: float) -> ServedRequestObserver:
         """Begin to observe a request; see :class:`~dispatch.telemetry.served_request_observer.ServerObserver`."""
         if self._tracing is None:
             return self._requests
-        return self._tracing.start_request(id, properties, now, self._requests)
+        return self._tracing.start_request(request, now, self._requests)
 
     def close(self) -> None:
         """End the observation: gauges are no longer read, counts stay."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -69,7 +69,6 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         topic: str,
         replies: str,
         responses: str,
-        reply_topic: Callable[[Mapping[str, str]], str],
     ) -> ServerObserver:
         """Return the observer of a tool server that starts. Unless everything is off it imports prometheus-client and the
         rest of OpenTelemetry's API. For the arguments see
@@ -85,7 +84,6 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             topic=topic,
             replies=replies,
             responses=responses,
-            reply_topic=reply_topic,
         )
 
 

@@ -14,8 +14,7 @@ from dispatch.messaging.flow.publisher import Gate
 from dispatch.messaging.rpc.correlation import MAX_TOMBSTONES
 from dispatch.messaging.rpc.deadline_heap import SLACK
 from dispatch.routing.channel_registry import Channels
-from dispatch.serving.deduplication.idempotency_keys import IdempotencyKeys
-from dispatch.serving.deduplication.request_history import RequestHistory
+from dispatch.serving.idempotency_keys import IdempotencyKeys
 from tests.helpers.internals import correlator_of
 
 
@@ -23,14 +22,9 @@ def routes_of(dispatcher: Dispatcher) -> Channels:
     return dispatcher._running.routes
 
 
-def ledger_of(server: ToolServer) -> RequestHistory:
-    assert server._recall is not None
-    return server._recall.ledger
-
-
 def keys_of(server: ToolServer) -> IdempotencyKeys:
-    assert server._recall is not None
-    return server._recall.keys
+    assert server._queue is not None
+    return server._queue.keys
 
 
 def gates_of_dispatcher(dispatcher: Dispatcher) -> Iterable[Gate | PacedPublisher]:
@@ -48,10 +42,11 @@ def gates_of_dispatcher(dispatcher: Dispatcher) -> Iterable[Gate | PacedPublishe
 
 def gates_of_server(server: ToolServer) -> Iterable[Gate | PacedPublisher]:
     """Those to reply topics."""
-    assert server._replies is not None
-    for topic in server._replies._topics.values():
-        assert topic.gate is not None, f"{server.instance} still opens a topic"
-        yield topic.gate
+    assert server._router is not None
+    for topic in server._router._topics.values():
+        assert topic.publisher is not None, f"{server.instance} still opens a topic"
+        if isinstance(topic.publisher, PacedPublisher):
+            yield topic.publisher
 
 
 def dispatcher_rests(dispatcher: Dispatcher) -> None:
@@ -79,25 +74,17 @@ def dispatcher_rests(dispatcher: Dispatcher) -> None:
 def server_rests(server: ToolServer) -> None:
     """Nothing runs, nothing is queued, and what is remembered is what its sizes say."""
     assert (server.running, server.queued) == (0, 0)
-    replies = server._replies
-    assert replies is not None
-    assert replies._waiting == 0
-    assert not replies._closing
+    router, sessions, keys = server._router, server._sessions, keys_of(server)
+    assert router is not None
+    assert router._waiting == 0
+    assert not router._closing
     for gate in gates_of_server(server):
         _gate_rests(gate)
-    assert server._recall is not None
-    gathering = server._recall.gathering
-    assert (len(gathering), gathering.size, gathering._expiry) == (0, 0, None)
-    ledger, keys = ledger_of(server), keys_of(server)
-    entries = [entry for peer in ledger._peers.values() for entry in peer.entries.values()]
-    assert all(entry.ended for entry in entries)
-    assert [peer.running for peer in ledger._peers.values()] == [0] * len(ledger._peers)
-    assert ledger.size == sum(len(payload) for entry in entries for payload, _ in entry.messages)
-    assert len(ledger._ended) <= ledger._max_entries
-    assert len(ledger._large) <= 1 or ledger._large_size <= ledger._max_large
-    assert len(ledger._peers) <= ledger._max_peers
+    if sessions is not None:
+        assert not sessions._requests
+        assert all(session.is_at_rest for session in sessions.table.sessions.values())
     assert all(keyed.ended.is_set() for keyed in keys._keys.values())
-    assert keys.size == sum(len(payload) for keyed in keys._keys.values() for payload, _ in keyed.messages)
+    assert keys.size == sum(keyed.size for keyed in keys._keys.values())
     assert len(keys) <= keys._max_keys + server.concurrency  # what runs is never forgotten
 
 
@@ -143,9 +130,6 @@ class CreditIsBack:
 def forgets_with_age(server: ToolServer) -> None:
     """Long after the last request nothing is remembered for another reason than that nobody has looked yet."""
     now = asyncio.get_running_loop().time()
-    ledger, keys = ledger_of(server), keys_of(server)
-    for _ in range(len(ledger._peers)):
-        ledger._forget_silent(now)
-    assert (len(ledger), ledger.size, len(ledger._peers)) == (0, 0, 0)
+    keys = keys_of(server)
     keys._evict(now)
     assert (len(keys), keys.size) == (0, 0)

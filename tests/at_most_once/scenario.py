@@ -18,7 +18,7 @@ from unittest import mock
 from hypothesis import strategies as st
 
 from dispatch.messaging.flow.credit import CREDIT_BYTES
-from tests.at_most_once.quiescence import keys_of, ledger_of
+from tests.at_most_once.quiescence import keys_of
 from tests.at_most_once.world import World
 from tests.helpers.clock import advance, run
 from tests.helpers.faults import FaultPlan
@@ -52,20 +52,14 @@ REFUSALS = {
 }
 """What a call may be told then."""
 SMALL: dict[str, dict[str, int]] = {
-    "memory": {
-        "dispatch.serving.deduplication.request_history.MAX_ENTRY_BYTES": 400,
-        "dispatch.serving.deduplication.deduplication.MAX_RESENT": 3,
-    },
+    "memory": {},
     "messages": {
         "dispatch.calls.invokers.instance_invoker.PLAIN_FROM": 20,
-        "dispatch.serving.reply_sender.PLAIN_FROM": 20,
         "dispatch.routing.channel.CREDIT_BYTES": 6_000,
-        "dispatch.serving.reply_destinations.CREDIT_BYTES": 6_000,
         "dispatch.messaging.flow.ack_sender.CREDIT_BYTES": 6_000,
     },
     "credit": {
         "dispatch.routing.channel.CREDIT_BYTES": 2_000,
-        "dispatch.serving.reply_destinations.CREDIT_BYTES": 2_000,
         "dispatch.messaging.flow.ack_sender.CREDIT_BYTES": 2_000,
         "dispatch.messaging.flow.ack_sender.MIN_CREDIT": 1_000,
         "dispatch.messaging.flow.queue.MAX_QUEUED": 4,
@@ -74,13 +68,13 @@ SMALL: dict[str, dict[str, int]] = {
         "dispatch.routing.reply_connections.CROWDED": 1,
         "dispatch.routing.reply_connections.SUSTAINED": 3,
     },
-    "keys": {"dispatch.serving.deduplication.idempotency_keys.MAX_ANSWER_BYTES": 300},
+    "keys": {"dispatch.serving.idempotency_keys.MAX_ANSWER_BYTES": 300},
     "waiting": {
         "dispatch.messaging.rpc.pending.MAX_AHEAD": 4,
         "dispatch.calls.invokers.instance_invoker.STREAM_BUFFER": 3,
     },
     "peers": {
-        "dispatch.serving.reply_destinations.MAX_REPLY_TOPICS": 2,
+        "dispatch.serving.plain.reply_router.MAX_REPLY_TOPICS": 2,
         "dispatch.messaging.flow.ack_sender.MAX_INSTANCES": 1,
     },
 }
@@ -170,21 +164,14 @@ class _ScenarioRun:
         self.world = World(scenario.network, scenario.seed, refusals=refusals, server=options, policy=policy)
         self.world.message_bytes = 1_000 if "messages" in bounds else None
         self.world.keys_kept = "keys" not in bounds
-        credits = [
-            SMALL[name].get("dispatch.serving.reply_destinations.CREDIT_BYTES") for name in bounds if name in SMALL
-        ]
+        credits = [SMALL[name].get("dispatch.routing.channel.CREDIT_BYTES") for name in bounds if name in SMALL]
         self.world.credit = min((credit for credit in credits if credit), default=CREDIT_BYTES)
         self.world.on_instance = self._small_memory
         self.world.on_dispatcher = self._small_table
         self.tasks: list[asyncio.Task[Any]] = []
 
     def _small_memory(self, server: Any) -> None:
-        bounds, ledger, keys = self.scenario.bounds, ledger_of(server), keys_of(server)
-        if "memory" in bounds:
-            ledger._max_entries, ledger._max_bytes, ledger._max_large = 1, 1_500, 3_000
-        if "peers" in bounds:
-            ledger._max_peers = 2
-            ledger._evicted.max_names = 2
+        bounds, keys = self.scenario.bounds, keys_of(server)
         if "keys" in bounds:
             keys._max_keys, keys._max_bytes = 1, 400
 

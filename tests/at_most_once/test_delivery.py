@@ -11,8 +11,7 @@ from collections import Counter
 import pytest
 
 from dispatch import CallResult
-from dispatch.errors import Outcome, TransportError
-from dispatch.serving.deduplication.request_history import RequestHistory
+from dispatch.errors import TransportError
 from tests.at_most_once.world import World
 from tests.helpers.clock import advance
 from tests.helpers.faults import FaultPlan
@@ -149,21 +148,4 @@ async def test_instances_that_die_and_come_back_run_nothing_twice(seed: int) -> 
         last = [await world.call(dispatcher) for _ in range(3)]
         assert last[-1].ok
         assert {each.error.type for each in last if each.error is not None} <= {"instance-lost"}
-    await world.end()
-
-
-async def test_what_does_not_fit_into_memory_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(FaultPlan(drop=0.3, duplicate=0.3, max_delay=30), 5, refusals=frozenset({"reply-evicted"}))
-    server = await world.instance()
-    assert server._recall is not None
-    server._recall.ledger = RequestHistory(max_entries=3, max_bytes=100)
-    dispatcher = await world.dispatcher()
-    assert (await world.call(dispatcher)).ok
-    world.storm()
-    for _ in range(20):
-        results = await asyncio.gather(*(world.call(dispatcher) for _ in range(20)))
-        assert {str(result.outcome) for result in results} <= {Outcome.SUCCESS, Outcome.TRANSPORT}
-        assert {result.error.type for result in results if result.error} <= {"reply-evicted"}
-    assert len(server._recall.ledger) <= 3
-    await advance(60)  # the last of what was repeated arrives
     await world.end()

@@ -12,10 +12,7 @@ from dispatch.calls.invokers.instance_invoker import InstanceInvoker
 from dispatch.messaging.rpc.exchange_outcome import Answer
 from dispatch.messaging.rpc.pending import Slot
 from dispatch.messaging.wire.properties import Property, whole_number
-from dispatch.serving.deduplication.deduplication import Deduplicator
-from dispatch.serving.deduplication.evicted_dispatchers import EvictedDispatchers
-from dispatch.serving.deduplication.idempotency_keys import IdempotencyKeys
-from dispatch.serving.deduplication.request_history import RequestHistory, RequestRecord
+from dispatch.serving.idempotency_keys import IdempotencyKeys
 from tests.at_most_once.shard import examine
 
 EXAMPLES = 600
@@ -23,27 +20,6 @@ EXAMPLES = 600
 
 The first 350 of seed 1 find 16 of the 17 mutants. The other mutant needs three dispatchers and an eviction in one scenario;
 a pinned scenario finds it."""
-
-
-def an_ended_request_is_forgotten(self: RequestHistory, *args: Any, find: Any = RequestHistory.find, **how: Any) -> Any:
-    found = find(self, *args, **how)
-    return False if isinstance(found, RequestRecord) and found.ended else found
-
-
-def what_had_no_room_counts_as_new(
-    self: RequestHistory, *args: Any, find: Any = RequestHistory.find, **how: Any
-) -> Any:
-    found = find(self, *args, **how)
-    return found if isinstance(found, RequestRecord) else False
-
-
-def a_question_runs_the_tool(self: Deduplicator, *_: Any) -> None:
-    return None
-
-
-def the_incarnation_is_not_looked_at(self: Deduplicator, work: Any, *, look: Any = Deduplicator.check_request) -> Any:
-    work.properties = {key: value for key, value in work.properties.items() if key != Property.INCARNATION}
-    return look(self, work)
 
 
 def another_may_run_what_a_former_life_had(self: InstanceInvoker, attempt: Any, settled: Any) -> bool:
@@ -71,34 +47,17 @@ def who_cancels_stays_in_the_table(self: Slot) -> None:
     return None
 
 
-def the_ledger_miscounts(
-    self: RequestHistory, entry: Any, message: Any, *, last: bool, record: Any = RequestHistory.record
-) -> None:
-    record(self, entry, message, last=last)
-    self.size += 1
-
-
-def an_evicted_dispatcher_is_forgotten(self: EvictedDispatchers, *_: Any) -> None:
-    return None
-
-
 def what_may_have_run_is_repeated(outcome: Any, *, sent: bool) -> bool:
     return False
 
 
 FAULTS: dict[str, Callable[..., Any]] = {
-    "dispatch.serving.deduplication.request_history.RequestHistory.find": an_ended_request_is_forgotten,
-    "dispatch.serving.deduplication.request_history.RequestHistory.find ": what_had_no_room_counts_as_new,
-    "dispatch.serving.deduplication.evicted_dispatchers.EvictedDispatchers.add": an_evicted_dispatcher_is_forgotten,
-    "dispatch.serving.deduplication.deduplication.Deduplicator._repeat": a_question_runs_the_tool,
-    "dispatch.serving.deduplication.deduplication.Deduplicator.check_request": the_incarnation_is_not_looked_at,
     "dispatch.resilience.retry.loop.may_have_run": what_may_have_run_is_repeated,
     "dispatch.calls.invokers.instance_invoker.InstanceInvoker._is_declined": another_may_run_what_a_former_life_had,
-    "dispatch.serving.deduplication.idempotency_keys.IdempotencyKeys.claim": a_key_is_always_new,
+    "dispatch.serving.idempotency_keys.IdempotencyKeys.claim": a_key_is_always_new,
     "dispatch.messaging.rpc.pending.Slot.offer": a_chunk_is_shown_again,
     "dispatch.messaging.rpc.pending.Slot.offer ": chunks_are_shown_as_they_come,
     "dispatch.messaging.rpc.pending.Slot.abandon": who_cancels_stays_in_the_table,
-    "dispatch.serving.deduplication.request_history.RequestHistory.record": the_ledger_miscounts,
 }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from dispatch import CallResult, Dispatcher, Policy, ToolServer, ToolService
 from dispatch.errors import DispatchError
 from dispatch.messaging.flow.credit import CREDIT_BYTES
-from dispatch.serving.deduplication.idempotency_keys import KEY_AGE_S
+from dispatch.serving.idempotency_keys import KEY_AGE_S
 from tests.at_most_once.network import Network
 from tests.at_most_once.quiescence import CreditIsBack, dispatcher_rests, forgets_with_age, server_rests
 from tests.helpers.clock import advance

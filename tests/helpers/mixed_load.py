@@ -193,10 +193,10 @@ class Load:
 
     def waiting_to_go_out(self) -> int:
         """Messages that wait at a gate, in the dispatcher and in the server."""
-        routes, router = self.dispatcher._running.routes, self.server._replies
+        routes, router = self.dispatcher._running.routes, self.server._router
         assert routes is not None
         assert router is not None
-        gates = [route.publisher for route in routes._open.values()] + list(router._gates.values())
+        gates = [route.publisher for route in routes._open.values()]
         return sum(gate.queued for gate in gates if isinstance(gate, Gate)) + router._waiting
 
     def counted(self) -> dict[Disposition, int]:

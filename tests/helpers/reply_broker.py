@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-from dispatch.serving.reply_destinations import ReplyRouter
-from dispatch.transports import Mode
+from dispatch.serving.plain.reply_router import ReplyRouter
 from tests.helpers.dispatcher_and_service import RESPONSES
 from tests.helpers.fakes import FakePublisher
-from tests.helpers.malformed_messages import AlteredMessage
 from tests.helpers.session import REPLY_TOPIC, SECRET
 
 OWN = REPLY_TOPIC
@@ -34,22 +31,6 @@ class Broker:
         self.gate = asyncio.Event()
         self.gate.set()
         self.flushed = False
-        self.handlers: dict[str, Any] = {}
-
-    async def subscribe(self, topic: str, handler: Any, *, mode: Mode, name: str) -> Any:
-        assert mode is Mode.FANOUT, "a shared control topic would take others' acknowledgements away"
-        self.handlers[topic] = handler
-        broker = self
-
-        class Kept:
-            async def close(self) -> None:
-                del broker.handlers[topic]
-
-        return Kept()
-
-    def acknowledge(self, token: str) -> None:
-        """What a caller does for a reply that asks for it."""
-        self.handlers[CONTROL](AlteredMessage(b"", {"acked": token, "session": SECRET}))
 
     async def publisher(self, topic: str) -> FakePublisher:
         await self.gate.wait()
@@ -66,6 +47,6 @@ class Broker:
 
 
 async def router(broker: Broker, *namespaces: str) -> ReplyRouter:
-    made = ReplyRouter(broker, RESPONSES, namespaces, control=CONTROL)  # type: ignore[arg-type]
+    made = ReplyRouter(broker, RESPONSES, namespaces)  # type: ignore[arg-type]
     await made.start()
     return made

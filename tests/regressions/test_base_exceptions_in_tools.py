@@ -6,6 +6,7 @@ It is a tool error, whose type is the name of the class, and the instance serves
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -16,7 +17,8 @@ import pytest
 from dispatch import ToolService
 from dispatch.errors import ToolError
 from dispatch.messaging.wire.codec import decode_reply
-from dispatch.serving.inbound_request import InboundRequest, ReassembledMessage
+from dispatch.serving.inbound_request import InboundRequest
+from dispatch.serving.plain.plain_replies import PlainReplies
 from tests.helpers.clock import idle
 from tests.helpers.dispatcher_and_service import Peer, Service, catalog, dispatching, read, serving, stand
 
@@ -156,9 +158,11 @@ async def test_a_request_that_the_server_cancels_ends_as_cancelled() -> None:
         async with serving(work) as server:
             await caller.ask(b"{}", id="1")
             await idle()
-            (task,) = server._requests._tasks
+            assert server._queue is not None
+            [request] = server._queue._slots
         assert ends == [asyncio.CancelledError]
-        assert task.cancelled()
+        assert request.task is not None
+        assert request.task.cancelled()
         reply = decode_reply((await caller.arrived.get()).data())
         assert reply.error is not None
         assert reply.error.type == "cancelled"
@@ -167,9 +171,10 @@ async def test_a_request_that_the_server_cancels_ends_as_cancelled() -> None:
 async def test_a_coroutine_that_is_closed_from_outside_answers_nobody() -> None:
     """A task that is collected together with its loop is closed with a GeneratorExit, which is none of the tool's."""
     async with serving(lambda _: asyncio.Event().wait()) as server, Peer.as_caller() as caller:
-        coroutine = server._requests._run(
-            InboundRequest("1", {"id": "1"}, None, ReassembledMessage(b"{}", {"id": "1"}))
-        )
+        assert server._queue is not None
+        assert server._plain is not None
+        replies = PlainReplies(server._plain._channel, {"id": "1"})
+        coroutine = server._queue._run(InboundRequest(replies, {}, b"{}", math.inf))
         coroutine.send(None)
         coroutine.close()
         await idle()

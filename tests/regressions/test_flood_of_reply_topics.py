@@ -13,8 +13,8 @@ import pytest
 from dispatch.errors import TransportError
 from dispatch.messaging.wire.sessions import session_key
 from dispatch.messaging.wire.topics import reply_topic
-from dispatch.serving import reply_destinations as replies
-from dispatch.serving.reply_destinations import MAX_REPLY_TOPICS, OPENINGS_AT_ONCE, OPENINGS_PER_S, TOPICS_OF_ONE
+from dispatch.serving.plain import reply_router as replies
+from dispatch.serving.plain.reply_router import MAX_REPLY_TOPICS, OPENINGS_AT_ONCE, OPENINGS_PER_S, TOPICS_OF_ONE
 from dispatch.transports import Publisher
 from tests.helpers.clock import START, advance, idle
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, UNGUARDED, Peer, catalog, dispatching, serving
@@ -70,7 +70,7 @@ async def test_topics_are_bounded_in_all_and_what_was_kept_for_a_closed_one_is_g
     still_open = [publisher for publisher in broker.opened.values() if not publisher.closed]
     assert (most, len(still_open)) == (MAX_REPLY_TOPICS, MAX_REPLY_TOPICS)
     assert made.unopened == 0
-    assert len(made._gates) == MAX_REPLY_TOPICS - 1  # the response topic has none
+    assert len(made._owned) == MAX_REPLY_TOPICS - 1  # the response topic belongs to the service
     await made.close()
 
 
@@ -135,7 +135,7 @@ async def test_what_is_no_answer_is_not_sent_to_others(monkeypatch: pytest.Monke
     broker = Broker()
     made = await router(broker)
     for number in range(3):
-        made.send_receipt(asked_by(number))
+        made.send(asked_by(number), b"", {"here": REQUESTS})
         await made.writable(asked_by(number))
     assert not broker.sent(RESPONSES)
     assert (made.unopened, made.lost) == (2, 0)

@@ -1,6 +1,5 @@
 """One forged ``settled`` with the prefix of a dispatcher's ids ended all its calls for ever. Now an instance changes what it
-knows of a dispatcher for that dispatcher's session alone, and a dispatcher whose new request is ``forgotten`` begins a new
-series of ids."""
+knows of a dispatcher for that dispatcher's session alone."""
 
 from __future__ import annotations
 
@@ -63,14 +62,3 @@ async def test_a_forged_cancellation_or_copy_ends_no_call(session: dict[str, str
         assert not any(call.done() for call in calls)
         go.set()
         assert [(await call).text for call in calls] == ["genuine"] * 10
-
-
-async def test_a_dispatcher_whose_new_request_is_forgotten_recovers() -> None:
-    async with serving(lambda _: "done") as server, dispatching() as dispatcher:
-        assert await dispatcher.call("work") == "done"
-        assert server._recall is not None
-        session = correlator_of(dispatcher).session
-        server._recall.ledger.settled(f"{session.prefix}{'f' * 14}-x", 0xFFFFFFFFFFF, asyncio.get_running_loop().time())
-        assert not (await dispatcher.execute("work", timeout=5)).ok
-        results = await asyncio.gather(*(dispatcher.execute("work", timeout=5) for _ in range(20)))
-        assert [result.text for result in results] == ["done"] * 20

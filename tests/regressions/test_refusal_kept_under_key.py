@@ -15,7 +15,7 @@ import pytest
 from dispatch import Policy, ToolService
 from dispatch.errors import CallTimeoutError, ThrottledError, ToolError
 from dispatch.messaging.wire.properties import Refusal
-from dispatch.serving.deduplication.idempotency_keys import KEY_AGE_S
+from dispatch.serving.idempotency_keys import KEY_AGE_S
 from tests.helpers.clock import START, advance, idle, virtual_loop
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, dispatching, read, serving, stand
 

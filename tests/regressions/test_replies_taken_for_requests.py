@@ -9,6 +9,7 @@ import asyncio
 import pytest
 
 from dispatch import Catalog
+from dispatch.messaging.wire.topics import instance_topic
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, Peer, Service, dispatching, serving
 from tests.helpers.internals import correlator_of
@@ -77,9 +78,8 @@ async def test_services_and_instances_whose_names_run_together_do_not_meet() -> 
             texts = await asyncio.gather(dispatcher.call("ask-search"), dispatcher.call("ask-search-web"))
             assert texts == ["of search", "of search-web"]
         assert (one.requests, other.requests) == (20, 20), "neither saw a request of the other one"
-        assert one._replies is not None
-        assert other._replies is not None
-        assert one._replies.control != other._replies.control
+        inboxes = {instance_topic(each.request_queue, each.instance) for each in (one, other)}
+        assert len(inboxes) == 2
 
 
 async def test_a_reply_topic_of_another_dispatcher_is_not_answered() -> None:

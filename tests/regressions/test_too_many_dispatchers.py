@@ -1,18 +1,20 @@
 """After 4,096 dispatchers within ten minutes a service refused every new one as `overloaded`, however idle it was. The
-dispatcher that was idle longest is evicted instead, a closing one says goodbye, and nothing that ran for them runs again.
+session that was idle longest is evicted instead, a closing dispatcher ends its sessions, and nothing that ran for them runs
+again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
+import msgspec
 
 from dispatch import Dispatcher, ToolServer
-from dispatch.messaging.wire.properties import Property, Refusal
+from dispatch.messaging.wire.properties import Refusal
+from dispatch.messaging.wire.topics import instance_topic
 from dispatch.transports import Message
 from tests.helpers.clock import idle
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, dispatching, serving
@@ -23,10 +25,11 @@ ROOM = 3
 
 @contextlib.asynccontextmanager
 async def small(work: Any) -> AsyncIterator[ToolServer]:
-    """A service that remembers few dispatchers."""
+    """A service with few sessions."""
     async with serving(work) as server:
-        assert server._recall is not None
-        server._recall.ledger._max_peers = ROOM
+        assert server._sessions is not None
+        table = server._sessions.table
+        table._settings = msgspec.structs.replace(table._settings, max_sessions=ROOM)
         yield server
 
 
@@ -43,28 +46,28 @@ class Counting:
 
 @contextlib.asynccontextmanager
 async def overhearing(server: ToolServer) -> AsyncIterator[tuple[Peer, list[Message]]]:
-    """What comes to the instance's own topic."""
-    assert server._replies is not None
-    async with Peer.as_caller(server._replies.control) as peer:
-        requests: list[Message] = []
+    """What comes to the instance's inbox."""
+    async with Peer.as_caller(inbox_of(server)) as peer:
+        packets: list[Message] = []
 
         async def listen() -> None:
             while True:
-                requests.append(await peer.arrived.get())
+                packets.append(await peer.arrived.get())
 
         task = asyncio.create_task(listen())
-        yield peer, requests
+        yield peer, packets
         task.cancel()
 
 
-async def again(peer: Peer, server: ToolServer, message: Message, **properties: str) -> None:
-    assert server._replies is not None
-    await peer.send(server._replies.control, message.data(), message.properties() | properties)
+def inbox_of(server: ToolServer) -> str:
+    return instance_topic(server.request_queue, server.instance)
+
+
+async def again(peer: Peer, server: ToolServer, packets: list[Message]) -> None:
+    """Send late copies of all ``packets``."""
+    for packet in packets:
+        await peer.send(inbox_of(server), packet.data(), {})
     await idle()
-
-
-def of_request(messages: list[Message], id: str | None) -> Message:
-    return next(message for message in messages if message.properties().get("id") == id and message.data())
 
 
 async def test_more_dispatchers_than_are_remembered_are_all_served() -> None:
@@ -88,51 +91,31 @@ async def test_dispatchers_whose_calls_run_are_not_evicted_and_no_new_one_is_ref
         assert server.refused[Refusal.OVERLOADED] == 0
 
 
-@pytest.mark.parametrize("copy", [{}, {"transmission": "2"}], ids=["late", "retransmitted"])
-async def test_a_late_copy_of_an_evicted_dispatchers_request_does_not_run(copy: Mapping[str, str]) -> None:
+async def test_late_copies_of_an_evicted_dispatchers_packets_run_nothing() -> None:
     work = Counting()
-    async with small(work) as server, overhearing(server) as (peer, requests), dispatching(TOOLS) as dispatcher:
-        first = await dispatcher.execute("work")
+    async with small(work) as server, overhearing(server) as (peer, packets), dispatching(TOOLS) as dispatcher:
+        await dispatcher.execute("work")
+        theirs = packets.copy()
         async with contextlib.AsyncExitStack() as stack:
             for _ in range(2 * ROOM):
                 other = await stack.enter_async_context(dispatching(TOOLS))
                 await other.call("work")
-            runs = work.runs
-            await again(peer, server, of_request(requests, first.request_id), **copy)
+            runs, unknown = work.runs, server.malformed
+            await again(peer, server, theirs)
             assert work.runs == runs
-            assert server.refused[Refusal.REPLY_EVICTED] == 1
+            assert server.malformed > unknown
             assert (await dispatcher.execute("work")).ok, "its new requests run"
 
 
-async def test_a_closing_dispatcher_says_goodbye_and_costs_no_other_its_answers() -> None:
+async def test_a_closing_dispatcher_ends_its_session_and_nothing_of_it_runs_again() -> None:
     work = Counting()
-    async with small(work) as server, overhearing(server) as (peer, requests), dispatching(TOOLS) as dispatcher:
-        first = await dispatcher.execute("work")
+    async with small(work) as server, overhearing(server) as (peer, packets):
+        assert server._sessions is not None
         for _ in range(2 * ROOM):
             async with dispatching(TOOLS) as other:
                 await other.call("work")
-        await idle()
-        assert sum(Property.GOODBYE in message.properties() for message in requests) == 2 * ROOM
-        await again(peer, server, of_request(requests, first.request_id), transmission="2")
-        assert (server.repeats, server.refused[Refusal.REPLY_EVICTED]) == (1, 0), "its answer was kept"
+            await idle()
+            assert server._sessions.table.sessions == {}
         runs = work.runs
-        theirs = [message for message in requests if message.data()]
-        for message in theirs:
-            await again(peer, server, message, transmission="2")
-        assert work.runs == runs, "nothing of those that left runs again"
-
-
-async def test_a_goodbye_while_a_request_runs_changes_nothing() -> None:
-    work = Counting()
-    async with small(work) as server, overhearing(server) as (peer, requests), dispatching(TOOLS) as dispatcher:
-        call = asyncio.create_task(dispatcher.execute("work", {"seconds": 5}))
-        await asyncio.sleep(1)
-        request = next(message for message in requests if message.data())
-        own = request.properties()
-        late = f"{own['id'].rpartition('-')[0]}-ff"
-        kept = {name: own[name] for name in ("session", "reply-to", "incarnation") if name in own}
-        assert server._replies is not None
-        await peer.send(server._replies.control, b"", kept | {"id": late, "cancel": "1", "goodbye": "1"})
-        await again(peer, server, request, transmission="2")
-        assert (work.runs, server.running) == (1, 1)
-        assert (await call).text == "run 1"
+        await again(peer, server, packets.copy())
+        assert work.runs == runs

@@ -7,7 +7,7 @@ trace. A request that is rejected before it runs has no span.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from opentelemetry.context import Context, attach
 from opentelemetry.trace import (
@@ -36,7 +36,12 @@ from dispatch.telemetry.names import (
     SEND,
     SERVICE,
 )
-from dispatch.telemetry.served_request_observer import NO_PROPERTIES, RunResult, ServedRequestObserver
+from dispatch.telemetry.served_request_observer import (
+    NO_PROPERTIES,
+    ObservedRequest,
+    RunResult,
+    ServedRequestObserver,
+)
 from dispatch.telemetry.settings import Telemetry
 from dispatch.telemetry.tracing.propagation import decode_context, encode_context
 from dispatch.telemetry.tracing.provider import TRACER_CHECK_S, find_tracer
@@ -51,37 +56,24 @@ class _RecordedRequest:
         tracing: of the service.
         span: of the request.
         context: of the request's task, which has the span.
-        id: of the request.
-        properties: of its message.
+        request: the request.
         inner: the observer that receives the same events.
     """
 
-    __slots__ = (
-        "_chunks",
-        "_context",
-        "_id",
-        "_inner",
-        "_is_reply_ended",
-        "_properties",
-        "_reply",
-        "_span",
-        "_tracing",
-    )
+    __slots__ = ("_chunks", "_context", "_inner", "_is_reply_ended", "_reply", "_request", "_span", "_tracing")
 
     def __init__(
         self,
         tracing: ServiceTracing,
         span: Span,
         context: Context,
-        id: str,
-        properties: Mapping[str, str],
+        request: ObservedRequest,
         inner: ServedRequestObserver,
     ) -> None:
         self._tracing = tracing
         self._span = span
         self._context = context
-        self._id = id
-        self._properties = properties
+        self._request = request
         self._inner = inner
         self._reply: Span | None = None
         self._is_reply_ended = False
@@ -93,7 +85,7 @@ class _RecordedRequest:
             return NO_PROPERTIES
         span = self._reply
         if span is None:
-            span = self._reply = self._tracing.start_reply(self._properties, self._context, self._id)
+            span = self._reply = self._tracing.start_reply(self._request, self._context)
         self._chunks += 1
         carried = encode_context(span)
         if is_last:
@@ -130,7 +122,6 @@ class ServiceTracing:
         topic: the request topic.
         replies: template of the callers' reply topics.
         responses: the service's response topic.
-        reply_topic: returns the topic that the reply to a request goes to, by the request's properties.
     """
 
     def __init__(
@@ -142,7 +133,6 @@ class ServiceTracing:
         topic: str,
         replies: str,
         responses: str,
-        reply_topic: Callable[[Mapping[str, str]], str],
     ) -> None:
         self._settings = settings
         self._service = service
@@ -150,23 +140,21 @@ class ServiceTracing:
         self._topic = topic
         self._replies = replies
         self._responses = responses
-        self._reply_topic = reply_topic
         self._tracer: Tracer | None = None
         self._tracer_check_at = float("-inf")
 
     def start_request(
-        self, id: str, properties: Mapping[str, str], now: float, inner: ServedRequestObserver
+        self, request: ObservedRequest, now: float, inner: ServedRequestObserver
     ) -> ServedRequestObserver:
         """Begin the span of a request in the task that runs it, and make its context the task's: the tool's own spans and
         calls are part of the caller's trace. Return ``inner`` itself if the request is not recorded.
 
         Args:
-            id: of the request.
-            properties: of its message.
+            request: the request.
             now: seconds, on any clock that is always the same.
             inner: the observer that receives the same events.
         """
-        origin = decode_context(properties)
+        origin = decode_context(request.headers)
         tracer = self._tracer
         if tracer is None and now >= self._tracer_check_at:
             self._tracer_check_at = now + TRACER_CHECK_S
@@ -188,25 +176,25 @@ class ServiceTracing:
         span.set_attributes(
             {
                 MESSAGING_DESTINATION: self._topic,
-                MESSAGING_CONVERSATION: id,
+                MESSAGING_CONVERSATION: request.id,
                 MESSAGING_CLIENT: self._instance,
                 SERVICE: self._service,
                 INSTANCE: self._instance,
             }
         )
-        return _RecordedRequest(self, span, context, id, properties, inner)
+        return _RecordedRequest(self, span, context, request, inner)
 
-    def start_reply(self, properties: Mapping[str, str], context: Context, id: str) -> Span:
-        """Begin the span of the reply to the request with those ``properties``."""
+    def start_reply(self, request: ObservedRequest, context: Context) -> Span:
+        """Begin the span of the reply to ``request``."""
         assert self._tracer is not None  # the reply is part of a span
-        topic = self._reply_topic(properties)
+        topic = request.reply_topic
         own = topic != self._responses
         attributes: dict[str, str | bool] = {
             MESSAGING_SYSTEM: PULSAR,
             MESSAGING_OPERATION: SEND,
             MESSAGING_OPERATION_TYPE: SEND,
             MESSAGING_DESTINATION: topic,
-            MESSAGING_CONVERSATION: id,
+            MESSAGING_CONVERSATION: request.id,
             MESSAGING_CLIENT: self._instance,
         }
         if own:

@@ -15,7 +15,7 @@ from dispatch.messaging.flow import queue as waitingroom
 from dispatch.messaging.flow.credit import MESSAGE_OVERHEAD
 from dispatch.messaging.flow.paced_publisher import NOTED_BYTES, RECEIPT_S, PacedPublisher
 from dispatch.messaging.flow.pacer import PACE_RATE, Pace
-from dispatch.serving.reply_destinations import ReplyRouter
+from dispatch.serving.plain.reply_router import ReplyRouter
 from dispatch.transports import OnFailure, Ticket
 from tests.helpers.bounded_channel import Channel, ChannelPublisher
 from tests.helpers.clock import START, advance, idle, run, virtual_loop
@@ -227,7 +227,7 @@ async def test_closing_fails_what_waits_and_closes_the_publisher() -> None:
 @pytest.mark.parametrize(("topic", "paced"), [(RESPONSES, True), ("persistent://tg/response/lab", False)])
 async def test_answers_on_a_response_topic_are_paced_unless_it_keeps_them(topic: str, paced: bool) -> None:
     broker = Broker()
-    router = ReplyRouter(broker, topic, control="the instance's own")  # type: ignore[arg-type]
+    router = ReplyRouter(broker, topic)  # type: ignore[arg-type]
     await router.start()
     for number in range(20):
         router.send(asked(), b"x" * 100_000, {"id": str(number)})

@@ -12,14 +12,11 @@ from typing import Any
 import pytest
 
 from dispatch import Dispatcher, Policy, ToolServer
-from dispatch.errors import InvalidArgumentsError, ThrottledError, ToolError, TransportError
-from dispatch.messaging.wire.fragments import JOIN_IDLE_S
-from dispatch.serving.deduplication.deduplication import MAX_RESENT_BYTES
+from dispatch.errors import InvalidArgumentsError, ToolError, TransportError
 from dispatch.transports.memory import MemoryTransport
-from tests.helpers.clock import advance, idle
+from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import BROKER, UNGUARDED, Peer, Service, catalog, read, serving
 from tests.helpers.faults import FaultPlan, FaultyTransport
-from tests.helpers.session import REPLY_TOPIC, from_peer
 
 LIMIT = 1_000
 """Bytes that the broker takes as one message here."""
@@ -119,33 +116,6 @@ async def test_a_large_result_is_one_chunk_of_a_stream() -> None:
         assert got == [text(9 * LIMIT)]
 
 
-async def test_lost_parts_of_an_answer_are_asked_for() -> None:
-    async with sides(sized, fault=FaultPlan(drop=0.1)) as (dispatcher, server, _):
-        results = await asyncio.gather(*(dispatcher.execute("work", {"size": 40 * LIMIT}) for _ in range(10)))
-        assert [result.error for result in results] == [None] * 10
-        assert {result.text for result in results} == {text(40 * LIMIT)}
-        assert max(result.transmissions for result in results) > 1
-        assert server.requests == 11
-
-
-async def test_one_question_brings_a_bounded_piece_of_a_large_answer() -> None:
-    size = 3 * MAX_RESENT_BYTES
-    async with (
-        serving(lambda _: text(10) * (size // 10)) as server,
-        Peer.as_caller(REPLY_TOPIC) as peer,
-    ):
-        properties = from_peer(1, largest=str(size))
-        await peer.send(server._replies.control, b'{"arguments":"{}"}', properties)
-        count = 0
-        while "more" in (await peer.arrived.get()).properties():
-            count += 1
-        await peer.send(server._replies.control, b"", properties | {"transmission": "2"})
-        await idle()
-        again = [peer.arrived.get_nowait() for _ in range(peer.arrived.qsize())]
-        assert 1 < len(again) < count
-        assert sum(len(message.data()) for message in again) <= MAX_RESENT_BYTES
-
-
 # -- requests -------------------------------------------------------------------------------------------------------
 
 
@@ -156,26 +126,11 @@ def told(arguments: dict[str, Any]) -> str:
 @pytest.mark.parametrize("size", [LIMIT - 200, LIMIT, 10 * LIMIT, 300 * LIMIT])
 async def test_arguments_of_any_size_arrive_whole_and_run_once(size: int) -> None:
     service = Service(told)
-    async with sides(service) as (dispatcher, server, _):
+    async with sides(service) as (dispatcher, _, _):
         result = await dispatcher.execute("work", {"fill": text(size)})
         assert result.text == text(size)[-20:]
         assert [arguments.get("fill") for _, arguments, _ in service.requests[1:]] == [text(size)]
         assert result.transmissions == 1
-        assert server._recall is not None
-        assert (len(server._recall.gathering), server._recall.gathering.size) == (0, 0)
-
-
-async def test_lost_parts_of_a_request_are_sent_again_and_it_runs_once() -> None:
-    service = Service(told)
-    plan = FaultPlan(drop=0.15, duplicate=0.1, reorder=0.1, max_delay=0.2)
-    async with sides(service, fault=plan) as (dispatcher, _, _):
-        results = await asyncio.gather(
-            *(dispatcher.execute("work", {"fill": text(20 * LIMIT + n)}) for n in range(10)),
-            *(dispatcher.execute("work", {"n": n}) for n in range(10)),
-        )
-        assert [result.error for result in results] == [None] * 20
-        assert max(result.transmissions for result in results[:10]) > 1
-        assert len(service.requests) == 21
 
 
 async def test_beyond_the_limit_of_the_policy_nothing_is_sent_and_the_error_names_it() -> None:
@@ -186,26 +141,6 @@ async def test_beyond_the_limit_of_the_policy_nothing_is_sent_and_the_error_name
     async with sides(told, max_request_bytes=500) as (dispatcher, server, _):
         with pytest.raises(InvalidArgumentsError, match="'max-request-bytes'"):
             await dispatcher.call("work", {"fill": text(500)})
-
-
-async def test_beyond_the_limit_of_the_service_it_is_refused_at_its_first_part() -> None:
-    async with sides(told, server_options={"max_payload_bytes": 5_000}) as (dispatcher, server, network):
-        before = network.handed
-        with pytest.raises(InvalidArgumentsError, match="the service takes 5,000"):
-            await dispatcher.call("work", {"fill": text(100 * LIMIT)})
-        assert network.handed - before < 10
-        assert server.refused["invalid-request"] == 1
-
-
-async def test_too_many_at_once_are_told_to_come_back() -> None:
-    async with sides(told, server_options={"max_payload_bytes": 50 * LIMIT}) as (dispatcher, server, network):
-        network.change(incoming=FaultPlan(delay=1.0, max_delay=1.0))
-        results = await asyncio.gather(*(dispatcher.execute("work", {"fill": text(20 * LIMIT)}) for _ in range(6)))
-        errors = [result.error for result in results if result.error is not None]
-        assert errors
-        assert len(errors) < 6
-        assert {type(error) for error in errors} == {ThrottledError}
-        assert server.refused["overloaded"] == len(errors)
 
 
 async def test_nobody_who_takes_parts_is_known() -> None:
@@ -221,36 +156,6 @@ async def test_nobody_who_takes_parts_is_known() -> None:
         with pytest.raises(InvalidArgumentsError, match="no instance is known"):
             await anext(dispatcher.stream("work", {"fill": text(LIMIT)}))
         assert dispatcher.pending_requests == 0
-
-
-async def test_others_are_sent_nothing_in_parts_even_when_one_of_ours_is_there() -> None:
-    async with sides(told) as (dispatcher, server, _):
-        route = next(iter(dispatcher._running.routes._open.values()))
-        (instance,) = route.instances
-        instance.parts = False  # an older release of ours, which has no such feature
-        with pytest.raises(InvalidArgumentsError, match="no instance is known"):
-            await dispatcher.call("work", {"fill": text(LIMIT)})
-        assert server.requests == 1
-        assert await dispatcher.call("work") == "none"
-
-
-async def test_a_caller_that_goes_leaves_nothing_behind() -> None:
-    service = Service(told)
-    async with sides(service) as (dispatcher, server, network):
-        network.change(incoming=FaultPlan(drop=0.5))
-        call = asyncio.create_task(dispatcher.call("work", {"fill": text(100 * LIMIT)}))
-        await advance(0.2)
-        assert server._recall is not None
-        gathering = server._recall.gathering
-        assert len(gathering) == 1
-        assert gathering.size > 100 * LIMIT
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert dispatcher.pending_requests == 0
-        await advance(2 * JOIN_IDLE_S)
-        assert (len(gathering), gathering.size) == (0, 0)
-        assert len(service.requests) == 1
 
 
 async def test_an_instance_that_leaves_refuses_what_is_not_complete() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NoOpTracerProvider, Tracer
@@ -11,6 +13,17 @@ from dispatch.telemetry.settings import Telemetry
 from dispatch.telemetry.tracing import service_spans
 from dispatch.telemetry.tracing.provider import TRACER_CHECK_S, find_tracer
 from dispatch.telemetry.tracing.service_spans import ServiceTracing
+
+
+class _Request:
+    """A request without a trace context."""
+
+    id = "id"
+    headers: Mapping[str, str] = {}
+    reply_topic = "responses"
+
+
+REQUEST = _Request()
 
 
 def test_a_tracer_of_the_settings_provider_is_found_unless_it_is_a_no_op() -> None:
@@ -37,16 +50,15 @@ async def test_a_service_checks_once_a_second_for_an_sdk_until_there_is_one(monk
         topic="t",
         replies="r-{dispatcher}",
         responses="responses",
-        reply_topic=lambda properties: "responses",
     )
     now = 1_000.0
     for _ in range(50):
-        assert tracing.start_request("id", {}, now, NULL_SERVED_REQUEST) is NULL_SERVED_REQUEST
+        assert tracing.start_request(REQUEST, now, NULL_SERVED_REQUEST) is NULL_SERVED_REQUEST
     assert len(checks) == 1
     is_set_up = True
-    assert tracing.start_request("id", {}, now + TRACER_CHECK_S / 2, NULL_SERVED_REQUEST) is NULL_SERVED_REQUEST
+    assert tracing.start_request(REQUEST, now + TRACER_CHECK_S / 2, NULL_SERVED_REQUEST) is NULL_SERVED_REQUEST
     for _ in range(3):
-        request = tracing.start_request("id", {}, now + TRACER_CHECK_S, NULL_SERVED_REQUEST)
+        request = tracing.start_request(REQUEST, now + TRACER_CHECK_S, NULL_SERVED_REQUEST)
         assert request is not NULL_SERVED_REQUEST
         request.on_end()
     assert len(checks) == 2, "no further check once there is an SDK"

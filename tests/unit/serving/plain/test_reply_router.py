@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dispatch.errors import TransportError
 from dispatch.messaging.wire.sessions import session_key
-from dispatch.serving import reply_destinations as replies
+from dispatch.serving.plain import reply_router as replies
 from tests.helpers.clock import idle, run
 from tests.helpers.dispatcher_and_service import RESPONSES, Peer, serving
 from tests.helpers.fakes import lost

@@ -8,27 +8,25 @@ that it is never executed twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 
 from dispatch.messaging.wire.properties import Property
-from dispatch.serving.clock_offset import ClockOffset
 from dispatch.serving.inbound_request import InboundRequest
+from dispatch.serving.plain.clock_offset import ClockOffset
+from dispatch.serving.plain.plain_replies import PlainReplies
 from dispatch.transports import DurableMessage
 
 MAX_COPIES = 8
 """Copies of one request while it runs: each reconnection can redeliver it."""
 
+Accept = Callable[[InboundRequest, PlainReplies], bool]
+
 
 class DurableRequests:
-    """The unacknowledged requests of one instance: at most as many as it runs and queues.
+    """The unacknowledged requests of one instance: at most as many as it runs and queues."""
 
-    Args:
-        out: waits until the reply to a request has been sent.
-    """
-
-    def __init__(self, out: Callable[[InboundRequest], Awaitable[None]]) -> None:
-        self._out = out
+    def __init__(self) -> None:
         self._held: dict[str, list[DurableMessage]] = {}
         self._leaving: dict[asyncio.Task[None], list[DurableMessage]] = {}
         self._ages = ClockOffset()
@@ -44,58 +42,57 @@ class DurableRequests:
         return max(0, milliseconds - int(age * 1000))
 
     def accept_request(
-        self, work: InboundRequest, message: DurableMessage, accept: Callable[[InboundRequest], bool]
+        self, work: InboundRequest, replies: PlainReplies, message: DurableMessage, accept: Accept
     ) -> None:
         """Pass ``work``, which arrived as ``message``, to ``accept``: at once, or after its acknowledgement is confirmed."""
-        if Property.REPEATABLE in work.properties:
+        if Property.REPEATABLE in replies.request:
             if self._closed:
                 message.keep()  # redelivered to another instance when this one has closed
                 return
-            held = self._held.setdefault(work.id, [])
+            held = self._held.setdefault(replies.request_id, [])
             if len(held) < MAX_COPIES:
                 held.append(message)
                 message.keep()
-            if not accept(work) and len(held) == 1:
-                self.record_end(work)
-        elif Property.REPLY_TO in work.properties:
-            message.settle(partial(accept, work))
+            if not accept(work, replies) and len(held) == 1:
+                self.record_end(replies)
+        elif Property.REPLY_TO in replies.request:
+            message.settle(partial(accept, work, replies))
         else:
-            accept(work)  # from a third-party caller: acknowledged and executed as often as it arrives
+            accept(work, replies)  # from a third-party caller: acknowledged and executed as often as it arrives
 
-    def record_end(self, work: InboundRequest) -> None:
-        """Acknowledge ``work`` after its reply has been sent."""
-        held = self._held.pop(work.id, None)
+    def record_end(self, replies: PlainReplies) -> None:
+        """Acknowledge the request of ``replies`` after its reply has been sent."""
+        held = self._held.pop(replies.request_id, None)
         if held is None:
             return
-        ticket = None if work.entry is None else work.entry.ticket
-        if ticket is not None and not ticket.waits:
+        if replies.ticket is not None and not replies.ticket.waits:
             _acknowledge(held)
             return
-        # The reply waits for credit, or for its topic.
-        task = asyncio.get_running_loop().create_task(self._when_out(work, held))
+        # The reply is queued, or waits for its topic.
+        task = asyncio.get_running_loop().create_task(self._acknowledge_sent(replies, held))
         self._leaving[task] = held
         task.add_done_callback(lambda _: self._leaving.pop(task, None))
 
-    async def _when_out(self, work: InboundRequest, held: list[DurableMessage]) -> None:
-        await self._out(work)
+    async def _acknowledge_sent(self, replies: PlainReplies, held: list[DurableMessage]) -> None:
+        await replies.writable()
         _acknowledge(held)
 
-    def close(self) -> None:
+    def stop_accepting(self) -> None:
         """Leave requests that arrive from now on to other instances."""
         self._closed = True
 
-    def leave(self, work: InboundRequest) -> bool:
-        """Leave ``work`` to another instance. Return False if no other instance can receive it."""
-        return self._held.pop(work.id, None) is not None
+    def hand_over(self, replies: PlainReplies) -> bool:
+        """Leave the request of ``replies`` to another instance. Return False if no other instance can receive it."""
+        return self._held.pop(replies.request_id, None) is not None
 
     def finish(self) -> None:
         """Finish the running requests here."""
         for held in (*self._held.values(), *self._leaving.values()):
             _acknowledge(held)
         self._held.clear()
-        self.end()
+        self.close()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Send no further acknowledgements."""
         for task in self._leaving:
             task.cancel()

@@ -51,7 +51,8 @@ class Unreadable:
 async def test_a_message_that_raises_costs_nothing_but_itself() -> None:
     async with stand(lambda _: "done") as (dispatcher, server), Peer.as_caller() as caller:
         for breaks in ("properties", "data"):
-            server._on_message(Unreadable(breaks))
+            assert server._plain is not None
+            server._plain.receive_message(Unreadable(breaks))
         answer = await caller.arrived.get()
         assert answer.properties()["refused"] == Refusal.INVALID_REQUEST, "its caller is told"
         assert (server.malformed, server.refused[Refusal.INVALID_REQUEST]) == (1, 1)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from dispatch.errors import TransportError
-from dispatch.serving.deduplication.idempotency_keys import MAX_ANSWER_BYTES, IdempotencyKeys
+from dispatch.serving.idempotency_keys import MAX_ANSWER_BYTES, IdempotencyKeys
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import stand
 
@@ -110,7 +110,7 @@ async def test_keys_are_bounded_but_what_runs_stays() -> None:
     for number in range(20):
         keyed, first = keys.claim("u", str(number), 1.0)
         assert first
-        keys.record(keyed, (b"x" * 60, {}), last=True)
+        keys.record(keyed, ("result", "x" * 60, ""))
         assert len(keys) <= 3
     assert keys.claim("u", "running", 2.0) == (running, False)
     assert keys.size <= 160

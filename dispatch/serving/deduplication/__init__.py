@@ -1,1 +1,0 @@
-"""Deduplication: a request that arrives twice is executed once."""

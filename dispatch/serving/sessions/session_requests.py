@@ -1,0 +1,158 @@
+"""Requests over the sessions of dispatchers."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from dispatch.messaging.endpoint.endpoint import Endpoint
+from dispatch.protocol.callee_session import CalleeSession
+from dispatch.protocol.events import Event, RequestCancelled, RequestReceived, SessionClosed
+from dispatch.protocol.session import Session
+from dispatch.protocol.session_table import SessionTable
+from dispatch.protocol.settings import DEFAULT_SETTINGS
+from dispatch.serving.inbound_request import InboundRequest
+from dispatch.serving.request_queue import RequestQueue
+from dispatch.serving.sessions.session_replies import SessionReplies
+from dispatch.telemetry.served_request_observer import NO_PROPERTIES
+from dispatch.transports import Message, Mode, Subscription, Transport
+
+logger = logging.getLogger("dispatch.service")
+
+WARN_EVERY_S = 60.0
+"""Seconds between two warnings about another instance of the same name."""
+
+
+class SessionRequests:
+    """Accepts the sessions of dispatchers on the instance's inbox, and gives their requests to the queue.
+
+    Args:
+        queue: runs the requests.
+        transport: the service's connection.
+        inbox: the instance's own topic.
+        service: the request topic, for warnings.
+        instance: the instance's id.
+        incarnation: the random name of this run of it.
+        may_reply_to: whether a topic may be answered, and belongs to the holder of a secret.
+        max_payload_bytes: of a request, and of a reply.
+        now: the loop's clock.
+    """
+
+    def __init__(
+        self,
+        queue: RequestQueue,
+        transport: Transport,
+        inbox: str,
+        *,
+        service: str,
+        instance: str,
+        incarnation: str,
+        may_reply_to: Callable[[str, str], bool],
+        max_payload_bytes: int,
+        now: Callable[[], float],
+    ) -> None:
+        self.max_payload_bytes = max_payload_bytes
+        self.table = SessionTable(
+            instance,
+            incarnation,
+            [inbox],
+            random_bytes=os.urandom,
+            may_reply_to=may_reply_to,
+            settings=msgspec.structs.replace(DEFAULT_SETTINGS, max_payload_bytes=max_payload_bytes),
+        )
+        self._queue = queue
+        self._transport = transport
+        self._inbox = inbox
+        self._now = now
+        self._endpoint = Endpoint(transport, self.table, self._on_events)
+        self._subscription: Subscription | None = None
+        self._requests: dict[tuple[int, int], InboundRequest] = {}
+        self._is_draining = False
+        self._service = service
+        self._unknown = 0
+        self._warn_at = 0.0
+
+    @property
+    def malformed(self) -> int:
+        """Packets that belong to no session: malformed, late or forged."""
+        return self.table.malformed + self.table.unknown + self.table.refused_hellos
+
+    async def start(self) -> None:
+        """Consume the inbox.
+
+        Raises:
+            TransportError: it cannot be opened.
+        """
+        self._subscription = await self._transport.subscribe(
+            self._inbox, self._on_message, mode=Mode.FANOUT, name="dispatch-instance"
+        )
+
+    def _on_message(self, message: Message) -> None:
+        self._endpoint.receive_packet(message.data())
+
+    def _on_events(self, session: Session, events: Sequence[Event]) -> None:
+        assert isinstance(session, CalleeSession)  # the table of an instance has no others
+        queue, requests, now = self._queue, self._requests, self._now()
+        for event in events:
+            if type(event) is RequestReceived:
+                stream = event.stream
+                replies = SessionReplies(self, session, stream, len(event.payload))
+                work = InboundRequest(replies, event.headers or NO_PROPERTIES, event.payload, event.deadline)
+                requests[session.id, stream] = work
+                queue.accept(work, now)
+            elif type(event) is RequestCancelled:
+                cancelled = requests.get((session.id, event.stream))
+                if cancelled is not None:
+                    queue.cancel(cancelled)
+            elif type(event) is SessionClosed and not session.is_open:
+                self._check_name(now)
+        self._endpoint.load = queue.occupied
+        if self._is_draining and not session.is_closed:
+            session.drain()
+
+    def _check_name(self, now: float) -> None:
+        """Warn of another instance of the same name: callers have opened no session here after their handshakes, and send
+        packets for sessions that are not here."""
+        unknown = self.table.unknown
+        if unknown > self._unknown and now >= self._warn_at:
+            self._warn_at = now + WARN_EVERY_S
+            logger.warning(
+                "another instance of %s is named %s: give each instance a name of its own, or wait until that one stops",
+                self._service,
+                self.table.name,
+            )
+        self._unknown = unknown
+
+    def wake(self, session: CalleeSession) -> None:
+        """Send what ``session`` has queued at the end of this turn of the loop."""
+        self._endpoint.wake(session)
+
+    async def writable(self, session: CalleeSession) -> None:
+        """Wait while many bytes of ``session`` are queued."""
+        await self._endpoint.writable(session)
+
+    def forget(self, session: CalleeSession, stream: int) -> None:
+        """Record the end of a request."""
+        self._endpoint.load = self._queue.occupied
+        self._requests.pop((session.id, stream), None)
+
+    def drain(self) -> None:
+        """Tell the callers to send further requests elsewhere; those that arrive all the same are refused."""
+        self._is_draining = True
+        for session in self.table.sessions.values():
+            if isinstance(session, CalleeSession):
+                session.drain()
+                self._endpoint.wake(session)
+
+    async def flush(self) -> None:
+        """Wait until every reply has arrived."""
+        await self._endpoint.flush()
+
+    async def close(self) -> None:
+        """End the sessions, and stop consuming the inbox."""
+        await self._endpoint.close()
+        if self._subscription is not None:
+            await self._subscription.close()
