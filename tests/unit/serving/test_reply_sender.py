@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatch import Policy, ToolService
+from dispatch import ToolService
 from dispatch.errors import InvalidArgumentsError, ThrottledError, ToolError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
 from dispatch.serving.reply_sender import MAX_ERROR_CHARS
@@ -59,12 +59,9 @@ async def test_any_json_result_reaches_the_caller(result: object, text: str) -> 
 
 
 async def test_the_largest_result_passes_and_a_larger_one_is_an_error_that_says_so() -> None:
-    around, most = len('{"error":null,"response":"","end_of_stream":true}'), 2 * MAX_MESSAGE_BYTES
-    async with stand(lambda arguments: "x" * arguments["size"], policy=Policy(max_response_bytes=most)) as (
-        dispatcher,
-        _,
-    ):
-        for size in (MAX_MESSAGE_BYTES - around, MAX_MESSAGE_BYTES - around + 1, MAX_MESSAGE_BYTES + 1, most):
+    most = 2 * MAX_MESSAGE_BYTES
+    async with stand(lambda arguments: "x" * arguments["size"], max_payload_bytes=most) as (dispatcher, _):
+        for size in (MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES + 1, most):
             assert len(await dispatcher.call("work", {"size": size})) == size
         with pytest.raises(ToolError, match="too large") as caught:
             await dispatcher.call("work", {"size": most + 1})
@@ -267,8 +264,7 @@ class Counting:
 )
 async def test_a_stream_that_fails_ends_with_an_error_and_stops(stream: Counting, type: str) -> None:
     got: list[str] = []
-    policy = Policy(max_response_bytes=MAX_MESSAGE_BYTES - 1)
-    async with stand(lambda _: stream.items(), policy=policy) as (dispatcher, server):
+    async with stand(lambda _: stream.items(), max_payload_bytes=MAX_MESSAGE_BYTES - 1) as (dispatcher, server):
         with pytest.raises(ToolError) as caught:
             await read(dispatcher.stream("work", timeout=5), got)
         assert caught.value.type == type
