@@ -46,6 +46,7 @@ BLOCK = 2_048
 PROFILED = 100_000
 ARGUMENTS: dict[str, Any] = {"topic": "cats", "count": 3}
 DEFAULT: dict[str, Any] = {}
+QUEUED: dict[str, Any] = {"bulkhead": IN_FLIGHT // 2}
 
 
 @asynccontextmanager
@@ -104,6 +105,7 @@ STACKS = (
     Stack("encoded", "the same, with the encoding of a request", _encoded),
     Stack("call", "a whole call: default guards, metrics, balancer", _path(DEFAULT, _metrics)),
     Stack("call-8", "the same, of 8 instances with a breaker each", _path(DEFAULT, _metrics, 8)),
+    Stack("queued", "'call' with 32 places in the bulkhead: half of the callers wait", _path(QUEUED, _metrics)),
     Stack("traced", "'call' with the default telemetry, no OpenTelemetry SDK", _path(DEFAULT, _default_telemetry)),
     Stack("silent", "'call' without metrics", _path(DEFAULT, lambda: SILENT)),
     Stack("unguarded", "'call' without breaker, bulkhead and retries", _path(OFF, _metrics)),
@@ -113,6 +115,7 @@ STACKS = (
 DIFFERENCES = (
     Difference("the whole path", "call", "bare", 14.0),
     Difference("the whole path, 8 instances", "call-8", "bare"),
+    Difference("wait in the queue of the bulkhead", "queued", "call"),
     Difference("encoding of the request", "encoded", "bare"),
     Difference("traces without an SDK", "traced", "call"),
     Difference("metrics", "call", "silent"),

@@ -31,6 +31,12 @@ SYSTEMS = tuple(
 )
 """Throughput, latency, processor time and losses of four systems by size of the replies and calls in flight."""
 
+LAYERS = Suite(
+    "layers",
+    "What dispatcher and tool server add to the session protocol, replies of 120 B",
+    (Contender("session", "session protocol and endpoint alone", "session_client", "session_service"), DISPATCH),
+    rounds=3,
+)
 OPEN = Suite(
     "open",
     "Open load: calls arrive at random, whether earlier ones are answered or not",
@@ -143,7 +149,7 @@ TELEMETRY = Suite(
     stretch=0.6,
     ramp_stretch=0.5,
 )
-SUITES = (*SYSTEMS, OPEN, *LOSSES, BESIDE, FAN_IN, FLEETS, CLIENTS, TOPICS, GUARDS, TELEMETRY)
+SUITES = (*SYSTEMS, LAYERS, OPEN, *LOSSES, BESIDE, FAN_IN, FLEETS, CLIENTS, TOPICS, GUARDS, TELEMETRY)
 
 QUICK_SUITES = (
     # With the timeouts of lost calls, the larger replies alone would take two minutes.

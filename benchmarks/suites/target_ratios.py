@@ -127,6 +127,16 @@ TARGETS = (*SYSTEM_TARGETS, *TROUBLE_TARGETS, *CLIENT_TARGETS)
 
 FOR_THE_RECORD = (
     *(
+        Ratio(
+            f"120 B, 64 in flight: {text}, of the session protocol alone", "layers", "dispatch", "session", figure, 64
+        )
+        for figure, text in (
+            ("calls_per_second", "calls/s"),
+            ("cpu_us_per_call", "client CPU a call"),
+            ("service_cpu_us_per_call", "service CPU a call"),
+        )
+    ),
+    *(
         _rate(
             f"systems-{name}", "dispatch", "before", 64, None, f"{text}, 64 in flight: calls/s, of the release before"
         )

@@ -109,8 +109,9 @@ async def _run_open(meter: Meter, load: Load, level: int) -> None:
     due = meter.clock() + arrivals.expovariate(level)
     async with asyncio.TaskGroup() as calls:
         while due < meter.end:
-            now = meter.clock()
-            while due <= now:
+            # After a stall the clock may be far past the end of the measurement.
+            until = min(meter.clock(), meter.end)
+            while due <= until:
                 # The latency counts from the moment a call is due: a client that stalls does not hide its delay.
                 calls.create_task(_call_once(meter, load, due))
                 due += arrivals.expovariate(level)

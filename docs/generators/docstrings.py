@@ -25,9 +25,17 @@ def attributes(kind: type) -> dict[str, str]:
 
 
 def constants(module: ModuleType, kind: type) -> Iterator[tuple[str, str]]:
-    """Yield the value and the description of each string constant of a class, in the order of the source.
+    """Yield the value and the description of each string constant of a class, in the order of the source."""
+    for name, text in descriptions_below(module, kind):
+        value = getattr(kind, name)
+        if isinstance(value, str):
+            yield str(value), text
 
-    The description is the string below the constant; without one it is empty.
+
+def descriptions_below(module: ModuleType, kind: type) -> Iterator[tuple[str, str]]:
+    """Yield the name and the description of each assignment in the body of a class, in the order of the source.
+
+    The description is the string below the assignment; without one it is empty.
     """
     (body,) = (
         node.body
@@ -38,11 +46,10 @@ def constants(module: ModuleType, kind: type) -> Iterator[tuple[str, str]]:
         if not isinstance(node, ast.Assign | ast.AnnAssign):
             continue
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-        value = getattr(kind, target.id) if isinstance(target, ast.Name) else None
-        if isinstance(value, str):
+        if isinstance(target, ast.Name):
             below = body[number + 1] if number + 1 < len(body) else None
             is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-            yield str(value), sentence(markdown(str(below.value.value))) if is_text else ""  # type: ignore[union-attr] # checked
+            yield target.id, sentence(markdown(str(below.value.value))) if is_text else ""  # type: ignore[union-attr] # checked
 
 
 def first_paragraph(described: object) -> str:

@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry
 from pygments.lexers.special import TextLexer
 
 import dispatch
-from docs.generators import adapters, alerts, command_line, constants, dashboards, metrics, policy_keys
+from docs.generators import adapters, alerts, command_line, constants, dashboards, metrics, policy_keys, protocol
 
 if TYPE_CHECKING:
     from docutils import nodes
@@ -47,6 +47,10 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "origins": constants.origins,
     "outcomes": constants.outcomes,
     "policy-keys": policy_keys.policy_keys,
+    "protocol-failures": protocol.failures,
+    "protocol-frames": protocol.frames,
+    "protocol-packet": protocol.packet,
+    "protocol-settings": protocol.settings,
     "refusals": constants.refusals,
 }
 ABSENT = ("dispatch.adapters.google_adk", "dispatch.adapters.crewai")

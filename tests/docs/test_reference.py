@@ -25,7 +25,10 @@ from dispatch.cli.views.effective_policy import plans
 from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.wire import properties
 from dispatch.policy import Policy
-from docs.generators import command_line, constants, dashboards, docstrings, metrics, policy_keys
+from dispatch.protocol import DEFAULT_SETTINGS
+from dispatch.protocol.events import Failure
+from dispatch.protocol.wire import frames
+from docs.generators import command_line, constants, dashboards, docstrings, metrics, policy_keys, protocol
 from docs.generators.extension import GENERATORS, MARKER, generate
 from tests.docs.pages import PAGES, ROOT
 
@@ -116,6 +119,27 @@ def test_every_message_property_is_listed_and_described() -> None:
     listed = {row[0].strip("`"): row[1] for row in rows(constants.message_properties())}
     assert set(listed) == {value for name, value in vars(properties.Property).items() if name.isupper()}
     assert all(listed.values())
+
+
+def test_every_frame_is_listed_with_its_number_and_every_constant_with_its_value() -> None:
+    listed = {row[1]: int(row[0]) for row in rows(protocol.frames())}
+    assert listed == {name: getattr(frames, name) for name in listed}
+    assert sorted(listed.values()) == list(range(frames.CLOSE + 1))
+    assert all(row[3] for row in rows(protocol.frames()))
+    values = {row[0].strip("`"): row[1] for row in rows(protocol.settings())}
+    assert {name: float(value.replace(",", "")) for name, value in values.items()} == {
+        name: getattr(DEFAULT_SETTINGS, name) for name in DEFAULT_SETTINGS.__struct_fields__
+    }
+    assert all(len(row[2]) > 20 for row in rows(protocol.settings()))
+    assert {row[0].strip("`") for row in rows(protocol.failures())} == {str(each) for each in Failure}
+    page = (ROOT / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")
+    assert f"`{frames.PACKET_START:02x}`" in page
+
+
+def test_a_packet_has_the_elements_that_are_listed() -> None:
+    listed = [row[1].strip("`") for row in rows(protocol.packet())]
+    packet = frames.decode_packet(frames.encode_packet((frames.VERSION, *range(1, 9)), []))
+    assert [getattr(packet, name) for name in listed] == [frames.VERSION, *range(1, 9), []]
 
 
 def test_the_api_has_every_public_name_once() -> None:

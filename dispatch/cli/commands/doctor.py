@@ -72,6 +72,15 @@ def doctor(
             rich_help_panel=_LOSS,
         ),
     ] = None,
+    packet: Annotated[
+        str | None,
+        typer.Option(
+            "--packet",
+            metavar="HEX",
+            help="Decode a packet of a session instead: hexadecimal or base64; -: from stdin. Payloads are shown as sizes.",
+            show_default=False,
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print everything as one line of JSON.")] = False,
 ) -> None:
     """Check everything that a call needs: connection, token, tenants and namespaces, a round trip, services.
@@ -90,12 +99,21 @@ def doctor(
     [bold]dispatch doctor --loss --sizes 10k,100k --in-flight 16,64[/bold] measures your own sizes and load.
 
     [bold]dispatch doctor --loss --sizes 100k --in-flight 64 --calls 10000 --json[/bold] finds rarer losses.
+
+    [bold]dispatch doctor --packet 9a01…[/bold] decodes a packet between a dispatcher and an instance, without its secrets.
     """
     from dispatch.cli.exit_codes import CliError, Exit
     from dispatch.cli.views.doctor_checks import DoctorChecks
     from dispatch.devtools.localbroker import Admin
     from dispatch.transports.pulsar.service_url import endpoints
 
+    if packet is not None:
+        from dispatch.cli.views.doctor_packet import show_packet
+
+        if fix or loss or admin is not None:
+            raise CliError("--packet cannot be combined with --fix, --loss and --admin.", "leave these options out")
+        show_packet(packet, json=json)
+        return
     if loss:
         from dispatch.cli.views.doctor_loss import measure_loss
 

@@ -195,7 +195,8 @@ class Cont(_Frame, tag=CONT):
 
     Attributes:
         message: number of the payload, counted by its sender.
-        offset, total: place of the piece, and bytes of the whole payload.
+        offset: place of the piece.
+        total: bytes of the whole payload.
         stream: that the payload belongs to.
         head: at offset 0 the encoded frame with an empty payload; else None.
         piece: the bytes. It ends the packet.
@@ -260,9 +261,9 @@ class Packet(msgspec.Struct, array_like=True, gc=False):
         version: of the protocol.
         to: the receiver's address for the session.
         path: index of the path.
-        number: counted for each path, from 0; :data:`UNNUMBERED`.
+        number: counted for each path, from 0; -1 (:data:`UNNUMBERED`): not acknowledged.
         clock: the sender's, in milliseconds since its session began.
-        flags: see :data:`ACK_NOW`.
+        flags: bit 0 (:data:`ACK_NOW`): acknowledge at once.
         load: requests that the sender executes.
         data: payload bytes that the sender has sent since the start, without retransmissions.
         window: unacknowledged bytes that the receiver may have on each path.

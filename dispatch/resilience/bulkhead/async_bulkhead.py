@@ -8,7 +8,7 @@ from dispatch._internal.clock import loop_clock
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
 from dispatch.policy.bulkhead import Bulkhead
-from dispatch.resilience.bulkhead.bulkhead import BulkheadGuard, BulkheadPermit, QueueLimits
+from dispatch.resilience.bulkhead.bulkhead import BulkheadGuard, BulkheadPermit, BulkheadWaiter, QueueLimits
 
 
 class AsyncBulkhead:
@@ -53,8 +53,8 @@ class AsyncBulkhead:
             return True
 
         waiter = guard.enqueue(decide, deadline=deadline, priority=priority)
-        if isinstance(waiter, BulkheadPermit | Rejection):
-            return waiter
+        if type(waiter) is not BulkheadWaiter:
+            return waiter  # type: ignore[return-value] # a permit or a rejection
         self._set_timer(waiter.expires)
         try:
             return await decided

@@ -160,7 +160,7 @@ class BulkheadGuard:
     @property
     def waiting(self) -> int:
         """Waiting calls."""
-        return len(self._queue)
+        return self._queue.length
 
     @property
     def is_overloaded(self) -> bool:

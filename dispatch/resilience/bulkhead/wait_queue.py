@@ -76,8 +76,10 @@ class WaitQueue(Generic[W]):
 
     def count_ahead(self, rank: int, now: float) -> int:
         """Count the waiters that would be served before a newcomer of ``rank``."""
-        count = sum(len(waiting) for waiting in self._ranks[:rank])
-        return count if self.is_overloaded(now) else count + len(self._ranks[rank])
+        count = 0 if self.is_overloaded(now) else len(self._ranks[rank])
+        for waiting in self._ranks[:rank]:
+            count += len(waiting)
+        return count
 
     def add(self, waiter: W, now: float) -> None:
         """Add a waiter that was never in this queue. The caller checks :attr:`is_full` first."""
@@ -142,6 +144,9 @@ class WaitQueue(Generic[W]):
 
     def pop_expired(self, now: float) -> W | None:
         """Remove and return a waiter whose waiting time has ended by ``now``; None when there is none."""
+        expiries = self._expiries
+        if not expiries or expiries[0][0] > now:
+            return None  # perf: whether the first entry is that of a waiter or a stale one
         expires = self.next_expiry()
         if expires is None or expires > now:
             return None

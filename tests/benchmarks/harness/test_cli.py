@@ -63,7 +63,9 @@ def test_a_run_prints_its_tables_and_writes_its_files(tmp_path: Path, capsys: py
     out, err = capsys.readouterr()
     assert "MISSED" in out  # and is no failure
     assert "starting nothing" in err
-    assert "5 round(s) of systems-120, systems-10k, systems-100k, systems-1M, open, loss-120, loss-100k, " in err
+    assert (
+        "5 round(s) of systems-120, systems-10k, systems-100k, systems-1M, layers, open, loss-120, loss-100k, " in err
+    )
     assert (tmp_path / "my.json").read_text().startswith('{\n "format": 2,')
     systems, picture = sorted((tmp_path / "deep" / "er").iterdir())
     assert systems.stem == f"{picture.stem}-systems"

@@ -162,6 +162,36 @@ async def test_an_open_load_does_not_wait_for_answers() -> None:
     assert 500 < found["p50_ms"] <= 502
 
 
+async def test_a_stall_at_the_end_of_an_open_load_adds_no_calls() -> None:
+    loop = asyncio.get_running_loop()
+    stalls = iter([30.0])
+
+    class StallingClock(module.Meter):
+        """A meter whose clock stalls for half a minute in the middle of the measurement."""
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            began = loop.time()
+            self.stalled = 0.0
+
+            def clock() -> float:
+                if loop.time() - began >= 0.5:
+                    self.stalled += next(stalls, 0.0)
+                return loop.time() + self.stalled
+
+            self.clock = clock
+
+    async def call() -> str:
+        await asyncio.sleep(0)
+        return ""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "Meter", StallingClock)
+        found = await measure(Load(call, "", TimeoutError), level=1_000, seconds=1.0, ramp=0.0, mode="open")
+    # Those that were due during the stall, within the measurement, are made after it.
+    assert found["calls"] == pytest.approx(1_000, rel=0.1)
+
+
 async def test_a_burst_begins_at_once_and_the_next_one_after_the_last_answer() -> None:
     began: list[float] = []
     loop = asyncio.get_running_loop()
