@@ -108,19 +108,6 @@ def build_dashboard() -> Dashboard:
             links=instances_link,
             colours=match_last_word(DISPOSITIONS),
         ),
-        line_panel(
-            "Recovered replies and status polls",
-            "Per second: lost replies that an instance sent again, and requests repeated while the tool was running.",
-            "reqps",
-            query(
-                sum_by(rate("dispatch_recovered_replies_total", SELECTED_SERVICES), "service"),
-                "{{service}} recovered replies",
-            ),
-            query(
-                sum_by(rate("dispatch_status_polls_total", SELECTED_SERVICES), "service"), "{{service}} status polls"
-            ),
-            links=instances_link,
-        ),
     )
     processes = (
         line_panel(

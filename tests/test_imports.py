@@ -27,7 +27,6 @@ PURE = (
     "messaging.flow.credit",
     "messaging.flow.pacer",
     "messaging.rpc.deadline_heap",
-    "messaging.rpc.retransmission",
     "serving.plain.clock_offset",
     "serving.plain.recent_ids",
     "transports.publish_window",

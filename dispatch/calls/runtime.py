@@ -24,7 +24,7 @@ from dispatch.catalog.changes import CatalogChanges
 from dispatch.catalog.sources.base import SourceStatus
 from dispatch.errors import DispatchError
 from dispatch.messaging.rpc.correlation import Correlator
-from dispatch.messaging.rpc.exchange_outcome import Tally
+from dispatch.messaging.rpc.exchange_outcome import Disposition, Tally
 from dispatch.messaging.rpc.session_exchange import SessionExchange
 from dispatch.policy import Policy
 from dispatch.resilience.breaker.breaker import State
@@ -146,6 +146,12 @@ class Runtime:
     def pending(self) -> int:
         """Requests in flight."""
         return self.exchange.pending + self.sessions.pending
+
+    def reply_counts(self) -> dict[Disposition, int]:
+        """Return how many replies arrived, by disposition."""
+        counts = dict(self.exchange.replies)
+        counts[Disposition.LATE] += self.sessions.late_replies
+        return counts
 
     def circuits(self) -> Iterable[tuple[str, State]]:
         """Return the state of the circuit breaker of each version of each tool, with the tool's label."""

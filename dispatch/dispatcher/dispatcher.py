@@ -113,11 +113,11 @@ class Dispatcher(DispatcherLifecycle):
     @property
     def pending_requests(self) -> int:
         """Requests in flight. Raises RuntimeError before the start."""
-        return self._running.exchange.pending
+        return self._running.pending
 
     def reply_counts(self) -> dict[str, int]:
         """Return how many replies arrived, by disposition: matched, late, duplicate, unknown, malformed."""
-        return {str(disposition): count for disposition, count in self._running.exchange.replies.items()}
+        return {str(disposition): count for disposition, count in self._running.reply_counts().items()}
 
     def tool(self, name: str, *, user: str = "", version: str | None = None) -> Tool:
         """Return a handle on one tool, for agent frameworks: ``await tool.invoke(topic="cats")``.

@@ -29,6 +29,9 @@ class _CountedPublisher:
             raise TransportError("closed", "The publisher is closed.", sent=False)
         return self._inner.publish(payload, properties, flow=flow, on_failure=on_failure)
 
+    def send_packet(self, payload: bytes) -> bool:
+        return not self._closed and self._inner.send_packet(payload)
+
     async def writable(self, flow: str) -> None:
         await self._inner.writable(flow)
 

@@ -100,7 +100,7 @@ async def sent(dispatching_: Any = None, **options: Any) -> dict[str, str]:
 
 async def test_a_request_has_just_these_properties() -> None:
     properties = await sent({"client_id": "one"})
-    assert properties.keys() == {"id", "reply-to", "session", "remaining-ms", "largest", "credit"}
+    assert properties.keys() == {"id", "reply-to", "session", "remaining-ms", "largest"}
     key = session_key(properties["session"])
     assert properties["reply-to"] == f"non-persistent://tg/response/dispatch-reply-{key}-one"
     assert properties["id"].startswith(f"{key}.1-")

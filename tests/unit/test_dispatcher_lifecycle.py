@@ -321,8 +321,9 @@ async def test_a_call_after_the_end_says_so() -> None:
 
 
 async def test_a_publisher_that_refuses_is_a_typed_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with stand(lambda _: "done") as (dispatcher, _):
-        await dispatcher.call("work")
+    async with Peer.as_service(), dispatching() as dispatcher:
+        with pytest.raises(CallTimeoutError):
+            await dispatcher.call("work", timeout=1)
 
         def refuse(*_args: Any, **_options: Any) -> Any:
             raise TransportError(

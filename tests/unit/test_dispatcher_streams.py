@@ -69,7 +69,6 @@ async def test_the_time_left_travels_with_a_stream() -> None:
                 "session",
                 "remaining-ms",
                 "largest",
-                "credit",
                 "idempotency-key",
             }
             assert int(properties["remaining-ms"]) in (remaining, remaining - 1)

@@ -65,7 +65,14 @@ class SessionExchange:
         self._replies = replies
         self._max_pending = max_pending
         self._sessions: set[CallerSession] = set()
+        self._late_replies = 0
+        """Of sessions that have ended."""
         self._is_closed = False
+
+    @property
+    def late_replies(self) -> int:
+        """Replies that arrived after their requests had ended, since the start."""
+        return self._late_replies + sum(session.late for session in self._sessions)
 
     def send(
         self,
@@ -115,8 +122,9 @@ class SessionExchange:
                 _request_of(event).on_failure(event.reason, may_have_run=event.may_have_run)
             elif self.listener is not None:
                 assert isinstance(session, CallerSession)  # a dispatcher accepts no sessions
-                if type(event) is SessionClosed:
+                if type(event) is SessionClosed and session in self._sessions:
                     self._sessions.discard(session)
+                    self._late_replies += session.late
                 self.listener.on_session_event(session, event)
 
     def _count(self, request: SessionRequest, disposition: Disposition) -> None:
@@ -132,6 +140,7 @@ class SessionExchange:
                 may_have_run = session.cancel(request)
                 assert isinstance(request, SessionRequest)  # only send() adds requests
                 request.settle(Closed(may_have_run))
+        self._late_replies = self.late_replies
         self._sessions.clear()
 
 

@@ -272,7 +272,7 @@ async def test_so_many_at_once_so_many_in_line_and_no_more(monkeypatch: pytest.M
     policy = {"bulkhead": {"max-concurrent-calls": 2, "max-wait": 1}}
     async with stand(gate, tools(policy=policy)) as (dispatcher, _):
         calls = [asyncio.create_task(dispatcher.call("work")) for _ in range(3)]
-        await idle()
+        await advance(0.01)
         assert gate.running == 2
         with pytest.raises(ThrottledError) as caught:
             await dispatcher.call("work")
@@ -401,7 +401,7 @@ async def test_calls_that_are_the_same_share_one_exchange() -> None:
         same = [asyncio.create_task(dispatcher.execute("work", {"n": 1}, user="ann")) for _ in range(5)]
         other = asyncio.create_task(dispatcher.execute("work", {"n": 2}, user="ann"))
         bob = asyncio.create_task(dispatcher.execute("work", {"n": 1}, user="bob"))
-        await idle()
+        await advance(0.01)
         assert len(service.requests) == 3
         same[0].cancel()  # even the one that began it
         await idle()

@@ -155,7 +155,7 @@ async def test_versions_share_their_rate_limits_and_nothing_else() -> None:
     tools = Registry(**{ONE: LIMITED, TWO: LIMITED})
     one, two = tools.guards_of(ONE), tools.guards_of(TWO)
     assert one.rates is two.rates is not None
-    for guard in ("breaker", "bulkhead", "budget", "durations", "calls", "patience"):
+    for guard in ("breaker", "bulkhead", "budget", "durations", "calls"):
         assert getattr(one, guard) is not getattr(two, guard)
     assert admitted(one, 3) + admitted(two, 10) == 5
 

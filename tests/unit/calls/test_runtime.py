@@ -79,11 +79,13 @@ def holdings(dispatcher: Dispatcher, transport: CountedTransport) -> Counter[str
             "services": len(pools._services),
             "topics": len(pools._holders),
             "channels": len(channels._open),
-            "reply connections": len(channels._lanes),
+            "endpoints": len(channels._endpoints),
+            "sessions": sum(len(each.table.sessions) for each in channels._endpoints.values()),
             "third-party sizes": len(channels._strangers),
-            "prefixes": len(channels._prefixes),
             "users of subscriptions": len(channels._subscriptions._keys),
-            "retired instances": len(channels.discovery.retired),
+            "instances": len(channels.discovery._instances),
+            "handshakes": len(channels.discovery._handshakes),
+            "sessions with requests": len(runtime.sessions._sessions),
             "tasks": len(asyncio.all_tasks()),
         }
     )

@@ -11,7 +11,6 @@ import pytest
 
 from dispatch import Catalog, CatalogError, Dispatcher, Policy, PolicyError, Retry, __version__
 from dispatch.messaging.wire.properties import Property
-from dispatch.testing import FaultInjector, Faults, FaultyTransport
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import BROKER, RESPONSES, UNGUARDED, Peer, catalog, serving
@@ -64,42 +63,6 @@ async def test_chunks_are_replies() -> None:
             await peer.answer(properties, "x", end=index == 2, chunk=str(index))
         assert (await call).text == "xxx"
         assert board.replies() == {"matched": 3, "duplicate": 1}
-
-
-async def test_a_lost_reply_that_is_sent_again_is_recovered() -> None:
-    board, injector = Board(), FaultInjector()
-    async with contextlib.AsyncExitStack() as stack:
-        transport = FaultyTransport(MemoryTransport(BROKER), injector)
-        await transport.start()
-        stack.push_async_callback(transport.close)
-        await stack.enter_async_context(serving(lambda _: "done", broker=transport))
-        dispatcher = await stack.enter_async_context(telling(board.telemetry(), ONCE))
-        await dispatcher.call("work")  # the instance is known from now on
-        injector.inject(Faults(drop=1, topics="*/dispatch-reply-*", direction="out"))
-        call = asyncio.create_task(dispatcher.execute("work"))
-        await idle()
-        injector.heal()
-        assert (await call).transmissions == 2
-        assert injector.count["out drop"] == 1
-        assert (board["recovered_replies_total lab"], board["status_polls_total lab"]) == (1, 0)
-
-
-async def test_requests_repeated_while_the_tool_runs_are_status_polls() -> None:
-    board, runs = Board(), 0
-
-    async def slow(_: dict[str, Any]) -> str:
-        nonlocal runs
-        runs += 1
-        await asyncio.sleep(5)
-        return "done"
-
-    async with serving(slow) as server, telling(board.telemetry(), ONCE) as dispatcher:
-        result = await dispatcher.execute("work")
-        assert result.ok
-        assert runs == 1
-        assert result.transmissions > 1
-        assert board["status_polls_total lab"] == result.transmissions - 1 == server.repeats
-        assert board["recovered_replies_total lab"] == 0
 
 
 async def test_successful_and_failed_reloads_are_counted(tmp_path: Path) -> None:
