@@ -284,7 +284,8 @@ class Discovery:
         if reason is not Failure.SILENT:  # the process, or its successor, is there
             for channel in channels:
                 channel.hello_at = 0.0
-                if channel.endpoint is not None and reason is not Failure.CLOSED:
+                # An evicted session is opened again for the next call: at once, it would evict another dispatcher's.
+                if channel.endpoint is not None and reason not in (Failure.CLOSED, Failure.EVICTED):
                     self._connect(channel, channel.endpoint, instance.name)
 
     def _channels_of(self, instance: Instance) -> list[Channel]:

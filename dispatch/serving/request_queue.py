@@ -76,7 +76,8 @@ class RequestQueue:
     @property
     def running(self) -> int:
         """Requests being run."""
-        return len(self._slots) - len(self._threads.abandoned)
+        abandoned = self._threads.abandoned
+        return len(self._slots) if not abandoned else sum(work.task not in abandoned for work in self._slots)
 
     @property
     def occupied(self) -> int:

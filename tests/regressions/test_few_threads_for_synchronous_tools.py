@@ -58,11 +58,13 @@ async def test_as_many_synchronous_tools_run_at_once_as_concurrency_says() -> No
 
     class Together(ToolService):
         def invoke(self, config: Any, arguments: Any, user: str = "") -> str:
-            together.wait(10)  # until all 64 are here
+            if "alone" not in arguments:
+                together.wait(10)  # until all 64 are here
             return "done"
 
     async with stand(Together()) as (dispatcher, server):
         assert server.concurrency == 64
+        await dispatcher.call("work", {"alone": True})  # one request at a time goes to an unknown instance
         calls = [asyncio.create_task(dispatcher.call("work")) for _ in range(64)]
         assert await asyncio.gather(*calls) == ["done"] * 64
 
@@ -133,15 +135,15 @@ async def test_the_place_is_free_again_when_the_tool_returns() -> None:
     async with stand(service, tools, concurrency=1) as (dispatcher, server):
         call = asyncio.create_task(dispatcher.call("work"))
         await service.began.acquire()
-        (held,) = server._requests._tasks
         call.cancel()
         refused = await dispatcher.execute("work", {"at-once": True})
         assert refused.error is not None
         assert refused.error.type == "overloaded"
         assert (server.running, server.abandoned_threads, service.runs) == (0, 1, 1)
 
+        (returned,) = server._threads.abandoned.values()
         service.release.set()
-        await asyncio.wait([held])
+        await asyncio.wait([returned])
         assert server.abandoned_threads == 0
         assert await dispatcher.call("work", {"at-once": True}) == "done"
         assert service.runs == 2

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from tests.helpers.clock import advance, idle
-from tests.helpers.dispatcher_and_service import REQUESTS, Peer, dispatching, serving
+from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, Peer, catalog, dispatching, serving
 from tests.helpers.internals import correlator_of
+
+
+KEPT = RESPONSES.replace("non-persistent", "persistent")
 
 
 def own_topics(name: str) -> tuple[str, ...]:
@@ -46,7 +49,12 @@ async def test_a_forged_cancellation_or_copy_ends_no_call(session: dict[str, str
         return "genuine"
 
     ids: list[str] = []
-    async with serving(work, instance="one"), dispatching() as dispatcher, Peer.as_caller() as agent:
+    # Requests of sessions have no ids: those of the plain exchange, which a persistent topic keeps, have.
+    async with (
+        serving(work, instance="one", response_queue=KEPT),
+        dispatching(catalog(service={"response-queue": KEPT})) as dispatcher,
+        Peer.as_caller() as agent,
+    ):
         new_id = correlator_of(dispatcher).new_id
         correlator_of(dispatcher).new_id = lambda: ids.append(new_id()) or ids[-1]  # type: ignore[method-assign, func-returns-value]
         calls = [asyncio.create_task(dispatcher.execute("work")) for _ in range(10)]

@@ -16,6 +16,7 @@ SECRET_BYTES: Final = 16
 KEY_CHARS: Final = 24
 """96 bits: a second secret with the same key cannot be found by trying."""
 MAX_SECRET_CHARS: Final = 64
+_HEXADECIMAL: Final = frozenset("0123456789abcdef")
 _CACHED: Final = 8_192
 """Keys kept: twice the dispatchers that a service remembers."""
 
@@ -31,6 +32,11 @@ def is_sender(secret: str | None, id: str) -> bool:
     if secret is None or len(secret) > MAX_SECRET_CHARS:
         return False
     return id[KEY_CHARS : KEY_CHARS + 1] == "." and id[:KEY_CHARS] == session_key(secret)
+
+
+def is_dispatchers(id: str) -> bool:
+    """Return whether ``id`` has the form of the ids that dispatchers give to their requests."""
+    return id[KEY_CHARS : KEY_CHARS + 1] == "." and _HEXADECIMAL.issuperset(id[:KEY_CHARS])
 
 
 class Session:

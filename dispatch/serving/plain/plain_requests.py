@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from dispatch.messaging.wire.properties import REPLY_ONLY, Property, Refusal, is_oversized, whole_number
-from dispatch.messaging.wire.sessions import is_sender
+from dispatch.messaging.wire.sessions import is_dispatchers, is_sender
 from dispatch.serving.idempotency_keys import IdempotencyKeys, RecordedReplies
 from dispatch.serving.inbound_request import InboundRequest
 from dispatch.serving.plain.durable_requests import DurableRequests
@@ -69,6 +69,11 @@ class PlainRequests:
             self.malformed += 1
             logger.warning("a request on %s has no usable property 'id': it is ignored", self._topic)
             return
+        if is_dispatchers(id) and not is_sender(properties.get(Property.SESSION), id):
+            # Its reply would end the call of another agent.
+            self.malformed += 1
+            logger.warning("a request on %s has the id of another dispatcher: it is ignored", self._topic)
+            return
         durable = message if self._is_persistent and isinstance(message, DurableMessage) else None
         replies = PlainReplies(self._channel, properties, None if durable is None else self.durable)
         try:
@@ -90,9 +95,9 @@ class PlainRequests:
 
     def _accept(self, work: InboundRequest, replies: PlainReplies) -> bool:
         """Give ``work`` to the queue. Return False for a copy of an earlier request."""
-        properties, now = replies.request, self._now()
+        now = self._now()
         # The ids of third-party callers may come again.
-        if is_sender(properties.get(Property.SESSION), replies.request_id):
+        if is_dispatchers(replies.request_id):
             is_new = self._recent.add(replies.request_id)
             if self._is_persistent:
                 first, _ = self._replies.claim("", replies.request_id, now)
