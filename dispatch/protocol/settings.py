@@ -75,3 +75,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_SETTINGS = Settings()
+
+PACKET_OVERHEAD = 2_000
+"""Bytes of a packet beside its payloads, at most: its header, the acknowledgements of all paths, the frames' own bytes."""
+
+
+def fit_settings(settings: Settings, max_message_bytes: int) -> Settings:
+    """Return ``settings`` with packets that a broker with that limit accepts."""
+    # A packet has small frames up to one limit, and then a fragment.
+    half = max(512, (max_message_bytes - PACKET_OVERHEAD) // 2)
+    return msgspec.structs.replace(
+        settings,
+        packet_bytes=min(settings.packet_bytes, half),
+        fragment_bytes=min(settings.fragment_bytes, half),
+        large_bytes=min(settings.large_bytes, half),
+    )

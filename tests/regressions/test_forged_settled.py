@@ -12,7 +12,6 @@ from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, Peer, catalog, dispatching, serving
 from tests.helpers.internals import correlator_of
 
-
 KEPT = RESPONSES.replace("non-persistent", "persistent")
 
 

@@ -433,3 +433,16 @@ async def test_a_caller_that_vanishes_after_its_handshake_is_no_conflict(caplog:
         await advance(60)
         assert server._sessions.table.sessions == {}  # type: ignore[union-attr]
     assert "another instance" not in caplog.text
+
+
+async def test_a_stream_keeps_its_chunks_whatever_their_size() -> None:
+    chunks = ["small", "x" * 200_000, "", "small again", "y" * 3_000_000]
+
+    async def mixed() -> AsyncIterator[str]:
+        for chunk in chunks:
+            yield chunk
+
+    async with serving(lambda _: mixed()) as server, calling(server) as caller:
+        sent = caller.send()
+        assert await sent.text() == "".join(chunks)
+        assert sent.chunks_received == chunks

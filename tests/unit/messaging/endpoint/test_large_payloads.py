@@ -1,5 +1,5 @@
-"""Arguments and answers beyond what the broker takes as one message: in parts between our two sides where the policy says
-so, and otherwise a clear error before anything is sent.
+"""Arguments and results beyond what the broker accepts as one message: whole between a dispatcher and an instance, otherwise
+a clear error before anything is sent.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import pytest
 from dispatch import Dispatcher, Policy, ToolServer
 from dispatch.errors import InvalidArgumentsError, ToolError, TransportError
 from dispatch.transports.memory import MemoryTransport
-from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import BROKER, UNGUARDED, Peer, Service, catalog, read, serving
 from tests.helpers.faults import FaultPlan, FaultyTransport
 
-LIMIT = 1_000
+LIMIT = 10_000
 """Bytes that the broker takes as one message here."""
 
 
@@ -64,7 +63,7 @@ async def test_an_answer_of_any_size_arrives_whole(size: int) -> None:
     async with sides(sized) as (dispatcher, _, _):
         result = await dispatcher.execute("work", {"size": size})
         assert result.text == text(size)
-        assert (result.chunks > 1, result.transmissions) == (size >= LIMIT, 1)
+        assert result.chunks == 1
 
 
 @pytest.mark.parametrize("letter", ["ü", "😀", "\x01", '"'])
@@ -84,7 +83,7 @@ async def test_a_large_text_that_is_none_is_an_error(bad: str) -> None:
 async def test_the_caller_and_the_service_each_have_a_limit() -> None:
     async with sides(sized, max_response_bytes=5_000) as (dispatcher, _, _):
         assert len(await dispatcher.call("work", {"size": 5_000})) == 5_000
-        with pytest.raises(ToolError, match="5,001 bytes, the limit is 5,000"):
+        with pytest.raises(TransportError, match="'max-response-bytes'"):
             await dispatcher.call("work", {"size": 5_001})
     async with sides(sized, server_options={"max_payload_bytes": 4_000}) as (dispatcher, _, _):
         assert len(await dispatcher.call("work", {"size": 4_000})) == 4_000
@@ -130,7 +129,6 @@ async def test_arguments_of_any_size_arrive_whole_and_run_once(size: int) -> Non
         result = await dispatcher.execute("work", {"fill": text(size)})
         assert result.text == text(size)[-20:]
         assert [arguments.get("fill") for _, arguments, _ in service.requests[1:]] == [text(size)]
-        assert result.transmissions == 1
 
 
 async def test_beyond_the_limit_of_the_policy_nothing_is_sent_and_the_error_names_it() -> None:
@@ -158,20 +156,6 @@ async def test_nobody_who_takes_parts_is_known() -> None:
         assert dispatcher.pending_requests == 0
 
 
-async def test_an_instance_that_leaves_refuses_what_is_not_complete() -> None:
-    service = Service(told)
-    async with sides(service) as (dispatcher, server, network):
-        network.change(incoming=FaultPlan(drop=0.5))
-        call = asyncio.create_task(dispatcher.execute("work", {"fill": text(100 * LIMIT)}))
-        await advance(0.2)
-        network.heal()
-        await server.drain()
-        result = await call
-        assert result.error is not None
-        assert (result.error.type, result.error.retryable) == ("draining", True)
-        assert len(service.requests) == 1
-
-
 async def test_an_instance_that_is_gone_in_the_middle_is_noticed_long_before_the_timeout() -> None:
     service = Service(told)
     async with sides(service, timeout=100.0) as (dispatcher, _, network):
@@ -181,13 +165,6 @@ async def test_an_instance_that_is_gone_in_the_middle_is_noticed_long_before_the
         result = await call
         assert isinstance(result.error, TransportError)
         assert result.error.type == "instance-lost"
-        assert result.duration < 15
+        assert result.duration < 25
         assert len(service.requests) == 1
         assert dispatcher.pending_requests == 0
-
-
-async def test_what_no_number_of_parts_can_carry_is_an_error_at_once() -> None:
-    async with sides(told) as (dispatcher, server, _):
-        with pytest.raises(InvalidArgumentsError, match="the limit is 1,000,000"):
-            await dispatcher.call("work", {"fill": text(1_000 * LIMIT)})
-        assert server.requests == 1
