@@ -28,7 +28,17 @@ class Instance:
             same one.
     """
 
-    __slots__ = ("_turns", "endpoint", "incarnation", "is_loss_counted", "is_proven", "name", "session", "topic")
+    __slots__ = (
+        "_request_prefix",
+        "_turns",
+        "endpoint",
+        "incarnation",
+        "is_loss_counted",
+        "is_proven",
+        "name",
+        "session",
+        "topic",
+    )
 
     def __init__(self, session: CallerSession, endpoint: Endpoint, topic: str) -> None:
         self.session = session
@@ -39,6 +49,12 @@ class Instance:
         self.is_loss_counted = False
         self.is_proven = False
         self._turns: list[Callable[[], object]] = []
+        self._request_prefix = f"{session.id:016x}-"
+
+    @property
+    def next_request_id(self) -> str:
+        """The id of the next request, as the instance names it, too."""
+        return f"{self._request_prefix}{self.session.next_stream}"
 
     @property
     def in_flight(self) -> int:

@@ -142,6 +142,7 @@ class InstanceInvoker:
             if attempt.outcome is _SUCCESS or hops >= MAX_HOPS or not self._is_declined(selected, settled):
                 return
             attempt.release_instance()
+            attempt.clear()
 
     async def _await_first_chunk(
         self, attempt: Attempt, pool: InstancePool, selected: SelectedInstance
@@ -172,7 +173,6 @@ class InstanceInvoker:
         Raises:
             DispatchError: there is no instance that may, or can, have the request.
         """
-        attempt.clear()
         call, at_home = attempt.call, attempt.target is _KEY_HOLDER
         options = call.options
         key = options.idempotency_key
@@ -200,8 +200,7 @@ class InstanceInvoker:
                 raise error_from_missing_instance(call.tool.label, selected.route.request_queue)
             attempt.request_id = self._correlator.new_id()
         else:
-            session = instance.session
-            attempt.request_id = f"{session.id:016x}-{session.next_stream}"  # as the instance names it, too
+            attempt.request_id = instance.next_request_id
         call.tried.append(selected.pick.instance)
         attempt.request = call.observer.on_request(
             selected.topic, selected.route.request_queue, attempt.request_id, attempt.number, attempt.reason

@@ -36,6 +36,10 @@ _ANSWERED = (Answer, Unreadable)
 _TEXT: Final = int(Status.TEXT)
 
 
+def _unreadable(error: UnicodeDecodeError) -> Unreadable:
+    return Unreadable(f"the response is not readable: {error}")
+
+
 class SessionRequest(OutgoingRequest):
     """A request whose caller wants the whole reply at once.
 
@@ -71,8 +75,10 @@ class SessionRequest(OutgoingRequest):
         """End with a complete reply."""
         if status != _TEXT:
             return self._end_with_error(payload)
-        text = self._decode_text(payload)
-        if text is None:
+        try:
+            text = str(payload, "utf-8")
+        except UnicodeDecodeError as error:
+            self.settle(_unreadable(error))
             return _MALFORMED
         self.settle(self._answer(text))
         return _MATCHED
@@ -108,7 +114,7 @@ class SessionRequest(OutgoingRequest):
         try:
             return str(payload, "utf-8")
         except UnicodeDecodeError as error:
-            self.settle(Unreadable(f"the response is not readable: {error}"))
+            self.settle(_unreadable(error))
             return None
 
     def on_refusal(self, reason: str, retry_after: float | None, message: str) -> Disposition:
@@ -131,7 +137,7 @@ class SessionRequest(OutgoingRequest):
 
     def _answer(self, text: str) -> Answer:
         session = self.peer.session
-        return Answer(text, chunks=max(1, self.chunks), instance=session.peer_name, in_flight=session.peer_load)
+        return Answer(text, chunks=self.chunks or 1, instance=session.peer_name, in_flight=session.peer_load)
 
     def _end_with_error(self, payload: bytes) -> Disposition:
         try:
