@@ -117,6 +117,9 @@ class SessionTable:
         except MalformedPacketError:
             self.malformed += 1
             return ()
+        if not 0 <= packet.path < self._settings.max_paths:
+            self.malformed += 1
+            return ()
         session = self.sessions.get(packet.to)
         if session is None:
             return self._receive_unknown(packet, now)
