@@ -12,6 +12,7 @@ from benchmarks.harness.statistics import Spread, spread
 
 FIGURES = (
     *("p50_ms", "p99_ms", "p999_ms", "calls_per_second"),
+    "retransmitted",
     *("cpu_us_per_call", "service_cpu_us_per_call", "broker_cpu_us_per_call"),
 )
 
@@ -39,6 +40,8 @@ class Measurement:
         answered: those that were answered (rightly: a wrong answer ends the run).
         lost: those that were not, in time.
         repeated: executions of calls that had been executed before; None: not counted.
+        retransmitted: retransmissions and probes of the service's sessions per packet that they sent; None: no
+            sessions.
         errors: the lost ones, by kind of error.
     """
 
@@ -60,6 +63,7 @@ class Measurement:
     answered: int
     lost: int
     repeated: int | None = None
+    retransmitted: float | None = None
     errors: dict[str, int] = field(default_factory=dict)
 
 

@@ -80,6 +80,7 @@ def test_the_json_has_everything() -> None:
         "answered": 1200,
         "lost": 1,
         "repeated": None,
+        "retransmitted": None,
         "errors": {"TimeoutError": 1},
     }
     assert read["summary"][0]["figures"]["p50_ms"] == {"median": 2.0, "min": 1.0, "max": 3.0}
