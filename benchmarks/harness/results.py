@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmarks.harness.environment import Setting
-from benchmarks.harness.plan import Settings, Suite
+from benchmarks.harness.plan import Contender, Settings, Suite
 from benchmarks.harness.statistics import Spread, spread
 
+FORMAT = 2
+"""Of the JSON; it changes with the fields."""
 FIGURES = (
     *("p50_ms", "p99_ms", "p999_ms", "calls_per_second"),
     "retransmitted",
@@ -128,7 +130,7 @@ class Results:
     def as_dict(self, ratios: Sequence[Any]) -> dict[str, Any]:
         """Return the results as plain values, with their ``ratios`` (dataclasses)."""
         return {
-            "format": 2,
+            "format": FORMAT,
             **asdict(self.setting),
             "settings": asdict(self.settings),
             "suites": [asdict(suite) for suite in self.suites],
@@ -136,3 +138,25 @@ class Results:
             "summary": [asdict(s) for s in self.summaries()],
             "ratios": [asdict(r) for r in ratios],
         }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Results:
+        """Return the results that :meth:`as_dict` has written.
+
+        Raises:
+            ValueError: they have another format.
+        """
+        if values.get("format") != FORMAT:
+            raise ValueError(f"results of format {values.get('format')!r} are not readable; run the benchmarks again")
+        suites = (
+            Suite(**{**suite, **_tuples(suite), "contenders": tuple(Contender(**c) for c in suite["contenders"])})
+            for suite in values["suites"]
+        )
+        setting = Setting(**{name: values[name] for name in ("date", "machine", "versions", "broker")})
+        measurements = tuple(Measurement(**each) for each in values["measurements"])
+        return cls(setting, Settings(**values["settings"]), tuple(suites), measurements)
+
+
+def _tuples(values: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Return the lists of ``values``, which JSON makes of tuples, as tuples."""
+    return {name: tuple(value) for name, value in values.items() if isinstance(value, list)}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from benchmarks.harness.results import Results
 from benchmarks.harness.statistics import Spread
 from benchmarks.suites.definitions import CLIENTS
 from benchmarks.suites.target_ratios import TARGETS, find
@@ -50,6 +53,15 @@ def test_figures_by_round() -> None:
 def test_every_cell_of_the_plan_is_summarised() -> None:
     cells = [(s.suite, s.contender, s.level) for s in RUN.summaries()]
     assert cells == [("clients", c.name, level) for c in CLIENTS.contenders for level in CLIENTS.levels]
+
+
+def test_the_json_can_be_read_back() -> None:
+    assert Results.from_dict(json.loads(json.dumps(RUN.as_dict([])))) == RUN
+
+
+def test_another_format_is_refused() -> None:
+    with pytest.raises(ValueError, match="results of format 1 are not readable; run the benchmarks again"):
+        Results.from_dict({"format": 1})
 
 
 def test_the_json_has_everything() -> None:
