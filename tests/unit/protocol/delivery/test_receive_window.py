@@ -28,13 +28,13 @@ def test_a_few_senders_have_the_whole_window_each() -> None:
     assert window_with(4)[0].share == 48_000
 
 
-def test_more_senders_divide_it() -> None:
-    assert window_with(5)[0].share == 9_600
-    assert window_with(8)[0].share == 6_000
+def test_more_senders_divide_the_windows_of_these() -> None:
+    assert window_with(5)[0].share == 38_400
+    assert window_with(8)[0].share == 24_000
 
 
 def test_the_share_has_a_least_size() -> None:
-    assert window_with(20)[0].share == 2_400
+    assert window_with(80)[0].share == 2_400
     assert window_with(1_000)[0].share == 2_400
 
 
@@ -55,7 +55,7 @@ def test_senders_that_have_ended_return_their_share() -> None:
 
 
 def test_every_sender_learns_at_once_of_half_the_share() -> None:
-    window, peers = window_with(4)
+    window, peers = window_with(7)
     assert window.due == []
     window.add(peer := Peer())
     assert window.due == [*peers, peer]
@@ -63,11 +63,11 @@ def test_every_sender_learns_at_once_of_half_the_share() -> None:
 
 
 def test_a_sender_is_due_once() -> None:
-    window, _ = window_with(5)
-    for _ in range(5):
+    window, _ = window_with(8)
+    for _ in range(8):
         window.add(Peer())
-    assert window.senders == 10
-    assert len(window.due) == len(set(window.due)) == 10
+    assert window.senders == 16
+    assert len(window.due) == len(set(window.due)) == 16
 
 
 def test_a_slightly_smaller_share_can_wait() -> None:
@@ -76,18 +76,20 @@ def test_a_slightly_smaller_share_can_wait() -> None:
     for peer in peers:
         peer.is_window_due = False
     window.add(Peer())
-    assert window.share == 8_000
+    assert window.share == 32_000
     assert window.due == []
 
 
 def test_a_share_that_grew_and_shrinks_again_is_due_again() -> None:
-    window, peers = window_with(5)
-    window.discard(peers.pop())
+    window, peers = window_with(8)
+    for _ in range(4):
+        window.discard(peers.pop())
     window.due.clear()
     for peer in peers:
         peer.is_window_due = False
-    window.add(Peer())
-    assert len(window.due) == 5
+    for _ in range(4):
+        window.add(Peer())
+    assert len(window.due) == 8
 
 
 def test_a_peer_that_sends_without_being_asked_counts_for_a_while() -> None:
@@ -116,4 +118,4 @@ def test_the_share_is_always_that_of_the_senders(steps: list[tuple[bool, int]]) 
         (window.add if is_added else window.discard)(peers[index])
         (model.add if is_added else model.discard)(index)
         assert window.senders == len(model)
-        assert window.share == (48_000 if len(model) <= 4 else max(48_000 // len(model), 2_400))
+        assert window.share == (48_000 if len(model) <= 4 else max(4 * 48_000 // len(model), 2_400))
