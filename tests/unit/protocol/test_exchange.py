@@ -171,10 +171,10 @@ def test_a_frame_of_a_later_version_is_skipped(pair: Pair) -> None:
 def test_many_senders_divide_the_window_of_their_receiver() -> None:
     settings = Settings()
     table = SessionTable("d", "1", ["d"], random_bytes=random.Random(1).randbytes, secret="s", settings=settings)
-    sessions = [table.connect(f"i{number}", 0.0) for number in range(20)]
+    sessions = [table.connect(f"i{number}", 0.0) for number in range(40)]
     for session in sessions:
         session.send_request(OutgoingRequest(), "tool", b"", None, 0.0)
-    assert table.receive_window.share == settings.window // 20
-    for session in sessions[4:]:
+    assert table.receive_window.share == settings.window // 2
+    for session in sessions[20:]:
         session.close(0.0)
     assert table.receive_window.share == settings.window
