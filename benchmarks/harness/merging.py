@@ -51,7 +51,22 @@ def _largest(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def count_repeated(reports: Iterable[dict[str, int]]) -> int | None:
-    """Return the executions of calls that had been executed before, since the services' start; None: not counted."""
-    repeated = [report["repeated"] for report in reports if "repeated" in report]
-    return sum(repeated) if repeated else None
+def merge_reports(before: Iterable[dict[str, int]], after: Iterable[dict[str, int]]) -> dict[str, Any]:
+    """Return the figures that the services counted between two reports; None: not counted.
+
+    Args:
+        before: a report of each service.
+        after: the later reports. ``repeated``: executions of calls that had been executed before; ``packets`` and
+            ``retransmissions``: of sessions.
+    """
+    counts: Counter[str] = Counter()
+    names: set[str] = set()
+    for report in after:
+        counts.update(report)
+        names.update(report)
+    for report in before:
+        counts.subtract(report)
+    return {
+        "repeated": counts["repeated"] if "repeated" in names else None,
+        "retransmitted": counts["retransmissions"] / counts["packets"] if counts["packets"] else None,
+    }

@@ -78,7 +78,10 @@ def _processor_time(summary: Summary) -> str:
 
 def _losses(summary: Summary) -> str:
     lost = f"{summary.lost:,} of {summary.calls:,}" if summary.lost else "0"
-    return lost if summary.repeated is None else f"{lost}, {summary.repeated:,} executed again"
+    if summary.repeated is not None:
+        lost += f", {summary.repeated:,} executed again"
+    retransmitted = summary.figures["retransmitted"]
+    return lost if retransmitted is None else f"{lost}, {100 * retransmitted.median:.2g} % retransmitted"
 
 
 def ratio_table(title: str, found: Iterable[Found]) -> str:

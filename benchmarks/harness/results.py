@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmarks.harness.environment import Setting
-from benchmarks.harness.plan import Settings, Suite
+from benchmarks.harness.plan import Contender, Settings, Suite
 from benchmarks.harness.statistics import Spread, spread
 
+FORMAT = 2
+"""Of the JSON; it changes with the fields."""
 FIGURES = (
     *("p50_ms", "p99_ms", "p999_ms", "calls_per_second"),
+    "retransmitted",
     *("cpu_us_per_call", "service_cpu_us_per_call", "broker_cpu_us_per_call"),
 )
 
@@ -39,6 +42,8 @@ class Measurement:
         answered: those that were answered (rightly: a wrong answer ends the run).
         lost: those that were not, in time.
         repeated: executions of calls that had been executed before; None: not counted.
+        retransmitted: retransmissions and probes of the service's sessions per packet that they sent; None: no
+            sessions.
         errors: the lost ones, by kind of error.
     """
 
@@ -60,6 +65,7 @@ class Measurement:
     answered: int
     lost: int
     repeated: int | None = None
+    retransmitted: float | None = None
     errors: dict[str, int] = field(default_factory=dict)
 
 
@@ -124,7 +130,7 @@ class Results:
     def as_dict(self, ratios: Sequence[Any]) -> dict[str, Any]:
         """Return the results as plain values, with their ``ratios`` (dataclasses)."""
         return {
-            "format": 2,
+            "format": FORMAT,
             **asdict(self.setting),
             "settings": asdict(self.settings),
             "suites": [asdict(suite) for suite in self.suites],
@@ -132,3 +138,25 @@ class Results:
             "summary": [asdict(s) for s in self.summaries()],
             "ratios": [asdict(r) for r in ratios],
         }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Results:
+        """Return the results that :meth:`as_dict` has written.
+
+        Raises:
+            ValueError: they have another format.
+        """
+        if values.get("format") != FORMAT:
+            raise ValueError(f"results of format {values.get('format')!r} are not readable; run the benchmarks again")
+        suites = (
+            Suite(**{**suite, **_tuples(suite), "contenders": tuple(Contender(**c) for c in suite["contenders"])})
+            for suite in values["suites"]
+        )
+        setting = Setting(**{name: values[name] for name in ("date", "machine", "versions", "broker")})
+        measurements = tuple(Measurement(**each) for each in values["measurements"])
+        return cls(setting, Settings(**values["settings"]), tuple(suites), measurements)
+
+
+def _tuples(values: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Return the lists of ``values``, which JSON makes of tuples, as tuples."""
+    return {name: tuple(value) for name, value in values.items() if isinstance(value, list)}

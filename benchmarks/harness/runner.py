@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.environment import look
-from benchmarks.harness.merging import count_repeated, merge_answers
+from benchmarks.harness.merging import merge_answers, merge_reports
 from benchmarks.harness.plan import LEVEL_NAMES, Contender, Settings, Suite, rotated
 from benchmarks.harness.processes import Child, start
 from benchmarks.harness.report import number
@@ -158,17 +158,11 @@ class Driver:
             "beside": suite.beside,
             "watched": watched,
         }
-        before = self._count_repeated(team, suite)
+        before = _request_reports(team)
         figures = merge_answers(self._ask(team.clients, command), has_cpu=not suite.beside)
-        after = self._count_repeated(team, suite)
+        figures |= merge_reports(before, _request_reports(team))
         _settle(team)
-        repeated = None if before is None or after is None else after - before
-        return {**figures, "repeated": repeated}
-
-    def _count_repeated(self, team: Team, suite: Suite) -> int | None:
-        if not suite.is_counting:
-            return None
-        return count_repeated([service.ask({}, REPORT_S) for service in team.services])
+        return figures
 
     def _ask(self, clients: Sequence[Child], command: dict[str, Any]) -> list[dict[str, Any]]:
         """Let all clients measure at once."""
@@ -212,6 +206,10 @@ class Driver:
             f"[{len(self._measurements)}/{self._total}] round {one.round} · {one.suite}/{one.contender} · "
             f"{one.level:,} {LEVEL_NAMES[suite.mode]}: {number(one.calls_per_second)} calls/s, {p50}{lost}{repeated}"
         )
+
+
+def _request_reports(team: Team) -> list[dict[str, int]]:
+    return [service.ask({}, REPORT_S) for service in team.services]
 
 
 def _settle(team: Team) -> None:

@@ -100,6 +100,9 @@ TROUBLE_TARGETS = (
     ),
     _of_dispatch("beside", "p99_ms", 8, 10, "8 small calls beside 8 of 1 MB: p99, ms"),
     _of_dispatch("fan-in", "lost", 20, 0, "20 instances answer with 100 kB at once: lost calls"),
+    _of_dispatch(
+        "fan-in", "retransmitted", 20, 0.01, "20 instances answer with 100 kB at once: retransmissions a packet"
+    ),
 )
 """Overload, lost messages, large answers and many senders."""
 

@@ -9,8 +9,6 @@ class ExecutionCounter:
     """Counts executions of numbered calls. Numbers are small whole numbers; one byte each is retained."""
 
     def __init__(self) -> None:
-        self.executed = 0
-        """Executions."""
         self.repeated = 0
         """Executions of calls that had been executed before."""
         self._is_executed = bytearray(BLOCK)
@@ -19,6 +17,5 @@ class ExecutionCounter:
         """Count an execution of call ``number``."""
         while number >= len(self._is_executed):
             self._is_executed.extend(bytes(BLOCK))
-        self.executed += 1
         self.repeated += self._is_executed[number]
         self._is_executed[number] = 1

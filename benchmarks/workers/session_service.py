@@ -20,6 +20,16 @@ LARGE = b"large"
 """Payload of a request for the large answer."""
 
 
+def report(table: SessionTable, counter: ExecutionCounter | None) -> dict[str, int]:
+    """Return the service's counters. A probe is a copy of a packet that may have been lost."""
+    statistics = [session.statistics for session in table.sessions.values()]
+    return {
+        **({} if counter is None else {"repeated": counter.repeated}),
+        "packets": sum(each.packets_sent for each in statistics),
+        "retransmissions": sum(each.retransmissions + each.probes for each in statistics),
+    }
+
+
 @asynccontextmanager
 async def serve(spec: Spec) -> AsyncIterator[Report]:
     """Start the service."""
@@ -51,7 +61,7 @@ async def serve(spec: Spec) -> AsyncIterator[Report]:
         inbox, lambda message: endpoint.receive_packet(message.data()), mode=Mode.FANOUT, name="dispatch-bench"
     )
     try:
-        yield lambda: {"executed": counter.executed, "repeated": counter.repeated}
+        yield lambda: report(table, counter if spec.is_counting else None)
     finally:
         await endpoint.close()
         await subscription.close()

@@ -165,8 +165,10 @@ class CalleeSession(Session):
 
     def _on_paths(self, frame: Paths, _events: list[Event], _packet: Packet, _now: float) -> None:
         inboxes = frame.inboxes
-        if check_inboxes(inboxes, self.settings.max_paths, MAX_NAME_CHARS) and all(
-            self._may_reply_to(inbox, self._secret) for inbox in inboxes
+        if (
+            check_inboxes(inboxes, self.settings.max_paths, MAX_NAME_CHARS)
+            and inboxes[0] == self.peer_inboxes[0]  # by which the table knows the caller
+            and all(self._may_reply_to(inbox, self._secret) for inbox in inboxes)
         ):
             self.peer_inboxes = list(inboxes)
 

@@ -335,7 +335,9 @@ class CallerSession(Session):
     # -- timers -------------------------------------------------------------------------------------------------
 
     def next_timer(self) -> float:
-        if not self.is_open and not self.is_closed and not self.is_suspended:
+        if self.is_suspended:
+            return super().next_timer()
+        if not self.is_open and not self.is_closed:
             return min(self._hello_at, self._earliest)
         return min(super().next_timer(), self._doubted_until)
 

@@ -19,6 +19,8 @@ from dispatch.protocol.settings import Settings
 from dispatch.protocol.statistics import SessionStatistics
 from dispatch.protocol.wire.frames import ACK_NOW, CLOSE, UNNUMBERED, WINDOW, Ack, Close, Cont, Packet, Ping, Window
 
+_MOST_DATA = 1 << 62
+"""Payload bytes of a session that can be counted: the number fits into a frame."""
 Handler = Callable[[Any, list[Event], Packet, float], None]
 
 
@@ -253,7 +255,7 @@ class Session:
     def receive(self, packet: Packet, now: float) -> list[Event]:
         """Process a packet for this session (:meth:`SessionTable.receive_packet`)."""
         events: list[Event] = []
-        if self.is_closed or not 0 <= packet.path < self.settings.max_paths:
+        if self.is_closed:
             return events
         self._on_packet(packet, now, events)
         if not self.is_open:
@@ -293,7 +295,7 @@ class Session:
         elif path.ack_at == math.inf:
             path.ack_at = now + self.settings.ack_delay
         if packet.data > self._data_received:
-            self._data_received = packet.data
+            self._data_received = min(packet.data, _MOST_DATA)
             self._grant()
         return True
 
@@ -323,9 +325,11 @@ class Session:
                 reassembly.ignore(frame.message)
                 return
             if frame.total > most:
+                reassembly.ignore(frame.message)
                 self._on_too_large(frame.stream, events)
                 return
         if not reassembly.fits(frame):
+            reassembly.ignore(frame.message)
             self._on_too_large(frame.stream, events)
             return
         whole = reassembly.add(frame)

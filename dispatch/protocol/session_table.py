@@ -50,6 +50,7 @@ class SessionTable:
 
     Attributes:
         sessions: by the address of their peers' packets.
+        changes: sessions added and removed since the start.
         ended: sums over the sessions that have ended.
         outbox: packets that belong to no session (ACCEPT, RESET), each with the inbox that it goes to. Bounded.
         malformed: what arrived and was no packet.
@@ -73,6 +74,7 @@ class SessionTable:
         self.inboxes = list(inboxes)
         self.receive_window = ReceiveWindow(settings)
         self.sessions: dict[int, Session] = {}
+        self.changes = 0
         self.ended = EndedSessions()
         self.outbox: list[tuple[str, bytes]] = []
         self.malformed = 0
@@ -100,8 +102,12 @@ class SessionTable:
             inboxes=self.inboxes,
             peer_inbox=inbox,
         )
-        self.sessions[session.id] = session
+        self._add(session)
         return session
+
+    def _add(self, session: Session) -> None:
+        self.sessions[session.id] = session
+        self.changes += 1
 
     def add_path(self, inbox: str) -> None:
         """Add a further inbox of this process, and tell all callees."""
@@ -115,6 +121,9 @@ class SessionTable:
         try:
             packet = decode_packet(data)
         except MalformedPacketError:
+            self.malformed += 1
+            return ()
+        if not 0 <= packet.path < self._settings.max_paths:
             self.malformed += 1
             return ()
         session = self.sessions.get(packet.to)
@@ -164,7 +173,7 @@ class SessionTable:
             session = CalleeSession(
                 hello, nonce, self._may_reply_to, self._settings, self.receive_window, now, window=packet.window
             )
-            self.sessions[session.id] = session
+            self._add(session)
             self._half_open[hello.id, hello.secret] = session
         version = VERSION if VERSION in hello.versions else 0
         proof = derive_proof(hello.secret, hello.id, session.nonce, self.name, self.incarnation)
@@ -243,6 +252,7 @@ class SessionTable:
         """Remove a session that has ended. Idempotent."""
         if self.sessions.pop(session.id, None) is None:
             return
+        self.changes += 1
         # After the removal: a scrape on another thread may miss this session once, and never counts it twice.
         self.ended.add(session.statistics, session.end_reason or Failure.CLOSED, was_open=session.is_open)
         if isinstance(session, CalleeSession):

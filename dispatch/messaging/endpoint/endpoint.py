@@ -78,6 +78,8 @@ class Endpoint:
         )
         self._known: set[Session] = set()
         """The sessions of the table, as far as this endpoint has seen them."""
+        self._known_changes = 0
+        """The table's changes that they include: one session may have given way to another."""
         self._due: dict[Session, None] = {}
         """Sessions that may have something to send, in order."""
         self._unready: dict[str, set[Session]] = {}
@@ -141,7 +143,7 @@ class Endpoint:
                 frames += len(events)
                 self._handle_events(session, events)
         self._budget -= frames
-        if len(table.sessions) != len(self._known):
+        if table.changes != self._known_changes:
             self._update_known()
         if self._paths is not None:
             self._paths.record_packet(len(data), frames - 1, table)
@@ -156,6 +158,7 @@ class Endpoint:
 
     def _update_known(self) -> None:
         """Adopt sessions that are new in the table, and forget those that have ended."""
+        self._known_changes = self.table.changes
         current = set(self.table.sessions.values())
         for session in current - self._known:
             self._due[session] = None
@@ -236,7 +239,7 @@ class Endpoint:
         if self._transport.connected is not self._is_up:
             self._on_connection_change(now)
         table, due = self.table, self._due
-        if len(table.sessions) != len(self._known):
+        if table.changes != self._known_changes:
             self._update_known()
         if table.receive_window.due:
             for windowed in table.receive_window.due:

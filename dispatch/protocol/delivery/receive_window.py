@@ -62,7 +62,7 @@ class ReceiveWindow:
         settings, count = self._settings, len(self._senders)
         self.share = settings.window
         if count > settings.senders_at_full_window:
-            self.share = max(settings.window // count, settings.least_window)
+            self.share = max(settings.window * settings.senders_at_full_window // count, settings.least_window)
         if 2 * self.share <= self._told:
             for session in self._senders:
                 if not session.is_window_due:

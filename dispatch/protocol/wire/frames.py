@@ -324,7 +324,7 @@ def decode_packet(data: bytes) -> Packet:
         packet = _decode(data)
     except msgspec.ValidationError:
         packet = _decode_known_frames(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedPacketError(str(error)) from None
     if packet.version != VERSION:
         raise MalformedPacketError(f"a packet of version {packet.version}")
@@ -340,7 +340,7 @@ def _decode_known_frames(data: bytes) -> Packet:
             kind = msgspec.msgpack.decode(_decode_kind(each)[0], type=int)
             if HELLO <= kind <= CLOSE:
                 frames.append(_decode_frame(each))
-    except (msgspec.DecodeError, RecursionError, IndexError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError) as error:
         raise MalformedPacketError(str(error)) from None
     return Packet(
         raw.version,
@@ -360,7 +360,7 @@ def decode_payload_frame(head: bytes) -> Payload | None:
     """Decode the frame of a fragmented payload, which is empty in ``head``. None: it is none of them."""
     try:
         frame: Payload = _decode_payload(head)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return frame
 

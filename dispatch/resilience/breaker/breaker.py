@@ -244,7 +244,7 @@ class CircuitBreaker:
             return _FORCED
         if state is _OPEN:
             self._transition_to(_HALF_OPEN, "open-time-over")
-            return self.admit()  # again from the start: the listener may have set another state
+            return self.admit(now)  # again from the start: the listener may have set another state
         probing = self._half_open_calls
         if probing is None:  # closed, and the pause is over
             self._may_reject = False

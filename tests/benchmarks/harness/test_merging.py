@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.harness.merging import count_repeated, merge_answers
+from benchmarks.harness.merging import merge_answers, merge_reports
 
 
 def answer(**values: Any) -> dict[str, Any]:
@@ -60,6 +60,21 @@ def test_processor_time_is_not_divided_where_other_calls_share_it_or_none_was_an
     assert merge_answers([answer(p50_ms=None)])["p50_ms"] is None
 
 
-def test_repeated_executions_are_those_of_all_services() -> None:
-    assert count_repeated([{"executed": 9, "repeated": 1}, {"executed": 3, "repeated": 2}]) == 3
-    assert count_repeated([{}]) is None
+def test_services_report_the_difference_of_their_counters() -> None:
+    before = [
+        {"repeated": 1, "packets": 100, "retransmissions": 5},
+        {"repeated": 0, "packets": 50, "retransmissions": 0},
+    ]
+    after = [
+        {"repeated": 3, "packets": 200, "retransmissions": 6},
+        {"repeated": 1, "packets": 150, "retransmissions": 1},
+    ]
+    assert merge_reports(before, after) == {"repeated": 3, "retransmitted": 0.01}
+
+
+def test_services_without_counters_have_no_figures() -> None:
+    assert merge_reports([{}], [{}]) == {"repeated": None, "retransmitted": None}
+    assert merge_reports([{"packets": 7, "retransmissions": 0}], [{"packets": 7, "retransmissions": 0}]) == {
+        "repeated": None,
+        "retransmitted": None,
+    }

@@ -64,6 +64,11 @@ def test_a_suite_as_a_table() -> None:
     ]
 
 
+def test_retransmissions_are_shown_beside_the_losses() -> None:
+    run = results(measurement("bare", 1, repeated=0, retransmitted=0.0123), suites=(SMALL,))
+    assert suite_table(SMALL, run).splitlines()[2].endswith("  0, 0 executed again, 1.2 % retransmitted")
+
+
 def test_the_levels_of_an_open_load_are_rates() -> None:
     suite = replace(SMALL, mode="open", levels=(5_000,))
     table = suite_table(suite, results(measurement("bare", 5_000), suites=(suite,))).splitlines()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from benchmarks.harness.results import Results
 from benchmarks.harness.statistics import Spread
 from benchmarks.suites.definitions import CLIENTS
 from benchmarks.suites.target_ratios import TARGETS, find
@@ -52,6 +55,15 @@ def test_every_cell_of_the_plan_is_summarised() -> None:
     assert cells == [("clients", c.name, level) for c in CLIENTS.contenders for level in CLIENTS.levels]
 
 
+def test_the_json_can_be_read_back() -> None:
+    assert Results.from_dict(json.loads(json.dumps(RUN.as_dict([])))) == RUN
+
+
+def test_another_format_is_refused() -> None:
+    with pytest.raises(ValueError, match="results of format 1 are not readable; run the benchmarks again"):
+        Results.from_dict({"format": 1})
+
+
 def test_the_json_has_everything() -> None:
     read = json.loads(json.dumps(RUN.as_dict([find(ratio, RUN) for ratio in TARGETS])))
     assert read["format"] == 2
@@ -80,6 +92,7 @@ def test_the_json_has_everything() -> None:
         "answered": 1200,
         "lost": 1,
         "repeated": None,
+        "retransmitted": None,
         "errors": {"TimeoutError": 1},
     }
     assert read["summary"][0]["figures"]["p50_ms"] == {"median": 2.0, "min": 1.0, "max": 3.0}

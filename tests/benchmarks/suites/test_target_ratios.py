@@ -47,6 +47,7 @@ def test_the_targets_of_the_project() -> None:
         ),
         ("beside", None, "p99_ms", 8, "at most", 10),
         ("fan-in", None, "lost", 20, "at most", 0),
+        ("fan-in", None, "retransmitted", 20, "at most", 0.01),
         ("clients", "trustgraph", "p50_ms", 1, "at most", 0.08),
         ("clients", "trustgraph", "calls_per_second", 64, "at least", 2.0),
         ("clients", "bare", "calls_per_second", 64, "at least", 0.9),

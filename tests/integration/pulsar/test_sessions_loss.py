@@ -27,9 +27,9 @@ TIMEOUT_S = 60.0
 @pytest.mark.parametrize(
     ("size", "chunks", "calls", "in_flight"),
     [
-        (120, 0, by_profile(short=5_000, long=200_000), 64),
+        (120, 0, by_profile(short=30_000, long=300_000), 64),
         (100_000, 0, by_profile(short=500, long=20_000), 64),
-        (2_000, 50, by_profile(short=200, long=5_000), 16),
+        (2_000, 50, by_profile(short=500, long=5_000), 16),
     ],
     ids=["120 B", "100 kB", "streams"],
 )
@@ -59,8 +59,9 @@ async def test_one_message_in_twenty_is_lost_each_way(
                 elapsed = time.perf_counter() - started
                 proxy.loss_out = proxy.loss_in = 0.0
                 assert dispatcher.pending_requests == 0
-        assert proxy.dropped_sends > 10
-        assert proxy.dropped_messages > 10
+        # A packet carries many calls, and the replies of many.
+        assert proxy.dropped_sends > 4
+        assert proxy.dropped_messages > 4
     assert counts.all() == b"\x01" * (calls + 1)
     seconds.sort()
     p50, p999 = (1_000 * seconds[int(len(seconds) * share)] for share in (0.5, 0.999))

@@ -239,3 +239,11 @@ class TestQuantile:
         check(median.value(bench.now), 9.0)
         bench.now += 30
         assert median.value(bench.now) is None
+
+
+def test_a_duration_is_recorded_at_the_given_time() -> None:
+    bench = Bench()
+    bench.durations.record(0.5, bench.now)
+    bench.durations.record(0.5, bench.now + AGE_S / 2)
+    bench.now += AGE_S
+    assert len(bench.durations) == 1, "the first one is forgotten"

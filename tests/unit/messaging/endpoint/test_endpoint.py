@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from dispatch.protocol import Settings
 from dispatch.testing import FaultInjector, Faults, FaultyTransport
 from tests.helpers.endpoint_peers import peers
 
@@ -64,3 +65,17 @@ async def test_nothing_is_lost_or_run_twice_with_one_packet_of_twenty_dropped_ea
         assert set(callee.runs.values()) == {1}
         assert not caller.failures
         faults.heal()
+
+
+async def test_half_open_sessions_that_give_way_to_others_expire_all_the_same() -> None:
+    """One session ends and another begins with the same packet: the number of sessions does not change."""
+    settings = Settings(max_half_open=1, half_open=0.5)
+    async with peers("memory://", settings=settings) as (caller, [callee]):
+        for _ in range(3):
+            session = caller.table.connect(callee.inbox, asyncio.get_running_loop().time())
+            ((_, hello),) = session.packets_to_send(asyncio.get_running_loop().time())
+            callee.endpoint.receive_packet(hello)
+            caller.table.end(session, asyncio.get_running_loop().time())
+        assert len(callee.table.sessions) == 1
+        await asyncio.sleep(2)
+        assert callee.table.sessions == {}

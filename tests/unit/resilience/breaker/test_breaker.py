@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
 from dispatch.resilience.breaker.breaker import BreakerPermit, State
 from tests.helpers.breaker_harness import Bench
@@ -275,3 +276,20 @@ def test_breaker_that_cannot_reject_skips_further_checks() -> None:
     for choose in (bench.breaker.disable, bench.breaker.metrics_only):
         choose()
         assert not bench.breaker._may_reject
+
+
+def test_a_caller_that_knows_the_time_spares_readings_of_the_clock() -> None:
+    bench = Bench(slow_call_duration=1.0, min_calls=1)
+    began = bench.now
+    permit = bench.breaker.admit(began)
+    assert isinstance(permit, BreakerPermit)
+    assert permit.started == began
+    bench.now += 2.0  # later than the call ended
+    permit.finish(Outcome.SUCCESS, now=began + 0.5)
+    assert bench.breaker.slow_call_rate == 0.0
+
+
+def test_an_open_breaker_rejects_by_the_given_time() -> None:
+    bench = Bench().opened()
+    assert bench.breaker.admit(bench.now + 4.0) == Rejection("breaker", "open", 1.0)
+    assert isinstance(bench.breaker.admit(bench.now + 5.0), BreakerPermit)

@@ -344,3 +344,13 @@ def test_rejection_retains_no_memory() -> None:
     answers = {bench.enqueue(str(number)) for number in range(100)}
     assert len(answers) == 1, "values, alike and without a reference to the call"
     assert len(bench.guard._queue._expiries) == 0
+
+
+def test_a_caller_that_knows_the_time_spares_readings_of_the_clock() -> None:
+    bench = Bench(max_concurrent_calls=1)
+    began = bench.now
+    bench.now += 100.0
+    permit = bench.guard.admit(began)
+    assert isinstance(permit, BulkheadPermit)
+    permit.finish(OK, now=began + 2.0)
+    assert bench.guard.service_s == 2.0

@@ -274,3 +274,12 @@ class BudgetMachine(RuleBasedStateMachine):
 
 TestBudgetMachine = BudgetMachine.TestCase
 TestBudgetMachine.settings = machine(150, 40)
+
+
+def test_calls_are_counted_at_the_given_time() -> None:
+    bench = Bench()
+    for _ in range(5):
+        bench.budget.record_call(bench.now)
+    bench.budget.record_call(bench.now + WINDOW_S / 2)
+    bench.now += WINDOW_S
+    assert bench.budget.remaining == 0, "one call of six is in the window"

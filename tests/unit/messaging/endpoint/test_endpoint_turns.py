@@ -1,0 +1,402 @@
+"""The endpoint and the event loop: what leaves when, how much is done in a turn, and what happens while the connection is
+down."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from dispatch.errors import TransportError
+from dispatch.messaging.endpoint import Endpoint, endpoint
+from dispatch.messaging.endpoint.inbox_publishers import RETRY_S
+from dispatch.protocol import CallerSession, Session, SessionTable
+from dispatch.protocol.events import Event, Failure, RequestFailed, RequestReceived
+from dispatch.testing import FaultInjector, Faults, FaultyTransport
+from dispatch.transports import Transport
+from dispatch.transports.errors import unreachable
+from dispatch.transports.memory import MemoryTransport
+from tests.helpers.clock import advance, idle
+from tests.helpers.endpoint_peers import Callee, Caller, Request, new_topics, peers
+
+URL = "memory://endpoint"
+
+
+async def test_requests_of_one_turn_and_of_the_tasks_it_wakes_leave_in_one_packet() -> None:
+    async with peers(URL) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        before = session.statistics.packets_sent
+        first = [caller.send(session, b"%d:1" % number) for number in range(50)]
+
+        async def call_again(request: Request) -> None:
+            await request.outcome
+            await caller.call(session, b"9:1")
+
+        tasks = [asyncio.create_task(call_again(request)) for request in first]
+        await asyncio.gather(*tasks)
+        # One for 50 requests, one for 50 more with the acknowledgement of the replies.
+        assert session.statistics.packets_sent - before == 2
+
+
+async def test_packets_of_a_burst_wake_their_tasks_before_the_next_packet_leaves() -> None:
+    """Replies of several callees arrive in one turn: each caller's next request joins the same flush."""
+    async with peers(URL, callees=5) as (caller, callees):
+        sessions = [await caller.connect(callee.inbox) for callee in callees]
+        await advance(1)
+        before = sum(session.statistics.packets_sent for session in sessions)
+
+        async def call_twice(session: CallerSession) -> None:
+            await caller.call(session, b"1:1")
+            await caller.call(session, b"2:1")
+
+        await asyncio.gather(*(call_twice(session) for session in sessions))
+        assert sum(session.statistics.packets_sent for session in sessions) - before == 10
+
+
+async def test_an_idle_session_costs_nothing_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with peers(URL, callees=30) as (caller, callees):
+        sessions = [await caller.connect(callee.inbox) for callee in callees]
+        await advance(1)
+        asked: list[Session] = []
+        inner = Session.packets_to_send
+
+        def counted(session: Session, now: float) -> list[tuple[int, bytes]]:
+            asked.append(session)
+            return inner(session, now)
+
+        monkeypatch.setattr(Session, "packets_to_send", counted)
+        for number in range(20):
+            await caller.call(sessions[0], b"%d:1" % number)
+        of_caller = [session for session in asked if isinstance(session, CallerSession)]
+        assert set(of_caller) == {sessions[0]}
+
+
+async def test_a_turn_handles_a_bounded_number_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "FRAMES_PER_TURN", 10)
+    async with peers(URL) as (caller, [callee]):
+        callee.endpoint._budget = 10
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        packets: list[bytes] = []
+        for number in range(6):
+            session.send_request(Request(), "tool", b"%d:1" % number, None, caller.endpoint._clock())
+            session.send_request(Request(), "tool", b"%d:1" % (100 + number), None, caller.endpoint._clock())
+            packets += [packet for _, packet in session.packets_to_send(caller.endpoint._clock())]
+        assert len(packets) == 6
+        done: list[int] = []
+        for packet in packets:
+            callee.endpoint.receive_packet(packet)
+        while len(callee.runs) < 12:
+            done.append(len(callee.runs))
+            await asyncio.sleep(0)
+        assert done[0] == 8, "each packet counts, too: three frames a packet"
+        await idle()
+        assert set(callee.runs.values()) == {1}
+
+
+async def test_packets_beyond_the_backlog_are_dropped_and_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "FRAMES_PER_TURN", 2)
+    monkeypatch.setattr(endpoint, "MAX_BACKLOG_BYTES", 1_000)
+    async with peers(URL, callees=8) as (caller, callees):
+        sessions = [await caller.connect(callee.inbox) for callee in callees]
+        await advance(1)
+        outcomes = await asyncio.gather(*(caller.call(session, b"1:600") for session in sessions))
+        assert len(outcomes) == 8
+        assert caller.endpoint.dropped > 0
+        assert not caller.failures
+
+
+async def test_a_handler_that_raises_costs_its_own_events_only(caplog: pytest.LogCaptureFixture) -> None:
+    async with peers(URL) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        inner = callee.on_events
+
+        def on_events(session: Session, events: list[Event]) -> None:
+            for event in events:
+                if isinstance(event, RequestReceived) and event.payload.startswith(b"bad"):
+                    raise RuntimeError("of the application")
+            inner(session, events)
+
+        callee.endpoint._on_events = on_events
+        lost = caller.send(session, b"bad", deadline=asyncio.get_running_loop().time() + 5)
+        with caplog.at_level(logging.CRITICAL, logger="dispatch.endpoint"):
+            await idle()
+        assert await caller.call(session, b"1:1") == b"1"
+        assert callee.endpoint.handler_errors == 1
+        outcome = await lost.outcome
+        assert isinstance(outcome, RequestFailed)
+        assert (outcome.reason, outcome.may_have_run) == (Failure.DEADLINE, True)
+
+
+async def test_sessions_survive_an_outage_that_is_longer_than_they_wait_for_a_silent_peer() -> None:
+    faults = FaultInjector()
+    async with peers(URL, wrap=lambda inner: FaultyTransport(inner, faults)) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        callee.is_holding = True
+        running = [caller.send(session, b"%d:10" % number) for number in range(5)]
+        await idle()
+        faults.disconnect(60)
+        waiting = [caller.send(session, b"%d:10" % number) for number in range(5, 10)]
+        expired = caller.send(session, b"99:1", deadline=asyncio.get_running_loop().time() + 1)
+        callee.is_holding = False
+        callee.release()
+        await advance(59)
+        outcome = await expired.outcome
+        assert isinstance(outcome, RequestFailed)
+        assert (outcome.reason, outcome.may_have_run) == (Failure.DEADLINE, False)
+        assert not any(request.outcome.done() for request in (*running, *waiting))
+        await advance(1.2)
+        assert [await request.outcome for request in (*running, *waiting)] == [
+            (b"%d" % number).ljust(10, b".") for number in range(10)
+        ]
+        assert set(callee.runs.values()) == {1}
+        assert caller.closed == callee.closed == []
+
+
+async def test_a_session_that_begins_during_an_outage_opens_after_it() -> None:
+    faults = FaultInjector()
+    async with peers(URL, wrap=lambda inner: FaultyTransport(inner, faults)) as (caller, [callee]):
+        faults.disconnect(30)
+        connecting = asyncio.create_task(caller.connect(callee.inbox))
+        await advance(29)
+        assert not connecting.done()
+        await advance(2)
+        session = await connecting
+        assert await caller.call(session, b"1:1") == b"1"
+
+
+class RefusingTransport(MemoryTransport):
+    """Opens no publisher for the topics in ``refused``."""
+
+    def __init__(self) -> None:
+        super().__init__(URL)
+        self.refused: set[str] = set()
+
+    async def publisher(self, topic: str):  # type: ignore[no-untyped-def]
+        if topic in self.refused:
+            raise unreachable(self.url)
+        return await super().publisher(topic)
+
+
+async def test_a_callee_whose_publisher_cannot_be_opened_answers_when_it_can() -> None:
+    topics, transport = new_topics(), RefusingTransport()
+    callee, caller = Callee(transport, topics), Caller(MemoryTransport(URL), topics)
+    transport.refused.add(caller.inbox)
+    await callee.start()
+    await caller.start()
+    connecting = asyncio.create_task(caller.connect(callee.inbox))
+    await advance(3)
+    assert not connecting.done()
+    transport.refused.clear()
+    await advance(RETRY_S + 1)
+    session = await connecting
+    assert await caller.call(session, b"1:1") == b"1"
+    await caller.stop()
+    await callee.stop()
+
+
+async def test_connect_reports_an_inbox_that_cannot_be_opened() -> None:
+    topics, transport = new_topics(), RefusingTransport()
+    caller = Caller(transport, topics)
+    await caller.start()
+    transport.refused.add("non-persistent://tg/request/unreachable")
+    with pytest.raises(TransportError, match="no Pulsar broker replies"):
+        await caller.endpoint.connect("non-persistent://tg/request/unreachable")
+    assert not caller.table.sessions
+    await caller.stop()
+    with pytest.raises(TransportError, match="closed"):
+        await caller.endpoint.connect("non-persistent://tg/request/other")
+
+
+async def test_a_callee_that_does_not_exist_is_given_up() -> None:
+    async with peers(URL, callees=0) as (caller, _):
+        session = await caller.endpoint.connect("non-persistent://tg/request/nobody")
+        request = caller.send(session, b"1:1")
+        await advance(11)
+        outcome = await request.outcome
+        assert isinstance(outcome, RequestFailed)
+        assert (outcome.reason, outcome.may_have_run) == (Failure.SILENT, False)
+        assert caller.closed == [("", "silent")]
+        assert not caller.table.sessions
+
+
+async def test_a_restarted_callee_is_noticed_at_once_and_its_former_requests_never_run() -> None:
+    async with peers(URL) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        callee.is_holding = True
+        lost = caller.send(session, b"1:1")
+        await advance(0.1)
+        assert isinstance(callee.transport, MemoryTransport)
+        callee.transport.cut()
+        again = Callee(MemoryTransport(URL), callee_topics(callee), "callee-0")
+        again.inbox = callee.inbox
+        again.table.inboxes[:] = [callee.inbox]
+        await again.start()
+        started = asyncio.get_running_loop().time()
+        second = caller.send(session, b"2:1")
+        outcomes = [await lost.outcome, await second.outcome]
+        assert asyncio.get_running_loop().time() - started < 1
+        assert [isinstance(each, RequestFailed) and each.reason for each in outcomes] == [Failure.RESTARTED] * 2
+        session = await caller.connect(callee.inbox)
+        assert await caller.call(session, b"3:1") == b"3"
+        assert again.runs == {b"3": 1}
+        await again.stop()
+
+
+def callee_topics(callee: Callee) -> tuple[str, str]:
+    permission = callee.table._may_reply_to
+    namespace = next(iter(permission._allowed))  # type: ignore[attr-defined] # of a ReplyPermission
+    return new_topics()[0], f"non-persistent://{namespace}/any"
+
+
+async def test_ending_a_session_tells_its_peer() -> None:
+    async with peers(URL) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        callee.is_holding = True
+        request = caller.send(session, b"1:1")
+        await idle()
+        caller.endpoint.end(session)
+        outcome = await request.outcome
+        assert isinstance(outcome, RequestFailed)
+        assert (outcome.reason, outcome.may_have_run) == (Failure.CLOSED, True)
+        await idle()
+        assert callee.closed == [("caller", "closed")]
+        assert callee.cancelled == [0]
+        assert not callee.table.sessions
+        caller.endpoint.wake(session)
+        await idle()
+
+
+async def test_streams_wait_while_a_session_has_many_unsent_bytes() -> None:
+    async with peers(URL) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        callee.is_holding = True
+        request = caller.send(session, b"1:1")
+        await idle()
+        [(callee_session, event)] = callee.held
+        written: list[int] = []
+
+        async def stream() -> None:
+            for index in range(20):
+                callee_session.send_chunk(event.stream, b"%2d" % index + b"." * 600_000)
+                callee.endpoint.wake(callee_session)
+                written.append(callee_session.queued_bytes)
+                await callee.endpoint.writable(callee_session)
+            callee_session.send_end(event.stream)
+            callee.endpoint.wake(callee_session)
+
+        await asyncio.gather(stream(), request.outcome)
+        assert [chunk[:2] for chunk in request.chunk_payloads] == [b"%2d" % index for index in range(20)]
+        assert max(written) < 2_500_000
+
+
+async def test_a_stream_does_not_wait_for_a_session_that_has_ended() -> None:
+    async with peers(URL) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        callee.is_holding = True
+        caller.send(session, b"1:1")
+        await idle()
+        [(callee_session, event)] = callee.held
+        callee_session.send_chunk(event.stream, b"." * 10_000_000)
+        waiting = asyncio.create_task(callee.endpoint.writable(callee_session))
+        await idle()
+        assert not waiting.done()
+        caller.endpoint.end(session)
+        await idle()
+        await waiting
+        await callee.endpoint.writable(callee_session)
+
+
+async def test_the_load_of_a_process_reaches_its_peers() -> None:
+    async with peers(URL) as (caller, [callee]):
+        callee.endpoint.load = 7
+        session = await caller.connect(callee.inbox)
+        await caller.call(session, b"1:1")
+        assert session.peer_load == 7
+
+
+async def test_packets_that_are_not_of_a_session_change_nothing() -> None:
+    async with peers(URL) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        for data in (b"", b"\x99", b"text", b"\xff" * 100, b"\x99" + b"\x00" * 8):
+            callee.endpoint.receive_packet(data)
+        assert await caller.call(session, b"1:1") == b"1"
+        assert callee.table.malformed + callee.table.unknown == 5
+
+
+async def test_closing_twice_and_receiving_afterwards_is_harmless() -> None:
+    async with peers(URL) as (caller, [callee]):
+        await caller.connect(callee.inbox)
+        await caller.endpoint.close()
+        caller.endpoint.receive_packet(b"\x99")
+        await caller.endpoint.close()
+        await idle()
+        assert callee.closed == [("caller", "closed")]
+
+
+async def test_a_large_reply_uses_the_paths_that_are_opened_for_it() -> None:
+    async with peers(URL, has_paths=True) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        for number in range(40):
+            await asyncio.gather(*(caller.call(session, b"%d:400000" % number) for _ in range(8)))
+        assert len(caller.table.inboxes) == 4
+        [callee_session] = callee.table.sessions.values()
+        assert len(callee_session.peer_inboxes) == 4
+        assert callee_session.peer_inboxes == caller.table.inboxes
+        assert all(path.next_number > 0 for path in callee_session._sender.paths)
+
+
+async def test_small_replies_open_no_path() -> None:
+    async with peers(URL, has_paths=True) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        for _ in range(40):
+            await asyncio.gather(*(caller.call(session, b"%d:4000" % number) for number in range(64)))
+        assert len(caller.table.inboxes) == 1
+
+
+async def test_a_path_whose_connection_fails_is_not_used_and_tried_later() -> None:
+    class OneConnection(MemoryTransport):
+        attempts = 0
+
+        def another(self) -> MemoryTransport:
+            type(self).attempts += 1
+            return MemoryTransport("memory://elsewhere") if self.attempts > 1 else Failing(URL)
+
+    class Failing(MemoryTransport):
+        async def start(self) -> None:
+            raise unreachable(self.url)
+
+    def wrap(inner: Transport) -> Transport:
+        return OneConnection(URL)
+
+    async with peers(URL, has_paths=True, wrap=wrap) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        for _ in range(30):
+            await asyncio.gather(*(caller.call(session, b"%d:400000" % number) for number in range(8)))
+        assert OneConnection.attempts == 1
+        assert len(caller.table.inboxes) == 1
+
+
+async def test_a_session_ends_when_its_peer_closes() -> None:
+    faults = FaultInjector(Faults(drop=0.3, seed=3))
+    async with peers(URL, wrap=lambda inner: FaultyTransport(inner, faults)) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        callee.is_holding = True
+        request = caller.send(session, b"1:1")
+        await advance(1)
+        faults.heal()
+        await callee.endpoint.close()
+        await advance(1)
+        outcome = await request.outcome
+        assert isinstance(outcome, RequestFailed)
+        assert outcome.reason is Failure.CLOSED
+        assert session.is_closed
+
+
+def test_an_endpoint_belongs_to_a_running_loop() -> None:
+    table = SessionTable("a", "b", ["c"], random_bytes=bytes)
+    with pytest.raises(RuntimeError):
+        Endpoint(MemoryTransport(URL), table, lambda session, events: None)

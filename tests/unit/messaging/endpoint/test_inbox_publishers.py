@@ -1,0 +1,198 @@
+"""Publishers to peers' inboxes: opened on demand, within limits, and closed again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from dispatch.errors import TransportError
+from dispatch.messaging.endpoint import inbox_publishers
+from dispatch.messaging.endpoint.inbox_publishers import (
+    MAX_WAITING,
+    OPENINGS_AT_ONCE,
+    OPENINGS_PER_S,
+    PUBLISHERS_OF_ONE,
+    RETRY_S,
+    UNUSED_S,
+    InboxPublishers,
+)
+from dispatch.messaging.wire.sessions import session_key
+from dispatch.messaging.wire.topics import reply_topic
+from dispatch.transports import TopicPublisher
+from dispatch.transports.errors import unreachable
+from dispatch.transports.memory import MemoryPublisher, MemoryTransport
+from tests.helpers.clock import advance, idle
+
+
+def inbox(number: int, path: int = 0) -> str:
+    return reply_topic("non-persistent://tg/response/work", f"{session_key(str(number))}-peer", path)
+
+
+class RecordingPublisher(MemoryPublisher):
+    def __init__(self, transport: RecordingTransport, topic: str) -> None:
+        super().__init__(transport, topic)
+        self._owner = transport
+
+    def send_packet(self, payload: bytes) -> bool:
+        self._owner.sent.append((self.topic, payload))
+        return True
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+        self._owner.open.remove(self.topic)
+
+
+class RecordingTransport(MemoryTransport):
+    """Opening takes a moment; ``failure`` is raised instead."""
+
+    def __init__(self) -> None:
+        super().__init__("memory://inboxes")
+        self.open: list[str] = []
+        self.sent: list[tuple[str, bytes]] = []
+        self.openings = 0
+        self.failure: Exception | None = None
+        self.takes = 0.01
+
+    async def publisher(self, topic: str) -> RecordingPublisher:
+        self.openings += 1
+        await asyncio.sleep(self.takes)
+        if self.failure is not None:
+            raise self.failure
+        self.open.append(topic)
+        return RecordingPublisher(self, topic)
+
+
+@asynccontextmanager
+async def publishers() -> AsyncIterator[tuple[InboxPublishers, RecordingTransport, list[str]]]:
+    transport, opened = RecordingTransport(), list[str]()
+    found = InboxPublishers(transport, opened.append)
+    yield found, transport, opened
+    await found.close()
+    await found.close()
+    assert not transport.open
+
+
+async def test_a_publisher_is_opened_when_it_is_needed() -> None:
+    async with publishers() as (found, transport, opened):
+        assert found.find(inbox(1)) is None
+        assert found.find(inbox(1)) is None
+        await advance(0.02)
+        publisher: TopicPublisher | None = found.find(inbox(1))
+        assert publisher is not None
+        assert publisher.topic == inbox(1)
+        assert opened == [inbox(1)]
+        assert transport.openings == 1
+        await found.open(inbox(1))
+        assert transport.openings == 1
+
+
+async def test_open_waits_for_an_opening_under_way() -> None:
+    async with publishers() as (found, transport, _):
+        await asyncio.gather(found.open(inbox(1)), found.open(inbox(1)))
+        assert found.find(inbox(1)) is not None
+        assert transport.openings == 1
+
+
+async def test_a_publisher_that_cannot_be_opened_is_tried_again_later() -> None:
+    async with publishers() as (found, transport, opened):
+        transport.failure = unreachable("pulsar://x")
+        with pytest.raises(TransportError, match="no Pulsar broker replies"):
+            await found.open(inbox(1))
+        with pytest.raises(TransportError, match="no Pulsar broker replies"):
+            await found.open(inbox(1))
+        assert transport.openings == 1, "not again at once"
+        transport.failure = None
+        await advance(RETRY_S)
+        assert found.find(inbox(1)) is None
+        await advance(0.02)
+        assert opened == [inbox(1)]
+
+
+async def test_an_error_of_any_kind_leaves_no_inbox_half_open() -> None:
+    async with publishers() as (found, transport, _):
+        transport.failure = RuntimeError("of a library")
+        with pytest.raises(TransportError):
+            await found.open(inbox(1))
+        transport.failure = None
+        await advance(RETRY_S)
+        await found.open(inbox(1))
+
+
+async def test_packets_without_a_session_wait_for_their_publisher_within_bounds() -> None:
+    async with publishers() as (found, transport, _):
+        for number in range(MAX_WAITING + 3):
+            found.post(inbox(1), b"%d" % number)
+        assert transport.sent == []
+        await advance(0.02)
+        assert transport.sent == [(inbox(1), b"%d" % number) for number in range(MAX_WAITING)]
+        found.post(inbox(1), b"later")
+        assert transport.sent[-1] == (inbox(1), b"later")
+
+
+async def test_one_peer_has_a_limited_number() -> None:
+    async with publishers() as (found, _, opened):
+        for path in range(PUBLISHERS_OF_ONE + 5):
+            found.find(inbox(1, path))
+        found.find(inbox(2))
+        await advance(0.02)
+        assert len(opened) == PUBLISHERS_OF_ONE + 1
+        assert found.refused == 5
+        with pytest.raises(TransportError, match="was not opened"):
+            await found.open(inbox(1, 99))
+
+
+async def test_openings_are_limited_by_burst_and_rate() -> None:
+    async with publishers() as (found, _, opened):
+        for number in range(OPENINGS_AT_ONCE + 100):
+            found.find(inbox(number))
+        assert found.refused == 100
+        await advance(1)
+        for number in range(1_000, 1_000 + 2 * OPENINGS_PER_S):
+            found.find(inbox(number))
+        await advance(0.02)
+        assert len(opened) == OPENINGS_AT_ONCE + OPENINGS_PER_S
+
+
+async def test_the_one_that_was_idle_longest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox_publishers, "MAX_PUBLISHERS", 3)
+    async with publishers() as (found, transport, _):
+        for number in range(3):
+            await found.open(inbox(number))
+        assert found.find(inbox(0)) is not None
+        await found.open(inbox(3))
+        await idle()
+        assert sorted(transport.open) == sorted([inbox(0), inbox(2), inbox(3)])
+        transport.takes = 60.0
+        for number in range(4, 7):
+            found.find(inbox(number))
+        assert found.refused == 0
+        found.find(inbox(7))
+        assert found.refused == 1, "all others are being opened"
+
+
+async def test_an_unused_publisher_is_closed() -> None:
+    async with publishers() as (found, transport, _):
+        await found.open(inbox(1))
+        await found.open(inbox(2))
+        for _ in range(10):
+            await advance(UNUSED_S / 4)
+            assert found.find(inbox(2)) is not None
+        assert transport.open == [inbox(2)]
+        await advance(2 * UNUSED_S)
+        assert len(found) == 0
+
+
+async def test_closing_ends_openings_and_nothing_is_opened_afterwards() -> None:
+    async with publishers() as (found, transport, opened):
+        waiting = asyncio.create_task(found.open(inbox(1)))
+        await idle()
+        await found.close()
+        with pytest.raises(TransportError, match="closed"):
+            await waiting
+        assert found.find(inbox(2)) is None
+        with pytest.raises(TransportError, match="closed"):
+            await found.open(inbox(2))
+        assert (transport.openings, opened) == (1, [])

@@ -1,0 +1,178 @@
+"""The order in which frames leave, and what a withdrawal removes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch.protocol.delivery.send_queue import LargePayload, SendQueue, frame_size
+from dispatch.protocol.settings import Settings
+from dispatch.protocol.wire.frames import CANCEL, CONT, FRAME_BYTES, REPLY, REQUEST, Reply, decode_payload_frame
+
+SETTINGS = Settings(large_bytes=1_000, fragment_bytes=2_000, large_at_once=2)
+
+
+def reply(stream: int, size: int) -> tuple[Any, ...]:
+    return (REPLY, stream, 0, bytes(size))
+
+
+def request(stream: int, size: int = 10) -> tuple[Any, ...]:
+    return (REQUEST, stream, 0, "tool", None, bytes(size))
+
+
+def queue_with(*frames: tuple[Any, ...]) -> SendQueue:
+    queue = SendQueue(SETTINGS)
+    for frame in frames:
+        queue.add(frame, len(frame[-1]))
+    return queue
+
+
+def test_the_size_of_a_frame() -> None:
+    assert frame_size(reply(0, 100)) == 100 + FRAME_BYTES
+    assert frame_size((CANCEL, 4)) == FRAME_BYTES
+
+
+def test_small_frames_leave_together_in_order() -> None:
+    queue = queue_with(reply(0, 10), reply(1, 20))
+    assert queue.has_small
+    assert queue.bytes == 30 + 2 * FRAME_BYTES
+    cargo = queue.pop_small(10_000)
+    assert [frame[1] for frame in cargo.frames] == [0, 1]
+    assert cargo.size == 30 + 2 * FRAME_BYTES
+    assert not queue.has_small
+    assert (len(queue), queue.bytes) == (0, 0)
+
+
+def test_a_packet_has_room_for_so_many_small_frames() -> None:
+    queue = queue_with(*(reply(stream, 76) for stream in range(5)))
+    assert [frame[1] for frame in queue.pop_small(250).frames] == [0, 1]
+    assert queue.bytes == 300
+    assert [frame[1] for frame in queue.pop_small(300).frames] == [2, 3, 4]
+
+
+def test_at_least_one_frame_leaves() -> None:
+    queue = queue_with(reply(0, 900), reply(1, 10))
+    assert [frame[1] for frame in queue.pop_small(100).frames] == [0]
+
+
+def test_a_payload_above_the_limit_travels_in_fragments() -> None:
+    queue = SendQueue(SETTINGS)
+    assert queue.add(reply(0, 1_000), 1_000) is None
+    large = queue.add(reply(1, 1_001), 1_001)
+    assert isinstance(large, LargePayload)
+    assert queue.has_large
+    assert decode_payload_frame(large.head) == Reply(1, 0, b"")
+    assert queue.bytes == 1_000 + FRAME_BYTES + 1_001
+
+
+def test_fragments_cover_the_payload() -> None:
+    queue = SendQueue(SETTINGS)
+    payload = bytes(range(256)) * 20
+    large = queue.add((REPLY, 3, 0, payload), len(payload))
+    assert large is not None
+    pieces = []
+    while queue.has_large:
+        assert not large.is_packed
+        (kind, message, offset, total, stream, head, piece), size = queue.pop_fragment(100_000)
+        assert (kind, message, total, stream) == (CONT, 0, len(payload), 3)
+        assert head == (None if offset else large.head)
+        assert size == len(piece) + FRAME_BYTES
+        assert len(piece) <= SETTINGS.fragment_bytes
+        assert offset == sum(len(each) for each in pieces)
+        pieces.append(piece)
+    assert large.is_packed
+    assert b"".join(pieces) == payload
+    assert len(pieces) == 3
+
+
+def test_a_fragment_fits_into_the_room_but_not_below_its_least_size() -> None:
+    queue = queue_with(reply(0, 5_000))
+    assert len(queue.pop_fragment(700)[0][-1]) == 700
+    assert len(queue.pop_fragment(1)[0][-1]) == 512
+
+
+def test_large_payloads_take_turns_and_further_ones_wait() -> None:
+    queue = queue_with(*(reply(stream, 4_000) for stream in range(4)))
+    streams = []
+    while queue.has_large:
+        streams.append(queue.pop_fragment(10_000)[0][4])
+    assert streams == [0, 1, 0, 1, 2, 3, 2, 3]
+
+
+def test_payloads_are_numbered_when_their_first_fragment_leaves() -> None:
+    queue = queue_with(reply(7, 4_000), reply(8, 4_000), reply(9, 1_500))
+    queue.drop_large(8)
+    assert [queue.pop_fragment(10_000)[0][1:5:3] for _ in range(3)] == [(0, 7), (1, 9), (0, 7)]
+
+
+def test_the_highest_packed_request_is_recorded() -> None:
+    queue = queue_with(request(0), request(1), reply(9, 1))
+    assert queue.packed_requests == -1
+    queue.pop_small(10_000)
+    assert queue.packed_requests == 1
+    queue.add(reply(5, 1), 1)
+    queue.pop_small(10_000)
+    assert queue.packed_requests == 1
+
+
+def test_an_unpacked_request_is_withdrawn() -> None:
+    queue = queue_with(request(0), request(1), reply(1, 10), request(2))
+    before = queue.bytes
+    queue.withdraw_request(1)
+    assert queue.bytes == before - frame_size(request(1))
+    queue.withdraw_request(1)
+    assert [(frame[0], frame[1]) for frame in queue.pop_small(10_000).frames] == [
+        (REQUEST, 0),
+        (REPLY, 1),
+        (REQUEST, 2),
+    ]
+
+
+def test_dropping_a_large_payload_admits_the_next_one() -> None:
+    queue = queue_with(*(reply(stream, 4_000) for stream in range(4)))
+    queue.drop_large(0)
+    queue.drop_large(3)
+    assert queue.bytes == 8_000
+    assert sorted(queue.pop_fragment(10_000)[0][4] for _ in range(2)) == [1, 2]
+    queue.drop_large(1)
+    queue.drop_large(2)
+    assert (len(queue), queue.bytes, queue.has_large) == (0, 0, False)
+
+
+def test_oversized_small_frames_are_cut() -> None:
+    queue = queue_with(request(0, 900), request(1, 10), request(2, 900))
+    found: list[int] = []
+    queue.on_request_cut = lambda large: found.append(large.stream)
+    queue.cut_oversized(600)
+    queue.cut_oversized(600)
+    assert found == [0]
+    assert [frame[1] for frame in queue.pop_small(10_000).frames] == [1, 2]
+    assert queue.packed_requests == 2
+    assert queue.pop_fragment(10_000)[0][4] == 0
+
+
+def test_clearing_removes_everything() -> None:
+    queue = queue_with(reply(0, 10), *(reply(stream, 4_000) for stream in range(4)))
+    queue.control.append((CANCEL, 1))
+    assert len(queue) == 6
+    queue.clear()
+    assert (len(queue), queue.bytes) == (0, 0)
+    assert not queue.has_small
+    assert not queue.has_large
+
+
+@given(st.lists(st.integers(0, 3_000), max_size=20), st.integers(1, 5_000))
+def test_every_byte_leaves_once(sizes: list[int], room: int) -> None:
+    queue = queue_with(*(reply(stream, size) for stream, size in enumerate(sizes)))
+    sent = dict.fromkeys(range(len(sizes)), 0)
+    while len(queue):
+        if queue.has_small:
+            for frame in queue.pop_small(room).frames:
+                sent[frame[1]] += len(frame[-1])
+        if queue.has_large:
+            frame, _ = queue.pop_fragment(room)
+            sent[frame[4]] += len(frame[-1])
+    assert list(sent.values()) == sizes
+    assert queue.bytes == 0

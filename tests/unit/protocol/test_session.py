@@ -1,0 +1,69 @@
+"""What both ends of a session have in common."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatch.protocol import Settings
+from dispatch.protocol.events import (
+    Failure,
+    ReplyReceived,
+    RequestFailed,
+    RequestReceived,
+    RequestRefused,
+    SessionClosed,
+)
+from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
+
+
+@pytest.mark.parametrize("size", [5_000, 50_000])
+def test_nothing_is_retained_of_a_reply_that_is_too_large(size: int) -> None:
+    """Neither of one fragment nor of many."""
+    pair = Pair(Settings(large_bytes=1_000, fragment_bytes=10_000))
+    pair.exchange()
+    pair.take(DISPATCHER)
+    request = pair.ask(max_reply_bytes=4_000)
+    pair.callee.send_reply(request.stream, bytes(size))
+    pair.exchange()
+    assert pair.take(DISPATCHER) == [RequestFailed(request, Failure.TOO_LARGE, True)]
+    later = pair.ask()
+    pair.callee.send_reply(later.stream, bytes(5_000))
+    pair.exchange()
+    assert pair.take(DISPATCHER) == [ReplyReceived(later, 0, bytes(5_000))]
+    pair.advance(1.0)
+    assert pair.caller.is_at_rest
+    assert pair.callee.is_at_rest
+
+
+@pytest.mark.parametrize("size", [5_000, 50_000])
+def test_nothing_is_retained_of_a_request_that_is_too_large(size: int) -> None:
+    pair = Pair(Settings(large_bytes=1_000, fragment_bytes=10_000, max_payload_bytes=4_000))
+    pair.exchange()
+    pair.ask(bytes(size))
+    assert pair.take(INSTANCE) == []
+    later = pair.ask(bytes(3_000))
+    assert [type(event) for event in pair.take(INSTANCE)] == [RequestReceived]
+    pair.callee.send_reply(later.stream, b"")
+    pair.advance(1.0)
+    assert [event.reason for event in pair.take(DISPATCHER) if isinstance(event, RequestRefused)] == ["too-large"]
+    assert pair.caller.is_at_rest
+    assert pair.callee.is_at_rest
+
+
+def test_a_suspended_session_has_no_timer_but_deadlines() -> None:
+    """Otherwise the timer would fire again and again until the connection is back."""
+    pair = Pair()
+    pair.exchange()
+    pair.tables[INSTANCE] = pair.instance("i2", 3, Settings())
+    request = pair.ask(deadline=pair.now + 40.0)
+    while not pair.tables[INSTANCE].unknown:  # it answers a probe with RESET
+        pair.advance(0.001)
+    pair.caller.suspend()
+    pair.now += 30.0
+    assert pair.caller.next_timer() == request.deadline
+    assert pair.caller.handle_timer(pair.now) == []
+    pair.now += 11.0
+    assert pair.caller.handle_timer(pair.now) == [RequestFailed(request, Failure.DEADLINE, True)]
+    pair.caller.resume(pair.now)
+    pair.advance(1.0)
+    assert pair.take(DISPATCHER)[-1] == SessionClosed(Failure.RESTARTED)

@@ -1,0 +1,200 @@
+"""The form of packets: what decodes, what is malformed, and what a later version may add."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch.protocol.wire.frames import (
+    ACCEPT,
+    ACK,
+    CANCEL,
+    CHUNK,
+    CLOSE,
+    CONT,
+    END,
+    FROM,
+    GOAWAY,
+    HELLO,
+    PACKET_START,
+    PATHS,
+    PING,
+    REFUSED,
+    REPLY,
+    REQUEST,
+    RESET,
+    VERSION,
+    WINDOW,
+    Accept,
+    Ack,
+    Cancel,
+    Chunk,
+    Close,
+    Cont,
+    End,
+    From,
+    Goaway,
+    Hello,
+    MalformedPacketError,
+    Paths,
+    Ping,
+    Refused,
+    Reply,
+    Request,
+    Reset,
+    Window,
+    decode_packet,
+    decode_payload_frame,
+    encode_packet,
+    is_packet,
+)
+
+NO_UNICODE = msgspec.msgpack.encode((REQUEST, 4, 0, "abc", None, b"")).replace(b"abc", b"a\xffc")
+HEADER = (VERSION, 7, 1, 5, 1_234, 1, 3, 999, 48_000)
+FRAMES: list[tuple[tuple[Any, ...], Any]] = [
+    (
+        (HELLO, [1, 2], 0, "d0", "run", 9, "secret", ["a", "b"], 16_000),
+        Hello([1, 2], 0, "d0", "run", 9, "secret", ["a", "b"], 16_000),
+    ),
+    (
+        (ACCEPT, 1, 0, "i0", "run", b"n" * 16, b"p" * 16, 16_000),
+        Accept(1, 0, "i0", "run", b"n" * 16, b"p" * 16, 16_000),
+    ),
+    ((REQUEST, 0, 30_000, "tool", None, b"{}"), Request(0, 30_000, "tool", None, b"{}")),
+    ((REQUEST, 1, 0, "tool", {"attempt": "2"}, b"{}"), Request(1, 0, "tool", {"attempt": "2"}, b"{}")),
+    ((REPLY, 2, 0, b"text"), Reply(2, 0, b"text")),
+    ((CHUNK, 2, 4, b"text"), Chunk(2, 4, b"text")),
+    ((END, 2, 5, 1, b"error"), End(2, 5, 1, b"error")),
+    ((REFUSED, 2, "overloaded", 500, "why"), Refused(2, "overloaded", 500, "why")),
+    ((CANCEL, 2), Cancel(2)),
+    ((ACK, 0, 100, [4, 9, 1, 2]), Ack(0, 100, [4, 9, 1, 2])),
+    ((WINDOW, 16_000), Window(16_000)),
+    ((PING,), Ping()),
+    ((GOAWAY, "draining"), Goaway("draining")),
+    ((RESET, 12, "run"), Reset(12, "run")),
+    ((FROM, 12, "inbox", "secret"), From(12, "inbox", "secret")),
+    ((PATHS, ["a", "b"]), Paths(["a", "b"])),
+    ((CLOSE, "closed"), Close("closed")),
+]
+
+
+@pytest.mark.parametrize(("written", "read"), FRAMES, ids=lambda frame: type(frame).__name__)
+def test_each_frame_is_read_as_it_is_written(written: tuple[Any, ...], read: Any) -> None:
+    assert decode_packet(encode_packet(HEADER, [written])).frames == [read]
+
+
+def test_header_is_read_as_it_is_written() -> None:
+    packet = decode_packet(encode_packet(HEADER, []))
+    fields = (packet.version, packet.to, packet.path, packet.number, packet.clock, packet.flags, packet.load)
+    assert (*fields, packet.data, packet.window) == HEADER
+    assert packet.frames == []
+
+
+def test_a_packet_carries_many_frames_in_order() -> None:
+    frames = [frame for frame, _ in FRAMES]
+    assert decode_packet(encode_packet(HEADER, frames)).frames == [read for _, read in FRAMES]
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 65_536, 1_000_000])
+def test_a_fragment_is_appended_without_a_copy_of_its_piece(size: int) -> None:
+    whole = bytes(range(256)) * (size // 256 + 1)
+    piece = memoryview(whole)[:size]
+    cont = (CONT, 3, 10, 5_000_000, 8, b"head", piece)
+    packet = decode_packet(encode_packet(HEADER, [(PING,), cont]))
+    assert packet.frames == [Ping(), Cont(3, 10, 5_000_000, 8, b"head", piece)]
+    assert packet.number == 5
+
+
+def test_a_packet_begins_as_no_text_does() -> None:
+    data = encode_packet(HEADER, [(PING,)])
+    assert data[0] == PACKET_START
+    assert is_packet(data)
+    with pytest.raises(UnicodeDecodeError):
+        bytes([PACKET_START]).decode()
+    assert not is_packet(b'{"a": 1}')
+    assert not is_packet(b"")
+
+
+@given(st.binary())
+def test_any_bytes_are_a_packet_or_malformed(data: bytes) -> None:
+    try:
+        decode_packet(data)
+    except MalformedPacketError:
+        return
+    assert is_packet(data) or data[:1] in (b"\xdc", b"\xdd")  # longer forms of an array's header
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc0",
+        b'{"id": 1}',
+        msgspec.msgpack.encode([]),
+        msgspec.msgpack.encode([*HEADER]),
+        msgspec.msgpack.encode([*HEADER, None]),
+        msgspec.msgpack.encode([*HEADER, [[]]]),
+        msgspec.msgpack.encode([*HEADER, [["ping"]]]),
+        msgspec.msgpack.encode([*HEADER, [[CANCEL, "one"]]]),
+        msgspec.msgpack.encode([*HEADER, [[CANCEL]]]),
+        msgspec.msgpack.encode(["1", *HEADER[1:], []]),
+        msgspec.msgpack.encode([*HEADER, []])[:-1],
+        msgspec.msgpack.encode([*HEADER, [[GOAWAY, "abc"]]]).replace(b"abc", b"a\xffc"),
+        msgspec.msgpack.encode([*HEADER, [[99], [GOAWAY, "abc"]]]).replace(b"abc", b"a\xffc"),
+        b"\x91" * 5_000,
+        msgspec.msgpack.encode([*HEADER, []])[:-1] + b"\x91" * 5_000 + b"\x90",
+    ],
+)
+def test_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedPacketError):
+        decode_packet(data)
+
+
+def test_another_version_is_malformed() -> None:
+    with pytest.raises(MalformedPacketError, match="version 2"):
+        decode_packet(encode_packet((VERSION + 1, *HEADER[1:]), []))
+
+
+def test_frames_of_a_later_version_are_left_out() -> None:
+    data = encode_packet(HEADER, [(PING,), (99, "new", {}), (CANCEL, 4), (-3,)])
+    assert decode_packet(data).frames == [Ping(), Cancel(4)]
+    assert decode_packet(data).load == 3
+
+
+def test_further_fields_of_a_known_frame_are_ignored() -> None:
+    assert decode_packet(encode_packet(HEADER, [(CANCEL, 4, "new")])).frames == [Cancel(4)]
+
+
+def test_further_fields_of_a_packet_are_ignored() -> None:
+    data = msgspec.msgpack.encode([*HEADER, [[PING]], "new"])
+    assert decode_packet(data).frames == [Ping()]
+
+
+def test_the_message_of_a_refusal_may_be_absent() -> None:
+    assert decode_packet(encode_packet(HEADER, [(REFUSED, 1, "draining", -1)])).frames == [
+        Refused(1, "draining", -1, "")
+    ]
+
+
+def test_the_head_of_a_fragmented_payload() -> None:
+    head = msgspec.msgpack.encode((REPLY, 4, 0, b""))
+    assert decode_payload_frame(head) == Reply(4, 0, b"")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"\xc0",
+        msgspec.msgpack.encode((PING,)),
+        msgspec.msgpack.encode((REPLY, 4)),
+        b"\x91" * 5_000,
+        NO_UNICODE,
+    ],
+)
+def test_a_head_that_is_no_payload_frame(head: bytes) -> None:
+    assert decode_payload_frame(head) is None
