@@ -78,6 +78,21 @@ CIRCUIT_STATES: Final = {
 
 INSTANCE_STATES: Final = {"up": GOOD, "warming": "light-green", "paused": "light-blue", "ejected": BAD}
 
+SESSION_ENDS: Final = {
+    "silent": BAD,
+    "restarted": WARNING,
+    "violation": "dark-red",
+    "version": "purple",
+    "handshake": "light-purple",
+    "evicted": "dark-blue",
+    "replaced": "light-blue",
+    "idle": NEUTRAL,
+    "closed": GOOD,
+}
+"""By the reason of the end of a session. Its states are coloured by name: ``open`` is a bad state of a circuit breaker."""
+
+PACKET_REJECTIONS: Final = {"unknown": "purple", "malformed": BAD, "refused-hello": "blue"}
+
 DISPOSITIONS: Final = {
     "matched": GOOD,
     "late": WARNING,

@@ -1,4 +1,4 @@
-"""Dashboard of instances: state and replies of each service's instances, broker connections, and the catalogue."""
+"""Dashboard of instances: state, replies and sessions of each service's instances, broker connections, and the catalogue."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ from dashboards.queries import (
     increase_from_zero,
     quantile,
     rate,
+    ratio,
     series,
     sum_by,
 )
+from dashboards.sessions import build_session_panels, rate_of_sessions
 
 IN_FORCE = model.ValueMap(
     {
@@ -108,6 +110,19 @@ def build_dashboard() -> Dashboard:
             links=instances_link,
             colours=match_last_word(DISPOSITIONS),
         ),
+        line_panel(
+            "Packets lost",
+            "Share of the packets that were lost and sent again, by the side of the session that sent them. Calls do not "
+            "fail by that.",
+            "percentunit",
+            query(
+                ratio(
+                    sum_by(rate_of_sessions("dispatch_session_retransmissions_total"), "role"),
+                    sum_by(rate_of_sessions("dispatch_session_packets_sent_total"), "role"),
+                ),
+                "{{role}}",
+            ),
+        ),
     )
     processes = (
         line_panel(
@@ -142,10 +157,11 @@ def build_dashboard() -> Dashboard:
         ),
         line_panel(
             "Requests received",
-            "Requests received by a service per second, and repeated requests among them.",
+            "Requests received by a service per second, and copies of requests without a session, which it does not "
+            "execute.",
             "reqps",
             query(sum_by(rate("dispatch_service_requests_total", SERVICE_PROCESSES), "service"), "{{service}}"),
-            query(sum_by(rate("dispatch_service_repeats_total", SERVICE_PROCESSES), "service"), "{{service}} repeated"),
+            query(sum_by(rate("dispatch_service_repeats_total", SERVICE_PROCESSES), "service"), "{{service}} copies"),
             links=instances_link,
         ),
         line_panel(
@@ -263,8 +279,8 @@ def build_dashboard() -> Dashboard:
     return assemble_dashboard(
         variables.INSTANCES,
         "Dispatch: instances and catalogue",
-        "Instances of tool services, as dispatchers see them; replies, executions, broker connections, versions and the "
-        "catalogue.",
+        "Instances of tool services, as dispatchers see them; replies, sessions, executions, broker connections, "
+        "versions and the catalogue.",
         (
             variables.data_source(),
             variables.job(),
@@ -278,6 +294,7 @@ def build_dashboard() -> Dashboard:
         {
             "Instances": serving,
             "Replies": replies,
+            "Sessions": build_session_panels(),
             "Processes of the services": processes,
             "Dispatchers": dispatchers,
             "Catalogue": catalogue,

@@ -1,4 +1,4 @@
-"""The files that one call goes through, traced from ``Dispatcher.call`` until the transport sends the request."""
+"""The files that one call goes through, traced from ``Dispatcher.call`` until the request is in its session."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from structure.layers import DISPATCH, ROOT
 
 COUNTING = """\
 A real call of "tell-joke" (examples/tools, examples/joke_service.py) on the embedded broker is traced, from Dispatcher.call
-until the transport's publisher is given the request. It is the third call of that tool, so that its instance is known and
-nothing is imported; telemetry has its defaults.
+until the request is in the session with its instance; the endpoint sends it at the end of the turn. It is the third call of
+that tool, so that its instance is known and nothing is imported; telemetry has its defaults.
 
 visit    a function of a file of dispatch/ is called while the innermost function of dispatch/ that runs is in another file.
          Functions of the same file, returns of control and coroutines that are resumed are no visits; other code (Python's
@@ -29,8 +29,8 @@ of the call (permission, admission, choice of an instance). All: the guards, for
 """
 PIPELINE = ("dispatch/dispatcher/dispatcher.py", "dispatch/calls/", "dispatch/routing/")
 """Files and folders of the steps of a call."""
-SENDS = ("publish", "send")
-"""Names of the method of a transport that is given a message."""
+SENDS = ("publish", "send_request")
+"""Names of the method of a transport, or of a session, that is given a request."""
 MOST_FILES = 6
 MOST_RETURNS = 3
 """Limits of the chain (the design's six steps in six files)."""
@@ -79,14 +79,14 @@ class Tracer:
     Args:
         folder: the files that count.
         start: name of the function (``Dispatcher.call``) that begins the walk.
-        transports: where a function named in :data:`SENDS` ends it.
+        ends: folders where a function named in :data:`SENDS` ends it.
     """
 
-    def __init__(self, folder: Path, start: str, transports: Path) -> None:
+    def __init__(self, folder: Path, start: str, *ends: Path) -> None:
         self._folder = f"{folder}/"
         self._base = folder.parent
         self._start = start
-        self._transports = f"{transports}/"
+        self._ends = tuple(f"{end}/" for end in ends)
         self._stack: list[FrameType] = []
         self._root: FrameType | None = None
         self._known: set[FrameType] = set()  # frames themselves: a reused id would hide a visit
@@ -121,7 +121,7 @@ class Tracer:
             if not self._stack or self._stack[-1].f_code.co_filename != code.co_filename:
                 self._visits.append(Visit(self._path(frame), code.co_qualname, len(_changes(self._stack))))
         self._stack.append(frame)
-        if code.co_name in SENDS and code.co_filename.startswith(self._transports):
+        if code.co_name in SENDS and code.co_filename.startswith(self._ends):
             chain = [
                 Visit(self._path(each), each.f_code.co_qualname, i) for i, each in enumerate(_changes(self._stack))
             ]
@@ -143,7 +143,7 @@ def walk_call() -> Walk:
     """Trace one call of ``tell-joke``.
 
     Raises:
-        RuntimeError: the transport was not reached.
+        RuntimeError: no session was reached.
     """
     return asyncio.run(_walk_call())
 
@@ -154,11 +154,11 @@ async def _walk_call() -> Walk:
     async with server, dispatch.connect(broker, ROOT / "examples" / "tools") as dispatcher:
         for _ in range(2):
             await dispatcher.call("tell-joke", {"topic": "cats"}, user="alice")
-        with Tracer(DISPATCH, "Dispatcher.call", DISPATCH / "transports") as tracer:
+        with Tracer(DISPATCH, "Dispatcher.call", DISPATCH / "transports", DISPATCH / "protocol") as tracer:
             await dispatcher.call("tell-joke", {"topic": "cats"}, user="alice")
     if tracer.walk is None:
         raise RuntimeError(
-            f"no function named {' or '.join(SENDS)} in dispatch/transports/ was called by Dispatcher.call"
+            f"no function named {' or '.join(SENDS)} in dispatch/transports/ or protocol/ was called by Dispatcher.call"
         )
     return tracer.walk
 

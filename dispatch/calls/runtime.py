@@ -80,7 +80,7 @@ class Runtime:
         self.exchange = Correlator(strange=None if unmatched is None else Tally(unmatched))
         self.now: Callable[[], float] = self.exchange.now
         self.sessions = SessionExchange(self.exchange.replies)
-        self.routes = Channels(transport, self.exchange, self.sessions, name)
+        self.routes = Channels(transport, self.exchange, self.sessions, name, observer)
         self._pools = PoolRegistry(self.routes, randomness, tools, observer)
         self.pool_calls_of: Callable[[ResolvedTool], InFlight] = self._pools.calls_of
         self._guards = GuardRegistry(self.now, randomness, observer, self._find_policy)

@@ -30,6 +30,7 @@ from dispatch.routing.channel import Channel
 from dispatch.routing.discovery import Discovery
 from dispatch.routing.shared_subscriptions import SharedSubscriptions
 from dispatch.routing.third_party_reply_sizes import ThirdPartyReplySizes
+from dispatch.telemetry.call_observer import NULL_DISPATCHER, DispatcherObserver
 from dispatch.transports import Handler, Message, Publisher, Transport
 from dispatch.transports.errors import closed
 
@@ -42,9 +43,18 @@ class Channels:
         exchange: correlates the replies of the plain exchange.
         sessions: the requests in sessions.
         name: the dispatcher's id, part of its reply topics' names, after the key of its secret.
+        observer: of the dispatcher.
     """
 
-    def __init__(self, transport: Transport, exchange: Correlator, sessions: SessionExchange, name: str) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        exchange: Correlator,
+        sessions: SessionExchange,
+        name: str,
+        observer: DispatcherObserver = NULL_DISPATCHER,
+    ) -> None:
+        self._observer = observer
         self._transport = transport
         self._exchange = exchange
         self._sessions = sessions
@@ -132,6 +142,7 @@ class Channels:
                 self._sessions.handle_events,
                 path_inbox=partial(reply_topic, response_queue, self._address),
             )
+            self._observer.observe_sessions(table)
         return endpoint
 
     def _own_replies(self, reply_to: str) -> Handler:
@@ -181,6 +192,7 @@ class Channels:
         if endpoint is not None:
             await self.discovery.close_handshakes(endpoint)
             await endpoint.close()
+            self._observer.release_sessions(endpoint.table)
         if channel is not None:
             if channel.hello is not None:
                 await channel.hello.close()

@@ -21,6 +21,7 @@ from dispatch.messaging.endpoint.reply_permission import ReplyPermission
 from dispatch.messaging.wire.fragments import MAX_PAYLOAD_BYTES
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.messaging.wire.topics import instance_topic, reply_topic
+from dispatch.protocol import SessionTable
 from dispatch.serving.announcer import Announcer
 from dispatch.serving.plain.plain_replies import PlainReplySender
 from dispatch.serving.plain.plain_requests import PlainRequests
@@ -155,6 +156,11 @@ class ToolServer:
         forged."""
         packets = 0 if self._sessions is None else self._sessions.malformed
         return packets + (0 if self._plain is None else self._plain.malformed)
+
+    @property
+    def session_table(self) -> SessionTable | None:
+        """Sessions of dispatchers; None: it has none, or is not started."""
+        return None if self._sessions is None else self._sessions.table
 
     @property
     def queued(self) -> int:

@@ -161,6 +161,16 @@ class DispatcherObserver(Protocol):
     def observe_service(self, id: str) -> ServiceObserver:
         """Return the observer of the service ``id``; ``_OTHER``: of replies that belong to no service."""
 
+    def observe_sessions(self, table: Any) -> None:
+        """Read the sessions with instances at each scrape.
+
+        Args:
+            table: a :class:`~dispatch.protocol.session_table.SessionTable`.
+        """
+
+    def release_sessions(self, table: Any) -> None:
+        """Stop reading the sessions of ``table``; their counts stay."""
+
     def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
         """Observe the call of a tool that is in no catalogue."""
 
@@ -262,6 +272,12 @@ class NullDispatcher:
 
     def observe_service(self, id: str) -> ServiceObserver:
         return NULL_SERVICE
+
+    def observe_sessions(self, table: Any) -> None:
+        pass
+
+    def release_sessions(self, table: Any) -> None:
+        pass
 
     def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
         pass

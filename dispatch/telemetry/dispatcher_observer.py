@@ -9,6 +9,7 @@ from functools import partial
 
 from dispatch.errors import DispatchError
 from dispatch.messaging.rpc.exchange_outcome import Disposition
+from dispatch.protocol import SessionTable
 from dispatch.resilience.breaker.breaker import State
 from dispatch.result import CallResult
 from dispatch.telemetry.call_observer import (
@@ -28,6 +29,7 @@ from dispatch.telemetry.metrics.call_metrics import CallMetrics, VersionCallMetr
 from dispatch.telemetry.metrics.collector import DispatcherCollector, ObservedDispatcher
 from dispatch.telemetry.metrics.exposition import registry_of
 from dispatch.telemetry.metrics.instruments import Instruments, ServiceMeter, ToolMeter
+from dispatch.telemetry.metrics.session_metrics import SessionCollector
 from dispatch.telemetry.metrics.version_series import VersionMeter
 from dispatch.telemetry.names import OTHER
 from dispatch.telemetry.settings import Telemetry
@@ -138,6 +140,8 @@ class TelemetryDispatcherObserver:
         self._tracing = CallTracing(settings, client_id, clock()) if settings.traces != "off" else None
         self._instruments: Instruments | None = None
         self._collector: DispatcherCollector | None = None
+        self._sessions: SessionCollector | None = None
+        self._tables: list[SessionTable] = []
         self._observed: ObservedDispatcher | None = None
         self._tools: dict[str, ToolMeter] = {}
         self._versions: dict[tuple[str, str], VersionMeter] = {}
@@ -146,6 +150,7 @@ class TelemetryDispatcherObserver:
             registry = registry_of(settings)
             self._instruments = Instruments.of(registry)
             self._collector = DispatcherCollector.of(registry)
+            self._sessions = SessionCollector.of(registry)
         sources = None if self._instruments is None else self._instruments.sources
         self.catalog = TelemetryCatalogObserver(sources, events, self._transition_log)
 
@@ -187,6 +192,18 @@ class TelemetryDispatcherObserver:
             meter = self._services[id] = self._instruments.acquire_service(id)
         return _ObservedService(meter, partial(self.on_instance_change, id))
 
+    def observe_sessions(self, table: SessionTable) -> None:
+        """Read the sessions with instances at each scrape."""
+        if self._sessions is not None:
+            self._tables.append(table)
+            self._sessions.add(table, "caller")
+
+    def release_sessions(self, table: SessionTable) -> None:
+        """Stop reading the sessions of ``table``; their counts stay. Idempotent."""
+        if self._sessions is not None and table in self._tables:
+            self._tables.remove(table)
+            self._sessions.remove(table)
+
     def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
         """Observe the call of a tool that is in no catalogue. Metrics count it under ``_OTHER``."""
         meter = self._tool_meter(OTHER)
@@ -222,6 +239,8 @@ class TelemetryDispatcherObserver:
         """End the observation: gauges are no longer read, counters stay."""
         if self._collector is not None and self._observed is not None:
             self._collector.remove(self._observed)
+        for table in list(self._tables):
+            self.release_sessions(table)
         if self._instruments is not None:
             for version in self._versions.values():
                 self._instruments.versions.release(version, is_removed=False)

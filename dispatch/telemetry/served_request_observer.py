@@ -7,7 +7,7 @@ The null objects at the end of this module are used where telemetry is off, so t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 NO_PROPERTIES: Final[Mapping[str, str]] = {}
 
@@ -32,6 +32,10 @@ class ObservedServer(Protocol):
     @property
     def abandoned_threads(self) -> int:
         """Threads that still run a tool although its request has ended."""
+
+    @property
+    def session_table(self) -> Any:
+        """Sessions of dispatchers, a :class:`~dispatch.protocol.session_table.SessionTable`; None: it has none."""
 
     def counts(self) -> Mapping[str, int]:
         """Return the counts since the start, by the names in :mod:`dispatch.telemetry.metrics.service_metrics`."""

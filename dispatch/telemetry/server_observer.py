@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dispatch.telemetry.metrics.exposition import registry_of
 from dispatch.telemetry.metrics.service_metrics import ServedRequestMetrics, ServerCollector
+from dispatch.telemetry.metrics.session_metrics import SessionCollector
 from dispatch.telemetry.served_request_observer import (
     NULL_SERVED_REQUEST,
     ObservedRequest,
@@ -36,6 +37,7 @@ class TelemetryServerObserver:
         responses: str,
     ) -> None:
         self._collector = ServerCollector.of(registry_of(settings)) if settings.metrics else None
+        self._sessions = SessionCollector.of(registry_of(settings)) if settings.metrics else None
         self._server: ObservedServer | None = None
         self._requests: ServedRequestObserver = NULL_SERVED_REQUEST
         if self._collector is not None:
@@ -56,6 +58,8 @@ class TelemetryServerObserver:
         if self._collector is not None:
             self._server = server
             self._collector.add(server)
+            if self._sessions is not None and server.session_table is not None:
+                self._sessions.add(server.session_table, "callee")
 
     def start_request(self, request: ObservedRequest, now: float) -> ServedRequestObserver:
         """Begin to observe a request; see :class:`~dispatch.telemetry.served_request_observer.ServerObserver`."""
@@ -67,4 +71,6 @@ class TelemetryServerObserver:
         """End the observation: gauges are no longer read, counts stay."""
         if self._collector is not None and self._server is not None:
             self._collector.remove(self._server)
+            if self._sessions is not None and self._server.session_table is not None:
+                self._sessions.remove(self._server.session_table)
             self._server = None

@@ -8,17 +8,21 @@ from prometheus_client.registry import Collector
 
 from dispatch.telemetry.metrics.collector import DispatcherCollector
 from dispatch.telemetry.metrics.service_metrics import ServerCollector
+from dispatch.telemetry.metrics.session_metrics import SessionCollector
 from docs.generators.docstrings import markdown, table
 
 SERVICE_PREFIX = "dispatch_service_"
 """Metrics of the process of a tool service."""
+SESSION_PREFIX = "dispatch_session"
+"""Metrics of sessions, in both."""
 
 
 def families() -> list[tuple[Metric, tuple[str, ...]]]:
-    """Return each metric family of a dispatcher and of a tool service, and its label names."""
+    """Return each metric family of a dispatcher, of a tool service and of sessions, and its label names."""
     registry = CollectorRegistry()
     DispatcherCollector.of(registry)
     ServerCollector.of(registry)
+    SessionCollector.of(registry)
     found: list[tuple[Metric, tuple[str, ...]]] = []
     for collector in registry._collector_to_names:  # no public way leads from a family to the labels of its collector
         found.extend((family, _labels(collector, family)) for family in collector.collect())
@@ -31,16 +35,24 @@ def exported_name(family: Metric) -> str:
 
 
 def metrics() -> str:
-    """Return a table for dispatchers and one for tool services."""
+    """Return a table for dispatchers, one for tool services and one for the sessions of both."""
     sections = []
-    for title, is_service in (("## Of a dispatcher", False), ("## Of a tool service", True)):
+    for title, prefix in (
+        ("## Of a dispatcher", ""),
+        ("## Of a tool service", SERVICE_PREFIX),
+        ("## Of sessions", SESSION_PREFIX),
+    ):
         rows = [
             (f"`{exported_name(family)}`", family.type, ", ".join(f"`{name}`" for name in labels), _sentence(family))
             for family, labels in families()
-            if family.name.startswith(SERVICE_PREFIX) == is_service
+            if _prefix_of(family) == prefix
         ]
         sections.append(f"{title}\n\n{table(('Metric', 'Type', 'Labels', 'Meaning'), rows)}")
     return "\n".join(sections)
+
+
+def _prefix_of(family: Metric) -> str:
+    return next((each for each in (SERVICE_PREFIX, SESSION_PREFIX) if family.name.startswith(each)), "")
 
 
 def _labels(collector: Collector, family: Metric) -> tuple[str, ...]:

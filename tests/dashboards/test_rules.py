@@ -22,6 +22,7 @@ from dispatch.telemetry.alerting.burn_rate import collect_slos
 from dispatch.telemetry.alerting.rule_files import render_rule_files
 from dispatch.telemetry.metrics.collector import DispatcherCollector
 from dispatch.telemetry.metrics.service_metrics import ServerCollector
+from dispatch.telemetry.metrics.session_metrics import SessionCollector
 from tests.dashboards.alerts.case import Case
 from tests.dashboards.alerts.catalog import CATALOG
 from tests.dashboards.alerts.processes import PROCESSES
@@ -102,6 +103,7 @@ def test_every_metric_in_the_rules_is_exported() -> None:
     registry = CollectorRegistry()
     DispatcherCollector.of(registry)
     ServerCollector.of(registry)
+    SessionCollector.of(registry)
     exported: set[str] = set()
     for family in registry.collect():
         endings = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}.get(family.type, ("",))

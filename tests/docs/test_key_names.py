@@ -11,6 +11,7 @@ import pytest
 from dispatch.adapters import FRAMEWORKS, Style
 from dispatch.permissions.permission_set import Reason
 from dispatch.resilience.breaker.breaker import State
+from dispatch.telemetry.metrics.session_metrics import REJECTIONS
 from docs.generators.extension import GENERATORS
 from tests.docs.pages import PAGES, page_id, prose
 
@@ -39,7 +40,7 @@ def known() -> set[str]:
         {name.strip('"`') for name in re.findall(r"`[^`\n]+`", reference)}
         | {str(state) for state in State}
         | OTHERS
-        | {*get_args(Reason)}
+        | {*get_args(Reason), *REJECTIONS}
     )
 
 

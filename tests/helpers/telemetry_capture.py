@@ -41,15 +41,13 @@ class Board:
 
     def counted(self) -> dict[str, float]:
         """What has been counted at all: counters, and how often histograms were told something. What a service
-        has to say is left out, which comes when it likes (see :meth:`replies`)."""
+        has to say is left out, which comes when it likes (see :meth:`replies`), and so are packets."""
         return {
             key: value
             for key, value in self.read().items()
             if value
             and key.partition(" ")[0].endswith(("_total", "_count"))
-            and not key.startswith(
-                ("replies_total", "status_polls_total", "recovered_replies_total", "catalog_reloads")
-            )
+            and not key.startswith(("replies_total", "session", "catalog_reloads"))
         }
 
     def replies(self, service: str = "lab") -> dict[str, float]:

@@ -17,6 +17,7 @@ from dispatch.messaging.wire.properties import Refusal
 from dispatch.resilience.breaker.breaker import State
 from dispatch.telemetry.metrics.instruments import REJECTED_BY
 from dispatch.telemetry.metrics.service_metrics import RESULTS
+from dispatch.telemetry.metrics.session_metrics import END_REASONS, REJECTIONS
 
 DASHBOARDS = load_dashboards()
 LINES = [
@@ -47,6 +48,8 @@ MEANINGS: dict[str, set[str]] = {
     "{{service}} {{result}}": set(RESULTS),
     "{{service}} {{reason}}": {value for name, value in vars(Refusal).items() if name.isupper()},
     "{{source}} {{result}}": {"ok", "failed"},
+    "{{role}} {{reason}}": set(END_REASONS),
+    "{{role}}, {{reason}}": set(REJECTIONS),
 }
 """The values of labels with a meaning, by the legends of the panels that show them."""
 WITH_MEANING = [
@@ -69,7 +72,7 @@ def test_outcomes_have_the_same_colours_wherever_they_are_shown() -> None:
         panel for dashboard in DASHBOARDS.values() for panel in iter_panels(dashboard) if panel["title"] == "Outcomes"
     ]
     assert len(shown) == 2
-    assert len(WITH_MEANING) == 13
+    assert len(WITH_MEANING) == 15
     for panel in shown:
         assert colours(panel) == OUTCOMES
 

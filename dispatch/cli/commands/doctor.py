@@ -92,9 +92,9 @@ def doctor(
 
     [bold]dispatch doctor --fix[/bold] creates missing tenants and namespaces.
 
-    [bold]dispatch doctor --loss[/bold] measures how many calls lose their messages on this broker, without credit (a plain
-    pulsar-client) and with credit (dispatch), on topics of its own, and gives advice. It loads the broker for about a
-    minute; Ctrl-C shows the results so far. The exit code is 1 if calls with credit were lost.
+    [bold]dispatch doctor --loss[/bold] measures how many calls lose their messages on this broker, without sessions (a plain
+    pulsar-client) and with sessions (dispatch), on topics of its own, and gives advice. It loads the broker for about a
+    minute; Ctrl-C shows the results so far. The exit code is 1 if calls with sessions were lost.
 
     [bold]dispatch doctor --loss --sizes 10k,100k --in-flight 16,64[/bold] measures your own sizes and load.
 

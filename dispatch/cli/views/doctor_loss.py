@@ -24,11 +24,11 @@ COLUMNS = (
     "plain calls",
     "plain lost",
     "plain calls/s",
-    "credit calls",
-    "credit lost",
-    "credit calls/s",
+    "session calls",
+    "session lost",
+    "session calls/s",
 )
-LEGEND = "plain: pulsar-client without credit · credit: dispatch's Dispatcher and ToolServer with credit"
+LEGEND = "plain: pulsar-client without sessions · session: dispatch's Dispatcher and ToolServer with sessions"
 WIDTH = 120
 """Maximum width of a paragraph: longer lines are hard to read."""
 
@@ -51,7 +51,7 @@ def measure_loss(
         CliError: the options conflict, or the measurement failed.
         TransportError: the broker is not reachable, rejects the token, or lacks a namespace.
         KeyboardInterrupt: Ctrl-C.
-        typer.Exit: with 1 if calls with credit were lost.
+        typer.Exit: with 1 if calls with sessions were lost.
     """
     from dispatch.cli.exit_codes import CliError, Exit
     from dispatch.devtools.lossprobe import PlanError, ProbeError, ProbeResults, make_plan
@@ -83,7 +83,7 @@ def measure_loss(
         show(results)
     if interruption is not None:
         raise interruption
-    if any(measurement.credit is not None and measurement.credit.lost for measurement in results.measurements):
+    if any(measurement.session is not None and measurement.session.lost for measurement in results.measurements):
         raise typer.Exit(Exit.FAILED)
 
 
@@ -116,7 +116,7 @@ async def _measure(results: ProbeResults, broker: str, security: Security, reque
             for size, in_flight in plan.loads:
                 # Both variants of a load run in sequence, so that other load on the machine affects both.
                 for variant in Variant:
-                    how = "without credit" if variant is Variant.PLAIN else "with credit"
+                    how = "without sessions" if variant is Variant.PLAIN else "with sessions"
                     begin(f"{format_size(size)}, {in_flight:,} in flight, {how}")
                     run = await probe.measure(
                         variant, size=size, in_flight=in_flight, calls=plan.calls, seconds=plan.seconds
@@ -180,7 +180,7 @@ def rows(measurements: Sequence[Measurement]) -> list[tuple[str, ...]]:
             format_size(measurement.size),
             f"{measurement.in_flight:,}",
             *_format_run(measurement.plain),
-            *_format_run(measurement.credit),
+            *_format_run(measurement.session),
         )
         for measurement in measurements
     ]
@@ -230,7 +230,7 @@ def _show_table(measurements: Sequence[Measurement]) -> None:
         table.add_column(column.replace(" ", "\n", 1), justify="right", vertical="bottom", no_wrap=True)
     for measurement, row in zip(measurements, rows(measurements), strict=True):
         styles = dict.fromkeys(range(len(COLUMNS)), "")
-        for place, run in ((3, measurement.plain), (6, measurement.credit)):
+        for place, run in ((3, measurement.plain), (6, measurement.session)):
             if run is not None:
                 styles[place] = "red" if run.lost else "green"
         table.add_row(*(Text(text, styles[place]) for place, text in enumerate(row)))

@@ -1,4 +1,4 @@
-"""Loss probe: measures how many messages a broker drops, by reply size and calls in flight, with and without credit.
+"""Loss probe: measures how many messages a broker drops, by reply size and calls in flight, with and without sessions.
 
 ``dispatch doctor --loss`` displays it. :class:`~dispatch.devtools.lossprobe.probe.Probe` measures on topics of its own with
 a service in a separate process; :mod:`.plan`, :mod:`.results` and :mod:`.advice` are pure. pulsar-client is imported when a

@@ -17,16 +17,16 @@ def give_advice(measurements: Sequence[Measurement], planned: int | None = None)
         planned: number of planned measurements if some are missing; None: the measurement is complete.
     """
     plain_lost, plain_calls = count_lost_calls(measurement.plain for measurement in measurements)
-    credit_lost, credit_calls = count_lost_calls(measurement.credit for measurement in measurements)
-    if not plain_calls + credit_calls:
+    session_lost, session_calls = count_lost_calls(measurement.session for measurement in measurements)
+    if not plain_calls + session_calls:
         return ["Nothing was measured."]
     lines = []
     if plain_lost:
-        lines += _advise_on_plain_loss(measurements, credit_lost, credit_calls)
-    if credit_lost:
-        lines += _advise_on_credit_loss(measurements, credit_lost, credit_calls)
-    if not plain_lost and not credit_lost:
-        lines.append(_describe_no_loss(plain_calls, credit_calls, len(measurements), planned))
+        lines += _advise_on_plain_loss(measurements, session_lost, session_calls)
+    if session_lost:
+        lines += _advise_on_session_loss(measurements, session_lost, session_calls)
+    if not plain_lost and not session_lost:
+        lines.append(_describe_no_loss(plain_calls, session_calls, len(measurements), planned))
     lines += _describe_failures(measurements)
     lines += _compare_throughput(measurements)
     return lines
@@ -53,7 +53,7 @@ def _format_loss(run: RunResult) -> str:
     return f"{format_share(run.lost, run.calls)}" if run.lost else "none"
 
 
-def _advise_on_plain_loss(measurements: Sequence[Measurement], credit_lost: int, credit_calls: int) -> list[str]:
+def _advise_on_plain_loss(measurements: Sequence[Measurement], session_lost: int, session_calls: int) -> list[str]:
     losing = [
         (measurement, measurement.plain)
         for measurement in measurements
@@ -64,22 +64,22 @@ def _advise_on_plain_loss(measurements: Sequence[Measurement], credit_lost: int,
         f"At {describe_load(worst)} your broker dropped {format_share(run.lost, run.calls)} of a plain client's replies"
     )
     line += f" ({run.lost:,} of {run.calls:,})"
-    if worst.credit is not None:
-        line += f" and {_format_loss(worst.credit)} with credit ({worst.credit.lost:,} of {worst.credit.calls:,})"
+    if worst.session is not None:
+        line += f" and {_format_loss(worst.session)} with sessions ({worst.session.lost:,} of {worst.session.calls:,})"
     first = min(
         (measurement for measurement, _ in losing), key=lambda measurement: (measurement.size, measurement.in_flight)
     )
     line += "." if first is worst else f"; the smallest replies it dropped were of {describe_load(first)}."
     lines = [f"{line} Each lost reply costs a plain client its whole timeout."]
-    if credit_calls and not credit_lost:
+    if session_calls and not session_lost:
         lines.append(
             "Use ToolServer for the service (dispatch serve MODULE:CLASS) and dispatch.connect() for the agent: with "
-            f"credit none of {credit_calls:,} calls was lost."
+            f"sessions none of {session_calls:,} calls was lost."
         )
-    elif credit_calls:
+    elif session_calls:
         lines.append(
             "ToolServer for the service (dispatch serve MODULE:CLASS) with dispatch.connect() for the agent lost "
-            f"{format_share(credit_lost, credit_calls)} of {credit_calls:,} calls over all measurements."
+            f"{format_share(session_lost, session_calls)} of {session_calls:,} calls over all measurements."
         )
     lines.append(
         "If a service or its clients cannot change, use persistent response topics, "
@@ -102,27 +102,27 @@ def _describe_safe_limits(measurements: Sequence[Measurement], sizes: Sequence[i
     return line
 
 
-def _advise_on_credit_loss(measurements: Sequence[Measurement], lost: int, calls: int) -> list[str]:
+def _advise_on_session_loss(measurements: Sequence[Measurement], lost: int, calls: int) -> list[str]:
     losing = [
-        (measurement, measurement.credit)
+        (measurement, measurement.session)
         for measurement in measurements
-        if measurement.credit is not None and measurement.credit.lost
+        if measurement.session is not None and measurement.session.lost
     ]
     worst, run = max(losing, key=lambda each: (each[1].share, each[1].lost))
     return [
-        f"With credit, {lost:,} of {calls:,} calls were lost ({format_share(lost, calls)}), most at {describe_load(worst)} "
-        f"({run.lost:,} of {run.calls:,}). This is a defect. Measure again on an idle machine; if the loss persists, use "
-        "persistent topics (request-queue and response-queue: persistent://TENANT/NAMESPACE/TOPIC) and report the output "
-        "of 'dispatch doctor --loss --json'."
+        f"With sessions, {lost:,} of {calls:,} calls were lost ({format_share(lost, calls)}), most at "
+        f"{describe_load(worst)} ({run.lost:,} of {run.calls:,}). This is a defect. Measure again on an idle machine; if "
+        "the loss persists, use persistent topics (request-queue and response-queue: persistent://TENANT/NAMESPACE/TOPIC) "
+        "and report the output of 'dispatch doctor --loss --json'."
     ]
 
 
-def _describe_no_loss(plain_calls: int, credit_calls: int, measurements: int, planned: int | None) -> str:
+def _describe_no_loss(plain_calls: int, session_calls: int, measurements: int, planned: int | None) -> str:
     parts = []
     if plain_calls:
         parts.append(f"none of a plain client's {plain_calls:,} call{'' if plain_calls == 1 else 's'}")
-    if credit_calls:
-        parts.append(f"none of {credit_calls:,} with credit")
+    if session_calls:
+        parts.append(f"none of {session_calls:,} with sessions")
     if planned is not None:
         return (
             f"This allows no conclusion: {measurements} of {planned} lines were measured, perhaps partially, without loss "
@@ -138,7 +138,7 @@ def _describe_failures(measurements: Sequence[Measurement]) -> list[str]:
     lines = []
     for client, runs in (
         ("a plain client's", [(measurement, measurement.plain) for measurement in measurements]),
-        ("dispatch's", [(measurement, measurement.credit) for measurement in measurements]),
+        ("dispatch's", [(measurement, measurement.session) for measurement in measurements]),
     ):
         failed: Counter[str] = Counter()
         places: dict[str, Measurement] = {}
@@ -156,12 +156,12 @@ def _describe_failures(measurements: Sequence[Measurement]) -> list[str]:
 
 def _compare_throughput(measurements: Sequence[Measurement]) -> list[str]:
     ratios = [
-        (measurement.credit.rate / measurement.plain.rate, measurement)
+        (measurement.session.rate / measurement.plain.rate, measurement)
         for measurement in measurements
         if measurement.plain is not None
-        and measurement.credit is not None
+        and measurement.session is not None
         and measurement.plain.rate > 0
-        and measurement.credit.rate > 0
+        and measurement.session.rate > 0
     ]
     if not ratios:
         return []
@@ -174,7 +174,7 @@ def _compare_throughput(measurements: Sequence[Measurement]) -> list[str]:
             f"{_format_ratio(most[0])} times (at {describe_load(most[1])})"
         )
     return [
-        f"With credit, throughput was {span} that of a plain client. The probe's plain client does less than a real one: "
+        f"With sessions, throughput was {span} that of a plain client. The probe's plain client does less than a real one: "
         "its messages are prebuilt and not decoded, and a lost call frees its place after half a second."
     ]
 

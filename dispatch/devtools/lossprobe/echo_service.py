@@ -34,13 +34,13 @@ async def serve(spec: dict[str, Any]) -> None:
     """Serve both services until stdin is closed.
 
     Args:
-        spec: ``url``, ``security`` (fields of :class:`Security`), ``plain`` and ``credit`` (request and response topics).
+        spec: ``url``, ``security`` (fields of :class:`Security`), ``plain`` and ``session`` (request and response topics).
 
     Raises:
         TransportError: the topics cannot be opened.
     """
     security = Security(**spec["security"])
-    requests, responses = spec["credit"]
+    requests, responses = spec["session"]
     plain = PlainService(spec["url"], security, reply_to)
     try:
         await plain.open(*spec["plain"])

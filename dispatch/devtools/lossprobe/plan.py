@@ -55,7 +55,7 @@ class Plan:
 
     @property
     def loads(self) -> list[tuple[int, int]]:
-        """Return each size with each number in flight; each pair is run without and with credit."""
+        """Return each size with each number in flight; each pair is run without and with sessions."""
         return [(size, in_flight) for size in self.sizes for in_flight in self.in_flight]
 
 

@@ -30,7 +30,7 @@ FIRST_CALL_S = 10.0
 STOP_S = 10.0
 """Timeout for the end of the service process: closing its connections takes at most 6 s."""
 CALL_S = 60.0
-"""Timeout of a call with credit; a silence ends it earlier (:mod:`.load`)."""
+"""Timeout of a call with sessions; a silence ends it earlier (:mod:`.load`)."""
 STDERR_CHARS = 2_000
 _HOME = str(Path(dispatch.__file__).resolve().parent.parent)
 
@@ -55,9 +55,9 @@ class Probe:
         self._broker = broker
         self._security = security
         name = f"dispatch-loss-{secrets.token_hex(6)}"
-        self.plain_topics, self.credit_topics = (
+        self.plain_topics, self.session_topics = (
             (f"non-persistent://{requests}/{name}-{variant}", f"non-persistent://{responses}/{name}-{variant}")
-            for variant in ("plain", "credit")
+            for variant in ("plain", "session")
         )
         self._open = contextlib.AsyncExitStack()
         self._service: asyncio.subprocess.Process | None = None
@@ -83,7 +83,7 @@ class Probe:
             opening.push_async_callback(self._plain.close)
             await self._plain.open(*self.plain_topics)
             self._dispatcher = await opening.enter_async_context(
-                Dispatcher(open_transport(self._broker, security=self._security), _catalog(*self.credit_topics))
+                Dispatcher(open_transport(self._broker, security=self._security), _catalog(*self.session_topics))
             )
             for variant in Variant:
                 await self._make_first_call(variant)
@@ -157,7 +157,7 @@ class Probe:
                 "validate_hostname": self._security.validate_hostname,
             },
             "plain": self.plain_topics,
-            "credit": self.credit_topics,
+            "session": self.session_topics,
         }
         self._stderr = stderr = tempfile.TemporaryFile()  # noqa: SIM115 - the probe closes it
         opening.enter_context(stderr)

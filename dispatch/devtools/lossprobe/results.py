@@ -13,9 +13,9 @@ from dispatch.devtools.lossprobe.plan import Plan
 class Variant(StrEnum):
     """The measured exchange."""
 
-    PLAIN = "without_credit"
+    PLAIN = "without_sessions"
     """pulsar-client on both sides, in its ordinary use."""
-    CREDIT = "with_credit"
+    SESSION = "with_sessions"
     """Dispatcher and ToolServer."""
 
 
@@ -69,14 +69,14 @@ class Measurement:
     Attributes:
         size: reply size in bytes.
         in_flight: concurrent calls.
-        plain: run without credit.
-        credit: run with credit.
+        plain: run without sessions.
+        session: run with sessions.
     """
 
     size: int
     in_flight: int
     plain: RunResult | None = None
-    credit: RunResult | None = None
+    session: RunResult | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for ``--json``."""
@@ -84,7 +84,7 @@ class Measurement:
             "size": self.size,
             "in_flight": self.in_flight,
             str(Variant.PLAIN): None if self.plain is None else self.plain.as_dict(),
-            str(Variant.CREDIT): None if self.credit is None else self.credit.as_dict(),
+            str(Variant.SESSION): None if self.session is None else self.session.as_dict(),
         }
 
 
@@ -112,10 +112,10 @@ class ProbeResults:
     def measurements(self) -> list[Measurement]:
         """Return the measurements with at least one run, in the plan's order."""
         found = (
-            Measurement(size, n, self._runs.get((size, n, Variant.PLAIN)), self._runs.get((size, n, Variant.CREDIT)))
+            Measurement(size, n, self._runs.get((size, n, Variant.PLAIN)), self._runs.get((size, n, Variant.SESSION)))
             for size, n in self.plan.loads
         )
-        return [cell for cell in found if cell.plain is not None or cell.credit is not None]
+        return [cell for cell in found if cell.plain is not None or cell.session is not None]
 
 
 def count_lost_calls(runs: Iterable[RunResult | None]) -> tuple[int, int]:

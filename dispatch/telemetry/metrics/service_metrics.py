@@ -23,10 +23,10 @@ RESULTS: Final[tuple[RunResult, ...]] = get_args(RunResult)
 """Values of the label ``result``."""
 
 _COUNTS = {
-    "requests": "Requests that arrived, whatever their outcome; retransmissions are not counted.",
-    "malformed": "Messages that are not requests: without a usable id, replies, or without their sender's session.",
+    "requests": "Requests that arrived, whatever their outcome; copies are not counted.",
+    "malformed": "Messages that are not requests: without a usable id, replies, or packets that belong to no session.",
     "cancelled": "Requests that were cancelled by their callers.",
-    "repeats": "Retransmissions of requests: the caller asks for a reply again.",
+    "repeats": "Copies of requests without a session, which are not executed again.",
     "lost_replies": "Replies that could not be sent.",
 }
 

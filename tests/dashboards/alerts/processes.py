@@ -1,4 +1,4 @@
-"""Alerts about one process that calls tools."""
+"""Alerts about one process: its connection, replies and sessions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ ATTEMPTS = series("dispatch_attempts_total", tool="look", reason="first")
 MATCHED = series("dispatch_replies_total", service="s", disposition="matched")
 STRANGE = series("dispatch_replies_total", service="_OTHER", disposition="unknown")
 FULL = series("dispatch_rejections_total", tool="look", by="exchange")
+SENT = series("dispatch_session_packets_sent_total", role="callee")
+AGAIN = series("dispatch_session_retransmissions_total", role="callee")
+SILENT = series("dispatch_sessions_closed_total", role="caller", reason="silent")
+UNKNOWN, MALFORMED = (
+    series("dispatch_session_packets_rejected_total", role="callee", reason=reason)
+    for reason in ("unknown", "malformed")
+)
 
 PROCESSES = (
     Case(
@@ -63,5 +70,43 @@ PROCESSES = (
         {"instance": PROCESS},
         {"it was so, and is no more": {FULL: "900x20"}},
         "30",
+    ),
+    Case(
+        "DispatchPacketsLost",
+        {SENT: "0+1000x40", AGAIN: "0+30x40"},
+        "30m",
+        {"instance": PROCESS, "role": "callee"},
+        {
+            "one in a hundred": {AGAIN: "0+10x40"},
+            "hardly any packets": {SENT: "0+10x40", AGAIN: "0+3x40"},
+            "not for five minutes yet": {AGAIN: "0x27 100+400x12"},
+        },
+        "3%",
+    ),
+    Case(
+        "DispatchInstancesLost",
+        {SILENT: "0+1x20"},
+        "15m",
+        {"instance": PROCESS},
+        {
+            "one in a while": {SILENT: "0x10 1x20"},
+            "their restarts are known": {
+                SILENT: "9x20",
+                series("dispatch_sessions_closed_total", role="caller", reason="restarted"): "0+1x20",
+            },
+            "dispatchers that leave a service": {
+                SILENT: "9x20",
+                series("dispatch_sessions_closed_total", role="callee", reason="silent"): "0+1x20",
+            },
+        },
+        "15",
+    ),
+    Case(
+        "DispatchPacketsRejected",
+        {UNKNOWN: "0+5x40", MALFORMED: "0+5x40"},
+        "30m",
+        {"instance": PROCESS, "role": "callee"},
+        {"late packets of a process that has restarted": {UNKNOWN: "0x10 90x30", MALFORMED: "9x40"}},
+        "150",
     ),
 )

@@ -134,8 +134,22 @@ METRICS = {
     "dispatch_catalog_reloads": ("counter", ("source", "result")),
     "dispatch_version_calls": ("counter", ("tool", "version", "outcome_class")),
     "dispatch_build_info": ("gauge", ("version",)),
+    "dispatch_sessions": ("gauge", ("role", "state")),
+    "dispatch_sessions_closed": ("counter", ("role", "reason")),
+    "dispatch_session_packets_sent": ("counter", ("role",)),
+    "dispatch_session_packets_received": ("counter", ("role",)),
+    "dispatch_session_packets_rejected": ("counter", ("role", "reason")),
+    "dispatch_session_frames_sent": ("counter", ("role",)),
+    "dispatch_session_bytes_sent": ("counter", ("role",)),
+    "dispatch_session_retransmissions": ("counter", ("role",)),
+    "dispatch_session_probes": ("counter", ("role",)),
+    "dispatch_session_duplicates": ("counter", ("role",)),
+    "dispatch_session_rtt_seconds": ("gauge", ("role", "statistic")),
+    "dispatch_session_window_bytes": ("gauge", ("role",)),
+    "dispatch_session_inflight_bytes": ("gauge", ("role",)),
+    "dispatch_session_queued_bytes": ("gauge", ("role",)),
 }
-"""Those of a dispatcher. Counters have ``_total`` after their name in a scrape."""
+"""Those of a dispatcher, and of sessions. Counters have ``_total`` after their name in a scrape."""
 
 
 def constants() -> dict[str, str]:

@@ -178,8 +178,8 @@ def test_json_is_one_line_with_everything(run: RunCommand, monkeypatch: pytest.M
     assert (end.code, end.err) == (0, "")
     (cell,) = end.json["measurements"]
     assert (cell["size"], cell["in_flight"]) == (100_000, 64)
-    assert (cell["without_credit"]["lost"], cell["without_credit"]["lost_share"]) == (41, 0.041)
-    assert (cell["with_credit"]["lost"], cell["with_credit"]["calls_per_second"]) == (0, 2_500.0)
+    assert (cell["without_sessions"]["lost"], cell["without_sessions"]["lost_share"]) == (41, 0.041)
+    assert (cell["with_sessions"]["lost"], cell["with_sessions"]["calls_per_second"]) == (0, 2_500.0)
     assert end.json["complete"] is True
     assert end.json["advice"][0].startswith("At 100 kB and 64 in flight")
 
@@ -201,10 +201,10 @@ def test_progress_is_for_who_looks_at_stderr_and_the_cursor_comes_back(
 def test_losses_of_ours_are_a_failed_check(
     run: RunCommand, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
-    played(monkeypatch, lambda side, *_: RunResult(100, 1 if side is Variant.CREDIT else 0, 1.0))
+    played(monkeypatch, lambda side, *_: RunResult(100, 1 if side is Variant.SESSION else 0, 1.0))
     end = run("doctor", "--loss", *BROKER, "--sizes", "1k", "--in-flight", "1", *more)
     assert (end.code, end.err) == (1, "")
-    assert "With credit, 1 of 100 calls were lost" in end.out
+    assert "With sessions, 1 of 100 calls were lost" in end.out
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
@@ -223,7 +223,7 @@ def test_ctrl_c_shows_what_was_measured_by_then(
     assert "Traceback" not in end.err
     if more:
         assert end.json["complete"] is False
-        assert end.json["measurements"][0]["with_credit"]["calls"] == 100
+        assert end.json["measurements"][0]["with_sessions"]["calls"] == 100
     else:
         assert "1 kB   1          100" in end.out
         assert "Only 1 of 3 lines was measured" in end.out
@@ -231,14 +231,14 @@ def test_ctrl_c_shows_what_was_measured_by_then(
 
 def test_what_ended_it_early_is_told_after_the_table(run: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     def second_fails(side: Variant, size: int, in_flight: int) -> RunResult:
-        if side is Variant.CREDIT:
+        if side is Variant.SESSION:
             raise ProbeError("The probe's service ended with status -9.")
         return all_well(side, size, in_flight)
 
     played(monkeypatch, second_fails)
     end = run("doctor", "--loss", *BROKER, "--sizes", "1k", "--in-flight", "1")
     assert end.code == 4
-    assert "1 kB   1          100          0 %         200            -             -            -" in end.out
+    assert "1 kB   1          100          0 %         200            -              -             -" in end.out
     assert "Error: The probe's service ended with status -9." in end.err
     assert "fix: dispatch doctor" in end.err
 
@@ -278,7 +278,7 @@ def test_a_broker_is_measured(run: RunCommand, options: tuple[str, ...]) -> None
             assert cell[side]["calls"] == 80
             assert cell[side]["errors"] == {}
             assert cell[side]["calls_per_second"] > 0
-        assert cell["with_credit"]["lost"] == 0
+        assert cell["with_sessions"]["lost"] == 0
     assert end.json["advice"]
 
 

@@ -26,9 +26,9 @@ def runs(draw: st.DrawFn, most_lost: int = 1_000) -> RunResult:
 
 @st.composite
 def grids(
-    draw: st.DrawFn, plain: st.SearchStrategy[RunResult | None], credit: st.SearchStrategy[RunResult | None]
+    draw: st.DrawFn, plain: st.SearchStrategy[RunResult | None], session: st.SearchStrategy[RunResult | None]
 ) -> list[Measurement]:
     """Cells of some sizes and numbers in flight, in the order they are measured."""
     sizes = draw(st.sets(st.sampled_from([120, 1_000, 10_000, 1_000_000]), min_size=1))
     in_flight = draw(st.sets(st.sampled_from([1, 16, 64]), min_size=1))
-    return [Measurement(size, n, draw(plain), draw(credit)) for size in sorted(sizes) for n in sorted(in_flight)]
+    return [Measurement(size, n, draw(plain), draw(session)) for size in sorted(sizes) for n in sorted(in_flight)]

@@ -21,7 +21,7 @@ def test_a_plain_client_lost_some_and_ours_none() -> None:
     first, ours, persistent, until_then, speed = give_advice(cells)
     assert first == (
         "At 100 kB and 64 in flight your broker dropped 4.1 % of a plain client's replies (41 of 1,000) and none with "
-        "credit (0 of 1,000); the smallest replies it dropped were of 10 kB and 64 in flight. Each lost reply costs a "
+        "sessions (0 of 1,000); the smallest replies it dropped were of 10 kB and 64 in flight. Each lost reply costs a "
         "plain client its whole timeout."
     )
     assert ours.startswith("Use ToolServer for the service (dispatch serve MODULE:CLASS)")
@@ -34,10 +34,12 @@ def test_a_plain_client_lost_some_and_ours_none() -> None:
 
 def test_ours_lost_some_too() -> None:
     lines = give_advice([Measurement(1_000_000, 256, run(400, 80), run(400, 2))])
-    assert "dropped 20 % of a plain client's replies (80 of 400) and 0.50 % with credit (2 of 400)." in lines[0]
+    assert "dropped 20 % of a plain client's replies (80 of 400) and 0.50 % with sessions (2 of 400)." in lines[0]
     assert not any(line.startswith("Use ToolServer") for line in lines)
-    (ours,) = [line for line in lines if line.startswith("With credit, 2 of")]
-    assert ours.startswith("With credit, 2 of 400 calls were lost (0.50 %), most at 1 MB and 256 in flight (2 of 400).")
+    (ours,) = [line for line in lines if line.startswith("With sessions, 2 of")]
+    assert ours.startswith(
+        "With sessions, 2 of 400 calls were lost (0.50 %), most at 1 MB and 256 in flight (2 of 400)."
+    )
     assert "Measure again" in ours
     assert "persistent://" in ours
     assert "'dispatch doctor --loss --json'" in ours
@@ -46,15 +48,15 @@ def test_ours_lost_some_too() -> None:
 def test_nothing_was_lost_anywhere() -> None:
     first, speed = give_advice([Measurement(120, 1, run(5_000), run(4_000)), Measurement(120, 64, run(5_000), None)])
     assert first.startswith(
-        "Nothing was lost: none of a plain client's 10,000 calls and none of 4,000 with credit, at any measured size"
+        "Nothing was lost: none of a plain client's 10,000 calls and none of 4,000 with sessions, at any measured size"
     )
     assert "measure again while your broker" in first
-    assert speed.startswith("With credit, throughput was 1.0 times that of a plain client.")
+    assert speed.startswith("With sessions, throughput was 1.0 times that of a plain client.")
 
 
 def test_interrupted_before_ours_was_measured_nothing_is_said_of_it() -> None:
     lines = give_advice([Measurement(100_000, 64, run(1_000, 41), None)])
-    assert "with credit" not in " ".join(lines)
+    assert "with sessions" not in " ".join(lines)
     assert "none of" not in " ".join(lines)
 
 
@@ -75,8 +77,8 @@ def test_failures_are_told_apart_from_losses() -> None:
 def test_it_says_that_something_was_lost_exactly_if_it_was(cells: list[Measurement]) -> None:
     lines = " ".join(give_advice(cells))
     plain = [cell for cell in cells if cell.plain is not None and cell.plain.lost]
-    ours = [cell for cell in cells if cell.credit is not None and cell.credit.lost]
-    measured = any(cell.plain is not None or cell.credit is not None for cell in cells)
+    ours = [cell for cell in cells if cell.session is not None and cell.session.lost]
+    measured = any(cell.plain is not None or cell.session is not None for cell in cells)
     assert ("your broker dropped" in lines) == ("response_queue=persistent://" in lines) == bool(plain)
     assert ("calls were lost (" in lines) == bool(ours)
     assert ("Nothing was lost" in lines) == (measured and not plain and not ours)

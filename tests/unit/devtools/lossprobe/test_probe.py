@@ -26,7 +26,7 @@ async def test_both_sides_are_measured_and_the_process_ends_with_it(pulsar_endpo
             assert run.errors == {}
             assert run.answered == 60 - run.lost
             assert run.rate > 0
-        timed = await probe.measure(Variant.CREDIT, size=100_000, in_flight=2, calls=None, seconds=0.1)
+        timed = await probe.measure(Variant.SESSION, size=100_000, in_flight=2, calls=None, seconds=0.1)
         assert timed.lost == 0
         assert timed.answered >= 2
         service = probe._service

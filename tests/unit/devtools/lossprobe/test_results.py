@@ -15,10 +15,10 @@ def test_cells_come_in_the_plans_order_with_what_there_is() -> None:
     findings = ProbeResults(make_plan("1k,120", "1,4"))
     assert (findings.measurements, findings.is_complete) == ([], False)
     findings.add(1_000, 1, Variant.PLAIN, run(10))
-    findings.add(120, 1, Variant.CREDIT, run(20))
+    findings.add(120, 1, Variant.SESSION, run(20))
     first, second = findings.measurements
-    assert (first.size, first.plain, first.credit) == (120, None, run(20))
-    assert (second.size, second.plain, second.credit) == (1_000, run(10), None)
+    assert (first.size, first.plain, first.session) == (120, None, run(20))
+    assert (second.size, second.plain, second.session) == (1_000, run(10), None)
     for size, in_flight in findings.plan.loads:
         for side in Variant:
             assert not findings.is_complete

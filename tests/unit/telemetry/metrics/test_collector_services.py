@@ -11,6 +11,7 @@ import pytest
 
 from dispatch import Catalog, CatalogError, Dispatcher, Policy, PolicyError, Retry, __version__
 from dispatch.messaging.wire.properties import Property
+from dispatch.testing import FaultInjector, Faults, FaultyTransport
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import BROKER, RESPONSES, UNGUARDED, Peer, catalog, serving
@@ -63,6 +64,40 @@ async def test_chunks_are_replies() -> None:
             await peer.answer(properties, "x", end=index == 2, chunk=str(index))
         assert (await call).text == "xxx"
         assert board.replies() == {"matched": 3, "duplicate": 1}
+
+
+async def test_a_lost_reply_that_is_sent_again_is_a_retransmission_of_the_instance() -> None:
+    board, injector = Board(), FaultInjector()
+    async with contextlib.AsyncExitStack() as stack:
+        transport = FaultyTransport(MemoryTransport(BROKER), injector)
+        await transport.start()
+        stack.push_async_callback(transport.close)
+        await stack.enter_async_context(serving(lambda _: "done", broker=transport, telemetry=board.telemetry()))
+        dispatcher = await stack.enter_async_context(telling(board.telemetry(), ONCE))
+        await dispatcher.call("work")  # the instance is known from now on
+        assert board["session_probes_total callee"] == 0
+        injector.inject(Faults(drop=1, topics="*/dispatch-reply-*", direction="out"))
+        call = asyncio.create_task(dispatcher.execute("work"))
+        await idle()
+        injector.heal()
+        assert (await call).ok
+        assert injector.count["out drop"] >= 1
+        assert board["session_probes_total callee"] >= 1
+        assert board.replies() == {"matched": 2}
+
+
+async def test_a_tool_that_takes_long_costs_no_further_packets() -> None:
+    board = Board()
+
+    async def slow(_: dict[str, Any]) -> str:
+        await asyncio.sleep(1.5)
+        return "done"
+
+    async with serving(slow, telemetry=board.telemetry()) as server, telling(board.telemetry(), ONCE) as dispatcher:
+        assert (await dispatcher.execute("work")).ok
+        assert (server.requests, server.repeats) == (1, 0)
+        assert board["session_frames_sent_total caller"] == board["session_frames_sent_total callee"] == 1
+        assert board["session_probes_total caller"] == board["session_duplicates_total callee"] == 0
 
 
 async def test_successful_and_failed_reloads_are_counted(tmp_path: Path) -> None:

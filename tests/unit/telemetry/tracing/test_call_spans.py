@@ -222,18 +222,18 @@ async def test_a_call_that_times_out() -> None:
         ]
 
 
-async def test_a_reply_that_cannot_be_sent() -> None:
+async def test_a_reply_above_its_callers_limit() -> None:
     spans = Spans()
     limited = catalog(service={"policy": {"max-response-bytes": 1_000_000}}, work=ONCE)
     async with traced(spans, lambda _: "x" * 6_000_000, limited) as dispatcher:
         result = await dispatcher.execute("work")
         await idle()
         assert result.error is not None
-        assert result.error.type == "result-too-large"
+        assert result.error.type == "response-limit-exceeded"
     assert [line.strip() for line in short(spans.tree())] == [
-        "execute_tool work !tool-error",
-        "send REQUESTS !tool-error",
-        "process REQUESTS !tool-error",
+        "execute_tool work !response-limit-exceeded",
+        "send REQUESTS !response-limit-exceeded",
+        "process REQUESTS",
         "send REPLIES",
     ]
 
