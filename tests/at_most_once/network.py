@@ -20,13 +20,10 @@ class Network(FaultyTransport):
         make: makes further ones.
         seed: of its dice.
         count: where its faults are counted.
-        most: bytes of the largest message.
     """
 
-    def __init__(self, make: Callable[[], Network], seed: int, count: Counter[str], most: int | None) -> None:
+    def __init__(self, make: Callable[[], Network], seed: int, count: Counter[str]) -> None:
         nothing, transport = FaultPlan(), MemoryTransport(BROKER)
-        if most is not None:
-            transport.max_message_bytes = most
         super().__init__(transport, outgoing=nothing, incoming=nothing, seed=seed)
         self._make = make
         self.injector.count = count

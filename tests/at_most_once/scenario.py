@@ -17,12 +17,11 @@ from unittest import mock
 
 from hypothesis import strategies as st
 
-from dispatch.messaging.flow.credit import CREDIT_BYTES
-from tests.at_most_once.quiescence import keys_of
-from tests.at_most_once.world import World
+from tests.at_most_once.world import World, longest_silence, padding
 from tests.helpers.clock import advance, run
 from tests.helpers.faults import FaultPlan
-from tests.helpers.internals import correlator_of
+from tests.helpers.internals import correlator_of, keys_of, sessions_of
+from tests.helpers.protocol_settings import override_settings
 
 ARGUMENTS = 32
 KINDS = (
@@ -39,45 +38,28 @@ PLANS = {
     "bad": FaultPlan(drop=0.4, duplicate=0.2, reorder=0.2, delay=0.2, max_delay=5),
 }
 """What the network does at most: each scenario's own is between nothing and that."""
-BOUNDS = ("memory", "credit", "places", "keys", "waiting", "peers", "messages")
+BOUNDS = ("window", "places", "keys", "waiting", "sessions", "fragments")
 """What may be small."""
 REFUSALS = {
-    "memory": {"reply-evicted"},
-    "credit": {"publish-queue-full"},
+    "window": set(),
     "places": {"overloaded"},
     "keys": {"reply-evicted"},
     "waiting": {"pending-limit", "response-limit-exceeded"},
-    "peers": {"reply-evicted"},
-    "messages": {"request-too-large"},
+    "sessions": {"instance-lost", "instance-restarted"},
+    "fragments": set(),
 }
 """What a call may be told then."""
-SMALL: dict[str, dict[str, int]] = {
-    "memory": {},
-    "messages": {
-        "dispatch.calls.invokers.instance_invoker.PLAIN_FROM": 20,
-        "dispatch.routing.channel.CREDIT_BYTES": 6_000,
-        "dispatch.messaging.flow.ack_sender.CREDIT_BYTES": 6_000,
-    },
-    "credit": {
-        "dispatch.routing.channel.CREDIT_BYTES": 2_000,
-        "dispatch.messaging.flow.ack_sender.CREDIT_BYTES": 2_000,
-        "dispatch.messaging.flow.ack_sender.MIN_CREDIT": 1_000,
-        "dispatch.messaging.flow.queue.MAX_QUEUED": 4,
-        "dispatch.messaging.flow.queue.MAX_QUEUED_BYTES": 6_000,
-        "dispatch.routing.reply_connections.CREDIT_BYTES": 500,
-        "dispatch.routing.reply_connections.CROWDED": 1,
-        "dispatch.routing.reply_connections.SUSTAINED": 3,
-    },
-    "keys": {"dispatch.serving.idempotency_keys.MAX_ANSWER_BYTES": 300},
-    "waiting": {
-        "dispatch.messaging.rpc.pending.MAX_AHEAD": 4,
-        "dispatch.calls.invokers.instance_invoker.STREAM_BUFFER": 3,
-    },
-    "peers": {
-        "dispatch.serving.plain.reply_router.MAX_REPLY_TOPICS": 2,
-        "dispatch.messaging.flow.ack_sender.MAX_INSTANCES": 1,
-    },
+SETTINGS: dict[str, dict[str, int]] = {
+    "window": {"window": 2_000, "data_window": 4_000, "senders_at_full_window": 1, "least_window": 600},
+    "sessions": {"max_sessions": 2, "max_half_open": 2},
+    "fragments": {"large_bytes": 20, "fragment_bytes": 400, "packet_bytes": 400, "large_at_once": 2},
 }
+"""Constants of the protocol that are smaller then."""
+SMALL: dict[str, dict[str, int]] = {
+    "keys": {"dispatch.serving.idempotency_keys.MAX_ANSWER_BYTES": 60},
+    "waiting": {"dispatch.calls.invokers.instance_invoker.STREAM_BUFFER": 3},
+}
+"""Constants of other modules that are smaller then."""
 
 
 @dataclass(frozen=True)
@@ -129,15 +111,15 @@ def scenarios() -> st.SearchStrategy[Scenario]:
 
 
 @contextlib.contextmanager
-def small(names: tuple[str, ...]) -> Iterator[None]:
-    """Bounds that are constants of the product are small meanwhile."""
+def small(names: tuple[str, ...], plan: FaultPlan) -> Iterator[None]:
+    """Bounds that are constants of the product are small meanwhile, and no silence of the network is taken for death."""
+    settings: dict[str, Any] = {"give_up": longest_silence(plan)}
     with contextlib.ExitStack() as stack:
-        values: dict[str, int] = {}
         for name in names:
+            settings |= SETTINGS.get(name, {})
             for target, value in SMALL.get(name, {}).items():
-                values[target] = min(value, values.get(target, value))
-        for target, value in values.items():
-            stack.enter_context(mock.patch(target, value))
+                stack.enter_context(mock.patch(target, value))
+        stack.enter_context(override_settings(**settings))
         yield
 
 
@@ -147,7 +129,7 @@ def run_scenario(scenario: Scenario) -> Counter[str]:
     Raises:
         AssertionError: something is not as it must be.
     """
-    with small(scenario.bounds):
+    with small(scenario.bounds, scenario.network):
         return run(lambda: _ScenarioRun(scenario).run())
 
 
@@ -162,23 +144,21 @@ class _ScenarioRun:
             # What was refused, or never sent, is then sent again: under another id, perhaps to another instance.
             policy["retry"] = {"max-attempts": 3}
         self.world = World(scenario.network, scenario.seed, refusals=refusals, server=options, policy=policy)
-        self.world.message_bytes = 1_000 if "messages" in bounds else None
         self.world.keys_kept = "keys" not in bounds
-        credits = [SMALL[name].get("dispatch.routing.channel.CREDIT_BYTES") for name in bounds if name in SMALL]
-        self.world.credit = min((credit for credit in credits if credit), default=CREDIT_BYTES)
         self.world.on_instance = self._small_memory
         self.world.on_dispatcher = self._small_table
         self.tasks: list[asyncio.Task[Any]] = []
 
     def _small_memory(self, server: Any) -> None:
-        bounds, keys = self.scenario.bounds, keys_of(server)
-        if "keys" in bounds:
-            keys._max_keys, keys._max_bytes = 1, 400
+        if "keys" in self.scenario.bounds:
+            keys = keys_of(server)
+            keys._max_keys, keys._max_bytes = 2, 400
 
     def _small_table(self, dispatcher: Any) -> None:
         if "waiting" in self.scenario.bounds:
-            correlator_of(dispatcher)._max_pending = 5
             correlator_of(dispatcher)._max_tombstones = 4
+            for exchange in (correlator_of(dispatcher), sessions_of(dispatcher)):
+                exchange._max_pending = 5
 
     async def run(self) -> Counter[str]:
         world = self.world
@@ -209,7 +189,7 @@ class _ScenarioRun:
     # -- steps: each takes a number below ARGUMENTS -------------------------------------------------------------
 
     async def _call(self, a: int) -> None:
-        self._ask(pad=a % 4 * 700, more="y" * (a // 4 % 4 * 500))
+        self._ask(pad=a % 4 * 700, more=padding(a // 4 % 4 * 500))
 
     async def _wait(self, a: int) -> None:
         await advance(a * 0.1)

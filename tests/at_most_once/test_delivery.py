@@ -7,18 +7,28 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
 from dispatch import CallResult
 from dispatch.errors import TransportError
-from tests.at_most_once.world import World
+from tests.at_most_once.world import World, longest_silence
 from tests.helpers.clock import advance
 from tests.helpers.faults import FaultPlan
+from tests.helpers.protocol_settings import override_settings
 
 BAD = FaultPlan(drop=0.25, delay=0.1, duplicate=0.2, reorder=0.1, max_delay=1.5)
 
 
+@pytest.fixture
+def patient() -> Iterator[None]:
+    """No silence of the worst network is taken for death."""
+    with override_settings(give_up=longest_silence(BAD)):
+        yield
+
+
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("instances", [1, 3])
 async def test_every_call_is_answered_and_runs_once(seed: int, instances: int) -> None:
@@ -45,29 +55,28 @@ async def test_a_lost_answer_costs_a_fraction_of_the_timeout() -> None:
     world.storm()
     results = [await world.call(dispatcher, seconds=0.01) for _ in range(500)]
     assert all(result.ok for result in results)
-    repaired = [result for result in results if result.transmissions > 1]
-    assert 50 < len(repaired) < 200
-    assert max(result.duration for result in results) < 1
-    assert all(result.recovery_seconds < result.duration for result in repaired)
-    assert all(result.recovery_seconds == 0 for result in results if result.transmissions == 1)
+    recovered = [result for result in results if result.duration > 0.012]
+    assert 50 < len(recovered) < 200, "one in five requests or replies was lost"
+    assert max(result.duration for result in results) < 0.2
     await world.end()
 
 
-async def test_a_tool_that_takes_long_is_left_alone() -> None:
+@pytest.mark.usefixtures("patient")
+async def test_a_tool_that_takes_long_is_executed_once() -> None:
     world = World(BAD, 1)
-    server = await world.instance()
+    await world.instance()
     dispatcher = await world.dispatcher()
+    assert (await world.call(dispatcher)).ok  # they have met
+    world.storm()
     result = await world.call(dispatcher, seconds=300)
     assert result.ok
-    assert 50 < result.transmissions < 80, "somebody at work is asked every five seconds"
-    assert server.repeats == result.transmissions - 1
     await world.end()
 
 
 async def test_a_dead_instance_is_noticed_long_before_the_timeout() -> None:
     world = World(BAD, 1)
     server = await world.instance()
-    dispatcher = await world.dispatcher(instance_timeout=10)
+    dispatcher = await world.dispatcher()
     call = asyncio.create_task(world.call(dispatcher, seconds=500))
     await advance(30)
     started = asyncio.get_running_loop().time()
@@ -94,10 +103,10 @@ async def test_a_new_life_of_an_instance_refuses_what_was_meant_for_the_former_o
     assert result.error is not None
     assert (result.error.type, result.error.retryable) == ("instance-restarted", False)
     assert "may have been executed" in result.error.message
-    assert asyncio.get_running_loop().time() - started <= 5.1
+    assert asyncio.get_running_loop().time() - started <= 3
     # The next call finds the new one.
     assert (await world.call(dispatcher)).ok
-    assert again.refused["instance-restarted"] >= 1
+    assert again.requests == 1
     await world.end()
 
 
@@ -126,7 +135,7 @@ async def test_what_a_leaving_instance_refuses_goes_to_another() -> None:
 async def test_instances_that_die_and_come_back_run_nothing_twice(seed: int) -> None:
     world = World(FaultPlan(drop=0.05, delay=0.1, duplicate=0.2, reorder=0.1, max_delay=0.5), seed)
     await world.instance()
-    dispatchers = [await world.dispatcher(instance_timeout=10), await world.dispatcher(instance_timeout=10)]
+    dispatchers = [await world.dispatcher(), await world.dispatcher()]
     for dispatcher in dispatchers:
         assert (await world.call(dispatcher)).ok
     world.storm()

@@ -16,14 +16,15 @@ from typing import Any
 
 from dispatch import CallResult, Dispatcher, Policy, ToolServer, ToolService
 from dispatch.errors import DispatchError
-from dispatch.messaging.flow.credit import CREDIT_BYTES
+from dispatch.messaging.rpc.session_request import SessionRequest
+from dispatch.protocol.settings import DEFAULT_SETTINGS
 from dispatch.serving.idempotency_keys import KEY_AGE_S
 from tests.at_most_once.network import Network
-from tests.at_most_once.quiescence import CreditIsBack, dispatcher_rests, forgets_with_age, server_rests
+from tests.at_most_once.quiescence import assert_aged, assert_dispatcher_rests, assert_server_rests
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, UNGUARDED, catalog
 from tests.helpers.faults import FaultPlan
-from tests.helpers.internals import correlator_of, transport_of
+from tests.helpers.internals import correlator_of, sessions_of, transport_of
 
 PATIENT_S = 600.0
 """So long that a call which has a way gets its answer: what is shown is that it never takes that long for nothing."""
@@ -31,18 +32,20 @@ NEVER = 1e-12
 """The chance that is taken for none."""
 AGED_S = 650.0
 """After it nothing that is kept for its age is kept (docs/explanation/delivery.md)."""
+REST_S = 30.5
+"""Longer than every tool; no multiple of the interval at which sessions at rest exchange a packet."""
 MAY_END_SO = {
-    "instance-lost", "instance-restarted", "reply-evicted", "timeout", "stopped", "expired", "draining", "closed",
-    "idle-timeout", "cancelled", "send-timeout", "unreachable",
+    "instance-lost", "instance-restarted", "reply-evicted", "timeout", "expired", "draining", "closed", "idle-timeout",
+    "cancelled", "send-timeout", "unreachable",
 }  # fmt: skip
 """Errors of a call whose way was cut, or whose time was short."""
 
 
-def silence(plan: FaultPlan) -> float:
-    """Seconds for which an instance that is there is never silent: somebody asks once a second, and each question and its
-    answer may be lost at both ends."""
+def longest_silence(plan: FaultPlan) -> float:
+    """Return the seconds for which an instance that is there is never silent: it is probed every half second, and each probe
+    and its acknowledgement may be lost at both ends."""
     heard = (1 - plan.drop) ** 4
-    return 10 + 4 * plan.max_delay + (math.log(NEVER) / math.log(1 - heard) if heard < 1 else 0)
+    return 10 + 4 * plan.max_delay + (math.log(NEVER) / math.log(1 - heard) / 2 if heard < 1 else 0)
 
 
 @dataclass(eq=False)
@@ -75,7 +78,12 @@ class Call:
         number, chunks = self.arguments["n"], self.arguments.get("chunks")
         if chunks:
             return "".join(chunk(number, index) for index in range(chunks))
-        return f"answer {number} " + "x" * self.arguments.get("pad", 0)
+        return f"answer {number} " + padding(self.arguments.get("pad", 0))
+
+
+def padding(size: int) -> str:
+    """A text of which no two parts are alike."""
+    return "".join(f"{number:04d}" for number in range(-(-size // 4)))[:size]
 
 
 def chunk(number: int, index: int) -> str:
@@ -93,6 +101,9 @@ class Worker(ToolService):
         world, number, key, life = self.world, arguments["n"], arguments.get("key"), self.life
         world.ran[number] += 1
         assert life is not None
+        more = arguments.get("more", "")
+        if more != padding(len(more)):
+            world.wrong.append(f"call {number} arrived with other arguments than its own")
         if key is not None:
             if key in life.busy:
                 world.wrong.append(f"call {number} ran beside another one with its key {key}")
@@ -151,9 +162,6 @@ class World:
         self.dispatchers: list[Dispatcher] = []
         self.stormy = False
         self.keys_kept = True
-        self.credit = CREDIT_BYTES
-        self.message_bytes: int | None = None
-        """The largest message; None: as large as with a broker."""
         self.on_instance: Callable[[ToolServer], object] = lambda server: None
         self.on_dispatcher: Callable[[Dispatcher], object] = lambda dispatcher: None
         """What is done to each one before it gets anything to do."""
@@ -168,7 +176,7 @@ class World:
         return [life.server for life in self.lives]
 
     def network(self) -> Network:
-        network = Network(self.network, self.rng.randrange(2**32), self.seen, self.message_bytes)
+        network = Network(self.network, self.rng.randrange(2**32), self.seen)
         self.networks.append(network)
         if self.stormy:
             network.storm(self.plan)
@@ -244,13 +252,12 @@ class World:
         self._gone(life.network)
         await life.network.close()
 
-    async def dispatcher(self, name: str | None = None, *, instance_timeout: float | None = None) -> Dispatcher:
-        """One that takes no silence of this network for death, unless told so."""
+    async def dispatcher(self, name: str | None = None) -> Dispatcher:
+        """A dispatcher whose calls have the time that they need."""
         policy = Policy(
             timeout=PATIENT_S,
             stream_timeout=PATIENT_S,
             stream_idle_timeout=PATIENT_S,
-            instance_timeout=silence(self.plan) if instance_timeout is None else instance_timeout,
             **{**UNGUARDED, **self._policy},
         )
         dispatcher = Dispatcher(self.network(), catalog(), policy=policy, client_id=name or self._name("dispatcher"))
@@ -262,26 +269,17 @@ class World:
 
     def _watch(self, dispatcher: Dispatcher) -> None:
         """Note which instance each request is addressed to."""
-        exchange = correlator_of(dispatcher)
-        request, stream = exchange.request, exchange.stream
+        sessions = sessions_of(dispatcher)
+        send = sessions.send
 
-        def note(line: Any) -> None:
-            call = _CALL.get()
+        def noted(request: SessionRequest, *args: Any, **options: Any) -> None:
+            call, incarnation = _CALL.get(), request.peer.session.peer_incarnation
             if call is not None:
-                named = None if line is None else line.instance.incarnation
-                every = (*self.lives, *self.former)
-                call.target = next((life for life in every if life.server.incarnation == named), None)
+                lives = (*self.lives, *self.former)
+                call.target = next((life for life in lives if life.server.incarnation == incarnation), None)
+            send(request, *args, **options)
 
-        async def noted(*args: Any, **options: Any) -> Any:
-            note(options["line"])
-            return await request(*args, **options)
-
-        def noted_stream(*args: Any, **options: Any) -> Any:
-            note(options["line"])
-            return stream(*args, **options)
-
-        exchange.request = noted  # type: ignore[method-assign]
-        exchange.stream = noted_stream  # type: ignore[method-assign]
+        sessions.send = noted  # type: ignore[method-assign]
 
     async def crash(self, dispatcher: Dispatcher) -> None:
         """The dispatcher's process dies; its callers with it."""
@@ -369,11 +367,13 @@ class World:
     # -- the end ------------------------------------------------------------------------------------------------
 
     async def end(self) -> None:
-        """Everything comes to rest: nothing waits, no credit is out, nothing is kept, nothing ran twice."""
+        """Everything comes to rest: nothing waits, nothing is retained, nothing ran twice."""
         for dispatcher in self.dispatchers:
             assert dispatcher.pending_requests == 0, "all callers have gone, and yet somebody is waited for"
         self.calm()
-        await advance(30)  # tools whose callers have gone run to their end, and the last questions get an answer
+        # Tools whose callers have gone run to their end, the last packets are acknowledged, and peers that have gone without
+        # a word are given up.
+        await advance(REST_S + DEFAULT_SETTINGS.give_up)
         self._rests()
         if self.lives:
             await self._still_work()
@@ -381,25 +381,17 @@ class World:
             await dispatcher.close()
         await advance(AGED_S)
         for life in self.lives:
-            forgets_with_age(life.server)
+            assert_aged(life.server)
             await life.server.close()
         for network in self.networks:
             await network.close()
         self._nothing_twice()
 
     async def _still_work(self) -> None:
-        """Calls are answered, credit comes back with them, and what is old is forgotten."""
-        credit_is_back = CreditIsBack(self.dispatchers, self.servers)
-        # So large that they ask for an acknowledgement if much is unacknowledged, and then so small that nothing is left.
-        refused: set[Dispatcher] = set()
-        for size in (self.credit // 3, 0):
-            for dispatcher in self.dispatchers:
-                for _ in range(len(self.lives) + 1):
-                    result = await self.call(dispatcher, pad=size, more="y" * size)
-                    if not result.ok:
-                        refused.add(dispatcher)
-            await advance(11)  # every ten seconds a dispatcher looks who is there
-        credit_is_back(refused)
+        """Calls are answered, also after a long rest, and what is old is forgotten."""
+        for dispatcher in self.dispatchers:
+            for _ in range(4 * (len(self.lives) + 1)):  # beyond the smallest window of every instance
+                await self.call(dispatcher, pad=1_500, more=padding(1_500))
         await advance(AGED_S)
         for dispatcher in self.dispatchers:
             for _ in range(3):
@@ -409,16 +401,18 @@ class World:
                 )
         await advance(2)
         self._rests()
-        credit_is_back(refused)
+        now = asyncio.get_running_loop().time()
         for dispatcher in self.dispatchers:
             most = 3 * dispatcher._live.policy.retry.max_attempts
-            assert correlator_of(dispatcher).tombstones <= most, "what ended long ago is forgotten"
+            # Older ones are removed with the next request of the plain exchange.
+            recent = [at for at, _ in correlator_of(dispatcher)._tombstone_queue if at > now]
+            assert len(recent) <= most, "what ended long ago is forgotten"
 
     def _rests(self) -> None:
         for dispatcher in self.dispatchers:
-            dispatcher_rests(dispatcher)
+            assert_dispatcher_rests(dispatcher)
         for server in self.servers:
-            server_rests(server)
+            assert_server_rests(server)
 
     def _nothing_twice(self) -> None:
         assert not self.wrong, self.wrong

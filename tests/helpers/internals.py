@@ -5,8 +5,11 @@ They check that nothing is retained after a call, replace a limit, or play a pee
 
 from __future__ import annotations
 
-from dispatch import Dispatcher
+from dispatch import Dispatcher, ToolServer
 from dispatch.messaging.rpc.correlation import Correlator
+from dispatch.messaging.rpc.session_exchange import SessionExchange
+from dispatch.protocol.session_table import SessionTable
+from dispatch.serving.idempotency_keys import IdempotencyKeys
 from dispatch.transports import Transport
 
 
@@ -18,3 +21,19 @@ def correlator_of(dispatcher: Dispatcher) -> Correlator:
 def transport_of(dispatcher: Dispatcher) -> Transport:
     """Return the connection of a dispatcher."""
     return dispatcher._transport
+
+
+def sessions_of(dispatcher: Dispatcher) -> SessionExchange:
+    """Return the requests in sessions of a started dispatcher."""
+    return dispatcher._running.routes._sessions
+
+
+def tables_of(dispatcher: Dispatcher) -> list[SessionTable]:
+    """Return the tables of sessions of a started dispatcher, one for each of its inboxes."""
+    return [endpoint.table for endpoint in dispatcher._running.routes._endpoints.values()]
+
+
+def keys_of(server: ToolServer) -> IdempotencyKeys:
+    """Return the idempotency keys of a started server."""
+    assert server._queue is not None
+    return server._queue.keys
