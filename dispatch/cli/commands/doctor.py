@@ -88,7 +88,8 @@ def doctor(
     Each line is ok or failed, with the command that fixes it. The exit code is 1 if a check failed. The namespaces are those
     of the catalogue's topics; without a catalogue TrustGraph's four (tg/request, tg/response, tg/flow, tg/notify).
 
-    [bold]dispatch doctor --catalog tools/[/bold] also checks that services consume their request topics.
+    [bold]dispatch doctor --catalog tools/[/bold] also checks that services consume their request topics, and opens a session
+    with each instance: its round-trip time, window and requests in execution. No tool is executed.
 
     [bold]dispatch doctor --fix[/bold] creates missing tenants and namespaces.
 

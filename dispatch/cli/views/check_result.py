@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Status = Literal["ok", "failed", "warning", "skipped"]
 
@@ -17,13 +18,16 @@ class CheckResult:
         status: ``warning`` and ``skipped`` are not failures.
         detail: what was found.
         fix: the command that fixes it; ``""`` if nothing is wrong.
+        sessions: what was measured of each session, for programs.
     """
 
     name: str
     status: Status
     detail: str
     fix: str = ""
+    sessions: tuple[Mapping[str, Any], ...] = ()
 
-    def as_dict(self) -> dict[str, str]:
+    def as_dict(self) -> dict[str, Any]:
         """Return plain values, for ``--json``."""
-        return {"name": self.name, "status": self.status, "detail": self.detail, "fix": self.fix}
+        found: dict[str, Any] = {"name": self.name, "status": self.status, "detail": self.detail, "fix": self.fix}
+        return found | {"sessions": list(self.sessions)} if self.sessions else found

@@ -1,4 +1,4 @@
-"""Checks of ``dispatch doctor``: connection, token, namespaces, a round trip, consumers of services."""
+"""Checks of ``dispatch doctor``: connection, token, namespaces, a round trip, consumers of services, sessions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dispatch.catalog import Catalog, ServiceDescriptor, TopicName
 from dispatch.cli.round_trip import measure_round_trip
 from dispatch.cli.views.check_result import CheckResult
+from dispatch.cli.views.doctor_sessions import check_sessions
 from dispatch.cli.views.token_expiry import check_token_expiry
 from dispatch.errors import ErrorType, TransportError
 from dispatch.transports import Security, Transport, open_transport
@@ -75,8 +76,18 @@ class DoctorChecks:
         for pair in self._list_namespace_pairs():
             yield await self._check_round_trip(*pair)
         if self._catalog is not None:
-            for service in self._catalog.services.values():
+            services = list(self._catalog.services.values())
+            for service in services:
                 yield await self._check_consumers(service)
+            reachable = [service for service in services if not self._find_missing(service)]
+            for service in services:
+                if missing := self._find_missing(service):
+                    yield CheckResult(
+                        f"sessions of {service.id}", "skipped", f"not possible without {', '.join(missing)}"
+                    )
+            if reachable:
+                async for result in check_sessions(self._broker, self._security, reachable):
+                    yield result
 
     # -- the connection -----------------------------------------------------------------------------------------
 
@@ -243,6 +254,9 @@ class DoctorChecks:
                 "check the broker's log: it accepted the message and did not deliver it",
             )
         return CheckResult(name, "ok", f"a tool called through the broker replied in {duration * 1000:.1f} ms")
+
+    def _find_missing(self, service: ServiceDescriptor) -> list[str]:
+        return sorted({_namespace_of(service.request_queue), _namespace_of(service.response_queue)} & self._missing)
 
     async def _check_consumers(self, service: ServiceDescriptor) -> CheckResult:
         from dispatch.devtools.localbroker import AdminError

@@ -27,7 +27,7 @@ def statuses(end: Ended) -> dict[str, str]:
     return {check["name"]: check["status"] for check in end.json["checks"]}
 
 
-def finding(end: Ended, name: str) -> dict[str, str]:
+def finding(end: Ended, name: str) -> dict[str, Any]:
     (found,) = [check for check in end.json["checks"] if check["name"] == name]
     return dict(found)
 
@@ -206,6 +206,7 @@ def test_a_tenant_that_is_missing_is_told_and_made(run: Run, options: tuple[str,
         f"namespace {missing}/response": "failed",
         f"round trip {missing}/request → {missing}/response": "skipped",
         "service joke-service": "warning",
+        "sessions of joke-service": "skipped",
     }
     assert f"pulsar-admin tenants create {missing}" in finding(end, f"tenant {missing}")["fix"]
     assert "dispatch doctor --fix" in finding(end, f"namespace {missing}/request")["fix"]
@@ -241,7 +242,11 @@ def test_who_listens(run: Run, options: tuple[str, ...], tmp_path: Path) -> None
     )
     with started("serve", f"{tmp_path}/jokes.py:Joke", "--service", topic, *options[:2]) as service:
         service.err.wait_for("Ctrl-C drains")
-        somebody = finding(run("doctor", *options, "--catalog", str(folder), "--json"), "service joke-service")
+        end = run("doctor", *options, "--catalog", str(folder), "--json")
+        somebody = finding(end, "service joke-service")
+    (session,) = finding(end, "sessions of joke-service")["sessions"]
+    assert session["instance"].startswith(topic)
+    assert 0 < session["rtt_ms"] < 1000
     assert (somebody["status"], somebody["detail"]) == ("ok", f"1 consuming non-persistent://tg/request/{topic}")
 
 
