@@ -97,16 +97,12 @@ class CallerSession(Session):
         self._hello_at = now
         self._hellos = 0
         self._doubted_until = math.inf
+        self._trusted_until = 0.0
         self._refuted = 0
         self.reports_delivery = False
         self._sender.queue.on_request_cut = self._on_request_cut
-        self._handlers |= {
-            Reply: self._on_reply,
-            Chunk: self._on_chunk,
-            End: self._on_end,
-            Refused: self._on_refused,
-            Goaway: self._on_goaway,
-        }
+        self._handlers |= {Reply: self._on_reply, Chunk: self._on_chunk, End: self._on_end}
+        self._handlers |= {Refused: self._on_refused, Goaway: self._on_goaway}
 
     # -- the handshake ------------------------------------------------------------------------------------------
 
@@ -136,6 +132,7 @@ class CallerSession(Session):
         elif self._doubted_until != math.inf:
             # The peer is alive: another process of its name has answered the probe.
             self._doubted_until = math.inf
+            self._trusted_until = now + self.settings.keepalive
             self._refuted += 1
             if self._refuted == CONFLICT_AFTER:
                 events.append(PeerConflict())
@@ -157,9 +154,11 @@ class CallerSession(Session):
         events.append(SessionOpened())
 
     def _on_reset(self, frame: Reset, now: float) -> None:
-        """The peer may have restarted: believed unless a packet of the session arrives soon."""
-        if self.is_open and frame.address == self.peer_address and self._doubted_until == math.inf:
+        """The peer may have restarted: believed unless a packet of the session, which a probe asks for, arrives soon."""
+        is_known = self.is_open and frame.address == self.peer_address
+        if is_known and self._doubted_until == math.inf and now >= self._trusted_until:
             self._doubted_until = now + max(self._sender.paths[0].probe_timeout, self.settings.reset_grace)
+            self.probe()
 
     def _on_ack(self, frame: Ack, events: list[Event], packet: Packet, now: float) -> None:
         super()._on_ack(frame, events, packet, now)
@@ -168,7 +167,7 @@ class CallerSession(Session):
             events.append(RequestDelivered())
 
     def probe(self) -> None:
-        """Have the peer prove that it is alive. A process that does not know the session answers with RESET."""
+        """Have the peer prove that it is alive; a process that does not know the session answers with RESET."""
         if self.is_open:
             self._sender.request_probe()
 
@@ -187,11 +186,9 @@ class CallerSession(Session):
         """Queue a request. Before the session is open it waits for that. Return False if the session has ended.
 
         Args:
-            request: gets the events.
             target: the tool.
             payload: at most :attr:`Settings.max_payload_bytes`.
             headers: None: none.
-            now: the time.
             run_until: the deadline for the callee, where it is later than the request's own.
         """
         if self.is_closed:
@@ -335,11 +332,9 @@ class CallerSession(Session):
     # -- timers -------------------------------------------------------------------------------------------------
 
     def next_timer(self) -> float:
-        if self.is_suspended:
-            return super().next_timer()
-        if not self.is_open and not self.is_closed:
+        if not (self.is_suspended or self.is_open or self.is_closed):
             return min(self._hello_at, self._earliest)
-        return min(super().next_timer(), self._doubted_until)
+        return super().next_timer() if self.is_suspended else min(super().next_timer(), self._doubted_until)
 
     def handle_timer(self, now: float) -> list[Event]:
         if self._doubted_until <= now and not self.is_suspended:
@@ -354,8 +349,11 @@ class CallerSession(Session):
 
     def resume(self, now: float) -> None:
         if self.is_suspended:
+            # A callee that has heard nothing for so long has ended the session. What waits may still be answered.
+            is_long = self.is_open and now - self.heard_at >= self.settings.idle
+            is_forgotten = is_long and not any(map(self._may_have_run, self.waiting.values()))
             self._pinged_at = self._hello_at = now
-            self._doubted_until = math.inf
+            self._doubted_until = now if is_forgotten else math.inf
         super().resume(now)
 
     def _next_deadline(self) -> float:

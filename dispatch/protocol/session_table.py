@@ -80,6 +80,8 @@ class SessionTable:
         self.malformed = 0
         self.unknown = 0
         self.refused_hellos = 0
+        self.is_accepting = True
+        """Whether HELLO opens sessions; a draining process leaves it to a successor of its name."""
         self._random_bytes = random_bytes
         self._secret = secret
         self._may_reply_to = may_reply_to
@@ -162,7 +164,7 @@ class SessionTable:
     # -- the callee's handshake ---------------------------------------------------------------------------------
 
     def _receive_hello(self, hello: Hello, packet: Packet, now: float) -> Sequence[SessionEvents]:
-        if not self._is_usable(hello):
+        if not (self.is_accepting and self._is_usable(hello)):
             self.refused_hellos += 1
             return ()
         ended: Sequence[SessionEvents] = ()

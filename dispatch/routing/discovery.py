@@ -171,7 +171,7 @@ class Discovery:
 
     def _report_contradiction(self, instance: Instance, request_queue: str, probed_at: float) -> None:
         """Warn of an announcement that the instance of that name has refuted."""
-        if instance.session in self._instances and instance.session.heard_at > probed_at:
+        if instance.session in self._instances and instance.session.heard_at >= probed_at:
             self._warn(
                 "another instance of %s named %s was announced: give each instance a name of its own, or find the forger",
                 request_queue,

@@ -58,7 +58,7 @@ class FaultyTransport:
     async def await_connection(self, deadline: float) -> bool:
         ends = min(self._disconnected_until, self._disconnected_from + RECONNECT_WAIT_S, deadline)
         if self.is_disconnected and (wait := ends - self._now()) > 0:
-            await asyncio.sleep(wait)
+            await asyncio.sleep(wait + 1e-6)  # a sleep may end a rounding error early
         return not self.is_disconnected and await self.inner.await_connection(deadline)
 
     def was_disconnected_since(self, instant: float) -> bool:

@@ -11,7 +11,10 @@ import pytest
 import dispatch
 from dispatch.errors import TransportError
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
-from tests.helpers.dispatcher_and_service import BROKER, UNGUARDED, dispatching, serving
+from tests.helpers.dispatcher_and_service import BROKER, UNGUARDED, catalog, dispatching, serving
+
+PERSISTENT = "persistent://tg/request/lab"
+"""The plain exchange: a session queues what cannot be sent."""
 
 
 class Publisher(MemoryPublisher):
@@ -51,8 +54,12 @@ async def test_a_topic_is_opened_again_beside_calls_that_fail_at_once(
 ) -> None:
     transport = Unusable(BROKER)
     async with (
-        serving(lambda _: "done"),
-        dispatching(transport=transport, policy=dispatch.Policy(**UNGUARDED)) as dispatcher,
+        serving(lambda _: "done", request_queue=PERSISTENT),
+        dispatching(
+            catalog(service={"request-queue": PERSISTENT}),
+            transport=transport,
+            policy=dispatch.Policy(**UNGUARDED),
+        ) as dispatcher,
     ):
         assert await is_answered(dispatcher)
         transport.is_unusable = True

@@ -16,7 +16,7 @@ from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, Peer, disp
 async def test_a_forged_later_incarnation_silences_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(lambda _: "genuine", instance="one"), dispatching() as dispatcher, Peer.as_caller() as forger:
         assert await dispatcher.call("work") == "genuine"
-        said = {"here": REQUESTS, "instance": "one", "incarnation": "f" * 32, "features": "repair"}
+        said = {"here": REQUESTS, "instance": "one", "incarnation": "f" * 32, "features": "session"}
         for name in ("hello", "announce"):
             control = "non-persistent://tg/response/dispatch-control-lab-one"
             await forger.send(f"non-persistent://tg/response/dispatch-{name}-lab", b"", said | {"control": control})

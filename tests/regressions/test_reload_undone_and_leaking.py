@@ -13,6 +13,7 @@ import pytest
 
 from dispatch import Catalog, Dispatcher, InstanceChanged, ThrottledError, ToolServiceClient
 from dispatch._internal.retention import RETENTION_S
+from dispatch.messaging.endpoint.inbox_publishers import UNUSED_S
 from tests.helpers.counted_transport import CountedTransport
 from tests.helpers.dispatcher_and_service import Peer, catalog, dispatching, serving
 from tests.helpers.telemetry_capture import Board, telling
@@ -100,10 +101,10 @@ async def test_reloads_leave_nothing_open() -> None:
                 await dispatcher.reload(services(name, "b"))
                 for tool in "ab":
                     assert (await dispatcher.execute(tool)).ok
-            await asyncio.sleep(RETENTION_S + 1)
+            await asyncio.sleep(RETENTION_S + 2 * UNUSED_S)
             assert transport.left_open == await opened_by(services(names[-1], "b"), "a", "b")
             await dispatcher.reload(Catalog.empty())
-            await asyncio.sleep(RETENTION_S + 1)
+            await asyncio.sleep(RETENTION_S + 2 * UNUSED_S)
             assert transport.left_open == {}
         assert transport.left_open == {}
 
@@ -125,11 +126,11 @@ async def test_calls_that_began_before_a_reload_end_as_they_began() -> None:
         await asyncio.sleep(1)
         await dispatcher.reload(services("a@2"))
         assert (await dispatcher.execute("a")).ok
-        await asyncio.sleep(RETENTION_S + 1)
+        await asyncio.sleep(RETENTION_S + 2 * UNUSED_S)
         assert any(topic.endswith("/a1") for _, topic in transport.left_open)
         gate.set()
         assert all(result.ok for result in await asyncio.gather(*calls))
-        await asyncio.sleep(1)
+        await asyncio.sleep(2 * UNUSED_S)
         assert transport.left_open == await opened_by(services("a@2"), "a")
 
 
@@ -217,12 +218,12 @@ async def test_topics_that_services_share_are_closed_with_the_last_of_them() -> 
                 assert all(result.ok for result in results)
         assert sum("dispatch-reply-" in topic for _, topic in transport.left_open) > 1
         await dispatcher.reload(tools("b"))
-        await asyncio.sleep(RETENTION_S + 1)
+        await asyncio.sleep(RETENTION_S + 2 * UNUSED_S)
         assert ("subscription", shared) in transport.left_open
         assert ("publisher", f"{NAMESPACES[0]}/a") not in transport.left_open
         assert (await dispatcher.execute("b")).ok
         await dispatcher.reload(Catalog.empty())
-        await asyncio.sleep(RETENTION_S + 1)
+        await asyncio.sleep(RETENTION_S + 2 * UNUSED_S)
         assert transport.left_open == {}
         await dispatcher.reload(tools("a"))
         assert (await dispatcher.execute("a")).ok

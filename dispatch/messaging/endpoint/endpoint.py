@@ -312,24 +312,28 @@ class Endpoint:
             if session.is_closed:
                 continue
             self._due[session] = None
-            if session.next_timer() <= now:
-                events = session.handle_timer(now)
-                if session.is_closed:
-                    self.table.forget(session)
-                if events:
-                    self._handle_events(session, events)
+            self._handle_timer(session, now)
         if self._flush_handle is not None:
             self._flush_handle.cancel()
         self._flush_now()
+
+    def _handle_timer(self, session: Session, now: float) -> None:
+        if session.next_timer() <= now:
+            events = session.handle_timer(now)
+            if session.is_closed:
+                self.table.forget(session)
+            if events:
+                self._handle_events(session, events)
 
     # -- the connection -----------------------------------------------------------------------------------------
 
     def _on_connection_change(self, now: float) -> None:
         self._is_up = self._transport.connected
-        for session in self.table.sessions.values():
+        for session in list(self.table.sessions.values()):
             if self._is_up:
                 session.resume(now)
                 self._due[session] = None
+                self._handle_timer(session, now)  # before anything is sent to a peer that has ended the session
             else:
                 session.suspend()
         if not self._is_up and self._poll is None:

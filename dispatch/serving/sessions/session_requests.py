@@ -145,6 +145,7 @@ class SessionRequests:
     def drain(self) -> None:
         """Tell the callers to send further requests elsewhere; those that arrive all the same are refused."""
         self._is_draining = True
+        self.table.is_accepting = False
         for session in self.table.sessions.values():
             if isinstance(session, CalleeSession):
                 session.drain()
