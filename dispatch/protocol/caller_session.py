@@ -160,6 +160,7 @@ class CallerSession(Session):
         """The peer may have restarted: believed unless a packet of the session arrives soon."""
         if self.is_open and frame.address == self.peer_address and self._doubted_until == math.inf:
             self._doubted_until = now + max(self._sender.paths[0].probe_timeout, self.settings.reset_grace)
+            self._add_control(PING)  # without FROM: only a process that knows the session answers
 
     def _on_ack(self, frame: Ack, events: list[Event], packet: Packet, now: float) -> None:
         super()._on_ack(frame, events, packet, now)

@@ -438,6 +438,14 @@ def test_reset_of_the_own_address_is_believed_after_a_grace(peer: HandWritten) -
     assert events == [RequestFailed(request, Failure.RESTARTED, True), SessionClosed(Failure.RESTARTED)]
 
 
+def test_a_doubted_peer_is_asked_for_a_sign_of_life(peer: HandWritten) -> None:
+    """It may have nothing to send. The question carries no FROM, or a twin would answer it with the next RESET."""
+    peer.frames()
+    for _ in range(2):
+        peer.send((RESET, peer.session.peer_address, "run"), number=-1)
+    assert peer.frames() == [Ping()]
+
+
 def test_reset_is_no_sign_of_life(peer: HandWritten) -> None:
     before = peer.session.heard_at
     peer.pair.now += 1.0
