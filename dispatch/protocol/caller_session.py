@@ -47,9 +47,6 @@ from dispatch.protocol.wire.frames import (
 )
 from dispatch.protocol.wire.handshake import MAX_NAME_CHARS, derive_address, derive_proof
 
-CONFLICT_AFTER = 2
-"""Refuted RESETs that show a second process of the same name. The first one may be refuted by a packet that was on its way
-when the peer ended."""
 EXPIRY_STEP_S = 0.016
 """Seconds between two searches for requests past their deadlines, while one is: each search visits all of them."""
 
@@ -93,8 +90,7 @@ class CallerSession(Session):
         self._inboxes = list(inboxes)
         self.next_stream = 0
         self._earliest = math.inf  # no request has an earlier deadline
-        self._pinged_at = now
-        self._hello_at = now
+        self._pinged_at = self._hello_at = now
         self._hellos = 0
         self._doubted_until = math.inf
         self._refuted = 0
@@ -137,7 +133,7 @@ class CallerSession(Session):
             # The peer is alive: another process of its name has answered the probe.
             self._doubted_until = math.inf
             self._refuted += 1
-            if self._refuted == CONFLICT_AFTER:
+            if self._refuted == self.settings.conflict_after:
                 events.append(PeerConflict())
 
     def _on_accept(self, frame: Accept, events: list[Event], now: float) -> None:
@@ -159,7 +155,8 @@ class CallerSession(Session):
     def _on_reset(self, frame: Reset, now: float) -> None:
         """The peer may have restarted: believed unless a packet of the session arrives soon."""
         if self.is_open and frame.address == self.peer_address and self._doubted_until == math.inf:
-            self._doubted_until = now + max(self._sender.paths[0].probe_timeout, self.settings.reset_grace)
+            patience = self.settings.reset_timeouts * self._sender.paths[0].probe_timeout
+            self._doubted_until = now + max(patience, self.settings.reset_grace)
             self._add_control(PING)  # without FROM: only a process that knows the session answers
 
     def _on_ack(self, frame: Ack, events: list[Event], packet: Packet, now: float) -> None:

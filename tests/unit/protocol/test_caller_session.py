@@ -434,7 +434,7 @@ def test_reset_of_the_own_address_is_believed_after_a_grace(peer: HandWritten) -
         peer.session.handle_timer(until)
         peer.frames()
         until = peer.session.next_timer()
-    events = peer.session.handle_timer(peer.pair.now + 0.2)
+    events = peer.session.handle_timer(peer.pair.now + 0.4)
     assert events == [RequestFailed(request, Failure.RESTARTED, True), SessionClosed(Failure.RESTARTED)]
 
 
