@@ -106,7 +106,7 @@ def test_the_share_follows_peers_that_send_without_being_asked() -> None:
     window, peers = ReceiveWindow(SETTINGS), [Peer() for _ in range(6)]
     for peer in peers:
         window.record(peer, 100.0, recent=10.0)
-    assert window.share == 8_000
+    assert window.share == 32_000
     window.record(peers[0], 110.0, recent=10.0)
     assert window.senders == 6, "exactly as long ago as counts"
     window.record(peers[0], 110.1, recent=10.0)
