@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dispatch.protocol import Settings
+from dispatch.protocol.delivery.path import Cargo
 from dispatch.protocol.events import (
     ChunkReceived,
     EndReceived,
@@ -19,6 +20,7 @@ from dispatch.protocol.events import (
     SessionClosed,
 )
 from dispatch.protocol.wire.frames import (
+    ACK,
     CANCEL,
     CONT,
     PATHS,
@@ -161,6 +163,50 @@ def test_a_cancelled_stream_drops_its_fragments() -> None:
     assert pair.callee.is_at_rest
 
 
+def test_a_cancelled_stream_is_dropped_before_it_is_sent() -> None:
+    peer = HandWritten(Settings(large_bytes=1_000, fragment_bytes=1_000, packet_bytes=1_000, window=2_000))
+    peer.send(request(0))
+    peer.session.send_chunk(0, bytes(50_000))
+    peer.frames()
+    assert peer.session.queued_bytes > 40_000
+    peer.send((CANCEL, 0))
+    assert peer.session.queued_bytes == 0
+
+
+def test_memory_counts_what_is_retained(peer: HandWritten) -> None:
+    peer.send((PING,))
+    peer.frames()
+    before = peer.session.memory()
+    peer.send(request(2))
+    assert peer.session.memory() == before + 2, "the request, and the gap below it"
+    peer.send((CONT, 0, 0, 2_000, 7, None, memoryview(bytes(1_000))))
+    assert peer.session.memory() == before + 3
+    peer.session._sender.lost.append(Cargo([], 1))
+    assert peer.session.memory() == before + 4
+    peer.session.send_chunk(2, b"")
+    assert peer.session.memory() == before + 5
+
+
+def test_a_large_request_has_its_deadline_and_may_have_exactly_the_largest_size() -> None:
+    peer = HandWritten(Settings(max_payload_bytes=1_500))
+    head = encode((*request(0, deadline=5_000)[:-1], b""))
+    (event,) = peer.send((CONT, 0, 0, 1_500, 0, head, memoryview(bytes(1_500))), clock=3_000)
+    assert event.deadline == pytest.approx(peer.pair.now + 2.0)
+    assert len(event.payload) == 1_500
+
+
+def test_acknowledgements_of_unknown_paths_are_ignored(peer: HandWritten) -> None:
+    for path in (-1, 1, 3, 2**62):
+        assert peer.send((ACK, path, 0, [0, 0])) == []
+
+
+def test_the_last_packet_of_a_session(peer: HandWritten) -> None:
+    peer.session.close(peer.pair.now)
+    ((path, data),) = peer.session.packets_to_send(peer.pair.now)
+    packet = decode_packet(data)
+    assert (path, packet.path, packet.number, packet.flags) == (0, 0, -1, 0)
+
+
 def test_draining_refuses_new_requests_and_finishes_the_others(peer: HandWritten) -> None:
     peer.send(request(0))
     peer.session.drain("stopping")
@@ -201,7 +247,8 @@ def test_fragments_of_a_request_that_was_seen_are_ignored(peer: HandWritten) -> 
     head = encode((*request(0)[:-1], b""))
     for message, stream in enumerate((0, 1)):
         assert peer.send((CONT, message, 0, 2_000, stream, head, memoryview(bytes(1_000)))) == []
-    assert peer.session.is_at_rest or len(peer.session.running) == 1
+    assert len(peer.session._reassembly) == 0
+    assert list(peer.session.running) == [0]
 
 
 def test_a_request_above_the_limits_is_refused_once() -> None:

@@ -26,6 +26,7 @@ from dispatch.protocol.events import (
 from dispatch.protocol.wire.frames import (
     ACCEPT,
     CHUNK,
+    CONT,
     END,
     GOAWAY,
     REFUSED,
@@ -38,6 +39,7 @@ from dispatch.protocol.wire.frames import (
     Ping,
     Request,
     decode_packet,
+    encode,
     encode_packet,
 )
 from dispatch.protocol.wire.handshake import derive_proof
@@ -166,10 +168,14 @@ def test_an_instance_that_does_not_answer_hello_is_given_up() -> None:
     pair.lose = lambda _inbox, _packet: True
     request = OutgoingRequest()
     pair.caller.send_request(request, "tool", b"", None, pair.now)
-    pair.advance(9.9)
-    assert pair.take(DISPATCHER) == []
-    pair.advance(0.6)
-    assert pair.take(DISPATCHER) == [RequestFailed(request, Failure.SILENT, False), SessionClosed(Failure.SILENT)]
+    late = OutgoingRequest(pair.now + 10.0)
+    pair.caller.send_request(late, "tool", b"", None, pair.now)
+    assert pair.caller.handle_timer(pair.now + 9.99) == []
+    assert pair.caller.handle_timer(pair.now + 10.0) == [
+        RequestFailed(late, Failure.DEADLINE, False),
+        RequestFailed(request, Failure.SILENT, False),
+        SessionClosed(Failure.SILENT),
+    ]
 
 
 def test_a_request_waits_for_the_handshake() -> None:
@@ -252,12 +258,84 @@ def test_the_chunks_of_a_stream_are_limited_together(peer: HandWritten) -> None:
     assert Cancel(0) in peer.frames()
 
 
+def test_nothing_is_retained_of_a_request_that_has_ended() -> None:
+    peer = HandWritten(Settings(large_bytes=1_000, fragment_bytes=1_000, window=2_000))
+    before = peer.session.memory()
+    requests = [peer.ask(), peer.ask(), peer.ask(), peer.ask()]
+    assert peer.session.memory() == before + 8, "waiting and queued"
+    peer.frames()
+    head = encode((REPLY, 0, 0, b""))
+    for stream in range(4):
+        peer.send((CONT, stream, 0, 2_000, stream, head, memoryview(bytes(1_000))), (CHUNK, stream, 1, b""))
+    assert len(peer.session._reassembly) == 4
+    peer.session.cancel(requests[0])
+    peer.send((REFUSED, 1, "overloaded", -1, ""))
+    assert len(peer.session._reassembly) == 2
+    peer.send((REPLY, 2, 0, b""))
+    assert [request.ahead for request in requests] == [None, None, None, {1: b""}]
+    peer.session.close(peer.pair.now)
+    assert requests[3].ahead is None
+    assert requests[3].large is None
+    assert peer.session.is_at_rest
+
+
+def test_a_large_request_that_ends_is_not_sent_any_further() -> None:
+    peer = HandWritten(Settings(large_bytes=1_000, fragment_bytes=1_000, packet_bytes=1_000, window=2_000))
+    cancelled, refused = peer.ask(bytes(50_000)), peer.ask(bytes(50_000))
+    peer.frames()
+    assert peer.session.queued_bytes > 90_000
+    peer.session.cancel(cancelled)
+    assert 40_000 < peer.session.queued_bytes <= 50_000
+    assert peer.send((REFUSED, 1, "draining", -1, "")) == [RequestRefused(refused, "draining", None, "")]
+    assert peer.session.queued_bytes == 0
+
+
+def test_a_peer_shares_the_window_while_its_requests_wait() -> None:
+    pair = Pair()
+    pair.exchange()
+    window = pair.tables[DISPATCHER].receive_window
+    assert window.senders == 0
+    first, second = pair.ask(), pair.ask()
+    assert window.senders == 1
+    pair.callee.send_reply(first.stream, b"")
+    pair.exchange()
+    assert window.senders == 1
+    pair.callee.send_reply(second.stream, b"")
+    pair.exchange()
+    assert window.senders == 0
+    pair.caller.cancel(pair.ask())
+    assert window.senders == 0
+
+
+def test_too_many_incomplete_payloads_fail_the_request(peer: HandWritten) -> None:
+    peer = HandWritten(Settings(max_partials=1))
+    peer.ask()
+    second = peer.ask()
+    peer.frames()
+    assert peer.send((CONT, 0, 0, 2_000, 0, None, memoryview(bytes(1_000)))) == []
+    failed = peer.send((CONT, 1, 0, 2_000, 1, None, memoryview(bytes(1_000))))
+    assert failed == [RequestFailed(second, Failure.TOO_LARGE, True)]
+
+
+def test_a_request_that_no_longer_fits_into_a_smaller_window_travels_in_fragments(peer: HandWritten) -> None:
+    packet = encode_packet((VERSION, peer.session.id, 0, 51, 0, 0, 0, 0, 1_500), [(GOAWAY, "x")])
+    peer.pair.tables[DISPATCHER].receive_packet(packet, peer.pair.now)
+    assert peer.session.window == 1_500
+    request = peer.ask(bytes(5_000))
+    assert request.large is None
+    peer.frames()
+    assert request.large is not None
+    assert peer.session.cancel(request) is False, "its last fragment was not packed"
+    assert peer.session.queued_bytes == 0
+
+
 def test_a_refusal_has_its_reason(peer: HandWritten) -> None:
-    first, second = peer.ask(), peer.ask()
-    frames = ((REFUSED, 0, "overloaded", 1_500, "full"), (REFUSED, 1, "draining", -1, ""))
-    assert peer.send(*frames) == [
+    first, second, third = peer.ask(), peer.ask(), peer.ask()
+    now = (REFUSED, 2, "overloaded", 0, "")
+    assert peer.send((REFUSED, 0, "overloaded", 1_500, "full"), (REFUSED, 1, "draining", -1, ""), now) == [
         RequestRefused(first, "overloaded", 1.5, "full"),
         RequestRefused(second, "draining", None, ""),
+        RequestRefused(third, "overloaded", 0.0, ""),
     ]
 
 
@@ -434,7 +512,8 @@ def test_reset_of_the_own_address_is_believed_after_a_grace(peer: HandWritten) -
         peer.session.handle_timer(until)
         peer.frames()
         until = peer.session.next_timer()
-    events = peer.session.handle_timer(peer.pair.now + 0.4)
+    assert peer.session._doubted_until == pytest.approx(peer.pair.now + 0.3)
+    events = peer.session.handle_timer(peer.session._doubted_until)
     assert events == [RequestFailed(request, Failure.RESTARTED, True), SessionClosed(Failure.RESTARTED)]
 
 
@@ -512,10 +591,35 @@ def test_a_suspect_peer(peer: HandWritten) -> None:
     peer.frames()
     now = peer.pair.now
     assert not peer.session.is_suspect
+    assert peer.session.handle_timer(now + 0.05) == []
+    assert peer.session.packets_to_send(now + 0.05) == [], "no probe is due"
     for at in (now + 0.2, now + 0.6):
         assert peer.session.handle_timer(at) == []
         peer.session.packets_to_send(at)
     assert peer.session.is_suspect
+    assert peer.session.handle_timer(now + 9.9) == []
+
+
+def test_a_probe_is_sent_at_its_time(peer: HandWritten) -> None:
+    peer.ask()
+    peer.frames()
+    at = peer.session.next_timer()
+    assert peer.session.handle_timer(at) == []
+    assert [type(decode_packet(data).frames[0]) for _, data in peer.session.packets_to_send(at)] == [From, From]
+
+
+def test_a_silent_peer_is_given_up_at_once_with_its_requests_past_their_deadlines(peer: HandWritten) -> None:
+    now = peer.session.heard_at
+    late, waiting = peer.ask(deadline=now + 10.0), peer.ask()
+    peer.frames()
+    for at in (now + 1.0, now + 2.0, now + 3.0):
+        peer.session.handle_timer(at)
+        peer.session.packets_to_send(at)
+    assert peer.session.handle_timer(now + 10.0) == [
+        RequestFailed(late, Failure.DEADLINE, True),
+        RequestFailed(waiting, Failure.SILENT, True),
+        SessionClosed(Failure.SILENT),
+    ]
 
 
 def test_a_suspended_session_gives_nothing_up() -> None:

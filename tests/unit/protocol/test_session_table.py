@@ -263,6 +263,14 @@ def test_a_probe_that_names_no_usable_inbox_is_not_answered(data: bytes) -> None
     assert pair.tables[INSTANCE].unknown == 1
 
 
+def test_limits_of_a_usable_probe() -> None:
+    pair = Pair()
+    inbox = DISPATCHER + "-" * (512 - len(DISPATCHER))
+    for data in (probe(id=1), probe(id=2**63 - 1), probe(inbox=inbox)):
+        receive(pair, INSTANCE, data)
+    assert len(pair.tables[INSTANCE].outbox) == 3
+
+
 def test_a_packet_is_answered_with_one_reset() -> None:
     pair = Pair()
     frames = [(FROM, 7, DISPATCHER, "s")] * 10
@@ -366,6 +374,7 @@ def test_an_ended_session_is_counted_once(pair: Pair) -> None:
     table.end(session, pair.now)
     table.forget(session)
     assert table.ended.reasons == {"closed": 1}
+    assert not table._by_inbox
     assert table.ended.statistics.packets_received == received > 0
 
 
