@@ -14,7 +14,7 @@ def merge_answers(answers: Sequence[dict[str, Any]], *, has_cpu: bool = True) ->
         answers: of :meth:`Meter.close <benchmarks.workers.meter.Meter.close>`, one of each process.
         has_cpu: processor time can be divided by the measured calls: there are no other ones beside them.
     """
-    counted = sum(answer["counted"] for answer in answers)
+    counted = sum(answer["cpu_counted"] for answer in answers)
     errors: Counter[str] = Counter()
     for answer in answers:
         errors.update(answer["errors"])
@@ -28,11 +28,13 @@ def merge_answers(answers: Sequence[dict[str, Any]], *, has_cpu: bool = True) ->
         return used / counted * 1e6 if used is not None and counted and has_cpu else None
 
     seconds = max(answer["seconds"] for answer in answers)
+    cpu_seconds = max(answer["cpu_seconds"] for answer in answers)
     clients = sum(answer["cpu_s"]["client"] for answer in answers)
     service, broker, machine = map(shared_time, ("service", "broker", "machine"))
     others = None
-    if machine is not None and service is not None:
-        others = max(machine - clients - service - (broker or 0.0), 0.0) / seconds
+    # A client that stalls marks beginning and end at once: no interval to divide by.
+    if machine is not None and service is not None and cpu_seconds > 0.5 * seconds:
+        others = max(machine - clients - service - (broker or 0.0), 0.0) / cpu_seconds
 
     return {
         **{name: _largest(answer[name] for answer in answers) for name in ("p50_ms", "p99_ms", "p999_ms")},

@@ -44,6 +44,7 @@ class Meter:
         self._latencies: list[float] = []
         self._errors: Counter[str] = Counter()
         self._answered = 0
+        self._counted = 0
         self._marks: list[Mark] = []
         self._timers = [loop.call_at(instant, self._mark) for instant in (self.begin, self.end)]
 
@@ -54,9 +55,12 @@ class Meter:
 
     def record_answer(self, since: float) -> None:
         """Count an answered call that began, or was due, at ``since``."""
+        now = self.clock()
         self._answered += 1
+        if self.begin <= now < self.end:
+            self._counted += 1
         if since >= self.begin:
-            self._latencies.append(self.clock() - since)
+            self._latencies.append(now - since)
 
     def record_loss(self, error: Exception) -> None:
         """Count a call without an answer."""
@@ -78,9 +82,12 @@ class Meter:
             "p50_ms": percentile(ordered, 0.50) * 1e3 if ordered else None,
             "p99_ms": percentile(ordered, 0.99) * 1e3 if ordered else None,
             "p999_ms": percentile(ordered, 0.999) * 1e3 if ordered else None,
-            "seconds": last.time - first.time,
-            "counted": last.answered - first.answered,
+            "seconds": self.end - self.begin,
+            "counted": self._counted,
+            # Between two marks, which are late if the event loop stalls.
             "cpu_s": cpu,
+            "cpu_seconds": last.time - first.time,
+            "cpu_counted": last.answered - first.answered,
             "calls": self._answered + self._errors.total(),
             "answered": self._answered,
             "lost": self._errors.total(),

@@ -47,9 +47,6 @@ from dispatch.protocol.wire.frames import (
 )
 from dispatch.protocol.wire.handshake import MAX_NAME_CHARS, derive_address, derive_proof
 
-CONFLICT_AFTER = 2
-"""Refuted RESETs that show a second process of the same name. The first one may be refuted by a packet that was on its way
-when the peer ended."""
 EXPIRY_STEP_S = 0.016
 """Seconds between two searches for requests past their deadlines, while one is: each search visits all of them."""
 
@@ -93,8 +90,7 @@ class CallerSession(Session):
         self._inboxes = list(inboxes)
         self.next_stream = 0
         self._earliest = math.inf  # no request has an earlier deadline
-        self._pinged_at = now
-        self._hello_at = now
+        self._pinged_at = self._hello_at = now
         self._hellos = 0
         self._doubted_until = math.inf
         self._trusted_until = 0.0
@@ -134,7 +130,7 @@ class CallerSession(Session):
             self._doubted_until = math.inf
             self._trusted_until = now + self.settings.keepalive
             self._refuted += 1
-            if self._refuted == CONFLICT_AFTER:
+            if self._refuted == self.settings.conflict_after:
                 events.append(PeerConflict())
 
     def _on_accept(self, frame: Accept, events: list[Event], now: float) -> None:
@@ -154,11 +150,19 @@ class CallerSession(Session):
         events.append(SessionOpened())
 
     def _on_reset(self, frame: Reset, now: float) -> None:
+<<<<<<< HEAD
         """The peer may have restarted: believed unless a packet of the session, which a probe asks for, arrives soon."""
         is_known = self.is_open and frame.address == self.peer_address
         if is_known and self._doubted_until == math.inf and now >= self._trusted_until:
             self._doubted_until = now + max(self._sender.paths[0].probe_timeout, self.settings.reset_grace)
             self.probe()
+=======
+        """The peer may have restarted: believed unless a packet of the session arrives soon."""
+        if self.is_open and frame.address == self.peer_address and self._doubted_until == math.inf:
+            patience = self.settings.reset_timeouts * self._sender.paths[0].probe_timeout
+            self._doubted_until = now + max(patience, self.settings.reset_grace)
+            self._add_control(PING)  # without FROM: only a process that knows the session answers
+>>>>>>> main
 
     def _on_ack(self, frame: Ack, events: list[Event], packet: Packet, now: float) -> None:
         super()._on_ack(frame, events, packet, now)

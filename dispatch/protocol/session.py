@@ -273,7 +273,8 @@ class Session:
             if handler is not None:
                 handler(frame, events, packet, now)
                 if self.is_closed:
-                    break
+                    return events
+        self._grant()  # after the requests in the packet, which are not released yet
         return events
 
     def _on_packet(self, packet: Packet, now: float, events: list[Event]) -> None:
@@ -296,7 +297,6 @@ class Session:
             path.ack_at = now + self.settings.ack_delay
         if packet.data > self._data_received:
             self._data_received = min(packet.data, _MOST_DATA)
-            self._grant()
         return True
 
     def _on_ack(self, frame: Ack, _events: list[Event], _packet: Packet, now: float) -> None:

@@ -113,7 +113,11 @@ class SessionTable:
 
     def add_path(self, inbox: str) -> None:
         """Add a further inbox of this process, and tell all callees."""
-        self.inboxes.append(inbox)
+        self.replace_inboxes([*self.inboxes, inbox])
+
+    def replace_inboxes(self, inboxes: Sequence[str]) -> None:
+        """Replace the inboxes of the paths, and tell all callees. The first one stays; it can stand in for others."""
+        self.inboxes = list(inboxes)
         for session in self.sessions.values():
             if isinstance(session, CallerSession):
                 session.add_paths(self.inboxes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from dispatch.protocol import Session
 from tests.simulation.call import Call
 from tests.simulation.dispatcher_node import DispatcherNode
 from tests.simulation.instance_node import InstanceNode
@@ -19,6 +20,9 @@ STORY_S = 200.0
 MAX_STORY_S = 5_000.0
 REST_S = 20.0
 """Virtual seconds on a perfect network after which every session must be at rest."""
+PING_S = 0.02
+"""Virtual seconds in which a PING is acknowledged; sessions send them at any time."""
+MAX_PINGS = 20
 MAX_IDLE_PACKETS = 40
 """Packets of one session at rest in ``REST_S``: keepalives and their acknowledgements, far from a storm."""
 
@@ -105,20 +109,25 @@ class Story:
         schedule(at, node.stop)
         schedule(at + r.choice((0.001, 0.5, 15.0)), _start_again, node)
 
+    def _sessions(self) -> list[tuple[Node, Session]]:
+        return [(node, session) for node in self.nodes if node.is_alive for session in node.table.sessions.values()]
+
     def _check_rest(self) -> None:
         world = self.world
         world.network.become_perfect()
         world.scheduler.run_until(world.scheduler.now + REST_S)
-        for node in self.nodes:
-            if node.is_alive:
-                for session in node.table.sessions.values():
-                    assert session.is_at_rest, f"{node.name}: a session of {session.peer_name} is not at rest"
-                    ranges = world.settings.max_ack_ranges * world.settings.max_paths
-                    assert session.memory() <= ranges, f"{node.name}: {session.memory()} objects at rest"
+        for _ in range(MAX_PINGS):
+            if all(session.is_at_rest for _, session in self._sessions()):
+                break
+            world.scheduler.run_until(world.scheduler.now + PING_S)
+        ranges = world.settings.max_ack_ranges * world.settings.max_paths
+        for node, session in self._sessions():
+            assert session.is_at_rest, f"{node.name}: a session of {session.peer_name} is not at rest"
+            assert session.memory() <= ranges, f"{node.name}: {session.memory()} objects at rest"
         packets = world.counts["packets"]
-        sessions = sum(len(node.table.sessions) for node in self.nodes if node.is_alive)
         world.scheduler.run_until(world.scheduler.now + REST_S)
-        assert world.counts["packets"] - packets <= MAX_IDLE_PACKETS * sessions, "idle sessions send without end"
+        most = MAX_IDLE_PACKETS * len(self._sessions())
+        assert world.counts["packets"] - packets <= most, "idle sessions send without end"
 
 
 def _dispatcher(world: World, number: int) -> DispatcherNode:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dispatch._internal.clock import loop_clock
 from dispatch.messaging.endpoint.inbox_publishers import RETRY_S, InboxPublishers
@@ -74,7 +74,9 @@ class Endpoint:
         self._clock = loop_clock()
         self._publishers = InboxPublishers(transport, self._on_publisher_open)
         self._paths = (
-            None if path_inbox is None else PathOpener(transport, path_inbox, self._on_path_open, self.receive_packet)
+            None
+            if path_inbox is None
+            else PathOpener(transport, path_inbox, self._on_paths_change, self.receive_packet)
         )
         self._known: set[Session] = set()
         """The sessions of the table, as far as this endpoint has seen them."""
@@ -146,7 +148,7 @@ class Endpoint:
         if table.changes != self._known_changes:
             self._update_known()
         if self._paths is not None:
-            self._paths.record_packet(len(data), frames - 1, table)
+            self._paths.record_packet(len(data), frames - 1, table, now)
 
     def _handle_events(self, session: Session, events: list[Event]) -> None:
         try:
@@ -270,8 +272,10 @@ class Endpoint:
             return
         session.load = self.load
         for index, packet in session.packets_to_send(now):
-            # A packet names its path, so that it may travel on the first one while another is being opened.
-            ((index and publishers.find(inboxes[index])) or first).send_packet(packet)
+            # A packet names its path, so that it may travel on the first one: while another is being opened, or when the
+            # peer has withdrawn it.
+            publisher = publishers.find(inboxes[index]) if 0 < index < len(inboxes) else first
+            (publisher or first).send_packet(packet)
         if self._waiters:
             self._waiters.release(session)
 
@@ -279,8 +283,9 @@ class Endpoint:
         for session in self._unready.pop(topic, ()):
             self.wake(session)
 
-    def _on_path_open(self, inbox: str) -> None:
-        self.table.add_path(inbox)
+    def _on_paths_change(self, further: Sequence[str | None]) -> None:
+        first = self.table.inboxes[0]
+        self.table.replace_inboxes([first, *(inbox or first for inbox in further)])
         for session in self.table.sessions.values():
             self.wake(session)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dispatch._internal.cancellation import cancel_and_wait
 from dispatch._internal.clock import loop_clock
@@ -29,6 +29,20 @@ MEAN_OF = 16
 """Weight of the moving average of reply sizes: a new reply counts one sixteenth."""
 RETRY_S = 60.0
 """Seconds between attempts to open a path."""
+WATCH_S = 0.25
+"""Seconds between two checks of the paths' connections, while packets arrive: as often as a connection checks itself."""
+
+
+class _Path:
+    """A further connection with its inbox."""
+
+    __slots__ = ("connection", "inbox", "is_up", "subscription")
+
+    def __init__(self, inbox: str, connection: Transport, subscription: Subscription) -> None:
+        self.inbox = inbox
+        self.connection = connection
+        self.subscription = subscription
+        self.is_up = True
 
 
 class PathOpener:
@@ -37,7 +51,8 @@ class PathOpener:
     Args:
         transport: the first connection.
         path_inbox: returns the inbox of a path, from 1.
-        on_open: called with the inbox of a new path.
+        on_change: called with the inboxes of all further paths when one was opened, lost or restored; None instead of the
+            inbox while its connection is down.
         on_packet: handles the packets that arrive there.
     """
 
@@ -45,17 +60,18 @@ class PathOpener:
         self,
         transport: Transport,
         path_inbox: Callable[[int], str],
-        on_open: Callable[[str], object],
+        on_change: Callable[[Sequence[str | None]], object],
         on_packet: Callable[[bytes], object],
     ) -> None:
         self._transport = transport
         self._path_inbox = path_inbox
-        self._on_open = on_open
+        self._on_change = on_change
         self._on_packet = on_packet
-        self._connections: list[tuple[Transport, Subscription]] = []
+        self._paths: list[_Path] = []
         self._opening: asyncio.Task[None] | None = None
         self._clock = loop_clock()
         self._not_before = 0.0
+        self._watch_at = 0.0
         self._mean = 0.0
         self._bytes = 0
         self._packets = 0
@@ -66,8 +82,11 @@ class PathOpener:
         """Moving average of the bytes of packets for each reply."""
         return self._mean
 
-    def record_packet(self, size: int, replies: int, table: SessionTable) -> None:
+    def record_packet(self, size: int, replies: int, table: SessionTable, now: float) -> None:
         """Record a packet of ``size`` bytes with ``replies``, and open a path if that pays. Fragments have no reply."""
+        if self._paths and now >= self._watch_at:
+            self._watch_at = now + WATCH_S
+            self._watch()
         self._bytes += size
         if replies:
             self._mean += (self._bytes / replies - self._mean) * min(replies, MEAN_OF) / MEAN_OF
@@ -77,8 +96,21 @@ class PathOpener:
             self._packets = 0
             self._check(table)
 
+    def _watch(self) -> None:
+        """Withdraw the paths whose connections are down: their packets travel on the first one meanwhile."""
+        is_changed = False
+        for path in self._paths:
+            if path.connection.connected is not path.is_up:
+                path.is_up = not path.is_up
+                is_changed = True
+        if is_changed:
+            self._report()
+
+    def _report(self) -> None:
+        self._on_change([path.inbox if path.is_up else None for path in self._paths])
+
     def _check(self, table: SessionTable) -> None:
-        paths = 1 + len(self._connections)
+        paths = 1 + len(self._paths)
         callers = [session for session in table.sessions.values() if isinstance(session, CallerSession)]
         if not callers or self._opening is not None:
             return
@@ -106,9 +138,9 @@ class PathOpener:
             self._not_before = self._clock() + RETRY_S
             logger.debug("a further path could not be opened: %s", error.message)
         else:
-            self._connections.append((connection, subscription))
+            self._paths.append(_Path(inbox, connection, subscription))
             logger.debug("replies arrive on %d paths now", number + 1)
-            self._on_open(inbox)
+            self._report()
         finally:
             self._opening = None
 
@@ -118,9 +150,9 @@ class PathOpener:
     async def close(self) -> None:
         """Close the further connections. Idempotent."""
         await cancel_and_wait([self._opening])
-        connections, self._connections = self._connections, []
-        for connection, subscription in connections:
+        paths, self._paths = self._paths, []
+        for path in paths:
             try:
-                await subscription.close()
+                await path.subscription.close()
             finally:
-                await connection.close()
+                await path.connection.close()

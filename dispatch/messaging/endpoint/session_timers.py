@@ -15,7 +15,8 @@ T = TypeVar("T")
 
 
 class SessionTimers(Generic[T]):
-    """The times at which sessions are due. A session may be reported earlier than it is due, never later."""
+    """The times at which sessions are due. A session may be reported earlier than it is due, never later; one that is
+    reported has to be scheduled again."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, T]] = []

@@ -88,7 +88,7 @@ class Reassembly:
         if whole is None or whole.stream != partial.stream or not partial.is_complete:
             return None
         pieces = partial.pieces
-        whole.payload = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces[at] for at in sorted(pieces))
+        whole.payload = b"".join(pieces[at] for at in sorted(pieces))
         return whole
 
     def _remove(self, message: int) -> None:

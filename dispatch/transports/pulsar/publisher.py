@@ -128,9 +128,14 @@ class PulsarPublisher:
 
 
 class PacketReceipts:
-    """Counts the packets of one client of pulsar-client that have no receipt yet."""
+    """Counts the packets of one client of pulsar-client that have no receipt yet.
 
-    def __init__(self) -> None:
+    Args:
+        on_arrival: called after each receipt; called on any thread.
+    """
+
+    def __init__(self, on_arrival: Callable[[], None]) -> None:
+        self._on_arrival = on_arrival
         self.sent = 0
         self.received = 0
         self.dropped = 0
@@ -142,6 +147,7 @@ class PacketReceipts:
         keep_thread_state()
         # A failure has no ledger position either. Only append() is atomic without a lock.
         self._arrived.append(message_id.ledger_id() == -1 and message_id.entry_id() == -1)
+        self._on_arrival()
 
     def count_outstanding(self) -> int:
         """Return the number of packets without a receipt."""
@@ -175,7 +181,7 @@ class MessageSender:
         """A message or a caller waits for the next receipt."""
         self.is_urgent = False
         """One of :attr:`receipts` is a failure, or has a callback."""
-        self.packets = PacketReceipts()
+        self.packets = PacketReceipts(self._on_packet_receipt)
         """Packets of sessions on the current client."""
         self._dropped_before = 0
         self._writers: deque[tuple[Callable[[], bool], asyncio.Future[None]]] = deque()
@@ -231,6 +237,10 @@ class MessageSender:
             return False
         packets.sent += 1
         return True
+
+    def _on_packet_receipt(self) -> None:
+        if self.wants_receipts:
+            self._wake()
 
     @property
     def packets_dropped(self) -> int:
@@ -319,14 +329,14 @@ class MessageSender:
     def forget_outstanding(self, problem: str) -> None:
         """Fail all publishes without a receipt, and expect none for the packets sent so far."""
         self._dropped_before = self.packets_dropped
-        self.packets = PacketReceipts()
+        self.packets = PacketReceipts(self._on_packet_receipt)
         for ticket in list(self._outstanding):
             self.receipts.append((ticket, problem))
         self.process_receipts()
 
     async def flush(self) -> None:
-        """Wait until every message is sent and has its receipt."""
-        await self.wait_until(lambda: not (self.window.queued or self._outstanding))
+        """Wait until every message is sent, and every message and packet has its receipt."""
+        await self.wait_until(lambda: not (self.window.queued or self._outstanding or self.packets.count_outstanding()))
 
     async def flush_publisher(self, publisher: PulsarPublisher) -> None:
         """Wait until every message of ``publisher`` has its receipt."""

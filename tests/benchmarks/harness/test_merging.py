@@ -9,14 +9,16 @@ import pytest
 from benchmarks.harness.merging import merge_answers, merge_reports
 
 
-def answer(**values: Any) -> dict[str, Any]:
+def answer(*, counted: int = 1_000, **values: Any) -> dict[str, Any]:
     """What one calling process answers."""
     return {
         "p50_ms": 1.0,
         "p99_ms": 2.0,
         "p999_ms": 3.0,
         "seconds": 2.0,
-        "counted": 1_000,
+        "counted": counted,
+        "cpu_seconds": 2.0,
+        "cpu_counted": counted,
         "cpu_s": {"client": 0.2, "service": 0.1, "broker": 0.05, "machine": 0.75},
         "calls": 1_201,
         "answered": 1_200,
@@ -52,6 +54,11 @@ def test_unknown_times_stay_unknown() -> None:
     assert figures["cpu_us_per_call"] == pytest.approx(200)
     for name in ("service_cpu_us_per_call", "broker_cpu_us_per_call", "other_processors"):
         assert figures[name] is None
+
+
+def test_a_stalled_client_does_not_know_what_others_used() -> None:
+    assert merge_answers([answer(cpu_seconds=0.01)])["other_processors"] is None
+    assert merge_answers([answer(cpu_seconds=0.01)])["calls_per_second"] == 500
 
 
 def test_processor_time_is_not_divided_where_other_calls_share_it_or_none_was_answered() -> None:

@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.protocol import Settings
-from dispatch.protocol.events import Failure, SessionClosed
-from dispatch.protocol.wire.frames import PATHS, PING, VERSION, encode_packet
+from dispatch.protocol import CalleeSession, Settings
+from dispatch.protocol.events import Event, Failure, RequestFailed, SessionClosed
+from dispatch.protocol.wire.frames import (
+    ACCEPT,
+    CLOSE,
+    FROM,
+    HELLO,
+    PATHS,
+    PING,
+    REQUEST,
+    RESET,
+    VERSION,
+    Close,
+    Reset,
+    decode_packet,
+    encode_packet,
+)
 from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
 
 
@@ -65,3 +79,327 @@ def test_a_new_session_of_a_caller_replaces_the_older_one() -> None:
     assert former.is_closed
     assert pair.events[INSTANCE] == [SessionClosed(Failure.REPLACED)]
     assert len(pair.tables[INSTANCE].sessions) == 1
+
+
+# -- trust: what a process must know before it can change anything ----------------------------------------------
+
+
+def hello(pair: Pair, **changes: object) -> bytes:
+    """Return a HELLO to the instance, with some fields changed."""
+    fields: dict[str, object] = {
+        "versions": [VERSION], "features": 0, "name": DISPATCHER, "incarnation": "d1", "id": 77, "secret": "s",
+        "inboxes": [DISPATCHER], "data_window": 16_000_000,
+    }  # fmt: skip
+    return packet(0, (HELLO, *(fields | changes).values()), number=-1)
+
+
+def receive(pair: Pair, name: str, data: bytes) -> list[Event]:
+    return [event for _, events in pair.tables[name].receive_packet(data, pair.now) for event in events]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"id": 0}, {"id": -5}, {"id": 2**63}, {"secret": ""}, {"secret": "x" * 65}, {"secret": "é" * 33},
+        {"name": "n" * 513}, {"incarnation": "n" * 513}, {"inboxes": []}, {"inboxes": [""]}, {"inboxes": [DISPATCHER] * 5},
+        {"inboxes": ["d" * 513]}, {"inboxes": ["elsewhere"]}, {"inboxes": [DISPATCHER, "elsewhere"]}, {"secret": "guessed"},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)  # fmt: skip
+def test_an_unusable_hello_is_counted_and_creates_nothing(changes: dict[str, object]) -> None:
+    pair = Pair()
+    table = pair.tables[INSTANCE]
+    assert not receive(pair, INSTANCE, hello(pair, **changes))
+    assert table.refused_hellos == 1
+    assert not table.sessions
+    assert not table.outbox
+
+
+def test_limits_of_a_usable_hello() -> None:
+    pair = Pair()
+    table = pair.tables[INSTANCE]
+    inboxes = [DISPATCHER, f"{DISPATCHER}-1", f"{DISPATCHER}-2", f"{DISPATCHER}-{'3' * (511 - len(DISPATCHER))}"]
+    receive(pair, INSTANCE, hello(pair, id=2**63 - 1, name="n" * 512, incarnation="n" * 512, inboxes=inboxes))
+    receive(pair, INSTANCE, hello(pair, id=1))
+    assert table.refused_hellos == 0
+    assert len(table.sessions) == 2
+
+
+def test_a_caller_only_process_accepts_no_session(pair: Pair) -> None:
+    assert not receive(pair, DISPATCHER, hello(pair))
+    assert pair.tables[DISPATCHER].refused_hellos == 1
+
+
+def test_a_repeated_hello_gets_the_same_answer() -> None:
+    pair = Pair()
+    table = pair.tables[INSTANCE]
+    for _ in range(3):
+        receive(pair, INSTANCE, hello(pair))
+    assert len(table.sessions) == 1
+    assert len({accept for _, accept in table.outbox}) == 1
+    assert {inbox for inbox, _ in table.outbox} == {DISPATCHER}
+
+
+def test_a_late_copy_of_hello_closes_nothing(pair: Pair) -> None:
+    open_session = pair.callee
+    (copy,) = {data for inbox, data in pair.packets if inbox == INSTANCE and decode_packet(data).to == 0}
+    assert not receive(pair, INSTANCE, copy)
+    assert not receive(pair, INSTANCE, hello(pair, id=78))  # of an earlier session
+    assert not open_session.is_closed
+    pair.now += 11.0
+    open_session.heard_at = pair.now
+    half_open = next(each for each in pair.tables[INSTANCE].sessions.values() if each is not open_session)
+    assert half_open.handle_timer(pair.now) == [SessionClosed(Failure.IDLE)]
+
+
+def test_a_hello_under_the_name_of_another_caller_replaces_nothing(pair: Pair) -> None:
+    """An agent that may call tools has a secret of its own, and with it other inboxes."""
+    table, victim = pair.tables[INSTANCE], pair.callee
+    table._may_reply_to = lambda inbox, secret: inbox.startswith(secret)
+    receive(pair, INSTANCE, hello(pair, name=DISPATCHER, secret="agent", inboxes=["agent-inbox"]))
+    session = next(each for each in table.sessions.values() if each is not victim)
+    receive(pair, INSTANCE, packet(session.id, (PING,)))
+    assert session.is_open
+    assert not victim.is_closed
+
+
+def test_the_address_of_an_instance_differs_for_each_run_and_caller() -> None:
+    addresses = set()
+    for seed in range(5):
+        pair = Pair()
+        pair.tables[INSTANCE] = pair.instance("i1", seed, Settings())
+        pair.exchange()
+        addresses.add(pair.callee.id)
+    assert len(addresses) == 5
+
+
+def test_requests_for_a_former_incarnation_never_run(pair: Pair) -> None:
+    request = pair.ask()
+    former = [data for inbox, data in pair.packets if inbox == INSTANCE]
+    pair.tables[INSTANCE] = restarted = pair.instance("i2", 99, Settings())
+    for data in former:
+        assert not receive(pair, INSTANCE, data)
+    assert request.stream == 0
+    assert restarted.unknown >= 1
+
+
+def test_packets_that_agents_can_read_are_useless_towards_instances(pair: Pair) -> None:
+    pair.ask()
+    pair.callee.send_reply(0, b"x")
+    pair.exchange()
+    table, sessions = pair.tables[INSTANCE], set(pair.tables[INSTANCE].sessions)
+    captured = [data for inbox, data in pair.packets if inbox == DISPATCHER]
+    for count, data in enumerate(captured, 1):
+        assert not receive(pair, INSTANCE, data)
+        assert table.unknown == count
+    assert set(table.sessions) == sessions
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        (RESET, 5, "run"),
+        (ACCEPT, 1, 0, "i", "run", bytes(16), bytes(16), 1),
+        (CLOSE, "closed"),
+        (REQUEST, 0, 0, "t", None, b""),
+    ],
+    ids=["RESET", "ACCEPT", "CLOSE", "REQUEST"],
+)
+@pytest.mark.parametrize("to", [0, 12345])
+def test_other_frames_to_an_unknown_address_are_counted(pair: Pair, frame: tuple[object, ...], to: int) -> None:
+    table = pair.tables[INSTANCE]
+    assert not receive(pair, INSTANCE, packet(to, frame))
+    assert table.unknown == 1
+    assert len(table.sessions) == 1
+    assert not table.outbox
+
+
+def test_a_hello_to_another_address_is_no_hello() -> None:
+    pair = Pair()
+    data = decode_packet(hello(pair))
+    assert not receive(pair, INSTANCE, packet(5, (HELLO, *(getattr(data.frames[0], name) for name in HELLO_FIELDS))))
+    assert pair.tables[INSTANCE].unknown == 1
+    assert not pair.tables[INSTANCE].sessions
+
+
+HELLO_FIELDS = ("versions", "features", "name", "incarnation", "id", "secret", "inboxes", "data_window")
+
+
+# -- RESET ------------------------------------------------------------------------------------------------------
+
+
+def probe(to: int = 5, id: int = 7, inbox: str = DISPATCHER, secret: str = "s") -> bytes:
+    return packet(to, (PING,), (FROM, id, inbox, secret))
+
+
+def test_a_probe_of_an_unknown_session_is_answered_with_reset() -> None:
+    pair = Pair()
+    table = pair.tables[INSTANCE]
+    assert not receive(pair, INSTANCE, probe())
+    ((inbox, data),) = table.outbox
+    reset = decode_packet(data)
+    assert (inbox, reset.to, reset.number) == (DISPATCHER, 7, -1)
+    assert reset.frames == [Reset(5, "i1")]
+    assert table.unknown == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        probe(to=0),
+        probe(id=0),
+        probe(id=-1),
+        probe(id=2**63),
+        probe(inbox="elsewhere"),
+        probe(secret="guessed"),
+        probe(inbox="d" * 513),
+    ],
+    ids=["to a HELLO", "no id", "negative id", "long id", "another namespace", "another secret", "long inbox"],
+)
+def test_a_probe_that_names_no_usable_inbox_is_not_answered(data: bytes) -> None:
+    pair = Pair()
+    assert not receive(pair, INSTANCE, data)
+    assert not pair.tables[INSTANCE].outbox
+    assert pair.tables[INSTANCE].unknown == 1
+
+
+def test_limits_of_a_usable_probe() -> None:
+    pair = Pair()
+    inbox = DISPATCHER + "-" * (512 - len(DISPATCHER))
+    for data in (probe(id=1), probe(id=2**63 - 1), probe(inbox=inbox)):
+        receive(pair, INSTANCE, data)
+    assert len(pair.tables[INSTANCE].outbox) == 3
+
+
+def test_a_packet_is_answered_with_one_reset() -> None:
+    pair = Pair()
+    frames = [(FROM, 7, DISPATCHER, "s")] * 10
+    receive(pair, INSTANCE, packet(5, *frames))
+    assert len(pair.tables[INSTANCE].outbox) == 1
+
+
+def test_resets_are_bounded() -> None:
+    pair = Pair(Settings(max_resets=3))
+    for number in range(10):
+        receive(pair, INSTANCE, probe(id=number + 1))
+    assert len(pair.tables[INSTANCE].outbox) == 3
+
+
+# -- bounds -----------------------------------------------------------------------------------------------------
+
+
+def test_the_oldest_half_open_session_gives_way() -> None:
+    pair = Pair(Settings(max_half_open=3))
+    table = pair.tables[INSTANCE]
+    for number in range(1, 4):
+        receive(pair, INSTANCE, hello(pair, id=number))
+    first = next(iter(table.sessions))
+    assert receive(pair, INSTANCE, hello(pair, id=4)) == [SessionClosed(Failure.IDLE)]
+    assert first not in table.sessions
+    assert len(table.sessions) == 3
+
+
+def test_old_half_open_sessions_end_with_the_next_hello() -> None:
+    pair = Pair(Settings(half_open=10.0))
+    receive(pair, INSTANCE, hello(pair, id=1))
+    pair.now += 9.9
+    assert receive(pair, INSTANCE, hello(pair, id=2)) == []
+    pair.now += 0.1
+    assert receive(pair, INSTANCE, hello(pair, id=3)) == [SessionClosed(Failure.IDLE)]
+    assert len(pair.tables[INSTANCE].sessions) == 2
+
+
+def open_sessions(pair: Pair, count: int) -> list[CalleeSession]:
+    """Open sessions of so many callers, a second apart."""
+    table, found = pair.tables[INSTANCE], []
+    for number in range(1, count + 1):
+        before = set(table.sessions)
+        receive(pair, INSTANCE, hello(pair, id=number, inboxes=[f"{DISPATCHER}-{number}"]))
+        ((id),) = set(table.sessions) - before
+        receive(pair, INSTANCE, packet(id, (PING,)))
+        session = table.sessions[id]
+        assert isinstance(session, CalleeSession)
+        found.append(session)
+        pair.now += 1.0
+    return found
+
+
+def test_the_session_that_was_idle_longest_gives_way() -> None:
+    pair = Pair(Settings(max_sessions=3))
+    first, second, _ = open_sessions(pair, 3)
+    receive(pair, INSTANCE, packet(first.id, (PING,), number=1))
+    assert receive(pair, INSTANCE, hello(pair, id=9)) == [SessionClosed(Failure.EVICTED)]
+    assert second.is_closed
+    closes = [decode_packet(data).frames for inbox, data in pair.tables[INSTANCE].outbox if inbox == f"{DISPATCHER}-2"]
+    assert [Close("evicted")] in closes, "its caller learns of it"
+
+
+def test_a_session_that_runs_a_request_does_not_give_way() -> None:
+    pair = Pair(Settings(max_sessions=2))
+    first, second = open_sessions(pair, 2)
+    receive(pair, INSTANCE, packet(first.id, (REQUEST, 0, 0, "t", None, b""), number=1))
+    receive(pair, INSTANCE, hello(pair, id=9))
+    assert second.is_closed
+    assert not first.is_closed
+    receive(pair, INSTANCE, hello(pair, id=10))
+    assert not first.is_closed
+
+
+# -- the end ----------------------------------------------------------------------------------------------------
+
+
+def test_the_peer_of_a_session_that_ends_learns_of_it(pair: Pair) -> None:
+    request = pair.ask()
+    pair.tables[INSTANCE].end(pair.callee, pair.now)
+    pair.take(DISPATCHER)
+    pair.exchange()
+    failed = RequestFailed(request, Failure.CLOSED, True)
+    assert pair.take(DISPATCHER) == [failed, SessionClosed(Failure.CLOSED)]
+    assert not pair.tables[DISPATCHER].sessions
+    assert not pair.tables[INSTANCE].sessions
+
+
+def test_a_session_that_ends_before_the_handshake_sends_nothing() -> None:
+    pair = Pair()
+    table = pair.tables[DISPATCHER]
+    assert table.end(pair.caller, pair.now) == [SessionClosed(Failure.CLOSED)]
+    assert not table.outbox
+    assert not table.sessions
+    assert table.ended.handshakes == 1
+
+
+def test_an_ended_session_is_counted_once(pair: Pair) -> None:
+    table, session = pair.tables[INSTANCE], pair.callee
+    received = session.statistics.packets_received
+    table.end(session, pair.now)
+    table.forget(session)
+    assert table.ended.reasons == {"closed": 1}
+    assert not table._by_inbox
+    assert table.ended.statistics.packets_received == received > 0
+
+
+def test_a_close_with_an_unknown_reason(pair: Pair) -> None:
+    assert receive(pair, DISPATCHER, packet(pair.caller.id, (CLOSE, "later version"), number=60)) == [
+        SessionClosed(Failure.CLOSED)
+    ]
+    assert not pair.tables[DISPATCHER].sessions
+
+
+def test_a_further_inbox_is_told_to_every_callee(pair: Pair) -> None:
+    pair.tables[DISPATCHER].add_path(f"{DISPATCHER}-1")
+    pair.exchange()
+    assert pair.callee.peer_inboxes == [DISPATCHER, f"{DISPATCHER}-1"]
+    assert pair.tables[DISPATCHER].inboxes == [DISPATCHER, f"{DISPATCHER}-1"]
+
+
+def test_the_peers_windows_and_loads(pair: Pair) -> None:
+    pair.callee.load = 7
+    pair.ask()
+    pair.advance(0.1)
+    assert pair.caller.peer_load == 7
+    receive(pair, DISPATCHER, encode_packet((VERSION, pair.caller.id, 0, 90, 0, 0, 0, 0, 5_000), [(PING,)]))
+    assert pair.caller.window == 5_000
+    receive(pair, DISPATCHER, encode_packet((VERSION, pair.caller.id, 0, 91, 0, 0, 0, 0, 10**9), [(PING,)]))
+    assert pair.caller.window == 48_000
+    receive(pair, DISPATCHER, encode_packet((VERSION, pair.caller.id, 0, 92, 0, 0, 0, 0, 0), [(PING,)]))
+    assert pair.caller.window == 48_000

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from dispatch.devtools.localbroker import Endpoint, LocalBroker, create_namespaces
 from dispatch.protocol import Settings
 from dispatch.testing import FaultInjector, Faults, FaultyTransport
 from tests.helpers.endpoint_peers import peers
@@ -79,3 +82,60 @@ async def test_half_open_sessions_that_give_way_to_others_expire_all_the_same() 
         assert len(callee.table.sessions) == 1
         await asyncio.sleep(2)
         assert callee.table.sessions == {}
+
+
+@pytest.mark.pulsar
+async def test_twenty_callees_that_answer_at_once_lose_next_to_nothing(pulsar_endpoint: Endpoint) -> None:
+    async with peers(pulsar_endpoint.service_url, callees=20) as (caller, callees):
+        sessions = [await caller.connect(callee.inbox) for callee in callees]
+        for number in range(30):
+            payload = b"%d:100000" % number
+            replies = await asyncio.gather(*(caller.call(session, payload) for session in sessions))
+            assert replies == [(b"%d" % number).ljust(100_000, b".")] * 20
+        of_callees = [each.statistics for callee in callees for each in callee.table.sessions.values()]
+        sent = sum(each.packets_sent for each in of_callees)
+        assert sum(each.retransmissions for each in of_callees) <= 0.01 * sent
+        assert all(set(callee.runs.values()) == {1} for callee in callees)
+
+
+@pytest.mark.pulsar
+@pytest.mark.slow
+async def test_sessions_survive_a_restart_of_the_broker_under_load() -> None:
+    with LocalBroker.start() as broker:
+        create_namespaces(broker.admin())
+        async with peers(broker.service_url) as (caller, [callee]):
+            session = await caller.connect(callee.inbox)
+            numbers, is_over = itertools.count(), False
+            answered, has_answered = list[float](), asyncio.Event()
+
+            async def call_again_and_again() -> None:
+                while not is_over:
+                    number = b"%d" % next(numbers)
+                    assert await caller.call(session, number + b":20") == number.ljust(20, b".")
+                    answered.append(time.monotonic())
+                    has_answered.set()
+
+            workers = [asyncio.create_task(call_again_and_again()) for _ in range(64)]
+            while len(answered) < 1_000:
+                has_answered.clear()
+                await has_answered.wait()
+            broker.kill()
+            await asyncio.to_thread(broker.restart)
+            back = await first_delivery(broker.service_url)
+            async with asyncio.timeout(30):
+                while answered[-1] < back:
+                    has_answered.clear()
+                    await has_answered.wait()
+            is_over = True
+            await asyncio.gather(*workers)
+            assert caller.failures == caller.closed == []
+            assert len(callee.runs) == next(numbers)
+            assert set(callee.runs.values()) == {1}
+            assert min(at for at in answered if at > back) - back < 2
+
+
+async def first_delivery(url: str) -> float:
+    """Return when a broker that has just started has delivered a message between new connections."""
+    async with peers(url) as (caller, [callee]):
+        await caller.connect(callee.inbox)
+    return time.monotonic()

@@ -349,6 +349,35 @@ async def test_a_large_reply_uses_the_paths_that_are_opened_for_it() -> None:
         assert all(path.next_number > 0 for path in callee_session._sender.paths)
 
 
+async def test_large_replies_continue_when_the_connection_of_a_path_is_lost() -> None:
+    further: list[FaultyTransport] = []
+
+    class Recorded(FaultyTransport):
+        def another(self) -> FaultyTransport:
+            further.append(super().another())
+            return further[-1]
+
+    async with peers(URL, has_paths=True, wrap=Recorded) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+
+        async def call_many() -> None:
+            for number in range(40):
+                await asyncio.gather(*(caller.call(session, b"%d:400000" % number) for _ in range(8)))
+
+        await call_many()
+        assert len(further) == 3
+        [callee_session] = callee.table.sessions.values()
+        first, second, third, fourth = callee_session.peer_inboxes
+        further[1].disconnect(30)
+        async with asyncio.timeout(5):
+            await call_many()
+        assert callee_session.peer_inboxes == [first, second, first, fourth]
+        await advance(30)
+        await call_many()
+        assert callee_session.peer_inboxes == [first, second, third, fourth]
+        assert not caller.failures
+
+
 async def test_small_replies_open_no_path() -> None:
     async with peers(URL, has_paths=True) as (caller, [callee]):
         session = await caller.connect(callee.inbox)

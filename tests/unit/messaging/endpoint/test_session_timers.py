@@ -75,3 +75,5 @@ def test_every_session_is_reported_by_the_time_it_is_due(steps: list[tuple[str, 
         for each in reported:
             if wanted.get(each, math.inf) <= now:
                 del wanted[each]
+            else:
+                timers.schedule(each, wanted.get(each, math.inf))

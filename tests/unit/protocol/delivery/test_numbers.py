@@ -99,6 +99,23 @@ def test_forgetting_keeps_the_highest_number() -> None:
     assert received.add(6)
 
 
+def test_a_number_below_everything_that_was_forgotten_is_a_duplicate() -> None:
+    received = add(0, 1, 2)
+    received.forget(2)
+    received.clear()
+    assert not received.add(1)
+    assert received.ranges == []
+    assert received.add(2)
+
+
+def test_the_number_after_a_dropped_range_is_new() -> None:
+    received = add(10, 20, most=2)
+    assert received.add(12)
+    assert received.ranges == [[12, 12], [20, 20]]
+    assert received.add(11)
+    assert received.ranges == [[11, 12], [20, 20]]
+
+
 def test_forgetting_cuts_a_range() -> None:
     received = add(0, 1, 2, 3)
     received.forget(2)

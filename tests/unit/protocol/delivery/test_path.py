@@ -84,12 +84,38 @@ def test_a_cargo_is_not_lost_while_another_copy_is_in_flight() -> None:
     assert list(sender.lost) == sender.cargoes
 
 
+def test_ranges_of_one_number_each() -> None:
+    sender = Sender(7)
+    assert sender.ack(5, 5, 3, 3, 1, 1)
+    assert [cargo.frames[0][1] for cargo in sender.lost] == [0, 2, 4]
+    assert [cargo.is_delivered for cargo in sender.cargoes] == [False, True, False, True, False, True, False]
+
+
 @pytest.mark.parametrize("ranges", [(), (0,), (0, 1, 2), (0, 3), (0, 2**62), (-2, -1)])
 def test_an_acknowledgement_of_packets_that_were_not_sent_changes_nothing(ranges: tuple[int, ...]) -> None:
     sender = Sender(3)
     assert not sender.ack(*ranges)
     assert sender.path.in_flight == 1_200
     assert not sender.lost
+
+
+def test_an_acknowledgement_of_lost_packets_alone_is_no_news() -> None:
+    """A peer may list any numbers; what it does not list below its largest one is lost."""
+    sender = Sender(1)
+    sender.path.record_sent(Cargo([], 1), 400, [], 100.0)
+    sender.path.record_sent(Cargo([], 1), 400, [], 100.0)
+    assert sender.ack(1, 1)
+    sender.path.record_probe(100.2)
+    sender.path.probes = 3
+    assert not sender.ack(9, 2)
+    assert sender.path.probes == 3
+
+
+def test_a_new_path() -> None:
+    path = Path(3, SETTINGS)
+    assert (path.index, path.rtt, path.probes, path.in_flight, path.retransmissions) == (3, 0.0, 0, 0, 0)
+    assert path.ack_at == math.inf
+    assert not Cargo([], 1).is_delivered
 
 
 def test_without_packets_an_acknowledgement_changes_nothing() -> None:

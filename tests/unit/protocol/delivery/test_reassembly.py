@@ -82,7 +82,7 @@ def test_tiny_fragments_are_bounded() -> None:
     reassembly = Reassembly(SETTINGS)
     for at in range(len(WHOLE)):
         assert reassembly.add(Cont(0, at, len(WHOLE), 4, HEAD, memoryview(WHOLE)[at : at + 1])) is None
-    assert reassembly.size <= len(WHOLE) // 256 + 17
+    assert reassembly.size == len(WHOLE) // 256 + 17
 
 
 def test_without_its_head_a_payload_is_dropped() -> None:
@@ -124,6 +124,28 @@ def test_limits() -> None:
     reassembly.add(part)
     assert reassembly.fits(Cont(1, 0, 10_000, 4, HEAD, memoryview(bytes(7_000))))
     assert not reassembly.fits(Cont(1, 0, 10_000, 4, HEAD, memoryview(bytes(7_001))))
+
+
+def test_a_payload_has_at_least_one_byte() -> None:
+    reassembly = Reassembly(SETTINGS)
+    assert reassembly.fits(Cont(0, 0, 1, 4, HEAD, memoryview(b"x")))
+    assert not reassembly.fits(Cont(0, 0, 0, 4, HEAD, memoryview(b"")))
+
+
+def test_incomplete_payloads_are_bounded() -> None:
+    reassembly = Reassembly(Settings(max_partials=2))
+    for message in range(2):
+        assert reassembly.fits(fragments(message=message)[0])
+        reassembly.add(fragments(message=message)[0])
+    assert not reassembly.fits(fragments(message=2)[0])
+    assert len(reassembly) == 2
+
+
+def test_gaps_count_as_retained() -> None:
+    reassembly = Reassembly(SETTINGS)
+    reassembly.add(fragments()[0])
+    reassembly.ignore(5)
+    assert len(reassembly) == 2
 
 
 def test_gaps_among_payloads_are_bounded() -> None:

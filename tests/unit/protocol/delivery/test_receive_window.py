@@ -102,6 +102,28 @@ def test_a_peer_that_sends_without_being_asked_counts_for_a_while() -> None:
     assert window.share == 48_000
 
 
+def test_the_share_follows_peers_that_send_without_being_asked() -> None:
+    window, peers = ReceiveWindow(SETTINGS), [Peer() for _ in range(6)]
+    for peer in peers:
+        window.record(peer, 100.0, recent=10.0)
+    assert window.share == 32_000
+    window.record(peers[0], 110.0, recent=10.0)
+    assert window.senders == 6, "exactly as long ago as counts"
+    window.record(peers[0], 110.1, recent=10.0)
+    assert window.senders == 1
+    assert window.share == 48_000
+
+
+def test_a_known_sender_does_not_divide_the_window_again() -> None:
+    """Each division visits all senders when the share has halved."""
+    window, peers = ReceiveWindow(SETTINGS), [Peer() for _ in range(6)]
+    for peer in peers:
+        window.record(peer, 100.0, recent=10.0)
+    window.share = 0
+    window.record(peers[0], 100.1, recent=10.0)
+    assert window.share == 0
+
+
 def test_a_peer_that_sends_again_counts_anew() -> None:
     window, first, second = ReceiveWindow(SETTINGS), Peer(), Peer()
     window.record(first, 100.0, recent=10.0)

@@ -153,6 +153,40 @@ def test_oversized_small_frames_are_cut() -> None:
     assert queue.pop_fragment(10_000)[0][4] == 0
 
 
+def test_frames_fill_the_room_exactly() -> None:
+    queue = queue_with(*(reply(stream, 76) for stream in range(3)))
+    assert len(queue.pop_small(200).frames) == 2
+    queue = queue_with(reply(0, 76), reply(1, 76))
+    frames = queue._small
+    assert queue.pop_small(200).frames is frames, "no copy where everything leaves"
+
+
+def test_a_frame_that_fits_exactly_is_not_cut() -> None:
+    queue = queue_with(reply(0, 900), reply(1, 100))
+    queue.cut_oversized(900 + FRAME_BYTES)
+    assert not queue.has_large
+    queue.cut_oversized(899 + FRAME_BYTES)
+    assert queue.has_large
+    assert queue.bytes == 900 + 100 + FRAME_BYTES
+
+
+def test_payloads_are_numbered_in_order() -> None:
+    queue = queue_with(*(reply(stream, 1_500) for stream in range(4)))
+    assert [queue.pop_fragment(10_000)[0][1] for _ in range(4)] == [0, 1, 2, 3]
+
+
+def test_no_more_large_payloads_take_turns_after_one_is_dropped() -> None:
+    queue = queue_with(*(reply(stream, 6_000) for stream in range(4)))
+    queue.drop_large(1)
+    assert [queue.pop_fragment(10_000)[0][4] for _ in range(4)] == [0, 2, 0, 2]
+
+
+def test_without_a_listener_a_cut_request_is_fragmented_all_the_same() -> None:
+    queue = queue_with(request(0, 900))
+    queue.cut_oversized(600)
+    assert queue.has_large
+
+
 def test_clearing_removes_everything() -> None:
     queue = queue_with(reply(0, 10), *(reply(stream, 4_000) for stream in range(4)))
     queue.control.append((CANCEL, 1))

@@ -128,30 +128,39 @@ def test_any_bytes_are_a_packet_or_malformed(data: bytes) -> None:
     assert is_packet(data) or data[:1] in (b"\xdc", b"\xdd")  # longer forms of an array's header
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"\xc0",
-        b'{"id": 1}',
-        msgspec.msgpack.encode([]),
-        msgspec.msgpack.encode([*HEADER]),
-        msgspec.msgpack.encode([*HEADER, None]),
-        msgspec.msgpack.encode([*HEADER, [[]]]),
-        msgspec.msgpack.encode([*HEADER, [["ping"]]]),
-        msgspec.msgpack.encode([*HEADER, [[CANCEL, "one"]]]),
-        msgspec.msgpack.encode([*HEADER, [[CANCEL]]]),
-        msgspec.msgpack.encode(["1", *HEADER[1:], []]),
-        msgspec.msgpack.encode([*HEADER, []])[:-1],
-        msgspec.msgpack.encode([*HEADER, [[GOAWAY, "abc"]]]).replace(b"abc", b"a\xffc"),
-        msgspec.msgpack.encode([*HEADER, [[99], [GOAWAY, "abc"]]]).replace(b"abc", b"a\xffc"),
-        b"\x91" * 5_000,
-        msgspec.msgpack.encode([*HEADER, []])[:-1] + b"\x91" * 5_000 + b"\x90",
-    ],
-)
+MALFORMED = {
+    "empty": b"",
+    "nil": b"\xc0",
+    "JSON": b'{"id": 1}',
+    "no elements": msgspec.msgpack.encode([]),
+    "no frames": msgspec.msgpack.encode([*HEADER]),
+    "nil for frames": msgspec.msgpack.encode([*HEADER, None]),
+    "frame without elements": msgspec.msgpack.encode([*HEADER, [[]]]),
+    "text for a kind": msgspec.msgpack.encode([*HEADER, [["ping"]]]),
+    "text for a number": msgspec.msgpack.encode([*HEADER, [[CANCEL, "one"]]]),
+    "missing field": msgspec.msgpack.encode([*HEADER, [[CANCEL]]]),
+    "text for a version": msgspec.msgpack.encode(["1", *HEADER[1:], []]),
+    "truncated": msgspec.msgpack.encode([*HEADER, []])[:-1],
+    "no UTF-8": msgspec.msgpack.encode([*HEADER, [[GOAWAY, "abc"]]]).replace(b"abc", b"a\xffc"),
+    "no UTF-8 beside a new frame": msgspec.msgpack.encode([*HEADER, [[99], [GOAWAY, "abc"]]]).replace(
+        b"abc", b"a\xffc"
+    ),
+    "deep": b"\x91" * 5_000,
+    "deep frames": msgspec.msgpack.encode([*HEADER, []])[:-1] + b"\x91" * 5_000 + b"\x90",
+}
+
+
+@pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED)
 def test_malformed(data: bytes) -> None:
     with pytest.raises(MalformedPacketError):
         decode_packet(data)
+
+
+def test_an_error_says_what_is_wrong() -> None:
+    with pytest.raises(MalformedPacketError, match="truncated"):
+        decode_packet(msgspec.msgpack.encode([*HEADER, []])[:-1])
+    with pytest.raises(MalformedPacketError, match="`int`"):
+        decode_packet(msgspec.msgpack.encode(["1", *HEADER[1:], []]))
 
 
 def test_another_version_is_malformed() -> None:
@@ -163,6 +172,14 @@ def test_frames_of_a_later_version_are_left_out() -> None:
     data = encode_packet(HEADER, [(PING,), (99, "new", {}), (CANCEL, 4), (-3,)])
     assert decode_packet(data).frames == [Ping(), Cancel(4)]
     assert decode_packet(data).load == 3
+
+
+def test_a_packet_with_new_frames_keeps_its_header_and_its_known_frames() -> None:
+    known = [frame for frame, _ in FRAMES]
+    packet = decode_packet(encode_packet(HEADER, [(99,), *known]))
+    assert packet.frames == [read for _, read in FRAMES]
+    fields = (packet.version, packet.to, packet.path, packet.number, packet.clock, packet.flags, packet.load)
+    assert (*fields, packet.data, packet.window) == HEADER
 
 
 def test_further_fields_of_a_known_frame_are_ignored() -> None:
@@ -195,6 +212,7 @@ def test_the_head_of_a_fragmented_payload() -> None:
         b"\x91" * 5_000,
         NO_UNICODE,
     ],
+    ids=["empty", "nil", "another kind", "missing field", "deep", "no UTF-8"],
 )
 def test_a_head_that_is_no_payload_frame(head: bytes) -> None:
     assert decode_payload_frame(head) is None

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from dispatch.protocol.wire.handshake import PROOF_BYTES, derive_address, derive_proof
 
 NONCE = bytes(range(16))
+ADDRESS = 7_720_967_916_697_048_404
+PROOF = "d80fe87f2589542ca176a5dce7e8fe95"
 
 
 def test_the_proof_depends_on_everything_that_the_callee_states() -> None:
@@ -40,6 +42,12 @@ def test_the_address_depends_on_the_secret_the_caller_and_the_nonce() -> None:
 def test_the_proof_does_not_reveal_the_address() -> None:
     address = derive_address("secret", 1, NONCE)
     assert address.to_bytes(8, "big") not in derive_proof("secret", 1, NONCE, "i0", "run")
+
+
+def test_both_sides_derive_the_same_values() -> None:
+    """Peers may run different versions of this module: the values belong to the protocol."""
+    assert derive_address("secret", 1, NONCE) == ADDRESS
+    assert derive_proof("secret", 1, NONCE, "i0", "run").hex() == PROOF
 
 
 @given(

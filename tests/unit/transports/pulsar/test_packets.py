@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.publisher import MAX_PACKETS_IN_DOUBT
 from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S, SILENT_S
-from tests.helpers.clock import advance
+from tests.helpers.clock import advance, idle
 from tests.helpers.fake_pulsar import (
     DROPPED,
     OTHER,
@@ -132,3 +134,18 @@ async def test_receipts_of_packets_that_the_old_client_did_not_bring_are_not_wai
         broker.producer().receipts()
         await advance(2 * SILENT_S)
         assert transport.connected
+
+
+async def test_flush_waits_for_the_receipts_of_packets(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        publisher.send_packet(b"p1")
+        publisher.send_packet(b"p2")
+        flush = asyncio.create_task(transport.flush())
+        await idle()
+        broker.producer().receipts(1)
+        await idle()
+        assert not flush.done()
+        broker.producer().receipts(1)
+        await idle()
+        assert flush.done()

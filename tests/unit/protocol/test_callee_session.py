@@ -1,0 +1,382 @@
+"""The callee's end: each request once, until its deadline, and nothing for a caller that no longer waits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from dispatch.protocol import Settings
+from dispatch.protocol.delivery.path import Cargo
+from dispatch.protocol.events import (
+    ChunkReceived,
+    EndReceived,
+    Failure,
+    ReplyReceived,
+    RequestCancelled,
+    RequestReceived,
+    RequestRefused,
+    SessionClosed,
+)
+from dispatch.protocol.wire.frames import (
+    ACK,
+    CANCEL,
+    CONT,
+    PATHS,
+    PING,
+    REQUEST,
+    VERSION,
+    Close,
+    Goaway,
+    Refused,
+    Window,
+    decode_packet,
+    encode,
+    encode_packet,
+)
+from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
+
+
+class HandWritten:
+    """A caller whose packets a test writes by hand: each packet has the next number."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.pair = Pair(settings)
+        self.pair.exchange()
+        self.pair.take(DISPATCHER)
+        self.session = self.pair.callee
+        self._number = 50
+
+    def send(self, *frames: tuple[Any, ...], clock: int = 0, data: int = 0) -> list[Any]:
+        self._number += 1
+        header = (VERSION, self.session.id, 0, self._number, clock, 0, 0, data, 48_000)
+        packet = encode_packet(header, list(frames))
+        received = self.pair.tables[INSTANCE].receive_packet(packet, self.pair.now)
+        return [event for _, events in received for event in events]
+
+    def frames(self) -> list[Any]:
+        """Return the frames that the callee sends."""
+        sent = self.session.packets_to_send(self.pair.now)
+        return [frame for _, packet in sent for frame in decode_packet(packet).frames]
+
+
+@pytest.fixture
+def peer() -> HandWritten:
+    return HandWritten()
+
+
+def request(stream: int, deadline: int = 0, payload: bytes = b"{}") -> tuple[Any, ...]:
+    return (REQUEST, stream, deadline, "tool", {"attempt": "1"}, payload)
+
+
+def test_each_request_is_delivered_once(peer: HandWritten) -> None:
+    assert peer.send(request(0)) == [RequestReceived(0, math.inf, "tool", {"attempt": "1"}, b"{}")]
+    assert peer.send(request(0)) == []
+    assert peer.send(request(0), request(1), request(1))[0].stream == 1
+    assert list(peer.session.running) == [0, 1]
+
+
+def test_requests_arrive_in_any_order(peer: HandWritten) -> None:
+    assert [event.stream for event in peer.send(request(2), request(0), request(1))] == [2, 0, 1]
+    assert peer.send(request(0), request(2)) == []
+
+
+def test_a_request_with_a_negative_number_is_ignored(peer: HandWritten) -> None:
+    assert peer.send(request(-1)) == []
+    assert not peer.session.running
+
+
+def test_the_deadline_counts_from_the_clock_of_its_packet(peer: HandWritten) -> None:
+    (event,) = peer.send(request(0, deadline=5_000), clock=3_000)
+    assert event.deadline == pytest.approx(peer.pair.now + 2.0)
+    (event,) = peer.send(request(1, deadline=5_000), clock=4_500)
+    assert event.deadline == pytest.approx(peer.pair.now + 0.5)
+
+
+@pytest.mark.parametrize("clock", [5_000, 9_000])
+def test_a_request_past_its_deadline_is_refused_without_execution(peer: HandWritten, clock: int) -> None:
+    assert peer.send(request(0, deadline=5_000), clock=clock) == []
+    assert Refused(0, "expired", -1, "") in peer.frames()
+    assert not peer.session.running
+
+
+def test_a_cancelled_request_is_reported_once(peer: HandWritten) -> None:
+    peer.send(request(0))
+    assert peer.send((CANCEL, 0)) == [RequestCancelled(0)]
+    assert peer.send((CANCEL, 0)) == []
+    assert not peer.session.send_reply(0, b"")
+    assert not peer.session.send_chunk(0, b"")
+    assert not peer.session.send_end(0)
+    assert not peer.session.refuse(0, "overloaded")
+    assert peer.session.is_at_rest
+
+
+def test_a_request_that_arrives_after_its_cancellation_does_not_run(peer: HandWritten) -> None:
+    assert peer.send((CANCEL, 0)) == []
+    assert peer.send(request(0)) == []
+    assert not peer.session.running
+
+
+def test_an_answered_request_is_not_cancelled(peer: HandWritten) -> None:
+    peer.send(request(0))
+    assert peer.session.send_reply(0, b"")
+    assert peer.send((CANCEL, 0)) == []
+
+
+def test_a_request_has_one_answer(peer: HandWritten) -> None:
+    peer.send(request(0), request(1), request(2))
+    assert peer.session.send_reply(0, b"")
+    assert not peer.session.send_reply(0, b"")
+    assert peer.session.send_chunk(1, b"")
+    assert peer.session.send_end(1)
+    assert not peer.session.send_chunk(1, b"")
+    assert peer.session.refuse(2, "overloaded")
+    assert not peer.session.refuse(2, "overloaded")
+    assert not peer.session.send_reply(9, b"")
+
+
+def test_a_stream_that_is_refused_drops_its_fragments() -> None:
+    pair = Pair(Settings(large_bytes=1_000, fragment_bytes=1_000, window=2_000))
+    pair.exchange()
+    stopped, other = pair.ask(), pair.ask()
+    pair.take(INSTANCE)
+    pair.callee.send_chunk(0, bytes(50_000))
+    pair.callee.refuse(0, "stopped", message="why")
+    pair.callee.send_reply(1, b"x")
+    assert pair.callee.queued_bytes < 1_000
+    pair.exchange()
+    refused = RequestRefused(stopped, "stopped", None, "why")
+    assert pair.take(DISPATCHER)[1:] == [refused, ReplyReceived(other, 0, b"x")]
+
+
+def test_a_cancelled_stream_drops_its_fragments() -> None:
+    pair = Pair(Settings(large_bytes=1_000, fragment_bytes=1_000, window=2_000))
+    pair.exchange()
+    request = pair.ask()
+    pair.callee.send_chunk(0, bytes(50_000))
+    pair.caller.cancel(request)
+    pair.exchange()
+    assert pair.callee.queued_bytes == 0
+    pair.advance(1.0)
+    assert pair.caller.is_at_rest
+    assert pair.callee.is_at_rest
+
+
+def test_a_cancelled_stream_is_dropped_before_it_is_sent() -> None:
+    peer = HandWritten(Settings(large_bytes=1_000, fragment_bytes=1_000, packet_bytes=1_000, window=2_000))
+    peer.send(request(0))
+    peer.session.send_chunk(0, bytes(50_000))
+    peer.frames()
+    assert peer.session.queued_bytes > 40_000
+    peer.send((CANCEL, 0))
+    assert peer.session.queued_bytes == 0
+
+
+def test_memory_counts_what_is_retained(peer: HandWritten) -> None:
+    peer.send((PING,))
+    peer.frames()
+    before = peer.session.memory()
+    peer.send(request(2))
+    assert peer.session.memory() == before + 2, "the request, and the gap below it"
+    peer.send((CONT, 0, 0, 2_000, 7, None, memoryview(bytes(1_000))))
+    assert peer.session.memory() == before + 3
+    peer.session._sender.lost.append(Cargo([], 1))
+    assert peer.session.memory() == before + 4
+    peer.session.send_chunk(2, b"")
+    assert peer.session.memory() == before + 5
+
+
+def test_a_large_request_has_its_deadline_and_may_have_exactly_the_largest_size() -> None:
+    peer = HandWritten(Settings(max_payload_bytes=1_500))
+    head = encode((*request(0, deadline=5_000)[:-1], b""))
+    (event,) = peer.send((CONT, 0, 0, 1_500, 0, head, memoryview(bytes(1_500))), clock=3_000)
+    assert event.deadline == pytest.approx(peer.pair.now + 2.0)
+    assert len(event.payload) == 1_500
+
+
+def test_acknowledgements_of_unknown_paths_are_ignored(peer: HandWritten) -> None:
+    for path in (-1, 1, 3, 2**62):
+        assert peer.send((ACK, path, 0, [0, 0])) == []
+
+
+def test_the_last_packet_of_a_session(peer: HandWritten) -> None:
+    peer.session.close(peer.pair.now)
+    ((path, data),) = peer.session.packets_to_send(peer.pair.now)
+    packet = decode_packet(data)
+    assert (path, packet.path, packet.number, packet.flags) == (0, 0, -1, 0)
+
+
+def test_draining_refuses_new_requests_and_finishes_the_others(peer: HandWritten) -> None:
+    peer.send(request(0))
+    peer.session.drain("stopping")
+    peer.session.drain("again")
+    assert [frame for frame in peer.frames() if type(frame) is Goaway] == [Goaway("stopping")]
+    assert peer.send(request(1)) == []
+    assert Refused(1, "draining", -1, "") in peer.frames()
+    assert peer.session.send_reply(0, b"done")
+    assert list(peer.session.running) == []
+
+
+def test_a_refusal_tells_when_to_retry(peer: HandWritten) -> None:
+    peer.send(request(0), request(1))
+    peer.session.refuse(0, "overloaded", 1.2345, "why")
+    peer.session.refuse(1, "overloaded", 0.0)
+    refusals = [frame for frame in peer.frames() if type(frame) is Refused]
+    assert refusals == [Refused(0, "overloaded", 1_234, "why"), Refused(1, "overloaded", 0, "")]
+
+
+def test_too_many_gaps_end_the_session() -> None:
+    """No caller that follows the protocol leaves so many; each would need memory for ever."""
+    peer = HandWritten(Settings(max_gaps=3))
+    assert [event.stream for event in peer.send(request(2), request(4), request(6))] == [2, 4, 6]
+    *cancelled, closed = peer.send(request(8))
+    assert [event.stream for event in cancelled] == [2, 4, 6]
+    assert closed == SessionClosed(Failure.VIOLATION)
+    assert not peer.pair.tables[INSTANCE].sessions
+
+
+def test_too_many_cancellations_of_unknown_requests_end_the_session() -> None:
+    peer = HandWritten(Settings(max_gaps=3))
+    assert peer.send((CANCEL, 2), (CANCEL, 4), (CANCEL, 6)) == []
+    assert peer.send((CANCEL, 8)) == [SessionClosed(Failure.VIOLATION)]
+
+
+def test_fragments_of_a_request_that_was_seen_are_ignored(peer: HandWritten) -> None:
+    peer.send(request(0), (CANCEL, 1))
+    head = encode((*request(0)[:-1], b""))
+    for message, stream in enumerate((0, 1)):
+        assert peer.send((CONT, message, 0, 2_000, stream, head, memoryview(bytes(1_000)))) == []
+    assert len(peer.session._reassembly) == 0
+    assert list(peer.session.running) == [0]
+
+
+def test_a_request_above_the_limits_is_refused_once() -> None:
+    peer = HandWritten(Settings(max_payload_bytes=1_500))
+    head = encode((*request(0)[:-1], b""))
+    piece = memoryview(bytes(1_000))
+    for offset in (0, 1_000):
+        assert peer.send((CONT, 0, offset, 2_000, 0, None if offset else head, piece)) == []
+    refusals = [frame for frame in peer.frames() if type(frame) is Refused]
+    assert refusals == [Refused(0, "too-large", -1, "")]
+    assert not peer.session.running
+
+
+def test_released_bytes_are_granted_again_in_quarters_of_the_window() -> None:
+    peer = HandWritten(Settings(data_window=4_000))
+    (event,) = peer.send(request(0, payload=bytes(2_000)), data=2_000)
+    assert not [frame for frame in peer.frames() if type(frame) is Window]
+    peer.session.consume(999)
+    assert not [frame for frame in peer.frames() if type(frame) is Window]
+    peer.session.consume(1)
+    assert Window(5_000) in peer.frames()
+    peer.session.consume(len(event.payload) - 1_000)
+    assert Window(6_000) in peer.frames()
+
+
+def test_held_requests_stop_the_caller() -> None:
+    """Flow control by the application's memory: nothing further is sent until it releases requests."""
+    pair = Pair(Settings(data_window=10_000))
+    pair.exchange()
+    for _ in range(10):
+        pair.ask(bytes(3_000))
+    held = pair.take(INSTANCE)
+    assert len(held) == 4
+    assert pair.caller.queued_bytes > 15_000
+    while held:
+        pair.callee.consume(len(held.pop(0).payload))  # type: ignore[union-attr]  # all are requests
+        pair.exchange()
+        held += pair.take(INSTANCE)
+    assert len(pair.callee.running) == 10
+    assert pair.caller.queued_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "inboxes",
+    [
+        [],
+        [DISPATCHER] * 5,
+        [DISPATCHER, ""],
+        [DISPATCHER, "d" * 513],
+        [DISPATCHER, "elsewhere"],
+        ["elsewhere", DISPATCHER],
+    ],
+    ids=["none", "too many", "empty", "too long", "not the caller's", "another first one"],
+)
+def test_unusable_paths_are_ignored(peer: HandWritten, inboxes: list[str]) -> None:
+    peer.send((PATHS, inboxes))
+    assert peer.session.peer_inboxes == [DISPATCHER]
+
+
+def test_large_replies_use_paths_that_are_added_later() -> None:
+    pair = Pair(Settings(large_bytes=1_000, fragment_bytes=2_000))
+    pair.exchange()
+    pair.take(DISPATCHER)
+    pair.caller.add_paths([DISPATCHER, f"{DISPATCHER}-1", f"{DISPATCHER}-2"])
+    first, second = pair.ask(), pair.ask()
+    pair.packets.clear()
+    pair.callee.send_reply(first.stream, bytes(20_000))
+    pair.callee.send_reply(second.stream, b"small")
+    pair.exchange()
+    assert ReplyReceived(first, 0, bytes(20_000)) in pair.take(DISPATCHER)
+    used: dict[str, int] = {}
+    for inbox, packet in pair.packets:
+        used[inbox] = used.get(inbox, 0) + len(packet)
+    assert used.pop(DISPATCHER) < 1_500
+    assert sum(used.values()) > 20_000
+
+
+def test_a_streamed_reply(peer: HandWritten) -> None:
+    pair = Pair()
+    pair.exchange()
+    pair.take(DISPATCHER)
+    request = pair.ask()
+    for text in (b"a", b"b"):
+        assert pair.callee.send_chunk(0, text)
+    assert pair.callee.send_end(0, b"{}", 1)
+    pair.exchange()
+    chunks = [ChunkReceived(request, b"a"), ChunkReceived(request, b"b")]
+    assert pair.take(DISPATCHER) == [*chunks, EndReceived(request, 1, b"{}")]
+    assert request.chunks == 2
+
+
+def test_running_requests_end_with_the_session(peer: HandWritten) -> None:
+    peer.send(request(0), request(1))
+    assert peer.session.memory() > 0
+    assert peer.session.close(peer.pair.now) == [
+        RequestCancelled(0),
+        RequestCancelled(1),
+        SessionClosed(Failure.CLOSED),
+    ]
+    assert peer.session.close(peer.pair.now) == []
+    assert peer.frames() == [Close("closed")]
+    assert peer.frames() == []
+    assert peer.session.is_at_rest
+    assert peer.session.memory() == 0
+
+
+def test_a_caller_that_never_completes_the_handshake_is_forgotten() -> None:
+    pair = Pair(Settings(half_open=10.0))
+    pair.lose = lambda inbox, _packet: inbox == DISPATCHER
+    pair.exchange()
+    session = pair.callee
+    assert session.next_timer() == pytest.approx(pair.now + 10.0)
+    assert session.handle_timer(pair.now + 9.9) == []
+    assert session.handle_timer(pair.now + 10.0) == [SessionClosed(Failure.IDLE)]
+
+
+def test_a_half_open_session_sends_nothing() -> None:
+    pair = Pair()
+    pair.lose = lambda inbox, _packet: inbox == DISPATCHER
+    pair.exchange()
+    pair.callee.drain()
+    assert pair.callee.packets_to_send(pair.now) == []
+
+
+def test_a_session_without_packets_of_its_caller_ends(peer: HandWritten) -> None:
+    peer.frames()
+    peer.send((PING,))
+    peer.frames()
+    settings = Settings()
+    assert peer.session.handle_timer(peer.pair.now + settings.idle - 0.1) == []
+    assert peer.session.handle_timer(peer.pair.now + settings.idle) == [SessionClosed(Failure.IDLE)]
