@@ -24,7 +24,6 @@ ROOT = Path(dispatch.__file__).parent
 PURE = (
     "messaging.wire",
     "catalog.sources.trustgraph.config_messages",
-    "messaging.flow.credit",
     "messaging.flow.pacer",
     "messaging.rpc.deadline_heap",
     "serving.plain.clock_offset",

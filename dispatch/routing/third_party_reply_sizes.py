@@ -7,7 +7,7 @@ no loss was measured; single calls are not delayed.
 
 from __future__ import annotations
 
-from dispatch.messaging.flow.credit import CREDIT_BYTES
+from dispatch.messaging.flow.pacer import PACE_BURST
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.transports import Message
 
@@ -24,7 +24,7 @@ class ThirdPartyReplySizes:
 
     def __init__(self, exchange: Correlator) -> None:
         self._exchange = exchange
-        self._mean = float(CREDIT_BYTES)
+        self._mean = float(PACE_BURST)
 
     def on_message(self, message: Message, via: int = 0) -> None:
         """Handle a reply; see :meth:`Correlator.on_message`."""

@@ -47,10 +47,6 @@ class FaultyTicket:
         if self.inner is not None:
             self.inner.answered()
 
-    def mark_received(self) -> None:
-        if self.inner is not None:
-            self.inner.mark_received()
-
     def fail(self, error: TransportError) -> None:
         """Report ``error`` to the caller that published, once."""
         on_failure, self.on_failure = self.on_failure, None
@@ -109,7 +105,7 @@ class FaultyPublisher:
                 case "reorder":
                     path.hold_until_next(sampler, send)
                 case "malformed":
-                    path.deliver_in_order(partial(send, malformed_payload(sampler.rng, payload, properties)), sampler)
+                    path.deliver_in_order(partial(send, malformed_payload(sampler.rng, payload)), sampler)
                 case "tool_error":
                     assert reply is not None
                     path.deliver_in_order(partial(send, *reply), sampler)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from dispatch.messaging.wire.codec import ErrorInfo, MalformedMessageError, Reply, decode_reply, encode_reply
-from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES, PLAIN_CHUNK, PLAIN_LAST, Property
+from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES, Property
 from dispatch.transports import DurableMessage, Message
 
 INJECTED_ERROR = "injected-fault"
@@ -92,11 +92,9 @@ MALFORMED_PAYLOADS: tuple[bytes, ...] = (
 """Payloads that are neither a request nor a reply."""
 
 
-def malformed_payload(rng: random.Random, payload: bytes, properties: Mapping[str, str] | None = None) -> bytes:
+def malformed_payload(rng: random.Random, payload: bytes) -> bytes:
     """Return a payload that is neither a request nor a reply, made from ``payload`` or independent of it."""
     kind = rng.randrange(4)
-    if properties and properties.get(Property.PLAIN) in (PLAIN_LAST, PLAIN_CHUNK):
-        return b"\xff" + payload  # plain text: any UTF-8 would be readable
     if kind == 0 and len(payload) > 1:
         return payload[: rng.randrange(1, len(payload))]  # an object without its last brace is not JSON
     if kind == 1:
@@ -124,14 +122,14 @@ def make_tool_error(payload: bytes, properties: Mapping[str, str]) -> tuple[byte
     """Return the reply as a tool's own error; None: the message is not a tool's reply."""
     if not payload or Property.ID not in properties or properties.keys() & {Property.REPLY_TO, Property.REFUSED}:
         return None
-    if properties.get(Property.PLAIN) not in (PLAIN_LAST, PLAIN_CHUNK) and not _is_reply(payload):
+    if not _is_reply(payload):
         return None
     error = ErrorInfo(INJECTED_ERROR, "The tool failed (an injected fault).")
     kept = {
         name: value
         for name, value in properties.items()
         # An error ends the reply, and has no index among its chunks.
-        if name not in (Property.PLAIN, Property.MORE, Property.CHUNK)
+        if name not in (Property.MORE, Property.CHUNK)
     }
     return encode_reply(Reply(error, "", True)), kept
 
@@ -151,7 +149,7 @@ def alter_message(rng: random.Random, message: Message, fault: str) -> Message |
     properties = message.properties()
     match fault:
         case "malformed":
-            shown = AlteredMessage(malformed_payload(rng, message.data(), properties), properties)
+            shown = AlteredMessage(malformed_payload(rng, message.data()), properties)
         case "raising":
             shown = AlteredMessage(message.data(), properties, raises=rng.choice(("properties", "data")))
         case "missing_id" | "oversized_id" | "foreign_id":

@@ -98,10 +98,6 @@ class Ticket(Protocol):
         """Record a reply: this message has arrived, and each message before it has arrived or is lost."""
         ...
 
-    def mark_received(self) -> None:
-        """Record a receipt: as :meth:`answered`, and the receiver acknowledges requests."""
-        ...
-
 
 class Publisher(Protocol):
     """Publishes to one topic."""

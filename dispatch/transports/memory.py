@@ -269,9 +269,6 @@ class MemoryTicket:
     def answered(self) -> None:
         """Do nothing: the embedded broker has no publish window."""
 
-    def mark_received(self) -> None:
-        """Do nothing: the embedded broker has no publish window."""
-
     def fail(self, error: TransportError) -> None:
         callback, self.on_failure = self.on_failure, None
         if callback is not None:

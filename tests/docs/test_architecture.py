@@ -6,10 +6,11 @@ import re
 
 import pytest
 
-from dispatch.messaging.flow import credit, pacer
+from dispatch.messaging.flow import pacer
 from dispatch.messaging.flow import queue as outgoing
 from dispatch.messaging.rpc import correlation
 from dispatch.messaging.wire import codec, fragments
+from dispatch.protocol import settings
 from dispatch.results import result_store
 from dispatch.schemas import validator, validator_cache, value_size
 from dispatch.transports.pulsar import client
@@ -49,7 +50,7 @@ def test_the_constants_have_the_values_of_the_code() -> None:
         re.findall(r"^\| ([a-z ]+) \| (\S.+?) \|", PAGE.partition("## Constants")[2].partition("## ")[0], re.MULTILINE)
     )
     expected = {
-        "credit": f"{credit.CREDIT_BYTES:,} bytes, counting {credit.MESSAGE_OVERHEAD} bytes a message",
+        "window": f"{settings.DEFAULT_SETTINGS.window:,} unacknowledged bytes on each path of a session",
         "pace towards third parties": f"{pacer.PACE_RATE // 10**6} MB/s beyond a burst of {pacer.PACE_BURST:,} bytes",
         "outgoing queue": f"{outgoing.MAX_QUEUED:,} messages, {outgoing.MAX_QUEUED_BYTES >> 20} MiB",
         "receiver queue": f"{client.RECEIVER_QUEUE:,} permits",
@@ -58,6 +59,7 @@ def test_the_constants_have_the_values_of_the_code() -> None:
         "validated value": f"{value_size.MAX_DEPTH} levels, {validator.MAX_EVALUATIONS:,} evaluations",
         "tombstones": f"{correlation.TOMBSTONE_AGE_S:.0f} s, {correlation.MAX_TOMBSTONES:,}",
         "largest message": f"the broker's `maxMessageSize` (5 MiB) − {codec.PROPERTIES_BYTES >> 10} KiB",
-        "fragment": f"{fragments.PART_BYTES >> 10} KiB",
+        "fragment": f"{settings.DEFAULT_SETTINGS.fragment_bytes // 10**6} MB in a session, "
+        f"{fragments.PART_BYTES >> 10} KiB otherwise",
     }
     assert {name: rows[name] for name in expected} == expected

@@ -11,7 +11,6 @@ from dispatch.messaging.rpc.pending import ReplyStream
 from dispatch.messaging.wire.properties import Property
 from tests.helpers.clock import idle
 from tests.helpers.fakes import FakePublisher
-from tests.helpers.malformed_messages import AlteredMessage
 
 
 class Bench:
@@ -56,12 +55,6 @@ class Bench:
             max_bytes=max_bytes,
             max_buffer=100,
         )
-
-    def confirm(self, id: str) -> None:
-        """The service says that the request has arrived; that is no reply."""
-        before = dict(self.exchange.replies)
-        self.exchange.on_message(AlteredMessage(b"", {"id": id, "taken": "1"}))
-        assert self.exchange.replies == before
 
     def take(self, message: Any, via: int = OWN_TOPIC) -> Disposition:
         """Hand over one reply: it must be counted exactly once. Returns as what."""

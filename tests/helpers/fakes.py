@@ -37,9 +37,6 @@ class FakeTicket:
     def answered(self) -> None:
         self.proofs.append("answered")
 
-    def mark_received(self) -> None:
-        self.proofs.append("mark_received")
-
 
 @dataclass(eq=False)
 class FakePublisher:

@@ -69,8 +69,8 @@ def _counting(topic: str, handler: Handler, handed: Counter[str]) -> Handler:
 
 
 def _is_reply(message: Message) -> bool:
-    """Everything but the word that a request has arrived, or an instance. What cannot be read might have been a reply."""
+    """Everything but an announcement. What cannot be read might have been a reply."""
     try:
-        return not {Property.TAKEN, Property.HERE} & message.properties().keys()
+        return Property.HERE not in message.properties()
     except Exception:
         return True

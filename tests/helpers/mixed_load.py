@@ -12,7 +12,7 @@ from typing import Any
 
 from dispatch import Dispatcher, Outcome, ToolServer, ToolService
 from dispatch.errors import DispatchError, ToolError
-from dispatch.messaging.flow.publisher import Gate
+from dispatch.messaging.flow.paced_publisher import PacedPublisher
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance
@@ -192,12 +192,12 @@ class Load:
         await advance(120)
 
     def waiting_to_go_out(self) -> int:
-        """Messages that wait at a gate, in the dispatcher and in the server."""
+        """Messages that wait for their turn, in the dispatcher and in the server."""
         routes, router = self.dispatcher._running.routes, self.server._router
         assert routes is not None
         assert router is not None
-        gates = [route.publisher for route in routes._open.values()]
-        return sum(gate.queued for gate in gates if isinstance(gate, Gate)) + router._waiting
+        publishers = [route.publisher for route in routes._open.values()]
+        return sum(each.queued for each in publishers if isinstance(each, PacedPublisher)) + router._waiting
 
     def counted(self) -> dict[Disposition, int]:
         return self.dispatcher.reply_counts()

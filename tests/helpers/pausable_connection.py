@@ -39,9 +39,6 @@ class HeldTicket:
     def answered(self) -> None:
         """The embedded broker needs no proof of delivery."""
 
-    def mark_received(self) -> None:
-        """The embedded broker needs no proof of delivery."""
-
 
 class HeldPublisher:
     """See :class:`dispatch.transports.base.Publisher`."""

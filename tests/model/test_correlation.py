@@ -210,13 +210,6 @@ class ExchangeMachine(RuleBasedStateMachine):
     def somebody_elses(self, id: str) -> None:
         self.take(reply(id), Disposition.UNKNOWN)
 
-    @rule(asked=asked)
-    def word_of_arrival(self, asked: PrometheusApi) -> None:
-        """It is no reply: counted as nothing."""
-        self.do(self._hand_over(AlteredMessage(b"", {"id": asked.id, "taken": "1"})))
-        if asked.id in self.waiting and asked.ticket is not None:
-            assert asked.ticket.proofs[-1] == "mark_received"
-
     async def _hand_over(self, message: Any) -> None:
         self.exchange.on_message(message)
         await idle()

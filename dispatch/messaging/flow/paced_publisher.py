@@ -11,8 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from dispatch._internal.clock import loop_clock
 from dispatch.errors import TransportError
-from dispatch.messaging.flow.credit import MESSAGE_OVERHEAD
-from dispatch.messaging.flow.pacer import Pace
+from dispatch.messaging.flow.pacer import MESSAGE_OVERHEAD, Pace
 from dispatch.messaging.flow.queue import SendQueue
 from dispatch.transports import OnFailure, Publisher, Ticket
 
@@ -90,11 +89,6 @@ class _Paced:
         """A reply proves that the message arrived."""
         if self.ticket is not None:
             self.ticket.answered()
-
-    def mark_received(self) -> None:
-        """The receiver says that the message arrived."""
-        if self.ticket is not None:
-            self.ticket.mark_received()
 
     def fail(self, error: TransportError) -> None:
         if not error.sent and self.ticket is not None:

@@ -1,23 +1,24 @@
 """Pace: bytes per time towards receivers that acknowledge nothing. Pure bookkeeping, the clock is handed in.
 
-A broker drops a non-persistent message when the receiver's channel holds more than 64 KiB at that instant. A receiver that
-acknowledges returns credit (:mod:`dispatch.messaging.flow.credit`). For all others there are two signs: time, in which a
-receiver of ordinary speed has read what was sent, and the broker's receipt. A receipt proves no delivery; but while it is
-missing, the broker is behind and will deliver everything that arrived meanwhile in one burst. So a message without a receipt
-counts in full, and its time begins with its receipt.
+A broker drops a non-persistent message when the receiver's channel holds more than 64 KiB at that instant. There are two
+signs that the channel is clear: time, in which a receiver of ordinary speed has read what was sent, and the broker's
+receipt. A receipt proves no delivery; but while it is missing, the broker is behind and will deliver everything that arrived
+meanwhile in one burst. So a message without a receipt counts in full, and its time begins with its receipt.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-from dispatch.messaging.flow.credit import CREDIT_BYTES
-
 PACE_RATE = 50_000_000
 """Bytes a second. Measured with TrustGraph's client: the highest at which, with receipts, none of 24,000 answers of 10 kB at
 64 in flight was lost; at twice the rate 0.08 % were, without any pace 1.5 %."""
-PACE_BURST = CREDIT_BYTES
-"""Bytes that may be under way at any time, whatever the rate: they leave a broker's channel writable."""
+PACE_BURST = 48_000
+"""Bytes that may be under way at any time, whatever the rate: they leave a broker's channel writable, whose high-water mark
+is 65,536 bytes, with room for what the broker adds."""
+MESSAGE_OVERHEAD = 512
+"""Bytes of a message beyond its payload: properties and framing (about 300), and what the broker's network layer accounts
+for the two buffers that it writes a message as (about 200)."""
 GRAIN_S = 1e-6
 """Shorter waits are none: no clock and no timer is that exact."""
 

@@ -27,8 +27,8 @@ from dispatch.messaging.rpc.exchange_outcome import (
     Unreadable,
 )
 from dispatch.messaging.rpc.pending import ReplyStream, Single, Slot
-from dispatch.messaging.wire.codec import MalformedMessageError, decode_plain, decode_reply
-from dispatch.messaging.wire.properties import PLAIN_LAST, Property, is_oversized
+from dispatch.messaging.wire.codec import MalformedMessageError, decode_reply
+from dispatch.messaging.wire.properties import Property, is_oversized
 from dispatch.messaging.wire.sessions import SECRET_BYTES, Session
 from dispatch.transports.base import Message, Publisher
 
@@ -215,15 +215,7 @@ class Correlator:
     def receive(self, message: Message, properties: Mapping[str, str], via: int = OWN_TOPIC) -> None:
         """As :meth:`on_message`, with the message's properties, none when they cannot be read. ``via``:
         :data:`OWN_TOPIC`, or the number of the connection to a response topic that other agents share."""
-        if Property.TAKEN in properties:
-            # Not a reply: the request has arrived, nothing more.
-            slot = self._pending.get(properties.get(Property.ID, ""))
-            if slot is not None:
-                if via == OWN_TOPIC and slot.via is None:
-                    slot.via = via
-                if slot.ticket is not None:
-                    slot.ticket.mark_received()
-        elif Property.HERE not in properties:  # nor is this one
+        if Property.HERE not in properties:  # an announcement is no reply
             id = properties.get(Property.ID)
             slot = self._pending.get(id) if type(id) is str else None
             if slot is not None:
@@ -251,8 +243,7 @@ class Correlator:
         try:
             payload = message.data()
             self.received_bytes += len(payload)
-            plain = properties.get(Property.PLAIN)
-            reply = decode_reply(payload) if plain is None else decode_plain(payload, last=plain == PLAIN_LAST)
+            reply = decode_reply(payload)
         except MalformedMessageError as error:
             slot.settle(Unreadable(str(error)))
             return Disposition.MALFORMED

@@ -24,10 +24,6 @@ MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024 - PROPERTIES_BYTES
 """Largest payload in bytes for a broker that reports no limit. A Pulsar broker's default limit
 (``maxMessageSize``) is 5 MiB over payload *and* metadata."""
 
-PLAIN_FROM: Final = 4_096
-"""Bytes of UTF-8 from which a reply travels as plain text instead of JSON. Encoding and decoding JSON costs more than all
-other work on a reply of 100 kB, and a reply that is JSON itself would be escaped a second time."""
-
 
 class MalformedMessageError(ValueError):
     """A payload or a property that cannot be decoded. ``str()`` gives the reason, without user data."""
@@ -178,31 +174,6 @@ def encode_reply(reply: Reply, *, limit: int = MAX_MESSAGE_BYTES) -> bytes:
     if len(payload) > limit:
         raise PayloadTooLargeError(len(payload), limit)
     return payload
-
-
-def encode_plain(text: str, *, limit: int = MAX_MESSAGE_BYTES) -> bytes:
-    """Encode the payload of a reply with the property ``plain``.
-
-    Raises:
-        PayloadTooLargeError: more than ``limit`` bytes.
-        ValueError: the text cannot be written as UTF-8 (a lone surrogate).
-    """
-    payload = text.encode()
-    if len(payload) > limit:
-        raise PayloadTooLargeError(len(payload), limit)
-    return payload
-
-
-def decode_plain(payload: bytes, *, last: bool) -> Reply:
-    """Decode the payload of a reply with the property ``plain``.
-
-    Raises:
-        MalformedMessageError: not UTF-8.
-    """
-    try:
-        return Reply(None, payload.decode(), last)
-    except UnicodeDecodeError as error:
-        raise MalformedMessageError(f"the response is not readable: {error}") from None
 
 
 def decode_reply(payload: bytes) -> Reply:

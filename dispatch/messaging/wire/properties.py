@@ -8,9 +8,6 @@ from typing import Final
 MAX_PROPERTY_BYTES: Final = 8 * 1024
 """Largest property value that is sent or read, in bytes of UTF-8, as a broker counts; a larger one counts as malformed."""
 
-PLAIN_LAST: Final = "last"
-PLAIN_CHUNK: Final = "chunk"
-
 
 class Property:
     """Names of the message properties. ``ID`` is TrustGraph's; the others are dispatch's, and optional to a peer."""
@@ -24,51 +21,18 @@ class Property:
     namespace."""
     SESSION: Final = "session"
     """The secret of the dispatcher that sends this (:mod:`dispatch.messaging.wire.sessions`), on everything it sends to
-    services. A message with another dispatcher's ``id`` or ``reply-to`` is not answered there, nor is one that comes to an
-    instance's own topic without the secret."""
+    services. A message with another dispatcher's ``id`` is ignored; one with its ``reply-to`` is not answered there."""
     REMAINING_MS: Final = "remaining-ms"
     """Milliseconds until the caller's deadline, counted from the arrival of the message."""
     ATTEMPT: Final = "attempt"
     """Number of the attempt within its call, from 1; omitted for the first."""
     IDEMPOTENCY_KEY: Final = "idempotency-key"
     """The caller's idempotency key."""
-
-    CREDIT: Final = "credit"
-    """Flow control: unacknowledged reply bytes allowed in flight to ``reply-to``. Implies that the caller acknowledges."""
-
-    INCARNATION: Final = "incarnation"
-    """A random name of one run of an instance. On a request or a challenge to its own topic: the run that is meant. On
-    ``here``: the run that announces itself."""
-    TRANSMISSION: Final = "transmission"
-    """On a request: number of the transmission, from 2 for the first retransmission. Without a payload the request may be
-    answered but not executed. On a reply that is sent again: the retransmission that asked for it."""
-    NEXT: Final = "next"
-    """With ``transmission``: index of the first missing chunk."""
     LARGEST: Final = "largest"
     """The sender accepts a reply in fragments (``more``), up to so many bytes in all."""
-    PLAIN: Final = "plain"
-    """On a request: the sender accepts large replies as plain text. On a reply: its payload is plain text, of a whole reply
-    or a stream's last chunk (:data:`PLAIN_LAST`), or of another chunk (:data:`PLAIN_CHUNK`)."""
-    PARTS: Final = "parts"
-    """The request is fragmented (feature ``parts``): the number of fragments, a slash, and the bytes in all."""
     REPEATABLE: Final = "repeatable"
     """On a persistent topic: the tool may be repeated, so the broker may redeliver the request to another instance when the
     first one is lost."""
-    SETTLED: Final = "settled"
-    """``1f3,2a,2c``: all requests of the sender to this instance with a number (the second part of ``id``, hexadecimal)
-    below the first one have ended, except the others listed."""
-
-    CANCEL: Final = "cancel"
-    """To an instance's own topic, without a payload: the caller has cancelled the request ``id``."""
-    GOODBYE: Final = "goodbye"
-    """With ``cancel``: the dispatcher of ``id`` closes and sends no further requests or retransmissions."""
-
-    # On both.
-    PART: Final = "part"
-    """On a request: index of the fragment, from 0. On ``taken``: this fragment has arrived, the request is not complete."""
-    ACK: Final = "ack"
-    """Requests an acknowledgement. On a request: reply ``taken`` at once. On a reply: return this value (``acked``) to the
-    topic ``control``."""
 
     # On replies.
     INSTANCE: Final = "instance"
@@ -83,30 +47,20 @@ class Property:
     """Why the service did not execute the request, or not to its end: one of :class:`Refusal`."""
     RETRY_AFTER_MS: Final = "retry-after-ms"
     """With a refusal: milliseconds until a retry makes sense."""
-    CONTROL: Final = "control"
-    """With ``ack``: the instance's own topic, for acknowledgements."""
     FEATURES: Final = "features"
     """On ``here``: the instance's features, separated by commas."""
+    INCARNATION: Final = "incarnation"
+    """On ``here``: a random name of this run of the instance."""
 
     # On messages that are neither, without a payload.
-    TAKEN: Final = "taken"
-    """To ``reply-to``: receipt for the request ``id``, which has no reply yet."""
-    MISSING: Final = "missing"
-    """With ``taken``: missing fragments of the request, as ``0,3-7``."""
     HELLO: Final = "hello"
     """To the hello topic of a request topic, whose name is the value: asks its instances to announce themselves."""
     HERE: Final = "here"
     """To ``reply-to`` or the announcement topic: ``instance`` serves the request topic that is the value; with ``refused``:
-    it no longer does. A dispatcher verifies it with a challenge."""
-    CHALLENGE: Final = "challenge"
-    """To an instance's own topic, with ``incarnation``: send ``here`` and this random value to ``reply-to``. The instance
-    proves so that it consumes its own topic, which lies in the request namespace. On ``here``: the random value."""
-    ACKED: Final = "acked"
-    """To ``control``: cumulative acknowledgement of the replies with these ``ack`` values, separated by commas. Alone, or
-    on a request."""
+    it no longer does. A dispatcher verifies it: it opens a session."""
 
 
-REPLY_ONLY: Final = frozenset({Property.INSTANCE, Property.REFUSED, Property.TAKEN, Property.HERE})
+REPLY_ONLY: Final = frozenset({Property.INSTANCE, Property.REFUSED, Property.HERE})
 """Properties that only services send: a message with one of them is no request."""
 
 
@@ -119,8 +73,6 @@ class Refusal:
     STOPPED: Final = "stopped"
     """The tool was cancelled at the caller's deadline; it may have been executed in part."""
     INVALID_REQUEST: Final = "invalid-request"
-    INSTANCE_RESTARTED: Final = "instance-restarted"
-    """The request was meant for an earlier incarnation of this instance, which may have executed it."""
     REPLY_EVICTED: Final = "reply-evicted"
     """The instance received the request earlier and may have executed it, but no longer keeps the reply."""
 
@@ -130,12 +82,6 @@ class Feature:
 
     SESSION: Final = "session"
     """The instance accepts sessions on its own topic."""
-    REPAIR: Final = "repair"
-    """The instance accepts requests on its own topic and deduplicates retransmissions."""
-    PARTS: Final = "parts"
-    """It accepts fragmented requests there."""
-    CANCEL: Final = "cancel"
-    """It stops cancelled requests."""
 
 
 def utf8_size(text: str) -> int:

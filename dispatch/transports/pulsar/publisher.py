@@ -68,9 +68,6 @@ class PulsarTicket:
     def answered(self) -> None:
         """Do nothing: the window of a connection counts receipts of the broker."""
 
-    def mark_received(self) -> None:
-        """Do nothing: the window of a connection counts receipts of the broker."""
-
     def fail(self, error: TransportError) -> None:
         callback, self.on_failure = self.on_failure, None
         if callback is not None:

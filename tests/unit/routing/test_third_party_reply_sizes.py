@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from dispatch.errors import Outcome
-from dispatch.messaging.flow.credit import CREDIT_BYTES
-from dispatch.messaging.flow.pacer import PACE_RATE
+from dispatch.messaging.flow.pacer import PACE_BURST, PACE_RATE
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.routing.third_party_reply_sizes import MEAN_OF, ThirdPartyReplySizes
 from tests.helpers.clock import advance, idle, virtual_loop
@@ -38,7 +37,7 @@ async def waiting(exchange: Correlator, publisher: FakePublisher) -> asyncio.Tas
 async def test_the_size_of_answers_is_learnt_from_those_that_are_ours() -> None:
     exchange, publisher = Correlator(), FakePublisher()
     strangers = ThirdPartyReplySizes(exchange)
-    assert strangers.answer_bytes() == CREDIT_BYTES, "until one has come"
+    assert strangers.answer_bytes() == PACE_BURST, "until one has come"
     size = 0
     for _ in range(20 * MEAN_OF):
         task = await waiting(exchange, publisher)
@@ -90,4 +89,4 @@ async def test_an_error_is_an_answer() -> None:
     task = await waiting(exchange, publisher)
     strangers.on_message(reply(publisher.sent[-1].properties["id"], error=("no", "No.")))
     await task
-    assert strangers.answer_bytes() < CREDIT_BYTES
+    assert strangers.answer_bytes() < PACE_BURST

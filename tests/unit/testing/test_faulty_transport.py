@@ -206,15 +206,6 @@ async def test_malformed_replies_are_not_readable() -> None:
         assert readable == 0
 
 
-async def test_a_malformed_plain_text_reply_is_not_readable() -> None:
-    async with ends(Faults(malformed=1)) as (faulty, _, seen):
-        publisher = await faulty.publisher(TOPIC)
-        publisher.publish(b"a text", {Property.PLAIN: "last"}, flow="test", on_failure=seen.failures.append)
-        await idle()
-        with pytest.raises(UnicodeDecodeError):
-            seen.messages[0].data().decode()
-
-
 @pytest.mark.parametrize("direction", ["out", "in"])
 async def test_tool_error_replaces_a_reply_with_a_tools_own_error(direction: str) -> None:
     async with ends(Faults(tool_error=1), direction=direction) as (faulty, publish, seen):

@@ -90,7 +90,7 @@ async def test_a_stream_with_numbers_comes_from_any_connection() -> None:
 async def test_once_the_own_topic_brought_something_a_shared_one_brings_nothing() -> None:
     bench = Bench()
     stream = bench.open()
-    bench.confirm(stream.id)
+    bench.take(reply(stream.id, "a", end=False, chunk=0))
     assert bench.take(reply(stream.id, "forged"), via=0) is Disposition.UNKNOWN
-    bench.take(reply(stream.id, "a"))
-    assert await read(stream) == ["a"]
+    bench.take(reply(stream.id, "b", chunk=1))
+    assert await read(stream) == ["a", "b"]

@@ -19,10 +19,8 @@ from dispatch.messaging.wire.codec import (
     PayloadTooLargeError,
     Reply,
     Request,
-    decode_plain,
     decode_reply,
     decode_request,
-    encode_plain,
     encode_reply,
     encode_request,
     json_text,
@@ -319,20 +317,3 @@ def test_a_result_that_holds_itself_is_told() -> None:
     endless.append(endless)
     with pytest.raises(TypeError, match="returned a list"):
         result_text(endless)
-
-
-@pytest.mark.parametrize("last", [True, False])
-def test_a_plain_text_is_its_own_payload(last: bool) -> None:
-    assert encode_plain("Köln 🎭") == "Köln 🎭".encode()
-    assert decode_plain("Köln 🎭".encode(), last=last) == Reply(None, "Köln 🎭", last)
-
-
-def test_a_plain_text_has_the_limits_of_any_payload() -> None:
-    assert len(encode_plain("ä" * 5, limit=10)) == 10
-    with pytest.raises(PayloadTooLargeError) as caught:
-        encode_plain("ä" * 5, limit=9)
-    assert (caught.value.size, caught.value.limit) == (10, 9)
-    with pytest.raises(ValueError, match="surrogates"):
-        encode_plain("half \ud800")
-    with pytest.raises(MalformedMessageError, match="not readable"):
-        decode_plain(b"\xff", last=True)
