@@ -93,7 +93,6 @@ class CallerSession(Session):
         self._pinged_at = self._hello_at = now
         self._hellos = 0
         self._doubted_until = math.inf
-        self._trusted_until = 0.0
         self._refuted = 0
         self.reports_delivery = False
         self._sender.queue.on_request_cut = self._on_request_cut
@@ -128,7 +127,6 @@ class CallerSession(Session):
         elif self._doubted_until != math.inf:
             # The peer is alive: another process of its name has answered the probe.
             self._doubted_until = math.inf
-            self._trusted_until = now + self.settings.keepalive
             self._refuted += 1
             if self._refuted == self.settings.conflict_after:
                 events.append(PeerConflict())
@@ -150,19 +148,11 @@ class CallerSession(Session):
         events.append(SessionOpened())
 
     def _on_reset(self, frame: Reset, now: float) -> None:
-<<<<<<< HEAD
-        """The peer may have restarted: believed unless a packet of the session, which a probe asks for, arrives soon."""
-        is_known = self.is_open and frame.address == self.peer_address
-        if is_known and self._doubted_until == math.inf and now >= self._trusted_until:
-            self._doubted_until = now + max(self._sender.paths[0].probe_timeout, self.settings.reset_grace)
-            self.probe()
-=======
         """The peer may have restarted: believed unless a packet of the session arrives soon."""
         if self.is_open and frame.address == self.peer_address and self._doubted_until == math.inf:
             patience = self.settings.reset_timeouts * self._sender.paths[0].probe_timeout
             self._doubted_until = now + max(patience, self.settings.reset_grace)
             self._add_control(PING)  # without FROM: only a process that knows the session answers
->>>>>>> main
 
     def _on_ack(self, frame: Ack, events: list[Event], packet: Packet, now: float) -> None:
         super()._on_ack(frame, events, packet, now)
