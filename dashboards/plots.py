@@ -288,7 +288,16 @@ def _format_value(value: float, unit: str) -> str:
         return f"{value * 1000:.3g} ms" if abs(value) < 1 else f"{value:.3g} s"
     if unit == "percentunit":
         return f"{value * 100:.3g} %"
-    return f"{value:.3g}/s" if unit == "reqps" else f"{value:.3g}"
+    if unit in ("decbytes", "Bps"):
+        return _format_bytes(value) + ("/s" if unit == "Bps" else "")
+    return f"{value:.3g}/s" if unit in ("reqps", "pps") else f"{value:.3g}"
+
+
+def _format_bytes(value: float) -> str:
+    for prefix, factor in (("M", 1e6), ("k", 1e3)):
+        if value >= factor:
+            return f"{value / factor:.3g} {prefix}B"
+    return f"{value:.3g} B"
 
 
 def _format_legend(legend: str, labels: Mapping[str, Any]) -> str:

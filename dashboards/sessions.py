@@ -118,7 +118,7 @@ def build_session_panels() -> tuple[timeseries.Panel, ...]:
             "Bytes in flight and queued",
             "Bytes sent and not yet acknowledged, payload bytes that wait to be sent, and the smallest window of an open "
             "session.",
-            "bytes",
+            "decbytes",
             query(sum_by(of_sessions("dispatch_session_inflight_bytes"), "role"), "{{role}} in flight"),
             query(sum_by(of_sessions("dispatch_session_queued_bytes"), "role"), "{{role}} queued"),
             query(f"min by (role) ({of_sessions('dispatch_session_window_bytes')})", "{{role}} window"),

@@ -15,6 +15,10 @@ from typing import Any
 from dispatch import Catalog, Dispatcher, DispatchError, Policy, Telemetry, ToolError, ToolServer, ToolService
 from dispatch.catalog import CatalogError
 from dispatch.errors import TransportError
+from dispatch.messaging.wire.codec import encode_request
+from dispatch.messaging.wire.properties import Property
+from dispatch.messaging.wire.sessions import Session
+from dispatch.messaging.wire.topics import reply_topic
 from dispatch.policy import Breaker
 from dispatch.testing import Faults, FaultyTransport
 from dispatch.transports import Publisher
@@ -26,6 +30,10 @@ MOST = 300
 """Calls under way at once; those beyond it are not begun."""
 SICK = "library-3"
 """The instance that answers late for a while, and is ejected."""
+PLAIN = Session("the secret of a plain client")
+"""Of a client without sessions: it sends each request twice, and its replies cannot be sent."""
+DEAF = Faults(late_error=1.0, topics=f"*/dispatch-reply-{PLAIN.key}-*", direction="out")
+ODD_REPLIES = Faults(late_error=0.02, topics="*/dispatch-reply-*", direction="out", max_delay=0.1, seed=4)
 IMPATIENT = Policy(breaker=Breaker(open_duration=1, max_open_duration=2))
 """Circuits close again within a round."""
 
@@ -181,10 +189,9 @@ class Troubled:
             transport = MemoryTransport(BROKER)
             await transport.start()
             self._stack.push_async_callback(transport.close)
-            deaf = Faults(late_error=0.02, topics="*/dispatch-reply-*", direction="out", max_delay=0.1, seed=4)
             server = ToolServer(
                 service,
-                FaultyTransport(transport, deaf),
+                FaultyTransport(transport, DEAF, ODD_REPLIES),
                 service=id,
                 instance=instance,
                 telemetry=self._telemetry,
@@ -233,6 +240,7 @@ class Troubled:
                 await self.dispatcher.call("look-up", {"what": object()})
             assert self._strange is not None
             self._strange.publish(b"{}", {}, flow="stranger", on_failure=_nobody_minds)
+            self._send_plainly(self._strange, turn)
             left = asyncio.ensure_future(self._call("tell-story"))
             await asyncio.sleep(0.05)
             left.cancel()
@@ -250,6 +258,20 @@ class Troubled:
                 self._source.deliver(*SOUND)
             elif turn % 8 == 6:
                 self.transport.disconnect(min(1.2, self._round / 30))
+            elif turn % 8 == 7:
+                await self._start_and_stop_an_instance()
+
+    @staticmethod
+    def _send_plainly(publisher: Publisher, turn: int) -> None:
+        reply_to = reply_topic("non-persistent://tg/response/bank", f"{PLAIN.key}-plain")
+        properties = {Property.ID: f"{PLAIN.prefix}{turn}", Property.REPLY_TO: reply_to, Property.SESSION: PLAIN.secret}
+        for _ in range(2):
+            publisher.publish(encode_request("{}", "{}", "ann"), properties, flow="plain", on_failure=_nobody_minds)
+
+    async def _start_and_stop_an_instance(self) -> None:
+        options = {"service": "library", "instance": "library-4", "telemetry": self._telemetry}
+        async with ToolServer(Work(0.02), BROKER, **options):  # type: ignore[arg-type] # options of ToolServer
+            await asyncio.sleep(self._round / 16)
 
 
 def _nobody_minds(_error: TransportError) -> None:
