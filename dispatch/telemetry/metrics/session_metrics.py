@@ -5,12 +5,14 @@ sessions count anyway.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 from typing import ClassVar, Final, Literal
 from weakref import WeakKeyDictionary
 
+from msgspec.structs import astuple
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -19,6 +21,7 @@ from dispatch.protocol import Session, SessionTable
 from dispatch.protocol.events import Failure
 from dispatch.protocol.session_state import SessionState, find_state
 from dispatch.protocol.statistics import SessionStatistics
+from dispatch.telemetry.metrics.exposition import PAUSE_S
 from dispatch.telemetry.metrics.text_family import ValueFamily, Values
 
 Role = Literal["caller", "callee"]
@@ -34,6 +37,8 @@ END_REASONS: Final = (
 REJECTIONS: Final = ("malformed", "unknown", "refused-hello")
 """Values of the label ``reason`` of rejected packets."""
 
+PIECE = 128
+"""Sessions read at once: some tenths of a millisecond, after which other threads may run."""
 _COUNTERS: Final = {
     "packets_sent": "Packets sent, acknowledgements and probes included.",
     "packets_received": "Packets received for an open session.",
@@ -94,21 +99,20 @@ class SessionCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families with their present values."""
+        with self._lock:  # not held while sessions are read, for which an event loop would wait
+            tables, counted = list(self._tables.items()), Tally(self._closed)
+            roles = list(self._roles)
+        found: dict[Key, float] = {}
+        for table, role in tables:
+            counted.update(_count(table, role))
+        for role in roles:
+            found.update(_measure([table for table, its in tables if its == role], role))
         with self._lock:
-            found: dict[Key, float] = dict(self._count())
-            for role in self._roles:
-                found.update(_measure([table for table, its in self._tables.items() if its == role], role))
+            highest = self._highest
+            for key, value in counted.items():
+                found[key] = highest[key] = max(highest.get(key, 0), value)
         for name, family in _FAMILIES.items():
             yield family(lambda name=name: ((key[1:], value) for key, value in found.items() if key[0] == name))  # type: ignore[misc] # a closure over one name
-
-    def _count(self) -> dict[Key, int]:
-        counted = Tally(self._closed)
-        for table, role in self._tables.items():
-            counted.update(_count(table, role))
-        highest = self._highest
-        for key, value in counted.items():
-            highest[key] = max(highest.get(key, 0), value)
-        return highest
 
 
 def _count(table: SessionTable, role: Role) -> Tally[Key]:
@@ -117,9 +121,10 @@ def _count(table: SessionTable, role: Role) -> Tally[Key]:
     counted: Tally[Key] = Tally()
     counted.update({("closed", role, reason): ended.reasons.get(reason, 0) for reason in END_REASONS})
     counted["closed", role, HANDSHAKE] = ended.handshakes
-    for statistics in (ended.statistics, *(each.statistics for each in list(table.sessions.values()))):
-        for name in _COUNTERS:
-            counted[name, role] += getattr(statistics, name)
+    rows = [astuple(ended.statistics)]
+    rows += [astuple(each.statistics) for each in _in_pieces(list(table.sessions.values()))]
+    for name, *column in zip(SessionStatistics.__struct_fields__, *rows, strict=True):
+        counted[name, role] = sum(column)
     for reason, count in zip(REJECTIONS, (table.malformed, table.unknown, table.refused_hellos), strict=True):
         counted["rejected", role, reason] = count
     return counted
@@ -129,10 +134,10 @@ def _measure(tables: Iterable[SessionTable], role: Role) -> dict[Key, float]:
     """Return the gauges of a role."""
     sessions: list[Session] = [each for table in tables for each in list(table.sessions.values())]
     found: dict[Key, float] = {("sessions", role, str(state)): 0 for state in SessionState}
-    for each in sessions:
-        found["sessions", role, str(find_state(each))] += 1
-    found["in_flight", role] = sum(each.in_flight_bytes for each in sessions)
-    found["queued", role] = sum(each.queued_bytes for each in sessions)
+    states = Tally(find_state(each) for each in _in_pieces(sessions))
+    found.update({("sessions", role, str(state)): count for state, count in states.items()})
+    found["in_flight", role] = sum(each.in_flight_bytes for each in _in_pieces(sessions))
+    found["queued", role] = sum(each.queued_bytes for each in _in_pieces(sessions))
     now_open = [each for each in sessions if each.is_open]
     if now_open:
         found["window", role] = min(each.window for each in now_open)
@@ -141,6 +146,14 @@ def _measure(tables: Iterable[SessionTable], role: Role) -> dict[Key, float]:
         found["rtt", role, "median"] = median(times)
         found["rtt", role, "worst"] = max(times)
     return found
+
+
+def _in_pieces(sessions: Sequence[Session]) -> Iterator[Session]:
+    """Yield ``sessions``, and let other threads run after each :data:`PIECE`, as the exposition does."""
+    for at, session in enumerate(sessions, 1):
+        yield session
+        if at % PIECE == 0:
+            time.sleep(PAUSE_S)
 
 
 def _family(name: str, help: str, type: str, *labels: str) -> Callable[[Callable[[], Values]], ValueFamily]:
