@@ -36,6 +36,7 @@ class Broker:
         self.publishers: dict[str, FakePublisher] = {}
 
     connected = True
+    max_message_bytes = 5 * 1024 * 1024
 
     async def flush(self) -> None:
         """Nothing is queued."""
