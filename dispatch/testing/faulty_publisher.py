@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dispatch.errors import ErrorType, TransportError
 from dispatch.testing.delay_queue import DelayedMessage
 from dispatch.testing.faults import FaultSampler
-from dispatch.testing.malformed import make_tool_error, malformed_payload, replace_id
+from dispatch.testing.malformed import make_tool_error, make_tool_error_packet, malformed_payload, replace_id
 from dispatch.transports import OnFailure, Ticket, TopicPublisher
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dispatch.testing")
 
-NOT_OF_PACKETS = frozenset({"tool_error", "missing_id", "oversized_id", "foreign_id"})
-"""Faults of plain messages: a packet has neither properties nor a single reply."""
+NOT_OF_PACKETS = frozenset({"missing_id", "oversized_id", "foreign_id"})
+"""Faults of plain messages: a packet has no properties."""
 
 
 class FaultyTicket:
@@ -125,7 +125,7 @@ class FaultyPublisher:
         return ticket
 
     def send_packet(self, payload: bytes) -> bool:
-        """Send a packet with the faults in force. Faults of ids and replies do not apply to packets."""
+        """Send a packet with the faults in force. Faults of ids do not apply to packets; that of tools, to results."""
         path, send = self._path, self._inner.send_packet
         if self._transport.is_closed:
             return False
@@ -136,6 +136,9 @@ class FaultyPublisher:
             return False
         if fault in NOT_OF_PACKETS:
             fault = None
+        elif fault == "tool_error":
+            altered = make_tool_error_packet(payload)
+            payload, fault = (payload, None) if altered is None else (altered, fault)
         if fault is not None:
             path.count_fault(fault)
         is_sent = True
@@ -157,6 +160,8 @@ class FaultyPublisher:
                 case "late_error":  # a packet's failure is reported to no caller
                     if sampler.rng.random() < 0.5:
                         path.deliver_in_order(partial(send, payload), sampler)
+                case "tool_error":
+                    path.deliver_in_order(partial(send, payload), sampler)
                 case "error":
                     is_sent = False
                 case "disconnect":

@@ -6,8 +6,13 @@ import json
 import random
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from dispatch.messaging.wire.codec import ErrorInfo, MalformedMessageError, Reply, decode_reply, encode_reply
 from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES, Property
+from dispatch.protocol.wire.frames import End as FrameOfEnd
+from dispatch.protocol.wire.frames import MalformedPacketError, Status, decode_packet, encode, is_packet
+from dispatch.protocol.wire.frames import Reply as FrameOfReply
 from dispatch.transports import DurableMessage, Message
 
 INJECTED_ERROR = "injected-fault"
@@ -134,6 +139,24 @@ def make_tool_error(payload: bytes, properties: Mapping[str, str]) -> tuple[byte
     return encode_reply(Reply(error, "", True)), kept
 
 
+def make_tool_error_packet(data: bytes) -> bytes | None:
+    """Return a packet of a session with a tool's own error in place of each result; None: it has none."""
+    try:
+        packet = decode_packet(data)
+    except MalformedPacketError:
+        return None
+    error = msgspec.json.encode(ErrorInfo(INJECTED_ERROR, "The tool failed (an injected fault)."))
+    frames = [
+        msgspec.structs.replace(frame, status=int(Status.ERROR), payload=error)
+        if isinstance(frame, (FrameOfReply, FrameOfEnd))
+        else frame
+        for frame in packet.frames
+    ]
+    if frames == packet.frames:
+        return None
+    return encode(msgspec.structs.replace(packet, frames=frames))
+
+
 def _is_reply(payload: bytes) -> bool:
     try:
         raw = json.loads(payload)
@@ -148,6 +171,11 @@ def alter_message(rng: random.Random, message: Message, fault: str) -> Message |
     None if the fault does not apply to it."""
     properties = message.properties()
     match fault:
+        case "tool_error" if is_packet(message.data()):
+            packet = make_tool_error_packet(message.data())
+            if packet is None:
+                return None
+            shown = AlteredMessage(packet, properties)
         case "malformed":
             shown = AlteredMessage(malformed_payload(rng, message.data()), properties)
         case "raising":

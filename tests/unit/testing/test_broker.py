@@ -86,7 +86,7 @@ def story(kind: str, seed: int) -> list[tuple[str, str | None, int, float]]:
             injector.inject(Faults(**fault, seed=seed))  # type: ignore[arg-type]
             for _ in range(3):
                 results = await asyncio.gather(*(dispatcher.execute("work", {"n": n}) for n in range(20)))
-                told += [(r.outcome, r.error and r.error.type, r.transmissions, loop.time()) for r in results]
+                told += [(r.outcome, r.error and r.error.type, r.attempts, loop.time()) for r in results]
             injector.heal()
             await asyncio.sleep(30)
             assert await dispatcher.call("work", {"n": 9}) == "number 9", "it is well again"

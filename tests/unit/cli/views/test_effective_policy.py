@@ -196,7 +196,6 @@ def test_the_reasons() -> None:
         ),
         (far, "retry.initial-backoff", "'max-attempts' is 1: nothing is repeated"),
         (far, "retry.budget-ratio", "nothing is repeated or hedged"),
-        (far, "instance-timeout", not_named),
         (far, "balancing.choice-count", SHARED),
         (far, "single-flight", "off: not declared read-only"),
         (rated, "user-rate-limit.weights", "the limits share one queue, with the weights of 'rate-limit'"),
@@ -217,14 +216,13 @@ def test_persistent_topics_have_nobody_to_ask_by_name() -> None:
     policy = {"policy": {"known-instances-only": True}}
     plan = plan_of(catalog(policy, READ_ONLY, kind="persistent"), "look")
     for key in (
-        "instance-timeout",
         "known-instances-only",
         "balancing.strategy",
         "outlier-detection.consecutive-failures",
         "outlier-detection.panic-threshold",
     ):
         assert row(plan, key).without_effect, key
-    assert "persistent" in row(plan, "instance-timeout").without_effect
+    assert "persistent" in row(plan, "known-instances-only").without_effect
     assert "balancing" not in plan.guards
     assert plan.requests == (
         "one persistent topic shared by replicas: the broker distributes, unbatched, and gives a request to another when "
