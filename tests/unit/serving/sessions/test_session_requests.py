@@ -349,18 +349,18 @@ async def test_draining_tells_callers_at_once_and_finishes_what_runs() -> None:
         assert gate.begun == [1]
 
 
-async def test_a_session_that_opens_while_the_instance_drains_learns_of_it() -> None:
+async def test_a_draining_instance_accepts_no_session() -> None:
     gate = Gate()
     async with serving(gate) as server, calling(server) as first:
-        first.send({"n": 1})
+        running = first.send({"n": 1})
         await idle()
         drain = asyncio.create_task(server.drain())
-        async with calling(server, secret="of another dispatcher") as second:
-            assert (await second.send({"n": 2}).refusal()).reason == Refusal.DRAINING
-            await idle()
-            assert second.is_draining
-            assert not drain.done()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5), calling(server, secret="of another dispatcher"):
+                pass
+        assert not drain.done()
         gate.open.set()
+        assert await running.text() == "done 1"
         await drain
 
 
