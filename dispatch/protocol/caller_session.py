@@ -368,7 +368,7 @@ class CallerSession(Session):
                 over.append(request)
             elif request.deadline < earliest:
                 earliest = request.deadline
-        self._earliest = max(earliest, now + EXPIRY_STEP_S) if earliest < math.inf else math.inf
+        self._earliest = max(earliest, now + EXPIRY_STEP_S)
         for request in over:
             self._fail(request, Failure.DEADLINE, events)
 
