@@ -8,7 +8,7 @@
 # make bench-learning  evaluate learned scores of a toolkit: recall@3 of the next tool; no broker, a minute
 # make dashboards  write the dashboards' JSON and draw their pictures from live runs; needs prometheus
 # make simulate  simulate failing services in virtual time: without guards, with naive guards, with dispatch; no broker
-# make mutation  run mutation tests of breaker, budget, limiter and correlation; select with ARGS='dispatch.resilience.retry.budget*'
+# make mutation  run mutation tests of breaker, budget, limiter, correlation and sessions; select with ARGS='dispatch.resilience.retry.budget*'
 # make coverage  measure branch coverage of the pure cores of resilience and balancing; must be 100 %
 # make docs   build the documentation site in site/; a broken link or reference fails
 # make docs-serve  serve the site at http://127.0.0.1:8000, rebuilt on every change

@@ -27,6 +27,8 @@ class InstanceNode(Node):
     def start(self) -> None:
         super().start()
         self.is_draining = False
+        self._drained: set[int] = set()
+        """Sessions whose callers were told to send requests elsewhere."""
         self._running: set[tuple[int, int]] = set()
         self.world.counts["instance starts"] += 1
 
@@ -36,7 +38,7 @@ class InstanceNode(Node):
             self.world.counts["drains"] += 1
             for session in self.table.sessions.values():
                 assert isinstance(session, CalleeSession)
-                session.drain()
+                self._drain_session(session)
             self.wake()
 
     def handle_event(self, session: Session, event: Event) -> None:
@@ -60,12 +62,17 @@ class InstanceNode(Node):
     def _handle_events(self, session: Session, events: list[Event]) -> None:
         super()._handle_events(session, events)
         if self.is_draining and isinstance(session, CalleeSession):
-            session.drain()  # of a caller that connects meanwhile
+            self._drain_session(session)  # of a caller that connects meanwhile
+
+    def _drain_session(self, session: CalleeSession) -> None:
+        self._drained.add(session.id)
+        session.drain()
 
     def _execute(self, session: CalleeSession, event: RequestReceived) -> None:
         call = self.world.ledger.record_delivery(
             bytes(event.payload), event.target, event.headers, self.world.scheduler.now, self.packet_delay
         )
+        assert session.id not in self._drained, f"{call.token} starts at a draining instance"
         assert event.deadline > self.now, f"{call.token} starts after its deadline"
         session.load = len(self._running)
         if call.kind is Kind.REFUSAL:

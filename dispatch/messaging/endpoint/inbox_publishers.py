@@ -93,11 +93,13 @@ class InboxPublishers:
         return inbox.publisher
 
     async def open(self, topic: str) -> None:
-        """Open the publisher for ``topic``.
+        """Open the publisher for ``topic``, as soon as the rate of openings allows it.
 
         Raises:
-            TransportError: it cannot be opened, or the limits do not allow it now.
+            TransportError: it cannot be opened, or too many are open.
         """
+        while topic not in self._inboxes and (wait := self._openings.time_until_fits(1, self._clock())) > 0:  # noqa: ASYNC110 - time ends this wait
+            await asyncio.sleep(wait)
         if self.find(topic) is not None:
             return
         inbox = self._inboxes.get(topic)

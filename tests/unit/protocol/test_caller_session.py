@@ -29,10 +29,12 @@ from dispatch.protocol.wire.frames import (
     CONT,
     END,
     GOAWAY,
+    PING,
     REFUSED,
     REPLY,
     RESET,
     VERSION,
+    Ack,
     Cancel,
     From,
     Hello,
@@ -525,6 +527,29 @@ def test_a_doubted_peer_is_asked_for_a_sign_of_life(peer: HandWritten) -> None:
     for _ in range(2):
         peer.send((RESET, peer.session.peer_address, "run"), number=-1)
     assert peer.frames() == [Ping()]
+
+
+def test_a_reset_has_no_number(peer: HandWritten) -> None:
+    for number in (0, 1):
+        peer.send((RESET, peer.session.peer_address, "run"), number=number)
+    assert peer.session._doubted_until == math.inf
+
+
+def test_packets_are_counted_and_gaps_acknowledged_at_once(peer: HandWritten) -> None:
+    peer.frames()
+    received, duplicates = peer.session.statistics.packets_received, peer.session.statistics.duplicates
+    peer.send((PING,), number=60)
+    assert peer.session.is_urgent, "numbers are missing"
+    assert [frame.ranges[:2] for frame in peer.frames() if isinstance(frame, Ack)] == [[60, 60]]
+    assert not peer.session.is_urgent
+    for count in (1, 2):
+        peer.send((PING,), number=60)
+        assert peer.session.statistics.duplicates == duplicates + count
+        assert [type(frame) for frame in peer.frames()] == [Ack], "the acknowledgement was lost"
+    assert peer.session.statistics.packets_received == received + 3
+    peer.send((PING,), number=61)
+    assert not peer.session.is_urgent
+    assert peer.frames() == [], "it is not due yet"
 
 
 def test_reset_is_no_sign_of_life(peer: HandWritten) -> None:

@@ -16,6 +16,7 @@ from dispatch.protocol.wire.frames import (
     REQUEST,
     RESET,
     VERSION,
+    Accept,
     Close,
     Reset,
     decode_packet,
@@ -115,6 +116,37 @@ def test_an_unusable_hello_is_counted_and_creates_nothing(changes: dict[str, obj
     assert not table.outbox
 
 
+def test_each_refused_hello_is_counted() -> None:
+    pair = Pair()
+    for _ in range(3):
+        receive(pair, INSTANCE, hello(pair, id=0))
+    assert pair.tables[INSTANCE].refused_hellos == 3
+
+
+def test_a_secret_has_up_to_64_bytes_and_at_least_one() -> None:
+    pair = Pair()
+    table = pair.tables[INSTANCE]
+    table._may_reply_to = lambda _inbox, _secret: True
+    receive(pair, INSTANCE, hello(pair, secret=""))
+    receive(pair, INSTANCE, hello(pair, secret="x" * 65))
+    assert (table.refused_hellos, len(table.sessions)) == (2, 0)
+    receive(pair, INSTANCE, hello(pair, secret="x" * 64))
+    assert (table.refused_hellos, len(table.sessions)) == (2, 1)
+
+
+@pytest.mark.parametrize(("versions", "version"), [([VERSION], VERSION), ([9, VERSION], VERSION), ([9], 0), ([], 0)])
+def test_accept_names_the_common_version(versions: list[int], version: int) -> None:
+    pair = Pair()
+    receive(pair, INSTANCE, hello(pair, versions=versions, features=7))
+    ((_, data),) = pair.tables[INSTANCE].outbox
+    accept = decode_packet(data)
+    header = (accept.to, accept.path, accept.number, accept.clock, accept.flags, accept.load, accept.data)
+    assert header == (77, 0, -1, 0, 0, 0, 0)
+    (frame,) = accept.frames
+    assert isinstance(frame, Accept)
+    assert (frame.version, frame.features, frame.name, frame.incarnation) == (version, 0, INSTANCE, "i1")
+
+
 def test_limits_of_a_usable_hello() -> None:
     pair = Pair()
     table = pair.tables[INSTANCE]
@@ -144,6 +176,7 @@ def test_a_late_copy_of_hello_closes_nothing(pair: Pair) -> None:
     open_session = pair.callee
     (copy,) = {data for inbox, data in pair.packets if inbox == INSTANCE and decode_packet(data).to == 0}
     assert not receive(pair, INSTANCE, copy)
+    assert list(pair.tables[INSTANCE].sessions.values()) == [open_session], "it belongs to the open session"
     assert not receive(pair, INSTANCE, hello(pair, id=78))  # of an earlier session
     assert not open_session.is_closed
     pair.now += 11.0
@@ -383,6 +416,11 @@ def test_a_close_with_an_unknown_reason(pair: Pair) -> None:
         SessionClosed(Failure.CLOSED)
     ]
     assert not pair.tables[DISPATCHER].sessions
+
+
+def test_a_close_has_its_reason(pair: Pair) -> None:
+    closed = receive(pair, DISPATCHER, packet(pair.caller.id, (CLOSE, "evicted"), number=60))
+    assert closed == [SessionClosed(Failure.EVICTED)]
 
 
 def test_a_further_inbox_is_told_to_every_callee(pair: Pair) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dispatch.errors import TransportError
 from dispatch.messaging.endpoint import Endpoint, endpoint
 from dispatch.messaging.endpoint.inbox_publishers import RETRY_S
-from dispatch.protocol import CallerSession, Session, SessionTable
+from dispatch.protocol import CallerSession, Session, SessionTable, Settings
 from dispatch.protocol.events import Event, Failure, RequestFailed, RequestReceived
 from dispatch.testing import FaultInjector, Faults, FaultyTransport
 from dispatch.transports import Transport
@@ -53,6 +53,58 @@ async def test_packets_of_a_burst_wake_their_tasks_before_the_next_packet_leaves
 
         await asyncio.gather(*(call_twice(session) for session in sessions))
         assert sum(session.statistics.packets_sent for session in sessions) - before == 10
+
+
+async def test_two_packets_of_one_burst_are_answered_by_one() -> None:
+    async with peers(URL) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        callee.is_holding = True
+
+        async def call_twice(number: int) -> None:
+            await caller.call(session, b"%d:1" % number)
+            await caller.call(session, b"%d:1" % (10 + number))
+
+        tasks = [asyncio.create_task(call_twice(number)) for number in range(2)]
+        await idle()
+        before = session.statistics.packets_sent
+        for callee_session, event in callee.held:
+            callee.reply(callee_session, event)
+            callee.endpoint._send_due(callee_session, callee.endpoint._clock())
+        callee.is_holding = False
+        await asyncio.gather(*tasks)
+        assert session.statistics.packets_sent - before == 1
+
+
+async def test_an_urgent_acknowledgement_leaves_before_the_events_are_handled() -> None:
+    async with peers(URL) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        [callee_session] = callee.table.sessions.values()
+        before = callee_session.statistics.packets_sent
+        inner, sent = callee.on_events, list[int]()
+
+        def on_events(session: Session, events: list[Event]) -> None:
+            sent.append(session.statistics.packets_sent - before)
+            inner(session, events)
+
+        callee.endpoint._on_events = on_events
+        await caller.call(session, b"1:1".ljust(30_000))
+        assert sent == [1], "half of the window is in flight"
+
+
+async def test_peers_that_must_learn_of_a_smaller_window_are_told_at_once() -> None:
+    settings = Settings(senders_at_full_window=1)
+    async with peers(URL, callees=3, settings=settings) as (caller, callees):
+        sessions = [await caller.connect(callee.inbox) for callee in callees]
+        await advance(1)
+        for callee in callees:
+            callee.is_holding = True
+        for session in sessions:
+            caller.send(session, b"1:1")
+        await idle()
+        assert caller.table.receive_window.due == []
+        assert {each.window for callee in callees for each in callee.table.sessions.values()} <= {16_000, 24_000}
 
 
 async def test_an_idle_session_costs_nothing_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +157,7 @@ async def test_packets_beyond_the_backlog_are_dropped_and_sent_again(monkeypatch
         outcomes = await asyncio.gather(*(caller.call(session, b"1:600") for session in sessions))
         assert len(outcomes) == 8
         assert caller.endpoint.dropped > 0
+        assert caller.endpoint._backlog_bytes == 0
         assert not caller.failures
 
 
@@ -154,17 +207,28 @@ async def test_sessions_survive_an_outage_that_is_longer_than_they_wait_for_a_si
         ]
         assert set(callee.runs.values()) == {1}
         assert caller.closed == callee.closed == []
+        assert isinstance(callee.transport, FaultyTransport)
+        await callee.transport.inner.close()
+        request = caller.send(session, b"100:1")
+        await advance(15)
+        outcome = await request.outcome
+        assert isinstance(outcome, RequestFailed)
+        assert outcome.reason is Failure.SILENT, "it is given up again"
 
 
 async def test_a_session_that_begins_during_an_outage_opens_after_it() -> None:
     faults = FaultInjector()
     async with peers(URL, wrap=lambda inner: FaultyTransport(inner, faults)) as (caller, [callee]):
         faults.disconnect(30)
-        connecting = asyncio.create_task(caller.connect(callee.inbox))
-        await advance(29)
-        assert not connecting.done()
+        first = asyncio.create_task(caller.connect(callee.inbox))
+        await advance(1)
+        second = asyncio.create_task(caller.connect(callee.inbox))
+        await advance(28)
+        assert not first.done()
+        assert not second.done()
         await advance(2)
-        session = await connecting
+        await first
+        session = await second
         assert await caller.call(session, b"1:1") == b"1"
 
 
@@ -376,6 +440,29 @@ async def test_large_replies_continue_when_the_connection_of_a_path_is_lost() ->
         await call_many()
         assert callee_session.peer_inboxes == [first, second, third, fourth]
         assert not caller.failures
+
+
+async def test_packets_of_a_path_that_the_caller_has_withdrawn_travel_on_the_first_one() -> None:
+    further: list[FaultyTransport] = []
+
+    class Recorded(FaultyTransport):
+        def another(self) -> FaultyTransport:
+            further.append(super().another())
+            return further[-1]
+
+    async with peers(URL, has_paths=True, wrap=Recorded) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        for number in range(40):
+            await asyncio.gather(*(caller.call(session, b"%d:400000" % number) for _ in range(8)))
+        for connection in further:
+            connection.disconnect(60)
+        requests = [caller.send(session, b"%d:400000" % number) for number in range(8)]
+        await advance(0.01)
+        caller.table.replace_inboxes(caller.table.inboxes[:1])
+        caller.endpoint.wake(session)
+        async with asyncio.timeout(10):
+            for request in requests:
+                assert isinstance(await request.outcome, bytes)
 
 
 async def test_small_replies_open_no_path() -> None:

@@ -156,6 +156,15 @@ async def test_openings_are_limited_by_burst_and_rate() -> None:
         assert len(opened) == OPENINGS_AT_ONCE + OPENINGS_PER_S
 
 
+async def test_openings_that_a_caller_waits_for_are_delayed_by_the_rate() -> None:
+    async with publishers() as (found, _, opened):
+        started = asyncio.get_running_loop().time()
+        await asyncio.gather(*(found.open(inbox(number)) for number in range(OPENINGS_AT_ONCE + 2 * OPENINGS_PER_S)))
+        assert 1.9 < asyncio.get_running_loop().time() - started < 2.1
+        assert len(opened) == OPENINGS_AT_ONCE + 2 * OPENINGS_PER_S
+        assert found.refused == 0
+
+
 async def test_the_one_that_was_idle_longest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbox_publishers, "MAX_PUBLISHERS", 3)
     async with publishers() as (found, transport, _):
