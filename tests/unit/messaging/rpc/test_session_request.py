@@ -1,0 +1,87 @@
+"""Requests in sessions end once, in the values of the plain exchange."""
+
+from __future__ import annotations
+
+from dispatch._internal.permit import Rejection
+from dispatch.messaging.rpc.exchange_outcome import Answer, Closed, Disposition, Lost, Overflow, TimedOut, Unreadable
+from dispatch.messaging.rpc.session_exchange import SessionExchange
+from dispatch.messaging.rpc.session_request import SessionRequest, SessionStream
+from dispatch.protocol.events import Failure
+from tests.helpers.clock import START, advance
+from tests.helpers.known_instances import known_instance
+
+
+def exchange(**options: int) -> SessionExchange:
+    return SessionExchange(dict.fromkeys(Disposition, 0), **options)
+
+
+def sent(to: SessionExchange, deadline: float = START + 30.0) -> SessionRequest:
+    request = SessionRequest(to, known_instance(), deadline, "call", 1_000, None)
+    to.send(request, "work", b"{}", None)
+    return request
+
+
+async def test_a_result_an_error_and_a_refusal_are_answers() -> None:
+    made = exchange()
+    result, error, refusal = sent(made), sent(made), sent(made)
+    assert made.pending == 3
+    assert result.on_reply(0, "hä".encode()) is Disposition.MATCHED
+    assert error.on_reply(1, b'{"type": "Odd", "message": "no"}') is Disposition.MATCHED
+    assert refusal.on_refusal("overloaded", 2.5, "busy") is Disposition.MATCHED
+    assert await result.waiter == Answer("hä", instance="a", in_flight=0)
+    assert await error.waiter == Answer("", "Odd", "no", instance="a", in_flight=0)
+    found = await refusal.waiter
+    assert isinstance(found, Answer)
+    assert (found.refused, found.retry_after) == ("overloaded", 2.5)
+    assert made.pending == 0
+
+
+async def test_what_cannot_be_read_is_malformed() -> None:
+    made = exchange()
+    for status, payload in ((0, b"\xff"), (1, b"no JSON")):
+        request = sent(made)
+        assert request.on_reply(status, payload) is Disposition.MALFORMED
+        assert isinstance(await request.waiter, Unreadable)
+    assert made.pending == 0
+
+
+async def test_failures_say_whether_the_tool_may_have_run() -> None:
+    for reason, ended in (
+        (Failure.DEADLINE, TimedOut("call", sent=False)),
+        (Failure.SILENT, Lost(Failure.SILENT, sent=False)),
+        (Failure.TOO_LARGE, Overflow("max-response-bytes")),
+    ):
+        request = sent(exchange())
+        request.on_failure(reason, may_have_run=False)
+        request.on_failure(Failure.CLOSED, may_have_run=True)
+        assert await request.waiter == ended, "the first end counts"
+
+
+async def test_what_is_not_sent_is_settled_at_once() -> None:
+    made = exchange(max_pending=1)
+    assert sent(made, deadline=START - 1.0).settled == TimedOut("call", sent=False)
+    waiting = sent(made)
+    assert isinstance(sent(made).settled, Rejection)
+    made.close()
+    assert waiting.settled == Closed(sent=False)
+    assert sent(made).settled == Closed(sent=False)
+    assert made.pending == 0
+
+
+async def test_a_stream_gives_its_chunks_and_ends_when_it_is_idle() -> None:
+    made = exchange()
+    stream = SessionStream(made, known_instance(), START + 300.0, 1_000, None, idle=5.0, max_buffer=2)
+    made.send(stream, "work", b"{}", None)
+    await advance(4.0)
+    stream.on_chunk(b"one")
+    await advance(4.0)
+    assert stream.settled is None
+    await advance(1.5)
+    assert stream.settled == TimedOut("stream-idle", sent=False)
+    assert [chunk async for chunk in stream] == ["one"]
+    slow = SessionStream(made, known_instance(), START + 300.0, 1_000, None, idle=5.0, max_buffer=1)
+    made.send(slow, "work", b"{}", None)
+    slow.on_chunk(b"one")
+    slow.on_chunk(b"two")
+    assert slow.settled == Overflow("stream buffer")
+    assert made.pending == 0
