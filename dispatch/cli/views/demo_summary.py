@@ -40,8 +40,8 @@ def show_summary(summary: Summary) -> None:
     _show_outcomes(summary, width)
     _title("Scenarios")
     for scenario in summary.scenarios:
-        print_out(textwrap.fill(scenario.describe_result(), width, initial_indent="  ", subsequent_indent="    "))
-    print_out(textwrap.fill(f"{summary.note}.", width, initial_indent="  ", subsequent_indent="    "))
+        _fill(scenario.describe_result(), width)
+    _fill(f"{summary.note}.", width)
     print_out("")
     for tool, score in board.tools.items():
         if score.chunks:
@@ -73,6 +73,11 @@ def show_summary(summary: Summary) -> None:
     for command, why in NEXT:
         line = f"  {command:48} {why}"
         print_out(line if not terminal or len(line) <= width else f"  {command}\n      {why}")
+
+
+def _fill(text: str, width: int) -> None:
+    """Write a paragraph of the list of scenarios; names of tools and of states are not broken at their hyphens."""
+    print_out(textwrap.fill(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
 
 
 def _title(text: str) -> None:
