@@ -61,7 +61,6 @@ SERVICE_REJECTION_REASONS: Final = {
     "expired": "dark-blue",
     "stopped": NEUTRAL,
     "invalid-request": "yellow",
-    "instance-restarted": "light-purple",
     "reply-evicted": "purple",
 }
 """By the reason for which a service rejects a request."""
