@@ -350,7 +350,7 @@ class CallerSession(Session):
             self._doubted_until = now if is_forgotten else math.inf
         super().resume(now)
 
-    def _next_deadline(self) -> float:
+    def next_deadline(self) -> float:
         return self._earliest
 
     def _expire(self, now: float, events: list[Event]) -> None:

@@ -190,7 +190,7 @@ class Session:
         """Return when :meth:`handle_timer` is to be called; ``math.inf``: never."""
         if self.is_closed:
             return math.inf
-        at = self._next_deadline()
+        at = self.next_deadline()
         if self.is_suspended:
             return at
         has_unacknowledged = False
@@ -225,7 +225,8 @@ class Session:
             self._on_silence(now, events)
         return events
 
-    def _next_deadline(self) -> float:
+    def next_deadline(self) -> float:
+        """Return when the first request is past its deadline; ``math.inf``: never. It is, also while nothing can be sent."""
         return math.inf
 
     def _expire(self, now: float, events: list[Event]) -> None:

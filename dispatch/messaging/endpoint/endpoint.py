@@ -294,9 +294,10 @@ class Endpoint:
     def _schedule_timer(self, session: Session, now: float) -> None:
         at = session.next_timer()
         if at < now + LEAST_WAIT_S:
-            # Due already, but it could not be sent: its publisher is not open, or the connection is down.
-            is_ready = self._is_up and session.peer_inboxes[0] not in self._unready
-            at = now + (LEAST_WAIT_S if is_ready else RETRY_S)
+            at = now + LEAST_WAIT_S
+            if session.peer_inboxes[0] in self._unready:
+                # It cannot be sent until its publisher is open; deadlines pass meanwhile.
+                at = max(at, min(now + RETRY_S, session.next_deadline()))
         self._timers.schedule(session, at)
 
     def _arm_timer(self) -> None:

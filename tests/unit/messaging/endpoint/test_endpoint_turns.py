@@ -216,6 +216,41 @@ async def test_sessions_survive_an_outage_that_is_longer_than_they_wait_for_a_si
         assert outcome.reason is Failure.SILENT, "it is given up again"
 
 
+async def test_deadlines_that_pass_during_an_outage_are_kept() -> None:
+    """One after the other within a millisecond: each ends by a timer that is due almost at once."""
+    faults, loop = FaultInjector(), asyncio.get_running_loop()
+    async with peers(URL, wrap=lambda inner: FaultyTransport(inner, faults)) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        faults.disconnect(60)
+        ended: list[float] = []
+        started = loop.time()
+        for number in range(20):
+            request = caller.send(session, b"%d:1" % number, deadline=started + 3 + 0.0004 * number)
+            request.outcome.add_done_callback(lambda _: ended.append(loop.time() - started))
+        await advance(6)
+        assert len(ended) == 20
+        assert 3 <= min(ended) <= max(ended) < 3.05
+
+
+async def test_deadlines_are_kept_while_a_publisher_is_not_open() -> None:
+    loop, topics, transport = asyncio.get_running_loop(), new_topics(), RefusingTransport()
+    callee, caller = Callee(MemoryTransport(URL), topics), Caller(transport, topics)
+    await callee.start()
+    await caller.start()
+    session = await caller.endpoint.connect(callee.inbox)  # its HELLO has not left
+    transport.refused.add(callee.inbox)
+    publishers = caller.endpoint.publishers
+    publishers._forget(callee.inbox, publishers._inboxes[callee.inbox])
+    started = loop.time()
+    request = caller.send(session, b"1:1", deadline=started + 2.25)
+    await request.outcome
+    assert 2.25 <= loop.time() - started < 2.3
+    assert session in caller.endpoint._unready[callee.inbox]
+    await caller.stop()
+    await callee.stop()
+
+
 async def test_a_session_that_begins_during_an_outage_opens_after_it() -> None:
     faults = FaultInjector()
     async with peers(URL, wrap=lambda inner: FaultyTransport(inner, faults)) as (caller, [callee]):
