@@ -8,13 +8,15 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 import dispatch
 from dispatch.devtools.localbroker import Admin, LocalBroker, create_namespaces
 from dispatch.devtools.localbroker.configuration import Configuration
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
-from tests.helpers.catalogs import catalog_of, unique_topic
+from dispatch.routing import channel_registry
+from tests.helpers.catalogs import catalog_of, queues_of, unique_topic
 from tests.helpers.dispatcher_and_service import UNGUARDED
 from tests.helpers.echo_service import Echo
 from tests.helpers.internals import transport_of
@@ -88,9 +90,13 @@ async def test_the_brokers_own_limit_is_kept_before_anything_is_sent(small: Loca
         error = await at_once(dispatcher, fill="y" * limit)
         assert (type(error), error.type) == (dispatch.InvalidArgumentsError, "request-too-large")
         assert f"the limit is {limit:,}" in error.message
-        error = await at_once(dispatcher, size=limit + 1)  # as it is, it travels without JSON around it, and fits
-        assert (type(error), error.type) == (dispatch.ToolError, "result-too-large")
-        assert f"{limit:,}" in error.message
+        assert len(await dispatcher.call("echo", {"size": limit}, timeout=20)) == limit, (
+            "without JSON around it, it fits"
+        )
+        error = await at_once(dispatcher, size=limit + 1)
+        assert (type(error), error.type) == (dispatch.TransportError, "response-limit-exceeded")
+        assert (error.sent, error.retryable) == (True, False)
+        assert "'max-response-bytes'" in error.message
 
 
 async def test_in_parts_the_brokers_own_limit_is_none(small: LocalBroker) -> None:
@@ -105,9 +111,10 @@ async def test_in_parts_the_brokers_own_limit_is_none(small: LocalBroker) -> Non
 
 async def test_what_the_broker_refuses_for_its_size_is_an_error_at_once(small: LocalBroker) -> None:
     topic = unique_topic()
+    request_queue, response_queue = queues_of(topic, "persistent")  # a session sends it in fragments
     async with (
-        dispatch.ToolServer(Answering(), small.service_url, service=topic),
-        dispatch.connect(small.service_url, catalog_of(topic)) as dispatcher,
+        dispatch.ToolServer(Answering(), small.service_url, request_queue=request_queue, response_queue=response_queue),
+        dispatch.connect(small.service_url, catalog_of(topic, scheme="persistent")) as dispatcher,
     ):
         await dispatcher.call("echo", timeout=20)
         # As if the broker had said nothing of its limit, or another one took over.
@@ -135,16 +142,18 @@ async def test_a_namespace_that_makes_no_topics_is_named_with_the_command_that_l
         await dispatch.serve(Echo(), small.service_url, **queues)
 
 
-async def test_calls_after_the_namespace_was_deleted_fail_at_once(small: LocalBroker) -> None:
+async def test_calls_after_the_namespace_was_deleted_fail_at_once(
+    small: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = msgspec.structs.replace(channel_registry.DEFAULT_SETTINGS, give_up=2.0)
+    monkeypatch.setattr(channel_registry, "DEFAULT_SETTINGS", settings)
     namespace = f"tg/{unique_topic('gone')}"
     await asyncio.to_thread(Admin(small.web_url).ensure_namespace, namespace)
     catalog, queues = catalog_at(namespace)
     other = unique_topic()
     async with (
         dispatch.ToolServer(Echo(), small.service_url, **queues),
-        dispatch.connect(
-            small.service_url, catalog, policy=dispatch.Policy(**UNGUARDED, instance_timeout=2)
-        ) as dispatcher,
+        dispatch.connect(small.service_url, catalog, policy=dispatch.Policy(**UNGUARDED)) as dispatcher,
         dispatch.ToolServer(Echo(), small.service_url, service=other),
         dispatch.connect(small.service_url, catalog_of(other)) as elsewhere,
     ):
@@ -154,7 +163,7 @@ async def test_calls_after_the_namespace_was_deleted_fail_at_once(small: LocalBr
         # pulsar-client is given a moment to mend it. What is called meanwhile left, and its instance does not answer.
         result = await dispatcher.execute("echo", {"text": "gone"}, timeout=20)
         assert isinstance(result.error, dispatch.TransportError)
-        assert result.duration < 6, "neither the timeout nor instance-timeout's default"
+        assert result.duration < 6, "neither the timeout nor the time after which sessions are given up otherwise"
         for _ in range(3):
             error = await at_once(dispatcher, text="gone")
             assert isinstance(error, dispatch.TransportError)

@@ -39,8 +39,9 @@ async def test_bursts_of_4096_calls_lose_none(pulsar_endpoint: Endpoint) -> None
             assert dispatcher.pending_requests == 0
             replies = dispatcher.reply_counts()
             assert replies[Disposition.MATCHED] == BURSTS * MANY
-            # The reply to a slow call may have been requested again and arrive twice.
-            del replies[Disposition.MATCHED], replies[Disposition.DUPLICATE]
+            # A reply that was retransmitted although it had arrived counts as late: on a busy machine a few are.
+            assert replies[Disposition.LATE] <= 0.01 * BURSTS * MANY
+            del replies[Disposition.MATCHED], replies[Disposition.LATE]
             assert not any(replies.values())
 
 

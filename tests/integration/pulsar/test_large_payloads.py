@@ -85,7 +85,7 @@ async def test_answers_of_persistent_topics_too(pulsar_endpoint: Endpoint) -> No
         ) as dispatcher,
     ):
         assert await dispatcher.call("echo", {"n": 1, "size": 12 * MIB}) == text(1, 12 * MIB)
-        with pytest.raises(dispatch.InvalidArgumentsError, match="in fragments") as caught:
+        with pytest.raises(dispatch.InvalidArgumentsError, match="no instance is known that accepts more") as caught:
             await dispatcher.call("echo", {"n": 2, "fill": text(2, 6 * MIB)})
         assert caught.value.type == "request-too-large"
 
@@ -101,17 +101,15 @@ async def test_one_message_in_twenty_is_lost_each_way(pulsar_endpoint: Endpoint)
         await dispatcher.call("echo", {"n": 0})
         proxy.loss_out = proxy.loss_in = 0.05
 
-        async def call(number: int) -> dispatch.CallResult:
+        async def call(number: int) -> None:
             size = rng.randrange(5 * MIB, 9 * MIB)
             arguments: dict[str, Any] = {"n": number, "size": size, "fill": text(number, 14 * MIB - size)}
             result = await dispatcher.execute("echo", arguments)
             assert result.error is None
             assert result.text == text(number, size)
-            return result
 
         for first in range(1, 9, 4):
-            results = await asyncio.gather(*(call(number) for number in range(first, first + 4)))
-            assert any(result.transmissions > 1 for result in results)
+            await asyncio.gather(*(call(number) for number in range(first, first + 4)))
         assert proxy.dropped_sends
         assert proxy.dropped_messages
     assert service.ran == Counter(dict.fromkeys(range(9), 1))
