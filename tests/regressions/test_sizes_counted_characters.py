@@ -11,9 +11,11 @@ import pytest
 
 from dispatch import Dispatcher
 from dispatch.errors import TransportError
+from dispatch.messaging.wire.codec import decode_reply
 from dispatch.messaging.wire.fragments import PART_BYTES
 from dispatch.messaging.wire.properties import Property
 from dispatch.messaging.wire.topics import reply_topic
+from dispatch.protocol.settings import DEFAULT_SETTINGS, PACKET_OVERHEAD, fit_settings
 from dispatch.transports import Mode
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import idle
@@ -79,32 +81,53 @@ async def test_chunks_ahead_of_a_missing_one_count_as_bytes(letter: str, size: i
             assert (await call).ok == (not more)
 
 
+def _limited_memory(limit: int) -> MemoryTransport:
+    transport = MemoryTransport(BROKER)
+    transport.max_message_bytes = limit
+    return transport
+
+
 @LETTERS
-async def test_a_part_of_an_answer_has_so_many_bytes(letter: str, size: int) -> None:
+async def test_a_part_of_a_plain_answer_has_so_many_bytes(letter: str, size: int) -> None:
     """On the wire each message is a part, its JSON and no more."""
     limit = 8 * PART_BYTES
     text = letter * (3 * limit // size)
-
-    def memory() -> MemoryTransport:
-        transport = MemoryTransport(BROKER)
-        transport.max_message_bytes = limit
-        return transport
-
-    network = memory()
+    network = _limited_memory(limit)
     await network.start()
+    async with serving(lambda _: text, broker=network), Peer.as_caller() as caller:
+        await caller.ask(b"{}", **{Property.ID: "1", Property.LARGEST: str(len(text.encode()))})
+        parts: list[bytes] = []
+        while not parts or not decode_reply(parts[-1]).end_of_stream:
+            parts.append((await caller.arrived.get()).data())
+    await network.close()
+    assert "".join(decode_reply(part).response for part in parts) == text
+    # A part ends before a character that would not fit, which can make one more, of what is left.
+    assert len([part for part in parts if len(part) > PART_BYTES // 2]) == 24
+    assert len(parts) <= 25
+    assert max(map(len, parts)) <= PART_BYTES + 100
+
+
+@LETTERS
+async def test_a_fragment_of_an_answer_in_a_session_has_so_many_bytes(letter: str, size: int) -> None:
+    """On the wire each packet with a fragment is as large as settings and the broker's limit say, in bytes."""
+    limit = 8 * PART_BYTES
+    fragment = fit_settings(DEFAULT_SETTINGS, limit).fragment_bytes
+    text = letter * (3 * limit // size)
     sizes: list[int] = []
-    policy = UNGUARDED
+    network = _limited_memory(limit)
+    await network.start()
     async with (
         serving(lambda _: text, broker=network),
-        Dispatcher(memory(), catalog(work={"policy": policy}), client_id="me") as dispatcher,
+        Dispatcher(_limited_memory(limit), catalog(work={"policy": UNGUARDED}), client_id="me") as dispatcher,
     ):
         topic = reply_topic(RESPONSES, f"{correlator_of(dispatcher).session.key}-me")
         await network.subscribe(topic, lambda message: sizes.append(len(message.data())), mode=Mode.FANOUT, name="tap")
         assert await dispatcher.call("work") == text
     await network.close()
-    parts = [each for each in sizes if each > PART_BYTES // 2]
-    assert max(parts) <= PART_BYTES + 100
-    assert len(parts) == 24
+    fragments = [each for each in sizes if each > PACKET_OVERHEAD]
+    assert len(fragments) == -(-len(text.encode()) // fragment)
+    assert len(text.encode()) <= sum(fragments)
+    assert max(fragments) <= fragment + PACKET_OVERHEAD
 
 
 @pytest.mark.parametrize(("letter", "size"), [("x", 1), ("😀", 4)])
