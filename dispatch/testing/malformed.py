@@ -105,8 +105,18 @@ def malformed_payload(rng: random.Random, payload: bytes) -> bytes:
     if kind == 1:
         return b"\xff" + rng.randbytes(rng.randrange(40))
     if kind == 2:
-        return payload + b"}"
+        longer = payload + b"}"
+        # A packet that another fault has cut by one byte would be complete again, with another last byte.
+        return longer if not _is_readable_packet(longer) else b"\xff" + longer
     return rng.choice(MALFORMED_PAYLOADS)
+
+
+def _is_readable_packet(data: bytes) -> bool:
+    try:
+        decode_packet(data)
+    except MalformedPacketError:
+        return False
+    return True
 
 
 def replace_id(rng: random.Random, properties: Mapping[str, str], how: str) -> dict[str, str]:
