@@ -25,10 +25,18 @@ IN_FLIGHT = 400
 
 
 class Worker(ToolService):
-    """Does what the arguments say: answer, stream, fail, or take long; every text holds the call's number."""
+    """Does what the arguments say: answer, stream, fail, or take long; every text holds the call's number.
+
+    Attributes:
+        replies: results, errors, chunks and ends of streams that it can have caused, at most.
+    """
+
+    def __init__(self) -> None:
+        self.replies = 0
 
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> Any:
         number, how = arguments["n"], arguments["how"]
+        self.replies += 1  # the result, the error, or the end of the stream
         if how == "stream":
             return self._stream(number, arguments["chunks"], arguments["seconds"])
         if arguments["seconds"]:
@@ -43,6 +51,7 @@ class Worker(ToolService):
         for index in range(chunks):
             if seconds and index % 3 == 2:
                 await asyncio.sleep(seconds)
+            self.replies += 1
             yield f"{number}:{index};"
 
 
@@ -53,11 +62,16 @@ class UnprintableError(Exception):
 
 @dataclass
 class Ledger:
-    """How each call ended, by its number; more than one entry for a number would be an error."""
+    """How each call ended, by its number; more than one entry for a number would be an error.
+
+    Attributes:
+        replies: results, errors of tools and chunks that callers have received.
+    """
 
     ends: dict[int, str] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
+    replies: int = 0
 
     def end(self, number: int, how: str) -> None:
         if number in self.ends:
@@ -80,8 +94,9 @@ class Load:
         self.service_network = FaultyTransport(MemoryTransport(BROKER), outgoing=plan, incoming=incoming, seed=seed + 1)
         self.ledger = Ledger()
         self.dispatcher = Dispatcher(self.network, catalog(work={"policy": UNGUARDED}))
+        self.worker = Worker()
         self.server = ToolServer(
-            Worker(),
+            self.worker,
             self.service_network,
             request_queue=REQUESTS,
             response_queue=RESPONSES,
@@ -123,9 +138,8 @@ class Load:
         await self.service_network.close()
 
     def _look(self) -> None:
-        exchange = correlator_of(self.dispatcher)
-        self.most_pending = max(self.most_pending, exchange.pending)
-        self.most_tombstones = max(self.most_tombstones, exchange.tombstones)
+        self.most_pending = max(self.most_pending, self.dispatcher._running.pending)
+        self.most_tombstones = max(self.most_tombstones, correlator_of(self.dispatcher).tombstones)
         self.most_running = max(self.most_running, self.server.running)
         self.most_queued = max(self.most_queued, self.server.queued)
 
@@ -161,6 +175,7 @@ class Load:
         if result.error is not None:
             self._check_error(number, result.error)
             return
+        ledger.replies += max(1, arguments["chunks"]) if arguments["how"] == "stream" else 1
         whole = "".join(f"{number}:{index};" for index in range(arguments["chunks"]))
         right = whole if arguments["how"] == "stream" else f"answer {number}"
         ledger.check(result.text == right, number, f"got {result.text[:60]!r} instead of {right[:60]!r}")
@@ -175,6 +190,7 @@ class Load:
                 right = f"{number}:{got};" if arguments["how"] == "stream" else f"answer {number}"
                 ledger.check(chunk == right, number, f"got chunk {chunk[:60]!r} instead of {right!r}")
                 got += 1
+                ledger.replies += 1
                 if got == leaves:
                     ledger.end(number, "left early")
                     return
@@ -183,6 +199,7 @@ class Load:
         ledger.check(got == expected, number, f"{got} of {expected} chunks and no error")
 
     def _check_error(self, number: int, error: DispatchError) -> None:
+        self.ledger.replies += isinstance(error, ToolError)
         if type(error) is ToolError and error.type == "odd":
             self.ledger.check(error.message == f"no {number}", number, f"got another's error: {error.message}")
         self.ledger.check("try again" not in error.message.lower(), number, "is told to try again")
@@ -198,6 +215,11 @@ class Load:
         assert router is not None
         publishers = [route.publisher for route in routes._open.values()]
         return sum(each.queued for each in publishers if isinstance(each, PacedPublisher)) + router._waiting
+
+    @property
+    def replies_sent(self) -> int:
+        """Replies that the instance can have sent, at most, each once: results, errors, chunks, ends and refusals."""
+        return self.worker.replies + sum(self.server.refused.values())
 
     def counted(self) -> dict[Disposition, int]:
         return self.dispatcher.reply_counts()
