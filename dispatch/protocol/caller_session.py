@@ -102,6 +102,8 @@ class CallerSession(Session):
     # -- the handshake ------------------------------------------------------------------------------------------
 
     def packets_to_send(self, now: float) -> Packets:
+        if self._doubted_until <= now:
+            return []  # the session is about to end: what has not left surely does not run
         if self.is_open or self.is_closed or self._hello_at > now:
             return super().packets_to_send(now)
         settings = self.settings

@@ -61,6 +61,10 @@ class Ledger:
         self.outcomes[token] = outcome
         self._counts[outcome] += 1
 
+    def has_not_run(self, token: str) -> bool:
+        """Whether the caller was informed that no attempt of the call ran."""
+        return any(each == token for each, _ in self._did_not_run) and not self._executed[token]
+
     @property
     def pending(self) -> list[str]:
         return [token for token in self.calls if token not in self.outcomes]
