@@ -184,9 +184,11 @@ class Calls:
 
     async def _share(self, call: Call, started: float) -> CallResult:
         """Single flight: equal calls in flight at the same time share one exchange."""
-        runtime, label = self._runtime, call.tool.label
+        runtime, label, is_own = self._runtime, call.tool.label, False
 
         async def fly() -> CallResult:
+            nonlocal is_own
+            is_own = True
             with call.guards.calls, runtime.pool_calls_of(call.tool):
                 attempt = await self._attempts.run(call)
             return self._result(call, attempt, started)
@@ -197,7 +199,7 @@ class Calls:
                 late = error_from_timeout(label, call.limit, "call", repeatable=True)
                 return self._failure(call.tool, late, call.options.user, started)
             # A timeout of the call that was joined is none of this call, which may have begun later.
-            if result.outcome is not Outcome.TIMEOUT or self._now() >= call.deadline:
+            if is_own or result.outcome is not Outcome.TIMEOUT or self._now() >= call.deadline:
                 return msgspec.structs.replace(result, duration=self._now() - started)
 
     def _result(self, call: Call, attempt: Attempt, started: float) -> CallResult:

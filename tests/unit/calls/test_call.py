@@ -27,7 +27,7 @@ from dispatch.policy import Breaker, Bulkhead
 from dispatch.resilience.breaker.breaker import State
 from dispatch.resilience.bulkhead.bulkhead import QueueLimits
 from tests.helpers.clock import advance, idle
-from tests.helpers.dispatcher_and_service import Peer, Service, catalog, dispatching, serving, stand
+from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, Service, catalog, dispatching, serving, stand
 
 
 def now() -> float:
@@ -594,3 +594,15 @@ def _memory() -> Any:
     from tests.helpers.dispatcher_and_service import BROKER
 
     return MemoryTransport(BROKER)
+
+
+async def test_a_shared_call_whose_own_exchange_ends_as_expired_is_not_made_again() -> None:
+    tools = catalog(work={"read-only": True, "policy": {**UNGUARDED, "single-flight": True}})
+    async with Peer.as_service() as peer, dispatching(tools) as dispatcher:
+        call = asyncio.create_task(dispatcher.execute("work", timeout=5))
+        _, properties = await peer.request()
+        await peer.answer(properties, error=("expired", "The deadline had passed."), refused="expired")
+        result = await call
+        assert result.outcome is Outcome.TIMEOUT
+        assert result.duration < 5
+        assert peer.arrived.empty(), "one request"
