@@ -47,7 +47,7 @@ class SingleFlight(Generic[R]):
             The result; None after the deadline. An exception of the call is raised at every caller.
         """
         flight = self._flights.get(key)
-        if flight is None:
+        if flight is None or flight.task.done():  # its callback has yet to remove it: awaiting it would not yield
             flight = self._flights[key] = _Flight(asyncio.create_task(make()))
             task = flight.task
             task.add_done_callback(lambda _: self._remove_flight(key, task))
