@@ -150,7 +150,8 @@ class Runtime:
     def reply_counts(self) -> dict[Disposition, int]:
         """Return how many replies arrived, by disposition."""
         counts = dict(self.exchange.replies)
-        counts[Disposition.LATE] += self.sessions.late_replies
+        for disposition, count in self.sessions.unmatched_replies().items():
+            counts[disposition] += count
         return counts
 
     def circuits(self) -> Iterable[tuple[str, State]]:

@@ -25,6 +25,7 @@ from dispatch.protocol.events import (
 from dispatch.protocol.request import OutgoingRequest
 from dispatch.protocol.session import Session
 from dispatch.protocol.settings import Settings
+from dispatch.protocol.unmatched_replies import UnmatchedReplies
 from dispatch.protocol.wire.frames import (
     CANCEL,
     FEATURES,
@@ -64,7 +65,7 @@ class CallerSession(Session):
         waiting: requests without a final event, by their numbers.
         next_stream: the number of the next request.
         reports_delivery: set for one :class:`RequestDelivered`.
-        late: replies that arrived after their requests had ended.
+        unmatched: replies that arrived after their requests had ended.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class CallerSession(Session):
         super().__init__(id, settings, receive_window, now)
         self.peer_inboxes = [peer_inbox]
         self.waiting: dict[int, OutgoingRequest] = {}
-        self.late = 0
+        self.unmatched = UnmatchedReplies()
         self._name = name
         self._incarnation = incarnation
         self._secret = secret
@@ -98,8 +99,6 @@ class CallerSession(Session):
         self._sender.queue.on_request_cut = self._on_request_cut
         self._handlers |= {Reply: self._on_reply, Chunk: self._on_chunk, End: self._on_end}
         self._handlers |= {Refused: self._on_refused, Goaway: self._on_goaway}
-
-    # -- the handshake ------------------------------------------------------------------------------------------
 
     def packets_to_send(self, now: float) -> Packets:
         if self._doubted_until <= now:
@@ -118,7 +117,10 @@ class CallerSession(Session):
         if packet.number < 0 and packet.frames and type(packet.frames[0]) is Reset:
             self._on_reset(packet.frames[0], now)  # no sign of life of the session
             return []
-        return super().receive(packet, now)
+        events = super().receive(packet, now)
+        if self.unmatched and self.is_at_rest:
+            self.unmatched.clear()  # CANCEL has arrived: no reply to these follows
+        return events
 
     def _on_packet(self, packet: Packet, now: float, events: list[Event]) -> None:
         if not self.is_open:
@@ -224,6 +226,7 @@ class CallerSession(Session):
             self._sender.queue.withdraw_request(stream)
         self._reassembly.drop(stream)
         self._add_control(CANCEL, stream)  # also fills the number of a request that never leaves
+        self.unmatched.record_given_up(stream)
         self._release(request)
         return may_have_run
 
@@ -248,7 +251,7 @@ class CallerSession(Session):
     def _on_reply(self, frame: Reply, events: list[Event], _packet: Packet, _now: float) -> None:
         request = self.waiting.pop(frame.stream, None)
         if request is None:
-            self.late += 1
+            self.unmatched.record_frame(frame.stream, is_last=True)
             return
         if len(frame.payload) > request.max_reply_bytes:
             events.append(RequestFailed(request, Failure.TOO_LARGE, True))
@@ -260,7 +263,7 @@ class CallerSession(Session):
     def _on_chunk(self, frame: Chunk, events: list[Event], packet: Packet, now: float) -> None:
         request = self.waiting.get(frame.stream)
         if request is None:
-            self.late += 1
+            self.unmatched.record_frame(frame.stream, is_last=False)
             return
         index, ahead = frame.index, request.ahead
         if index < request.chunks or (ahead is not None and index in ahead):
@@ -287,7 +290,7 @@ class CallerSession(Session):
     def _on_end(self, frame: End, events: list[Event], _packet: Packet, _now: float) -> None:
         request = self.waiting.get(frame.stream)
         if request is None:
-            self.late += 1
+            self.unmatched.record_frame(frame.stream, is_last=True)
             return
         if request.chunks < frame.chunks:
             request.end = frame
@@ -299,7 +302,7 @@ class CallerSession(Session):
     def _on_refused(self, frame: Refused, events: list[Event], _packet: Packet, _now: float) -> None:
         request = self.waiting.pop(frame.stream, None)
         if request is None:
-            self.late += 1
+            self.unmatched.record_frame(frame.stream, is_last=True)
             return
         self._reassembly.drop(frame.stream)
         self._sender.queue.drop_large(frame.stream)
@@ -386,11 +389,12 @@ class CallerSession(Session):
         return not self.waiting and super().is_at_rest
 
     def memory(self) -> int:
-        return super().memory() + len(self.waiting)
+        return super().memory() + len(self.waiting) + len(self.unmatched)
 
     def _finish_requests(self, reason: Failure, events: list[Event]) -> None:
         for request in self.waiting.values():
             events.append(RequestFailed(request, reason, self._may_have_run(request)))
             request.ahead = request.end = request.large = None
         self.waiting.clear()
+        self.unmatched.clear()
         self._earliest = self._doubted_until = math.inf

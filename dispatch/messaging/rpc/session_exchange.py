@@ -65,14 +65,16 @@ class SessionExchange:
         self._replies = replies
         self._max_pending = max_pending
         self._sessions: set[CallerSession] = set()
-        self._late_replies = 0
-        """Of sessions that have ended."""
         self._is_closed = False
 
-    @property
-    def late_replies(self) -> int:
-        """Replies that arrived after their requests had ended, since the start."""
-        return self._late_replies + sum(session.late for session in self._sessions)
+    def unmatched_replies(self) -> dict[Disposition, int]:
+        """Return how many replies of open sessions came for requests that had ended; those of ended sessions are in
+        ``replies``."""
+        sessions = list(self._sessions)  # of another thread, during a scrape
+        return {
+            Disposition.LATE: sum(session.unmatched.late for session in sessions),
+            Disposition.DUPLICATE: sum(session.unmatched.repeated for session in sessions),
+        }
 
     def send(
         self,
@@ -123,8 +125,7 @@ class SessionExchange:
             elif self.listener is not None:
                 assert isinstance(session, CallerSession)  # a dispatcher accepts no sessions
                 if type(event) is SessionClosed and session in self._sessions:
-                    self._sessions.discard(session)
-                    self._late_replies += session.late
+                    self._forget(session)
                 self.listener.on_session_event(session, event)
 
     def _count(self, request: SessionRequest, disposition: Disposition) -> None:
@@ -132,16 +133,20 @@ class SessionExchange:
         if request.tally is not None:
             request.tally.counts[disposition].value += 1
 
+    def _forget(self, session: CallerSession) -> None:
+        self._sessions.discard(session)
+        self._replies[Disposition.LATE] += session.unmatched.late
+        self._replies[Disposition.DUPLICATE] += session.unmatched.repeated
+
     def close(self) -> None:
         """End everything that waits, and begin nothing more."""
         self._is_closed = True
-        for session in self._sessions:
+        for session in list(self._sessions):
             for request in list(session.waiting.values()):
                 may_have_run = session.cancel(request)
                 assert isinstance(request, SessionRequest)  # only send() adds requests
                 request.settle(Closed(may_have_run))
-        self._late_replies = self.late_replies
-        self._sessions.clear()
+            self._forget(session)
 
 
 def _request_of(event: ReplyReceived | ChunkReceived | EndReceived | RequestRefused | RequestFailed) -> SessionRequest:

@@ -39,9 +39,9 @@ async def test_bursts_of_4096_calls_lose_none(pulsar_endpoint: Endpoint) -> None
             assert dispatcher.pending_requests == 0
             replies = dispatcher.reply_counts()
             assert replies[Disposition.MATCHED] == BURSTS * MANY
-            # A reply that was retransmitted although it had arrived counts as late: on a busy machine a few are.
-            assert replies[Disposition.LATE] <= 0.01 * BURSTS * MANY
-            del replies[Disposition.MATCHED], replies[Disposition.LATE]
+            # On a busy machine a few packets are sent again although they have arrived.
+            assert replies[Disposition.DUPLICATE] <= 0.01 * BURSTS * MANY
+            del replies[Disposition.MATCHED], replies[Disposition.DUPLICATE]
             assert not any(replies.values())
 
 

@@ -205,8 +205,32 @@ def test_a_request_has_one_final_event(peer: HandWritten) -> None:
     assert peer.send((REPLY, 0, 0, b"x"), (REPLY, 0, 0, b"x")) == [ReplyReceived(request, 0, b"x")]
     for frame in ((REPLY, 0, 0, b"x"), (CHUNK, 0, 0, b"x"), (END, 0, 0, 0, b""), (REFUSED, 0, "overloaded", 0, "")):
         assert peer.send(frame) == []
-    assert peer.session.late == 5
+    assert (peer.session.unmatched.late, peer.session.unmatched.repeated) == (0, 5)
     assert not peer.session.waiting
+
+
+def test_a_reply_after_its_request_was_given_up_is_late(peer: HandWritten) -> None:
+    request, streamed, waiting = peer.ask(), peer.ask(), peer.ask()
+    peer.session.cancel(request)
+    peer.session.cancel(streamed)
+    assert peer.send((CHUNK, 1, 0, b"x"), (END, 1, 1, 0, b""), (REPLY, 0, 0, b"x"), (REPLY, 0, 0, b"x")) == []
+    assert (peer.session.unmatched.late, peer.session.unmatched.repeated) == (3, 1)
+    assert peer.send((REPLY, 2, 0, b"x")) == [ReplyReceived(waiting, 0, b"x")]
+
+
+def test_requests_given_up_are_forgotten_at_rest() -> None:
+    pair = Pair()
+    pair.exchange()
+    requests = [OutgoingRequest() for _ in range(3)]
+    for request in requests:
+        pair.caller.send_request(request, "tool", b"{}", None, pair.now)
+    pair.exchange()
+    for request in requests:
+        assert pair.caller.cancel(request)
+    assert pair.caller.memory() >= 3
+    pair.exchange()
+    pair.advance(0.1)
+    assert pair.caller.memory() == 0
 
 
 def test_a_packet_that_arrives_twice_counts_once(peer: HandWritten) -> None:
