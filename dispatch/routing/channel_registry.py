@@ -204,12 +204,8 @@ class Channels:
         task.add_done_callback(self._closing.discard)
         task.add_done_callback(retrieve_error)
 
-    async def abandon(self) -> None:
-        """Close the further connections; the rest needs the event loop, which has ended."""
-        await self._subscriptions.abandon()
-
     async def close(self) -> None:
-        """Close all channels, and the further connections even if cancelled meanwhile."""
+        """Close all channels."""
         try:
             await cancel_and_wait(list(self._opening.values()))
             await self.discovery.close_handshakes()

@@ -82,7 +82,7 @@ def holdings(dispatcher: Dispatcher, transport: CountedTransport) -> Counter[str
             "endpoints": len(channels._endpoints),
             "sessions": sum(len(each.table.sessions) for each in channels._endpoints.values()),
             "third-party sizes": len(channels._strangers),
-            "users of subscriptions": len(channels._subscriptions._keys),
+            "users of subscriptions": len(channels._subscriptions._topics),
             "instances": len(channels.discovery._instances),
             "handshakes": len(channels.discovery._handshakes),
             "sessions with requests": len(runtime.sessions._sessions),
