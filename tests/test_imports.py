@@ -25,7 +25,6 @@ PURE = (
     "messaging.wire",
     "catalog.sources.trustgraph.config_messages",
     "messaging.flow.pacer",
-    "messaging.rpc.deadline_heap",
     "serving.plain.clock_offset",
     "serving.plain.recent_ids",
     "transports.publish_window",

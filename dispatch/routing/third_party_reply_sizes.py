@@ -26,11 +26,11 @@ class ThirdPartyReplySizes:
         self._exchange = exchange
         self._mean = float(PACE_BURST)
 
-    def on_message(self, message: Message, via: int = 0) -> None:
+    def on_message(self, message: Message) -> None:
         """Handle a reply; see :meth:`Correlator.on_message`."""
         exchange = self._exchange
         before = exchange.received_bytes
-        exchange.on_message(message, via)
+        exchange.on_message(message)
         size = exchange.received_bytes - before
         if size:  # otherwise the reply of another dispatcher
             self._mean += (size - self._mean) / MEAN_OF

@@ -9,12 +9,13 @@ import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 
+from dispatch._internal.deadline_timer import DeadlineTimer
 from dispatch.messaging.wire.properties import Refusal
 from dispatch.serving.idempotency_keys import MAX_DUPLICATES, IdempotencyKeys, KeyedExecution
 from dispatch.serving.inbound_request import InboundRequest
 from dispatch.serving.reply_sender import ReplySender
-from dispatch.serving.request_deadlines import RequestDeadlines
 from dispatch.serving.request_runner import RequestRunner
 from dispatch.serving.tool_executor import ToolExecutor
 from dispatch.serving.tool_service import Invoke
@@ -62,7 +63,7 @@ class RequestQueue:
         self._content = content
         self._loop = asyncio.get_running_loop()
         self._slots: set[InboundRequest] = set()
-        self._deadlines = RequestDeadlines(self._slots, now, self._runner.handle_deadline)
+        self._deadlines = DeadlineTimer(self._slots, attrgetter("stop_at"), self._runner.handle_deadline)
         self._duplicates: set[asyncio.Task[None]] = set()  # they wait for the first request with their idempotency key
         self._queued: deque[InboundRequest] = deque()
         self._is_draining = False

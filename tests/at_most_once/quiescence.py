@@ -6,7 +6,6 @@ import asyncio
 
 from dispatch import Dispatcher, ToolServer
 from dispatch.messaging.rpc.correlation import MAX_TOMBSTONES
-from dispatch.messaging.rpc.deadline_heap import SLACK
 from dispatch.protocol.session_table import SessionTable
 from dispatch.serving.idempotency_keys import IdempotencyKeys
 from tests.helpers.internals import correlator_of, keys_of, sessions_of, tables_of
@@ -16,9 +15,7 @@ def assert_dispatcher_rests(dispatcher: Dispatcher) -> None:
     """No caller waits, nothing is queued, no timer of a request is set."""
     correlator = correlator_of(dispatcher)
     assert correlator.pending == 0
-    assert correlator._timer is None
-    assert correlator._deadlines.next() is None
-    assert len(correlator._deadlines) <= SLACK
+    assert not correlator._deadlines.is_armed
     assert correlator.tombstones <= MAX_TOMBSTONES
     assert sessions_of(dispatcher).pending == 0
     channels = dispatcher._running.routes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dispatch.messaging.rpc.correlation import OWN_TOPIC, Correlator
+from dispatch.messaging.rpc.correlation import Correlator, read_properties
 from dispatch.messaging.rpc.exchange_outcome import Disposition, Settled
 from dispatch.messaging.rpc.pending import ReplyStream
 from dispatch.messaging.wire.properties import Property
@@ -56,10 +56,10 @@ class Bench:
             max_buffer=100,
         )
 
-    def take(self, message: Any, via: int = OWN_TOPIC) -> Disposition:
+    def take(self, message: Any, *, is_shared: bool = False) -> Disposition:
         """Hand over one reply: it must be counted exactly once. Returns as what."""
         before = dict(self.exchange.replies)
-        self.exchange.on_message(message, via)
+        self.exchange.receive(message, read_properties(message), is_shared=is_shared)
         changed = [what for what, count in self.exchange.replies.items() if count != before[what]]
         assert len(changed) == 1, f"a reply was counted as {changed}"
         assert self.exchange.replies[changed[0]] == before[changed[0]] + 1

@@ -8,15 +8,15 @@ gone from the table at once and a tombstone remembers the id for a while, so tha
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 from collections import deque
 from collections.abc import Mapping
+from operator import attrgetter
 
 from dispatch._internal.clock import loop_clock
+from dispatch._internal.deadline_timer import DeadlineTimer
 from dispatch._internal.permit import Rejection
 from dispatch.errors import TransportError
-from dispatch.messaging.rpc.deadline_heap import Deadlines
 from dispatch.messaging.rpc.exchange_outcome import (
     Closed,
     Disposition,
@@ -36,8 +36,6 @@ TOMBSTONE_AGE_S = 60.0
 """How long an ended id is remembered. Late replies come within the service's own time limit; a minute covers most."""
 MAX_TOMBSTONES = 100_000
 """Ids remembered at most: about 20 MB."""
-OWN_TOPIC = -1
-"""The number of the connection for replies that come on a reply topic of the dispatcher's own."""
 _NONCE_BYTES = 6
 """Random bytes in each id: who reads one reply on a shared response topic cannot guess the next request's id."""
 MAX_PENDING = 65_536
@@ -75,9 +73,7 @@ class Correlator:
         """Whose requests these are."""
         self._count = 0
         self._pending: dict[str, Slot] = {}
-        self._deadlines = Deadlines(self._pending)
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due = math.inf
+        self._deadlines = DeadlineTimer(self._pending.values(), attrgetter("deadline"), Slot.expire)
         self._max_pending = max_pending
         self._closed = False
         self._strange = strange
@@ -160,9 +156,7 @@ class Correlator:
             slot.settle(TimedOut(slot.clock, sent=False))
             return
         self._pending[slot.id] = slot
-        self._deadlines.add(slot.deadline, slot.id)
-        if slot.deadline < self._timer_due:
-            self._watch(slot.deadline)
+        self._deadlines.watch(slot.deadline)
         try:
             slot.ticket = publisher.publish(payload, properties, flow=flow, on_failure=slot.failed)
         except TransportError as error:
@@ -170,30 +164,6 @@ class Correlator:
         except BaseException:  # nobody's plan; but nothing may stay behind
             slot.abandon()
             raise
-
-    def _watch(self, when: float) -> None:
-        self._unwatch()
-        self._timer_due = when
-        self._timer = self.loop.call_at(when, self._process_deadlines)
-
-    def _unwatch(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-            self._timer_due = math.inf
-
-    def _process_deadlines(self) -> None:
-        # One timer for all; often it finds that everyone has ended long ago.
-        self._timer = None
-        self._timer_due = math.inf
-        now = self.now()
-        for _, id in self._deadlines.due(now):
-            slot = self._pending.get(id)
-            if slot is not None:  # else the end of another ended it
-                slot.expire()
-        upcoming = self._deadlines.next()
-        if upcoming is not None and upcoming < self._timer_due:
-            self._watch(upcoming)
 
     def bury(self, id: str, fate: Fate) -> None:
         """Take ``id`` out of the table and remember it."""
@@ -206,20 +176,19 @@ class Correlator:
         while queue and (len(queue) > self._max_tombstones or queue[0][0] <= now):
             del self._tombstones[queue.popleft()[1]]
         if not self._pending:
-            self._unwatch()
+            self._deadlines.close()
 
-    def on_message(self, message: Message, via: int = OWN_TOPIC) -> None:
-        """Take a reply from any topic (a transport's handler). Never raises, whatever the message holds."""
-        self.receive(message, read_properties(message), via)
+    def on_message(self, message: Message) -> None:
+        """Process a message of a response topic that other agents share. Never raises, whatever the message holds."""
+        self.receive(message, read_properties(message), is_shared=True)
 
-    def receive(self, message: Message, properties: Mapping[str, str], via: int = OWN_TOPIC) -> None:
-        """As :meth:`on_message`, with the message's properties, none when they cannot be read. ``via``:
-        :data:`OWN_TOPIC`, or the number of the connection to a response topic that other agents share."""
+    def receive(self, message: Message, properties: Mapping[str, str], *, is_shared: bool = False) -> None:
+        """As :meth:`on_message`, for a message of any topic, with its properties; none when they cannot be read."""
         if Property.HERE not in properties:  # an announcement is no reply
             id = properties.get(Property.ID)
             slot = self._pending.get(id) if type(id) is str else None
             if slot is not None:
-                disposition, tally = self._process_reply(slot, message, properties, via), slot.tally
+                disposition, tally = self._process_reply(slot, message, properties, is_shared), slot.tally
             else:
                 disposition, tally = self._stray(id)
             self.replies[disposition] += 1
@@ -232,8 +201,10 @@ class Correlator:
             return Disposition.MALFORMED, self._strange
         return self._tombstones.get(id) or (Disposition.UNKNOWN, self._strange)
 
-    def _process_reply(self, slot: Slot, message: Message, properties: Mapping[str, str], via: int) -> Disposition:
-        if via != OWN_TOPIC and slot.via == OWN_TOPIC:
+    def _process_reply(
+        self, slot: Slot, message: Message, properties: Mapping[str, str], is_shared: bool
+    ) -> Disposition:
+        if is_shared and slot.is_shared is False:
             # Any agent can make a service answer any id on a shared topic; its instance answers on the reply topic.
             return Disposition.UNKNOWN
         if not slot.heard:
@@ -250,12 +221,10 @@ class Correlator:
         except Exception as error:  # as above: one message may cost its own call, never the pump
             slot.settle(Unreadable(type(error).__name__))
             return Disposition.MALFORMED
-        if slot.via is None:
-            slot.via = via
-        elif slot.via != via and Property.CHUNK not in properties:
-            return (
-                Disposition.DUPLICATE
-            )  # a stream without numbers: the connection that brought its first part brings all
+        if slot.is_shared is None:
+            slot.is_shared = is_shared
+        elif slot.is_shared is not is_shared and Property.CHUNK not in properties:
+            return Disposition.DUPLICATE  # a stream without numbers: the topic of its first part has all
         return slot.offer(reply, properties)
 
     def close(self) -> None:

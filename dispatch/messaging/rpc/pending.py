@@ -67,8 +67,8 @@ class Slot(msgspec.Struct, eq=False):
     max_bytes: int
     tally: Tally | None = None
     """Its service's."""
-    via: int | None = None
-    """The connection on which the first reply came, where there are several."""
+    is_shared: bool | None = None
+    """Whether the first reply came on a topic that other agents share."""
     ticket: Ticket | None = None
     settled: Settled | None = None
     next_chunk: int = 0
@@ -143,7 +143,8 @@ class Slot(msgspec.Struct, eq=False):
 
     def expire(self) -> None:
         """The absolute limit ran out."""
-        self.settle(self.timed_out(self.clock))
+        if self.settled is None:
+            self.settle(self.timed_out(self.clock))
 
     def timed_out(self, clock: str) -> TimedOut:
         sent = not (self.ticket is not None and self.ticket.cancel())

@@ -1,10 +1,9 @@
-"""Answers of which another instance, or another connection, brings a part: none is put together from two."""
+"""Answers of which another instance, or another topic, brings a part: none is put together from two."""
 
 from __future__ import annotations
 
 import asyncio
 
-from dispatch.messaging.rpc.correlation import OWN_TOPIC
 from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, Restarted
 from tests.helpers.clock import START, idle
 from tests.helpers.exchange_harness import Bench, read
@@ -51,39 +50,38 @@ async def test_a_stream_of_which_something_was_given_cannot_begin_anew() -> None
     assert stream.settled == Restarted(2)
 
 
-# -- several connections --------------------------------------------------------------------------------------------
+# -- two topics -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_stream_without_numbers_comes_from_the_connection_that_brought_its_first_part() -> None:
+async def test_a_stream_without_numbers_comes_from_the_topic_that_brought_its_first_part() -> None:
     bench = Bench()
     stream = bench.open()
-    assert bench.take(reply(stream.id, "a", end=False), via=1) is Disposition.MATCHED
-    assert bench.take(reply(stream.id, "a", end=False), via=0) is Disposition.DUPLICATE
-    assert bench.take(reply(stream.id, "b", end=False), via=1) is Disposition.MATCHED
-    assert bench.take(reply(stream.id, "b"), via=2) is Disposition.DUPLICATE
-    assert bench.take(reply(stream.id, "c"), via=1) is Disposition.MATCHED
+    assert bench.take(reply(stream.id, "a", end=False), is_shared=True) is Disposition.MATCHED
+    assert bench.take(reply(stream.id, "a", end=False)) is Disposition.DUPLICATE
+    assert bench.take(reply(stream.id, "b", end=False), is_shared=True) is Disposition.MATCHED
+    assert bench.take(reply(stream.id, "b")) is Disposition.DUPLICATE
+    assert bench.take(reply(stream.id, "c"), is_shared=True) is Disposition.MATCHED
     assert await read(stream) == ["a", "b", "c"]
 
 
-async def test_the_connection_that_is_not_named_is_that_of_the_dispatchers_own_topic() -> None:
+async def test_a_handler_of_messages_is_that_of_a_shared_topic() -> None:
     bench = Bench()
     stream = bench.open()
-    first = reply(stream.id, "a", end=False)
-    bench.exchange.on_message(first)
-    assert bench.take(reply(stream.id, "b", end=False), via=OWN_TOPIC) is Disposition.MATCHED
+    bench.exchange.on_message(reply(stream.id, "a", end=False))
+    assert bench.take(reply(stream.id, "b", end=False)) is Disposition.DUPLICATE
+    assert bench.take(reply(stream.id, "b"), is_shared=True) is Disposition.MATCHED
     another = bench.open()
     first = reply(another.id, "a", end=False)
     bench.exchange.receive(first, first.properties())
-    assert bench.take(reply(another.id, "b"), via=OWN_TOPIC) is Disposition.MATCHED
-    assert await read(another) == ["a", "b"]
-    stream.close()
+    assert bench.take(reply(another.id, "b")) is Disposition.MATCHED
+    assert await read(another) == await read(stream) == ["a", "b"]
 
 
-async def test_a_stream_with_numbers_comes_from_any_connection() -> None:
+async def test_a_stream_with_numbers_comes_from_both_topics() -> None:
     bench = Bench()
     stream = bench.open()
-    assert bench.take(reply(stream.id, "a", end=False, chunk=0), via=0) is Disposition.MATCHED
-    assert bench.take(reply(stream.id, "b", chunk=1), via=1) is Disposition.MATCHED
+    assert bench.take(reply(stream.id, "a", end=False, chunk=0), is_shared=True) is Disposition.MATCHED
+    assert bench.take(reply(stream.id, "b", chunk=1)) is Disposition.MATCHED
     assert await read(stream) == ["a", "b"]
 
 
@@ -91,6 +89,6 @@ async def test_once_the_own_topic_brought_something_a_shared_one_brings_nothing(
     bench = Bench()
     stream = bench.open()
     bench.take(reply(stream.id, "a", end=False, chunk=0))
-    assert bench.take(reply(stream.id, "forged"), via=0) is Disposition.UNKNOWN
+    assert bench.take(reply(stream.id, "forged"), is_shared=True) is Disposition.UNKNOWN
     bench.take(reply(stream.id, "b", chunk=1))
     assert await read(stream) == ["a", "b"]
