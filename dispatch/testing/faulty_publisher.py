@@ -43,10 +43,6 @@ class FaultyTicket:
             return True
         return self.inner is not None and self.inner.cancel()
 
-    def answered(self) -> None:
-        if self.inner is not None:
-            self.inner.answered()
-
     def fail(self, error: TransportError) -> None:
         """Report ``error`` to the caller that published, once."""
         on_failure, self.on_failure = self.on_failure, None

@@ -94,10 +94,6 @@ class Ticket(Protocol):
         """Withdraw the message. Return whether it was still queued: then it is never sent."""
         ...
 
-    def answered(self) -> None:
-        """Record a reply: this message has arrived, and each message before it has arrived or is lost."""
-        ...
-
 
 class Publisher(Protocol):
     """Publishes to one topic."""

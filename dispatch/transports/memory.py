@@ -266,9 +266,6 @@ class MemoryTicket:
         self.on_failure = None
         return False
 
-    def answered(self) -> None:
-        """Do nothing: the embedded broker has no publish window."""
-
     def fail(self, error: TransportError) -> None:
         callback, self.on_failure = self.on_failure, None
         if callback is not None:

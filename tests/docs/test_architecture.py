@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from dispatch.messaging.flow import paced_publisher as outgoing
 from dispatch.messaging.flow import pacer
-from dispatch.messaging.flow import queue as outgoing
 from dispatch.messaging.rpc import correlation
 from dispatch.messaging.wire import codec, fragments
 from dispatch.protocol import settings

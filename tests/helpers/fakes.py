@@ -22,7 +22,6 @@ class FakeTicket:
     on_failure: OnFailure
     queued: bool = False
     cancelled: bool = False
-    proofs: list[str] = field(default_factory=list)
 
     @property
     def id(self) -> str:
@@ -33,9 +32,6 @@ class FakeTicket:
         return self.queued
 
     waits = False
-
-    def answered(self) -> None:
-        self.proofs.append("answered")
 
 
 @dataclass(eq=False)

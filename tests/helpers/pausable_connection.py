@@ -36,9 +36,6 @@ class HeldTicket:
         payload, properties, flow = self.message
         self.publisher.publish(payload, properties, flow=flow, on_failure=self.on_failure)
 
-    def answered(self) -> None:
-        """The embedded broker needs no proof of delivery."""
-
 
 class HeldPublisher:
     """See :class:`dispatch.transports.base.Publisher`."""

@@ -1,1 +1,1 @@
-"""Flow control: credit, pacing, bounded queues, acknowledgements."""
+"""Pacing towards receivers that acknowledge nothing."""

@@ -10,15 +10,20 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 from dispatch._internal.clock import loop_clock
+from dispatch._internal.fair_queue import FairQueue, QueueFullError
 from dispatch.errors import TransportError
 from dispatch.messaging.flow.pacer import MESSAGE_OVERHEAD, Pace
-from dispatch.messaging.flow.queue import SendQueue
 from dispatch.transports import OnFailure, Publisher, Ticket
+from dispatch.transports.errors import closed, publish_queue_full
 
 NOTED_BYTES = 4_096
 """Messages from this size on wait for their receipt. Smaller ones are counted by time alone: a wake-up for each receipt
 would cost them more than it could save. One that is withdrawn is uncounted from this size on, its answer included; a smaller
 one takes 80 µs of the pace at most."""
+MAX_QUEUED = 10_000
+MAX_QUEUED_BYTES = 256 * 1024 * 1024
+RETRY_AFTER_S = 1.0
+"""Seconds after which a caller may call again when the queue was full."""
 RECEIPT_S = 2.0
 """How long a receipt is waited for. A broker that takes longer is in trouble; then one message goes in this time."""
 
@@ -85,11 +90,6 @@ class _Paced:
         self.on_failure = None
         return self.publisher.withdraw(self)
 
-    def answered(self) -> None:
-        """A reply proves that the message arrived."""
-        if self.ticket is not None:
-            self.ticket.answered()
-
     def fail(self, error: TransportError) -> None:
         if not error.sent and self.ticket is not None:
             self.publisher.uncount(self)
@@ -117,7 +117,9 @@ class PacedPublisher:
         self._noting = publisher if isinstance(publisher, NotingPublisher) else None
         self._loop = asyncio.get_running_loop()
         self._now = loop_clock()
-        self._queue: SendQueue[_Paced] = SendQueue(publisher.topic)
+        self._queue: FairQueue[_Paced] = FairQueue(MAX_QUEUED, MAX_QUEUED_BYTES)
+        self._waiters: list[tuple[str | None, asyncio.Future[None]]] = []
+        """Callers that wait until no message of a flow waits, or none at all (None)."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -143,7 +145,10 @@ class PacedPublisher:
                 self._send(paced, now)
                 return paced
         paced = _Paced(self, payload, properties, flow, on_failure)
-        self._queue.enter(flow, paced, size)
+        try:
+            self._queue.put(flow, paced, size)
+        except QueueFullError:
+            raise publish_queue_full(len(self._queue), topic=self.topic, retry_after=RETRY_AFTER_S) from None
         if self._timer is None:
             self._watch(self._now())
         return paced
@@ -184,7 +189,7 @@ class PacedPublisher:
                 self._watch(now)
                 break
             self._release(now)
-        self._queue.wake_waiters()
+        self._wake_waiters()
 
     def _release(self, now: float) -> None:
         paced = self._queue.pop()
@@ -213,7 +218,7 @@ class PacedPublisher:
                 self._timer.cancel()
                 self._timer = None
             if withdrawn:
-                self._queue.wake_waiters()
+                self._wake_waiters()
             return withdrawn
         withdrawn = paced.ticket.cancel()
         if withdrawn:
@@ -230,17 +235,36 @@ class PacedPublisher:
         self._again()
 
     async def writable(self, flow: str) -> None:
-        await self._queue.wait_empty(flow)
+        await self._wait_empty(flow)
         await self.publisher.writable(flow)
 
     async def empty(self) -> None:
         """Wait until nothing waits here."""
-        await self._queue.wait_empty()
+        await self._wait_empty(None)
+
+    def _is_empty(self, flow: str | None) -> bool:
+        return not len(self._queue) if flow is None else not self._queue.has_flow(flow)
+
+    async def _wait_empty(self, flow: str | None) -> None:
+        if not self._is_empty(flow):
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append((flow, waiter))
+            await waiter
+
+    def _wake_waiters(self) -> None:
+        if self._waiters:
+            for flow, waiter in self._waiters:
+                if self._is_empty(flow) and not waiter.done():
+                    waiter.set_result(None)
+            self._waiters = [each for each in self._waiters if not each[1].done()]
 
     async def close(self) -> None:
         """Fail what waits, and close the publisher."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._queue.close()
+        error = closed()
+        for each in self._queue.clear():
+            each.fail(error)
+        self._wake_waiters()
         await self.publisher.close()

@@ -207,10 +207,6 @@ class Correlator:
         if is_shared and slot.is_shared is False:
             # Any agent can make a service answer any id on a shared topic; its instance answers on the reply topic.
             return Disposition.UNKNOWN
-        if not slot.heard:
-            slot.heard = True
-            if slot.ticket is not None:
-                slot.ticket.answered()
         try:
             payload = message.data()
             self.received_bytes += len(payload)

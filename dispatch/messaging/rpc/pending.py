@@ -76,7 +76,6 @@ class Slot(msgspec.Struct, eq=False):
     size: int = 0
     ahead: dict[int, tuple[Reply, Mapping[str, str]]] | None = None
     ahead_size: int = 0
-    heard: bool = False
     instance: str | None = None
     """Whose chunks these are."""
     former: tuple[str, ...] = ()

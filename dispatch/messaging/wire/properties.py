@@ -89,12 +89,6 @@ def utf8_size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
 
 
-def has_bytes(text: str, least: int) -> bool:
-    """Return whether ``text`` has at least ``least`` bytes of UTF-8. Encodes it only if the number of characters does not
-    decide."""
-    return len(text) >= least or (4 * len(text) >= least and utf8_size(text) >= least)
-
-
 def check_property(value: object, what: str) -> None:
     """Check that ``value`` may travel as a message property; None is no property at all.
 

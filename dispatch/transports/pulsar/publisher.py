@@ -65,9 +65,6 @@ class PulsarTicket:
         self.on_failure = None
         return self.publisher.sender.withdraw(self)
 
-    def answered(self) -> None:
-        """Do nothing: the window of a connection counts receipts of the broker."""
-
     def fail(self, error: TransportError) -> None:
         callback, self.on_failure = self.on_failure, None
         if callback is not None:

@@ -286,19 +286,6 @@ async def test_ids_are_never_used_twice_and_fit_into_a_property() -> None:
         assert re.fullmatch(f"{exchange.session.key}[.]c9-[0-9a-f]{{12}}", exchange.new_id()), "key, number, chance"
 
 
-# -- what the transport is told -------------------------------------------------------------------------------------
-
-
-async def test_the_first_reply_proves_to_the_transport_that_the_request_arrived() -> None:
-    bench = Bench()
-    id, task = await bench.ask()
-    ticket = bench.publisher.sent[0]
-    for text, end in (("a", False), ("b", True)):
-        bench.take(reply(id, text, end=end))
-    assert ticket.proofs == ["answered"]
-    await task
-
-
 def test_properties_are_read_whatever_the_message_holds() -> None:
     assert read_properties(reply("x", ack="1:2"))["ack"] == "1:2"
     assert read_properties(AlteredMessage(b"", {"id": "x"}, raises="properties")) == {}
