@@ -1,4 +1,4 @@
-"""Which topics a callee may send packets to: inboxes of dispatchers in allowed namespaces, for their owners only."""
+"""Which topics a service may reply to: those of dispatchers in allowed namespaces, for their owners only."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ MAX_KNOWN = 16_384
 
 
 class ReplyPermission:
-    """Decides whether packets may be sent to an inbox.
+    """Decides whether a topic that a dispatcher names may be replied to.
 
     Args:
         response_queue: the service's response topic; inboxes in its namespace are allowed.
         namespaces: further ``tenant/namespace`` where inboxes are allowed.
+        allows_persistent: persistent topics are allowed, too.
     """
 
-    def __init__(self, response_queue: str, namespaces: Iterable[str] = ()) -> None:
+    def __init__(self, response_queue: str, namespaces: Iterable[str] = (), *, allows_persistent: bool = False) -> None:
+        self._allows_persistent = allows_persistent
         self._allowed = {TopicName.parse(response_queue).namespace_path, *namespaces}
         self._owners: dict[str, str | None] = {}
 
@@ -42,7 +44,7 @@ class ReplyPermission:
         except ValueError:
             pass
         else:
-            if name.namespace_path in self._allowed and not name.persistent:
+            if name.namespace_path in self._allowed and (self._allows_persistent or not name.persistent):
                 owner = reply_key(name)
         if len(self._owners) >= MAX_KNOWN:
             self._owners.clear()

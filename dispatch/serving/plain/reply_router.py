@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
 
 from dispatch._internal.cancellation import cancel_and_wait
 from dispatch.errors import TransportError
+from dispatch.messaging.endpoint.reply_permission import ReplyPermission, find_inbox_owner
 from dispatch.messaging.flow.paced_publisher import PacedPublisher
 from dispatch.messaging.wire.properties import Property
-from dispatch.messaging.wire.sessions import MAX_SECRET_CHARS, session_key
 from dispatch.messaging.wire.topic_name import TopicName
-from dispatch.messaging.wire.topics import reply_key
 from dispatch.resilience.rate_limit.leaky_bucket import LeakyBucket
 from dispatch.transports import Publisher, Ticket, Transport
 
@@ -33,7 +31,6 @@ TOPICS_OF_ONE = 16
 """Reply topics of one dispatcher: several times as many as it has."""
 MAX_LOOKED_AT = 16
 """Open topics checked for one that can be closed."""
-MAX_TOPIC_CHARS = 512
 WARN_EVERY_S = 10.0
 """Seconds between two warnings about lost replies."""
 
@@ -68,7 +65,7 @@ class ReplyRouter:
     ) -> None:
         self._transport = transport
         self._response_queue = response_queue
-        self._allowed = {TopicName.parse(response_queue).namespace_path, *namespaces}
+        self._may_reply_to = ReplyPermission(response_queue, namespaces, allows_persistent=True)
         self._topics: OrderedDict[str, _Topic] = OrderedDict()
         self._owned: Counter[str] = Counter()
         """Number of open topics of each dispatcher, by its session key."""
@@ -78,7 +75,6 @@ class ReplyRouter:
         self._closed = False
         self._quiet_until = 0.0
         self._unopened_quiet_until = 0.0
-        self._known: dict[str, str | None] = {}
         self.lost = 0
         """Replies that could not be sent."""
         self.unopened = 0
@@ -102,25 +98,9 @@ class ReplyRouter:
         """Return the ``reply-to`` of ``request`` (its properties) if it is a reply topic in an allowed namespace and belongs
         to the sender of the request; else the response topic."""
         reply_to, secret = request.get(Property.REPLY_TO), request.get(Property.SESSION)
-        if not reply_to or secret is None or len(reply_to) > MAX_TOPIC_CHARS or len(secret) > MAX_SECRET_CHARS:
-            return self._response_queue
-        owner = self._owner(reply_to)
-        return reply_to if owner is not None and owner == session_key(secret) else self._response_queue
-
-    def _owner(self, topic: str) -> str | None:
-        """Return the session key of the dispatcher whose reply topic this is; None: it is no reply topic, or in a namespace
-        that is not allowed."""
-        if topic in self._known:
-            return self._known[topic]
-        owner = None
-        with contextlib.suppress(ValueError):
-            name = TopicName.parse(topic)
-            if name.namespace_path in self._allowed:
-                owner = reply_key(name)
-        if len(self._known) >= 4 * MAX_REPLY_TOPICS:
-            self._known.clear()
-        self._known[topic] = owner
-        return owner
+        if reply_to and secret is not None and self._may_reply_to(reply_to, secret):
+            return reply_to
+        return self._response_queue
 
     def send(self, request: Mapping[str, str], payload: bytes, properties: Mapping[str, str]) -> Ticket | None:
         """Send a reply to the caller of ``request`` (its properties). Never raises: a reply that cannot be sent is counted,
@@ -131,7 +111,7 @@ class ReplyRouter:
         name = self.topic_for(request)
         topic = self._topics.get(name)
         if topic is None:
-            owner = self._owner(name) or ""
+            owner = find_inbox_owner(name)
             if not self._can_open(owner):
                 return self._send_unopened(payload, properties)
             topic = self._topics[name] = _Topic(owner)

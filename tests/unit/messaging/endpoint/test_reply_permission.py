@@ -48,6 +48,12 @@ def test_further_namespaces_can_be_allowed() -> None:
     assert ReplyPermission(RESPONSES, ["tg/agents"])(elsewhere, SECRET)
 
 
+def test_persistent_topics_can_be_allowed() -> None:
+    persistent = INBOX.replace("non-persistent", "persistent")
+    assert ReplyPermission(RESPONSES, allows_persistent=True)(persistent, SECRET)
+    assert ReplyPermission(RESPONSES, allows_persistent=True)(INBOX, SECRET)
+
+
 def test_inboxes_that_are_named_are_remembered_within_bounds() -> None:
     permission = ReplyPermission(RESPONSES)
     for number in range(MAX_KNOWN + 10):

@@ -154,14 +154,6 @@ async def test_open_reply_topics_are_bounded_and_the_quietest_is_closed(monkeypa
     assert all(publisher.closed for publisher in broker.opened.values())
 
 
-async def test_what_is_known_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replies, "MAX_REPLY_TOPICS", 8)
-    made = await router(Broker())
-    for number in range(1_000):
-        made.topic_for(asked(f"{OWN}-{number}"))
-        assert len(made._known) <= 32
-
-
 @pytest.mark.parametrize("later", [True, False])
 async def test_an_answer_that_cannot_be_sent_is_counted_and_told_without_its_content(
     later: bool, caplog: pytest.LogCaptureFixture
