@@ -51,11 +51,6 @@ class Pick(msgspec.Struct, eq=False, gc=False):
     _state: InstanceState
     _epoch: int
 
-    @property
-    def learns(self) -> bool:
-        """Whether the strategy uses the number of requests that replies report."""
-        return self._balancer._learn is not None
-
     def finish(
         self,
         outcome: Outcome,

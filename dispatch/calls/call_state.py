@@ -330,9 +330,7 @@ class Attempt(msgspec.Struct, eq=False):
         settled, instance = self.settled, selected.instance
         if self.outcome is not _SUCCESS:
             self.remembered = instance is not None and selected.route.instances.get(instance.name) is instance
-        in_flight = None
-        if selected.pick.learns and type(settled) is Answer:
-            in_flight = settled.in_flight
+        in_flight = settled.in_flight if type(settled) is Answer else None
         request.on_end(self.outcome, self.error, instance=selected.pick.instance, sent=self.sent)
         outcome = self.outcome if not self.is_impatient else _CANCELLED
         if not self.counts_for_instance:

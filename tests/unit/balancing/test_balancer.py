@@ -45,13 +45,6 @@ def test_every_strategy_is_made_with_its_settings() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_pick_says_whether_what_instances_run_is_of_use(strategy: str) -> None:
-    pick = Stand("ab", strategy).balancer.pick()
-    assert isinstance(pick, Pick)
-    assert pick.learns == (strategy in ("least-request", "peak-ewma"))
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_one_instance_gets_everything(strategy: str) -> None:
     assert Stand("a", strategy).picks(5) == "aaaaa"
 
