@@ -40,6 +40,8 @@ HELLO_EVERY_S = 10.0
 """Seconds between two hellos of an active dispatcher."""
 HELLO_AGAIN_S = 1.0
 """The same while no instance is known."""
+HELLO_URGENT_S = 0.25
+"""The same while calls wait for an instance: a hello or its answer may be lost."""
 HELLO_WAIT_S = 0.1
 """How long the first call of a channel waits for an instance to announce itself. Third-party services never do."""
 HELLOS = 3
@@ -114,11 +116,11 @@ class Discovery:
                     await channel.met.wait()
                     return
 
-    def send_due_hello(self, channel: Channel) -> None:
-        """Ask for instances if that is due; called whenever the channel is used."""
+    def send_due_hello(self, channel: Channel, *, is_urgent: bool = False) -> None:
+        """Ask for instances if that is due; called whenever the channel is used. ``is_urgent``: a call waits for one."""
         if channel.hello is not None:
             now = self._now()
-            if now >= channel.hello_at:
+            if now >= channel.hello_at - (HELLO_AGAIN_S - HELLO_URGENT_S) * is_urgent:
                 self._send_hello(channel, now)
 
     def _send_hello(self, channel: Channel, now: float) -> None:

@@ -27,6 +27,12 @@ from tests.at_most_once.scenario import Scenario, run_scenario, scenarios
 PINNED = (
     # Two callers wait while a third dispatcher joins an instance that remembers two: the reply of an evicted dispatcher.
     "0.0.96.512.0.0.0.512",
+    # The only session is evicted before the second attempt of a call that was refused; the first hello after that is lost.
+    "153.1.26.512.0.0.0.192.512",
+    # An instance ends in good order, and its connection right after it: its endpoint must not wait for another one.
+    "0.0.0.0.480.513.480",
+    # A short call whose request never leaves: its instance is replaced.
+    "0.4.0.289.174.468.195.289",
 )
 """Codes of scenarios that run first, every time: they need so many events in one order that thousands of random ones
 may miss them. A scenario that finds a defect belongs here, in its shortest form."""

@@ -24,7 +24,7 @@ from tests.at_most_once.quiescence import assert_aged, assert_dispatcher_rests, 
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, UNGUARDED, catalog
 from tests.helpers.faults import FaultPlan
-from tests.helpers.internals import correlator_of, sessions_of, transport_of
+from tests.helpers.internals import correlator_of, sessions_of, tables_of, transport_of
 
 PATIENT_S = 600.0
 """So long that a call which has a way gets its answer: what is shown is that it never takes that long for nothing."""
@@ -33,7 +33,9 @@ NEVER = 1e-12
 AGED_S = 650.0
 """After it nothing that is kept for its age is kept (docs/explanation/delivery.md)."""
 REST_S = 30.5
-"""Longer than every tool; no multiple of the interval at which sessions at rest exchange a packet."""
+"""Longer than every tool."""
+KEEPALIVE_STEPS = 10
+"""Milliseconds for which a PING that keeps an idle session alive may await its acknowledgement."""
 MAY_END_SO = {
     "instance-lost", "instance-restarted", "reply-evicted", "timeout", "expired", "draining", "closed", "idle-timeout",
     "cancelled", "send-timeout", "unreachable",
@@ -280,6 +282,16 @@ class World:
             send(request, *args, **options)
 
         sessions.send = noted  # type: ignore[method-assign]
+        exchange = correlator_of(dispatcher)
+        send_plainly = exchange._send
+
+        def unprotected(*args: Any) -> None:
+            call = _CALL.get()
+            if call is not None:
+                call.target = None
+            send_plainly(*args)
+
+        exchange._send = unprotected  # type: ignore[method-assign]
 
     async def crash(self, dispatcher: Dispatcher) -> None:
         """The dispatcher's process dies; its callers with it."""
@@ -374,7 +386,7 @@ class World:
         # Tools whose callers have gone run to their end, the last packets are acknowledged, and peers that have gone without
         # a word are given up.
         await advance(REST_S + DEFAULT_SETTINGS.give_up)
-        self._rests()
+        await self._rests()
         if self.lives:
             await self._still_work()
         for dispatcher in self.dispatchers:
@@ -400,7 +412,7 @@ class World:
                     f"all is well after a long rest: {result.error!r}"
                 )
         await advance(2)
-        self._rests()
+        await self._rests()
         now = asyncio.get_running_loop().time()
         for dispatcher in self.dispatchers:
             most = 3 * dispatcher._live.policy.retry.max_attempts
@@ -408,7 +420,13 @@ class World:
             recent = [at for at, _ in correlator_of(dispatcher)._tombstone_queue if at > now]
             assert len(recent) <= most, "what ended long ago is forgotten"
 
-    def _rests(self) -> None:
+    async def _rests(self) -> None:
+        tables = [table for each in self.dispatchers for table in tables_of(each)]
+        tables += [each._sessions.table for each in self.servers if each._sessions is not None]
+        for _ in range(KEEPALIVE_STEPS):
+            if all(session.is_at_rest for table in tables for session in table.sessions.values()):
+                break
+            await advance(0.001)  # a PING of an idle session awaits its acknowledgement
         for dispatcher in self.dispatchers:
             assert_dispatcher_rests(dispatcher)
         for server in self.servers:

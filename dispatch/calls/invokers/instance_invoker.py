@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 
 from dispatch._internal.permit import Rejection
 from dispatch.calls.call_state import Attempt, Call, Replies
@@ -26,7 +27,7 @@ from dispatch.messaging.wire.properties import Property, Refusal
 from dispatch.resilience.retry.decision import RetryTarget
 from dispatch.routing.channel import Channel
 from dispatch.routing.channel_registry import Channels
-from dispatch.routing.discovery import HELLO_AGAIN_S, HELLO_WAIT_S
+from dispatch.routing.discovery import HELLO_URGENT_S
 from dispatch.routing.instance import Instance
 from dispatch.routing.instance_pool import InstancePool, SelectedInstance
 from dispatch.routing.pool_registry import PoolRegistry
@@ -36,7 +37,7 @@ STREAM_BUFFER = 1024
 """Chunks held for a reader that is slower than its stream: seconds of a fast model. A reader further behind gets an error,
 because a non-persistent topic cannot be held back."""
 DISCOVERY_S = 1.0
-"""Seconds that a call which only a known instance may execute waits for one: the time between two hellos."""
+"""Seconds that a call waits for an instance if only a known one may execute it, or if the service had some: four hellos."""
 MAX_HOPS = 4
 """Instances that are tried in turn while each one declines the request because it is draining."""
 
@@ -111,7 +112,9 @@ class InstanceInvoker:
         is_large = len(call.payload) > self._transport.max_message_bytes  # only a session carries it
         if not pool.known:
             if is_large or tool.policy.known_instances_only:
-                await self._await_instance(pool, call.deadline)
+                channels = [channel for channel in pool.routes if channel.hello is not None]
+                if channels:
+                    await self._await_instance(channels, call.deadline)
             else:
                 await self._await_return(pool, call.deadline)
         if pool.new and pool.held():
@@ -320,31 +323,26 @@ class InstanceInvoker:
 
     # -- waiting for instances ----------------------------------------------------------------------------------
 
-    async def _await_instance(self, pool: InstancePool, deadline: float) -> None:
-        """Wait until an instance is known, for at most :data:`DISCOVERY_S`."""
-        channels = [channel for channel in pool.routes if channel.hello is not None]
-        if not channels:
-            return
+    async def _await_instance(self, channels: Sequence[Channel], deadline: float) -> None:
+        """Wait until an instance of one of ``channels`` is known, for at most :data:`DISCOVERY_S`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(min(deadline, self._now() + DISCOVERY_S)):
-                while not pool.known:
+                while not any(len(channel.instances) for channel in channels):
                     for channel in channels:
-                        self._channels.discovery.send_due_hello(channel)
+                        self._channels.discovery.send_due_hello(channel, is_urgent=True)
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(DISCOVERY_S / 4):
+                        async with asyncio.timeout(HELLO_URGENT_S):
                             await channels[0].met.wait()
 
     async def _await_return(self, pool: InstancePool, deadline: float) -> None:
-        """Wait until an instance of a service that had some is known again, for at most :data:`HELLO_WAIT_S` after a hello:
-        the session with it may have ended while it was not used."""
-        for channel in pool.routes:
-            if channel.had_instances and not len(channel.instances):
-                self._channels.discovery.send_due_hello(channel)
-                until = channel.hello_at - HELLO_AGAIN_S + HELLO_WAIT_S
-                if self._now() < until:
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout_at(min(until, deadline)):
-                            await channel.met.wait()
+        """Wait until an instance of a service that had some is known again: the session with it may have ended while it was
+        not used. A service that stays without instances is a third-party one by now: its calls wait no more."""
+        channels = [channel for channel in pool.routes if channel.had_instances]
+        if channels:
+            await self._await_instance(channels, deadline)
+            if not pool.known and self._now() < deadline:
+                for channel in channels:
+                    channel.had_instances = False
 
     async def _await_turn(self, tool: ResolvedTool, pool: InstancePool, deadline: float) -> InstancePool:
         """Wait while every instance is new and has not answered its first request. Return the pool, open: all its instances

@@ -363,6 +363,8 @@ class Endpoint:
             events = self.table.end(session, now)
             if events:
                 self._handle_events(session, events)
+        if self._flush_handle is not None:
+            self._flush_handle.cancel()
         self._flush_now()
         self._is_closed = True
         for handle in (self._flush_handle, self._continue_handle, self._timer, self._poll):
