@@ -257,6 +257,7 @@ _LOSSES = {
     Failure.SILENT: "has sent nothing for some time",
     Failure.RESTARTED: "has restarted",
     Failure.CLOSED: "has stopped",
+    Failure.INBOX_REFUSED: "cannot be reached any more, because the broker refuses its topic",
 }
 
 

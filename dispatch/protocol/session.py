@@ -39,6 +39,7 @@ class Session:
         is_closed: the session has ended.
         is_suspended: the connection is known to be down.
         end_reason: why it has ended; None: it has not.
+        end_error: the error behind :attr:`Failure.INBOX_REFUSED`.
         is_peer_draining: the peer accepts no further requests.
         is_urgent: an acknowledgement should leave before the events are handled.
         peer_load: requests that the peer executes.
@@ -54,6 +55,7 @@ class Session:
         self.is_closed = False
         self.is_suspended = False
         self.end_reason: Failure | None = None
+        self.end_error: Exception | None = None
         self.is_peer_draining = False
         self.is_urgent = False
         self.peer_load = 0

@@ -60,6 +60,10 @@ DOUBT_S = 0.08
 WARN_EVERY_S = 60.0
 """Seconds between two warnings about the instances of one name."""
 
+_NOT_OPENED_AGAIN = (Failure.CLOSED, Failure.EVICTED, Failure.INBOX_REFUSED)
+"""Ends of sessions after which another one follows an announcement only. An evicted one is opened again for the next call:
+at once, it would evict another dispatcher's."""
+
 
 class Handshake(msgspec.Struct, eq=False):
     """A session that is being opened.
@@ -286,8 +290,7 @@ class Discovery:
         if reason is not Failure.SILENT:  # the process, or its successor, is there
             for channel in channels:
                 channel.hello_at = 0.0
-                # An evicted session is opened again for the next call: at once, it would evict another dispatcher's.
-                if channel.endpoint is not None and reason not in (Failure.CLOSED, Failure.EVICTED):
+                if channel.endpoint is not None and reason not in _NOT_OPENED_AGAIN:
                     self._connect(channel, channel.endpoint, instance.name)
 
     def _channels_of(self, instance: Instance) -> list[Channel]:

@@ -120,6 +120,10 @@ class FaultyPublisher:
             path.release_held()
         return ticket
 
+    @property
+    def opening_error(self) -> TransportError | None:
+        return self._inner.opening_error
+
     def send_packet(self, payload: bytes) -> bool:
         """Send a packet with the faults in force. Faults of ids do not apply to packets; that of tools, to results."""
         path, send = self._path, self._inner.send_packet

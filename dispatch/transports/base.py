@@ -124,6 +124,11 @@ class Publisher(Protocol):
 class TopicPublisher(Publisher, Protocol):
     """A publisher as a transport opens it."""
 
+    @property
+    def opening_error(self) -> TransportError | None:
+        """Why the topic cannot be opened again at present; None: it is open, or the connection is down."""
+        ...
+
     def send_packet(self, payload: bytes) -> bool:
         """Send a packet of a session: without properties, at once or never, best effort.
 

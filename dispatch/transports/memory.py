@@ -281,6 +281,10 @@ class MemoryPublisher:
         self._transport = transport
         self.topic = topic
 
+    @property
+    def opening_error(self) -> TransportError | None:
+        return None
+
     def publish(
         self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure
     ) -> MemoryTicket:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from dispatch.errors import TransportError
-from dispatch.transports import Handler, Mode, OnFailure, Publisher, Subscription, Ticket
+from dispatch.transports import Handler, Mode, OnFailure, Subscription, Ticket, TopicPublisher
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.dispatcher_and_service import BROKER
 
@@ -18,7 +18,7 @@ _SESSION_KEY = re.compile("(?<=dispatch-reply-)[0-9a-f]{24}-")
 class _CountedPublisher:
     """See :class:`dispatch.transports.base.Publisher`."""
 
-    def __init__(self, transport: CountedTransport, inner: Publisher) -> None:
+    def __init__(self, transport: CountedTransport, inner: TopicPublisher) -> None:
         self._transport = transport
         self._inner = inner
         self.topic = inner.topic
@@ -28,6 +28,10 @@ class _CountedPublisher:
         if self._closed:
             raise TransportError("closed", "The publisher is closed.", sent=False)
         return self._inner.publish(payload, properties, flow=flow, on_failure=on_failure)
+
+    @property
+    def opening_error(self) -> TransportError | None:
+        return self._inner.opening_error
 
     def send_packet(self, payload: bytes) -> bool:
         return not self._closed and self._inner.send_packet(payload)

@@ -17,7 +17,7 @@ from dispatch.calls.error_messages import (
 )
 from dispatch.calls.resolution.resolution_errors import error_from_requirement
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
-from dispatch.errors import DispatchError, Outcome
+from dispatch.errors import DispatchError, Outcome, TransportError
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Settled
 from dispatch.messaging.rpc.pending import ReplyStream
@@ -228,7 +228,7 @@ class InstanceInvoker:
             return False
         if type(settled) is Answer and settled.refused == Refusal.DRAINING:
             self._channels.discovery.retire(selected.instance)
-        elif type(settled) is not Lost or settled.sent:
+        elif not isinstance(settled, Lost | TransportError) or settled.sent:
             return False
         return len(selected.route.instances) > 0
 

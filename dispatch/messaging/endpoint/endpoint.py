@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from dispatch._internal.clock import loop_clock
+from dispatch.errors import TransportError
 from dispatch.messaging.endpoint.inbox_publishers import RETRY_S, InboxPublishers
 from dispatch.messaging.endpoint.path_opener import PathOpener
 from dispatch.messaging.endpoint.send_waiters import SendWaiters
@@ -72,7 +73,7 @@ class Endpoint:
         self._on_events = on_events
         self._loop = asyncio.get_running_loop()
         self._clock = loop_clock()
-        self._publishers = InboxPublishers(transport, self._on_publisher_open)
+        self._publishers = InboxPublishers(transport, self._on_publisher_open, self._on_publisher_refused)
         self._paths = (
             None
             if path_inbox is None
@@ -282,6 +283,12 @@ class Endpoint:
     def _on_publisher_open(self, topic: str) -> None:
         for session in self._unready.pop(topic, ()):
             self.wake(session)
+
+    def _on_publisher_refused(self, topic: str, error: TransportError) -> None:
+        for session in list(self.table.sessions.values()):
+            if session.peer_inboxes[0] == topic:
+                session.end_error = error
+                self.end(session, Failure.INBOX_REFUSED)
 
     def _on_paths_change(self, further: Sequence[str | None]) -> None:
         first = self.table.inboxes[0]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from dispatch._internal.cancellation import cancel_and_wait
 from dispatch._internal.clock import loop_clock
-from dispatch.errors import TransportError
+from dispatch.errors import ErrorType, TransportError
 from dispatch.messaging.endpoint.reply_permission import find_inbox_owner
 from dispatch.resilience.rate_limit.leaky_bucket import LeakyBucket
 from dispatch.transports import TopicPublisher, Transport
@@ -33,6 +33,11 @@ MAX_WAITING = 4
 """Packets without a session (ACCEPT, RESET) that wait for one publisher to be opened."""
 RETRY_S = 1.0
 """Seconds after a failed opening until the next attempt."""
+REFUSALS = 3
+"""Refusals of the broker to open an inbox, :data:`RETRY_S` apart, after which the sessions with its owner end. A broker that
+has just started may refuse what it opens a second later."""
+_OF_THE_CONNECTION = frozenset({ErrorType.UNREACHABLE, ErrorType.CLOSED})
+"""Errors that say nothing about an inbox."""
 UNUSED_S = 60.0
 """Seconds without a packet after which a publisher is closed. A live session sends one every 10 s."""
 WARN_EVERY_S = 10.0
@@ -42,7 +47,7 @@ WARN_EVERY_S = 10.0
 class _Inbox:
     """The inbox of a peer: its publisher is open, being opened, or could not be opened."""
 
-    __slots__ = ("error", "opening", "owner", "publisher", "retry_at", "used_at", "waiting")
+    __slots__ = ("error", "opening", "owner", "publisher", "refusals", "retry", "retry_at", "used_at", "waiting")
 
     def __init__(self, owner: str, now: float) -> None:
         self.owner = owner
@@ -50,6 +55,8 @@ class _Inbox:
         self.opening: asyncio.Task[None] | None = None
         self.error: TransportError | None = None
         self.retry_at = 0.0
+        self.retry: asyncio.TimerHandle | None = None
+        self.refusals = 0
         self.used_at = now
         self.waiting: list[bytes] = []
 
@@ -60,14 +67,21 @@ class InboxPublishers:
     Args:
         transport: opens them.
         on_open: called with a topic whose publisher :meth:`find` has requested, when it is open.
+        on_refused: called with a topic that the broker refuses to open, and the error; again with each further refusal.
 
     Attributes:
         refused: openings that the limits refused.
     """
 
-    def __init__(self, transport: Transport, on_open: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        on_open: Callable[[str], object],
+        on_refused: Callable[[str, TransportError], object],
+    ) -> None:
         self._transport = transport
         self._on_open = on_open
+        self._on_refused = on_refused
         self._inboxes: OrderedDict[str, _Inbox] = OrderedDict()
         """The one that was used longest ago first."""
         self._owned: Counter[str] = Counter()
@@ -85,12 +99,18 @@ class InboxPublishers:
     def find(self, topic: str) -> TopicPublisher | None:
         """Return the open publisher for ``topic``. None: it is being opened, or cannot be opened now."""
         inbox = self._inboxes.get(topic)
-        if inbox is None or inbox.publisher is None:
+        publisher = None if inbox is None else inbox.publisher
+        if inbox is None or publisher is None:
             self._request(topic, inbox)
             return None
         inbox.used_at = self._clock()
         self._inboxes.move_to_end(topic)
-        return inbox.publisher
+        error = publisher.opening_error
+        if error is not None and error.type not in _OF_THE_CONNECTION:
+            self._close_publisher(inbox)
+            self._record_failure(topic, inbox, error)
+            return None
+        return publisher
 
     async def open(self, topic: str) -> None:
         """Open the publisher for ``topic``, as soon as the rate of openings allows it.
@@ -141,20 +161,37 @@ class InboxPublishers:
         try:
             inbox.publisher = await self._transport.publisher(topic)
         except Exception as error:  # of any kind: the inbox must not stay in this state
+            inbox.opening = None
             if not isinstance(error, TransportError):
                 error = opening_failed(type(error).__name__, url=self._transport.url, topic=topic)
-            inbox.error = error
-            inbox.retry_at = self._clock() + RETRY_S
-            inbox.waiting.clear()
-            self._warn("the inbox %s of a peer cannot be opened: %s", topic, error.message)
+            self._record_failure(topic, inbox, error)
             return
         finally:
             inbox.opening = None
+        inbox.refusals = 0
         inbox.used_at = self._clock()
         for packet in inbox.waiting:
             inbox.publisher.send_packet(packet)
         inbox.waiting.clear()
         self._on_open(topic)
+
+    def _record_failure(self, topic: str, inbox: _Inbox, error: TransportError) -> None:
+        """Record that the publisher cannot be opened, or not again."""
+        inbox.error = error
+        inbox.retry_at = self._clock() + RETRY_S
+        inbox.waiting.clear()
+        self._warn("the inbox %s of a peer cannot be opened: %s", topic, error.message)
+        if error.type in _OF_THE_CONNECTION or self._is_closed:
+            return
+        inbox.refusals += 1
+        if inbox.refusals >= REFUSALS:
+            self._on_refused(topic, error)
+        else:
+            inbox.retry = asyncio.get_running_loop().call_at(inbox.retry_at, self._retry, topic, inbox)
+
+    def _retry(self, topic: str, inbox: _Inbox) -> None:
+        inbox.retry, inbox.retry_at = None, 0.0
+        self._request(topic, inbox)
 
     def _record_refusal(self, topic: str, now: float) -> None:
         self.refused += 1
@@ -195,8 +232,14 @@ class InboxPublishers:
         self._owned[inbox.owner] -= 1
         if not self._owned[inbox.owner]:
             del self._owned[inbox.owner]
-        if inbox.publisher is not None:
-            task = asyncio.get_running_loop().create_task(inbox.publisher.close(), name="dispatch-close-inbox")
+        if inbox.retry is not None:
+            inbox.retry.cancel()
+        self._close_publisher(inbox)
+
+    def _close_publisher(self, inbox: _Inbox) -> None:
+        publisher, inbox.publisher = inbox.publisher, None
+        if publisher is not None:
+            task = asyncio.get_running_loop().create_task(publisher.close(), name="dispatch-close-inbox")
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 

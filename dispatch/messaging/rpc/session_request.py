@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from dispatch.errors import TransportError
 from dispatch.messaging.rpc.exchange_outcome import (
     STREAM_BUFFER_LIMIT,
     Answer,
@@ -132,6 +133,10 @@ class SessionRequest(OutgoingRequest):
             self.settle(TimedOut(self.clock, may_have_run, self.chunks))
         elif reason is Failure.TOO_LARGE:
             self.settle(Overflow("max-response-bytes"))
+        elif isinstance(error := self.peer.session.end_error, TransportError) and not may_have_run:
+            self.settle(
+                TransportError(error.type, error.message, sent=False)
+            )  # a new one: each caller may add to its own
         else:
             self.settle(Lost(reason, may_have_run, self.chunks))
 

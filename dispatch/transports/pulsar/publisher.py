@@ -109,6 +109,10 @@ class PulsarPublisher:
         self.sender.submit(ticket, len(payload))
         return ticket
 
+    @property
+    def opening_error(self) -> TransportError | None:
+        return self.sender.find_opening_error(self)
+
     def send_packet(self, payload: bytes) -> bool:
         return self.sender.send_packet(self, payload)
 
@@ -194,7 +198,7 @@ class MessageSender:
         """
         if self._is_closed:
             raise closed()
-        if len(self._supervisor.backoff) and (refusal := self._supervisor.backoff.error(ticket.publisher)) is not None:
+        if (refusal := self.find_opening_error(ticket.publisher)) is not None:
             raise TransportError(refusal.type, refusal.message, sent=False)
         window = self.window
         if window.outstanding >= window.size:
@@ -217,7 +221,7 @@ class MessageSender:
         supervisor, packets = self._supervisor, self.packets
         if self._is_closed or supervisor.down_since is not None:
             return False
-        if len(supervisor.backoff) and supervisor.backoff.error(publisher) is not None:
+        if self.find_opening_error(publisher) is not None:
             return False
         if (
             packets.sent - packets.received >= MAX_PACKETS_IN_DOUBT
@@ -231,6 +235,11 @@ class MessageSender:
             return False
         packets.sent += 1
         return True
+
+    def find_opening_error(self, publisher: PulsarPublisher) -> TransportError | None:
+        """See :attr:`dispatch.transports.base.TopicPublisher.opening_error`."""
+        backoff = self._supervisor.backoff
+        return backoff.error(publisher) if len(backoff) else None
 
     def _on_packet_receipt(self) -> None:
         if self.wants_receipts:

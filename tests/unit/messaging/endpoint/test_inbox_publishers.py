@@ -15,6 +15,7 @@ from dispatch.messaging.endpoint.inbox_publishers import (
     OPENINGS_AT_ONCE,
     OPENINGS_PER_S,
     PUBLISHERS_OF_ONE,
+    REFUSALS,
     RETRY_S,
     UNUSED_S,
     InboxPublishers,
@@ -22,7 +23,7 @@ from dispatch.messaging.endpoint.inbox_publishers import (
 from dispatch.messaging.wire.sessions import session_key
 from dispatch.messaging.wire.topics import reply_topic
 from dispatch.transports import TopicPublisher
-from dispatch.transports.errors import unreachable
+from dispatch.transports.errors import opening_failed, unreachable
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
 from tests.helpers.clock import advance, idle
 
@@ -35,6 +36,10 @@ class RecordingPublisher(MemoryPublisher):
     def __init__(self, transport: RecordingTransport, topic: str) -> None:
         super().__init__(transport, topic)
         self._owner = transport
+
+    @property
+    def opening_error(self) -> TransportError | None:
+        return self._owner.lost.get(self.topic)
 
     def send_packet(self, payload: bytes) -> bool:
         self._owner.sent.append((self.topic, payload))
@@ -53,7 +58,11 @@ class RecordingTransport(MemoryTransport):
         self.open: list[str] = []
         self.sent: list[tuple[str, bytes]] = []
         self.openings = 0
+        self.lost: dict[str, TransportError] = {}
+        """Why publishers that were open cannot be opened again."""
         self.failure: Exception | None = None
+        self.refused: list[tuple[str, str]] = []
+        """What was reported as refused by the broker."""
         self.takes = 0.01
 
     async def publisher(self, topic: str) -> RecordingPublisher:
@@ -68,7 +77,9 @@ class RecordingTransport(MemoryTransport):
 @asynccontextmanager
 async def publishers() -> AsyncIterator[tuple[InboxPublishers, RecordingTransport, list[str]]]:
     transport, opened = RecordingTransport(), list[str]()
-    found = InboxPublishers(transport, opened.append)
+    found = InboxPublishers(
+        transport, opened.append, lambda topic, error: transport.refused.append((topic, error.type))
+    )
     yield found, transport, opened
     await found.close()
     await found.close()
@@ -109,6 +120,59 @@ async def test_a_publisher_that_cannot_be_opened_is_tried_again_later() -> None:
         assert found.find(inbox(1)) is None
         await advance(0.02)
         assert opened == [inbox(1)]
+
+
+async def test_an_inbox_that_the_broker_refuses_again_and_again_is_reported() -> None:
+    async with publishers() as (found, transport, opened):
+        transport.failure = opening_failed("AuthorizationError", url="pulsar://x", topic=inbox(1))
+        assert found.find(inbox(1)) is None
+        await advance((REFUSALS - 2) * RETRY_S + 0.5)
+        transport.failure = None
+        await advance(RETRY_S)
+        assert (transport.openings, opened, transport.refused) == (REFUSALS, [inbox(1)], []), "tried again by itself"
+        transport.failure = opening_failed("TopicNotFound", url="pulsar://x", topic=inbox(2))
+        assert found.find(inbox(2)) is None
+        await advance(10 * RETRY_S)
+        assert transport.refused == [(inbox(2), "no-such-namespace")]
+        assert transport.openings == 2 * REFUSALS, "not again, until it is needed"
+        assert found.find(inbox(2)) is None
+        await advance(0.02)
+        assert transport.refused == [(inbox(2), "no-such-namespace")] * 2
+
+
+async def test_a_broker_that_is_out_of_reach_refuses_no_inbox() -> None:
+    async with publishers() as (found, transport, _):
+        transport.failure = unreachable("pulsar://x")
+        for _ in range(10):
+            assert found.find(inbox(1)) is None
+            await advance(RETRY_S + 0.1)
+        assert transport.openings == 10
+        assert transport.refused == []
+
+
+async def test_a_publisher_that_cannot_be_reopened_is_closed() -> None:
+    async with publishers() as (found, transport, opened):
+        await found.open(inbox(1))
+        transport.lost[inbox(1)] = opening_failed("TopicNotFound", url="pulsar://x", topic=inbox(1))
+        assert found.find(inbox(1)) is None
+        await idle()
+        assert transport.open == []
+        with pytest.raises(TransportError, match="has no namespace"):
+            await found.open(inbox(1))
+        transport.lost.clear()
+        await advance(RETRY_S + 0.1)
+        assert found.find(inbox(1)) is not None
+        assert (opened, transport.refused) == ([inbox(1)] * 2, [])
+
+
+async def test_closing_ends_the_attempts_to_open_a_refused_inbox() -> None:
+    async with publishers() as (found, transport, _):
+        transport.failure = opening_failed("TopicNotFound", url="pulsar://x", topic=inbox(1))
+        found.find(inbox(1))
+        await advance(0.1)
+        await found.close()
+        await advance(10)
+        assert transport.openings == 1
 
 
 async def test_an_error_of_any_kind_leaves_no_inbox_half_open() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dispatch._internal.permit import Rejection
+from dispatch.errors import TransportError
 from dispatch.messaging.rpc.exchange_outcome import Answer, Closed, Disposition, Lost, Overflow, TimedOut, Unreadable
 from dispatch.messaging.rpc.session_exchange import SessionExchange
 from dispatch.messaging.rpc.session_request import SessionRequest, SessionStream
 from dispatch.protocol.events import Failure
+from dispatch.transports.errors import opening_failed
 from tests.helpers.clock import START, advance
 from tests.helpers.known_instances import known_instance
 
@@ -85,3 +87,18 @@ async def test_a_stream_gives_its_chunks_and_ends_when_it_is_idle() -> None:
     slow.on_chunk(b"two")
     assert slow.settled == Overflow("stream buffer")
     assert made.pending == 0
+
+
+async def test_an_inbox_that_the_broker_refuses_is_the_cause_for_requests_that_have_not_left() -> None:
+    for may_have_run in (False, True):
+        request = sent(exchange())
+        error = opening_failed("TopicNotFound", url="pulsar://x", topic="non-persistent://tg/request/work")
+        request.peer.session.end_error = error
+        request.on_failure(Failure.INBOX_REFUSED, may_have_run=may_have_run)
+        ended = await request.waiter
+        if may_have_run:
+            assert ended == Lost(Failure.INBOX_REFUSED, sent=True)
+        else:
+            assert isinstance(ended, TransportError)
+            assert ended is not error, "each caller may add alternatives to its own"
+            assert (ended.type, ended.sent, ended.message) == ("no-such-namespace", False, error.message)
