@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dispatch.protocol.delivery.numbers import SeenNumbers
 from dispatch.protocol.delivery.receive_window import ReceiveWindow
@@ -16,6 +16,7 @@ from dispatch.protocol.wire.frames import (
     GOAWAY,
     REFUSED,
     REPLY,
+    TRACE_BYTES,
     Cancel,
     Hello,
     Packet,
@@ -25,6 +26,8 @@ from dispatch.protocol.wire.frames import (
 )
 from dispatch.protocol.wire.handshake import MAX_NAME_CHARS, derive_address
 
+Trace = Mapping[str, str] | None
+"""The trace context of a reply, as ``traceparent`` and ``tracestate``; None, or empty: it has none."""
 SENDING_S = 1.0
 """Seconds after a packet for which its sender counts as one that shares the receive window."""
 
@@ -78,11 +81,15 @@ class CalleeSession(Session):
 
     # -- replies ------------------------------------------------------------------------------------------------
 
-    def send_reply(self, stream: int, payload: bytes, status: int = Status.TEXT) -> bool:
-        """Send the complete reply to a request. Return False if its caller no longer waits."""
+    def send_reply(self, stream: int, payload: bytes, status: int = Status.TEXT, trace: Trace = None) -> bool:
+        """Send the complete reply to a request, with the trace context of its span. Return False if its caller no longer
+        waits."""
         if self.running.pop(stream, None) is None:
             return False
-        self._sender.queue.add((REPLY, stream, status, payload), len(payload))
+        if trace:
+            self._sender.queue.add((REPLY, stream, status, payload, dict(trace)), len(payload) + TRACE_BYTES)
+        else:
+            self._sender.queue.add((REPLY, stream, status, payload), len(payload))
         return True
 
     def send_chunk(self, stream: int, payload: bytes) -> bool:
@@ -94,15 +101,20 @@ class CalleeSession(Session):
         self._sender.queue.add((CHUNK, stream, index, payload), len(payload))
         return True
 
-    def send_end(self, stream: int, payload: bytes = b"", status: int = Status.TEXT) -> bool:
-        """End a streamed reply. Return as :meth:`send_reply`."""
+    def send_end(self, stream: int, payload: bytes = b"", status: int = Status.TEXT, trace: Trace = None) -> bool:
+        """End a streamed reply, as :meth:`send_reply`."""
         index = self.running.pop(stream, None)
         if index is None:
             return False
-        self._sender.queue.add((END, stream, index, status, payload), len(payload))
+        if trace:
+            self._sender.queue.add((END, stream, index, status, payload, dict(trace)), len(payload) + TRACE_BYTES)
+        else:
+            self._sender.queue.add((END, stream, index, status, payload), len(payload))
         return True
 
-    def refuse(self, stream: int, reason: str, retry_after: float | None = None, message: str = "") -> bool:
+    def refuse(
+        self, stream: int, reason: str, retry_after: float | None = None, message: str = "", trace: Trace = None
+    ) -> bool:
         """Answer that the tool is not executed, or not to its end. Return as :meth:`send_reply`.
 
         Args:
@@ -110,11 +122,13 @@ class CalleeSession(Session):
             reason: a word for programs.
             retry_after: seconds until a retry makes sense; None: unknown.
             message: a sentence for callers; empty: the one of the reason.
+            trace: as of :meth:`send_reply`.
         """
         if self.running.pop(stream, None) is None:
             return False
         self._sender.queue.drop_large(stream)
-        self._add_control(REFUSED, stream, reason, -1 if retry_after is None else int(retry_after * 1000.0), message)
+        wait = -1 if retry_after is None else int(retry_after * 1000.0)
+        self._add_control(REFUSED, stream, reason, wait, message, *((dict(trace),) if trace else ()))
         return True
 
     def drain(self, reason: str = "draining") -> None:

@@ -256,7 +256,7 @@ class CallerSession(Session):
         if len(frame.payload) > request.max_reply_bytes:
             events.append(RequestFailed(request, Failure.TOO_LARGE, True))
         else:
-            events.append(ReplyReceived(request, frame.status, frame.payload))
+            events.append(ReplyReceived(request, frame.status, frame.payload, frame.trace))
         if not self.waiting or request.ahead is not None:
             self._release(request)
 
@@ -296,7 +296,7 @@ class CallerSession(Session):
             request.end = frame
             return
         del self.waiting[frame.stream]
-        events.append(EndReceived(request, frame.status, frame.payload))
+        events.append(EndReceived(request, frame.status, frame.payload, frame.trace))
         self._release(request)
 
     def _on_refused(self, frame: Refused, events: list[Event], _packet: Packet, _now: float) -> None:
@@ -307,7 +307,7 @@ class CallerSession(Session):
         self._reassembly.drop(frame.stream)
         self._sender.queue.drop_large(frame.stream)
         retry_after = frame.retry_after_ms / 1000.0 if frame.retry_after_ms >= 0 else None
-        events.append(RequestRefused(request, frame.reason, retry_after, frame.message))
+        events.append(RequestRefused(request, frame.reason, retry_after, frame.message, frame.trace))
         self._release(request)
 
     def _fail(self, request: OutgoingRequest, reason: Failure, events: list[Event]) -> None:

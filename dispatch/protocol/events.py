@@ -82,11 +82,13 @@ class RequestCancelled(msgspec.Struct, gc=False):
 
 
 class ReplyReceived(msgspec.Struct):
-    """A complete reply. ``status``: see :class:`~dispatch.protocol.wire.frames.Status`."""
+    """A complete reply. ``status``: see :class:`~dispatch.protocol.wire.frames.Status`. ``trace``: the trace context of the
+    span that sent it; None: there is none."""
 
     request: OutgoingRequest
     status: int
     payload: bytes
+    trace: dict[str, str] | None = None
 
 
 class ChunkReceived(msgspec.Struct):
@@ -97,20 +99,23 @@ class ChunkReceived(msgspec.Struct):
 
 
 class EndReceived(msgspec.Struct):
-    """The end of a stream; ``payload`` is empty, or an error."""
+    """The end of a stream; ``payload`` is empty, or an error. ``trace`` as of :class:`ReplyReceived`."""
 
     request: OutgoingRequest
     status: int
     payload: bytes
+    trace: dict[str, str] | None = None
 
 
 class RequestRefused(msgspec.Struct):
-    """The tool was not executed, or not to its end. ``retry_after`` in seconds; None: unknown."""
+    """The tool was not executed, or not to its end. ``retry_after`` in seconds; None: unknown. ``trace`` as of
+    :class:`ReplyReceived`."""
 
     request: OutgoingRequest
     reason: str
     retry_after: float | None
     message: str
+    trace: dict[str, str] | None = None
 
 
 class RequestFailed(msgspec.Struct):

@@ -110,16 +110,17 @@ class SessionExchange:
         for event in events:
             if type(event) is ReplyReceived:
                 request = _request_of(event)
-                self._count(request, request.on_reply(event.status, event.payload))
+                self._count(request, request.on_reply(event.status, event.payload, event.trace))
             elif type(event) is ChunkReceived:
                 request = _request_of(event)
                 self._count(request, request.on_chunk(event.payload))
             elif type(event) is EndReceived:
                 request = _request_of(event)
-                self._count(request, request.on_end(event.status, event.payload))
+                self._count(request, request.on_end(event.status, event.payload, event.trace))
             elif type(event) is RequestRefused:
                 request = _request_of(event)
-                self._count(request, request.on_refusal(event.reason, event.retry_after, event.message))
+                disposition = request.on_refusal(event.reason, event.retry_after, event.message, event.trace)
+                self._count(request, disposition)
             elif type(event) is RequestFailed:
                 _request_of(event).on_failure(event.reason, may_have_run=event.may_have_run)
             elif self.listener is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -27,6 +28,7 @@ from dispatch.messaging.wire.codec import ErrorInfo
 from dispatch.protocol.events import Failure
 from dispatch.protocol.request import OutgoingRequest
 from dispatch.protocol.wire.frames import Status
+from dispatch.telemetry.call_observer import NO_PROPERTIES
 
 if TYPE_CHECKING:
     from dispatch.messaging.rpc.session_exchange import Peer, SessionExchange
@@ -35,6 +37,8 @@ _decode_error = msgspec.json.Decoder(ErrorInfo).decode
 _MATCHED, _MALFORMED = Disposition.MATCHED, Disposition.MALFORMED
 _ANSWERED = (Answer, Unreadable)
 _TEXT: Final = int(Status.TEXT)
+Trace = Mapping[str, str] | None
+"""The trace context of a reply; None: it has none."""
 
 
 def _unreadable(error: UnicodeDecodeError) -> Unreadable:
@@ -72,16 +76,16 @@ class SessionRequest(OutgoingRequest):
 
     # -- events of the session ----------------------------------------------------------------------------------
 
-    def on_reply(self, status: int, payload: bytes) -> Disposition:
+    def on_reply(self, status: int, payload: bytes, trace: Trace = None) -> Disposition:
         """End with a complete reply."""
         if status != _TEXT:
-            return self._end_with_error(payload)
+            return self._end_with_error(payload, trace)
         try:
             text = str(payload, "utf-8")
         except UnicodeDecodeError as error:
             self.settle(_unreadable(error))
             return _MALFORMED
-        self.settle(self._answer(text))
+        self.settle(self._answer(text, trace))
         return _MATCHED
 
     def on_chunk(self, payload: bytes) -> Disposition:
@@ -93,16 +97,16 @@ class SessionRequest(OutgoingRequest):
         self._add_text(text)
         return _MATCHED
 
-    def on_end(self, status: int, payload: bytes) -> Disposition:
+    def on_end(self, status: int, payload: bytes, trace: Trace = None) -> Disposition:
         """End with the end of a stream."""
         if status != _TEXT:
-            return self._end_with_error(payload)
+            return self._end_with_error(payload, trace)
         text = self._decode_text(payload)
         if text is None:
             return _MALFORMED
         if text:
             self._add_text(text)
-        self.settle(self._answer("".join(self._texts or ())))
+        self.settle(self._answer("".join(self._texts or ()), trace))
         return _MATCHED
 
     def _add_text(self, text: str) -> None:
@@ -118,12 +122,21 @@ class SessionRequest(OutgoingRequest):
             self.settle(_unreadable(error))
             return None
 
-    def on_refusal(self, reason: str, retry_after: float | None, message: str) -> Disposition:
+    def on_refusal(self, reason: str, retry_after: float | None, message: str, trace: Trace = None) -> Disposition:
         """End with a refusal: the tool was not executed, or not to its end."""
         session = self.peer.session
-        chunks, name, load = self.chunks + 1, session.peer_name, session.peer_load
         self.settle(
-            Answer("", reason, message, chunks, refused=reason, retry_after=retry_after, instance=name, in_flight=load)
+            Answer(
+                "",
+                reason,
+                message,
+                self.chunks + 1,
+                refused=reason,
+                retry_after=retry_after,
+                instance=session.peer_name,
+                in_flight=session.peer_load,
+                trace_context=trace or NO_PROPERTIES,
+            )
         )
         return _MATCHED
 
@@ -140,19 +153,34 @@ class SessionRequest(OutgoingRequest):
         else:
             self.settle(Lost(reason, may_have_run, self.chunks))
 
-    def _answer(self, text: str) -> Answer:
+    def _answer(self, text: str, trace: Trace) -> Answer:
         session = self.peer.session
-        return Answer(text, chunks=self.chunks or 1, instance=session.peer_name, in_flight=session.peer_load)
+        return Answer(
+            text,
+            chunks=self.chunks or 1,
+            instance=session.peer_name,
+            in_flight=session.peer_load,
+            trace_context=trace or NO_PROPERTIES,
+        )
 
-    def _end_with_error(self, payload: bytes) -> Disposition:
+    def _end_with_error(self, payload: bytes, trace: Trace) -> Disposition:
         try:
             error = _decode_error(payload)
         except (msgspec.DecodeError, UnicodeDecodeError) as problem:
             self.settle(Unreadable(f"the error is not readable: {problem}"))
             return _MALFORMED
         session = self.peer.session
-        name, load = session.peer_name, session.peer_load
-        self.settle(Answer("", error.type, error.message, self.chunks + 1, instance=name, in_flight=load))
+        self.settle(
+            Answer(
+                "",
+                error.type,
+                error.message,
+                self.chunks + 1,
+                instance=session.peer_name,
+                in_flight=session.peer_load,
+                trace_context=trace or NO_PROPERTIES,
+            )
+        )
         return _MATCHED
 
     # -- the end ------------------------------------------------------------------------------------------------
@@ -216,9 +244,9 @@ class SessionStream(SessionRequest):
         self._last = loop.time()
         self._idle_timer: asyncio.TimerHandle | None = loop.call_at(self._last + idle, self._check_idle)
 
-    def on_reply(self, status: int, payload: bytes) -> Disposition:
+    def on_reply(self, status: int, payload: bytes, trace: Trace = None) -> Disposition:
         """End with a complete reply: a stream of one chunk."""
-        return self.on_end(status, payload)
+        return self.on_end(status, payload, trace)
 
     def _add_text(self, text: str) -> None:
         self._last = self._loop.time()

@@ -8,16 +8,18 @@ from typing import Any
 
 from dispatch.protocol.delivery.path import Cargo, Frames
 from dispatch.protocol.settings import Settings
-from dispatch.protocol.wire.frames import CONT, FRAME_BYTES, REQUEST, encode
+from dispatch.protocol.wire.frames import CONT, FRAME_BYTES, REQUEST, TRACE_BYTES, encode
 
 _LEAST_PIECE = 512
 """Bytes of a fragment at least: smaller ones cost more than they carry."""
 
 
 def frame_size(frame: tuple[Any, ...]) -> int:
-    """Return the estimated bytes of a frame: that of its payload, its last element, and a constant."""
-    payload = frame[-1]
-    return FRAME_BYTES + (len(payload) if type(payload) is bytes else 0)
+    """Return the estimated bytes of a frame: those of its payload, of the trace context behind it, and a constant."""
+    payload, size = frame[-1], FRAME_BYTES
+    if type(payload) is dict:
+        payload, size = frame[-2], FRAME_BYTES + TRACE_BYTES
+    return size + (len(payload) if type(payload) is bytes else 0)
 
 
 class LargePayload:
@@ -34,8 +36,9 @@ class LargePayload:
 
     def __init__(self, frame: tuple[Any, ...]) -> None:
         self.stream: int = frame[1]
-        self.head = encode((*frame[:-1], b""))
-        self.view = memoryview(frame[-1])
+        at = -2 if type(frame[-1]) is dict else -1
+        self.head = encode((*frame[:at], b"", *frame[at:][1:]))
+        self.view = memoryview(frame[at])
         self.message = -1
         self.offset = 0
 
@@ -97,7 +100,8 @@ class SendQueue:
         return len(self.control) + len(self._small) + len(self._large) + len(self._waiting)
 
     def add(self, frame: tuple[Any, ...], size: int) -> LargePayload | None:
-        """Add a frame whose last element is its payload of ``size`` bytes. Return it if it travels in fragments."""
+        """Add a frame whose last element is its payload; ``size`` of it and of a trace context behind it. Return it if it
+        travels in fragments."""
         if size > self._settings.large_bytes:
             return self._add_large(frame)
         self._small.append(frame)

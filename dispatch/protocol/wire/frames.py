@@ -43,6 +43,8 @@ UNNUMBERED: Final = -1
 
 FRAME_BYTES: Final = 24
 """Estimated size of a frame without its payload."""
+TRACE_BYTES: Final = 80
+"""Estimated size of a reply's trace context."""
 PACKET_BYTES: Final = 300
 """Estimated size of a packet without its frames, with what the broker adds."""
 FEATURES: Final = 0
@@ -119,11 +121,12 @@ class Request(_Frame, tag=REQUEST):
 
 
 class Reply(_Frame, tag=REPLY):
-    """A complete reply."""
+    """A complete reply. ``trace``: the trace context of its span, as ``traceparent`` and ``tracestate``; absent: none."""
 
     stream: int
     status: int
     payload: bytes
+    trace: dict[str, str] | None = None
 
 
 class Chunk(_Frame, tag=CHUNK):
@@ -135,21 +138,23 @@ class Chunk(_Frame, tag=CHUNK):
 
 
 class End(_Frame, tag=END):
-    """The end of a streamed reply of so many chunks, with an error or an empty payload."""
+    """The end of a streamed reply of so many chunks, with an error or an empty payload; ``trace`` as in REPLY."""
 
     stream: int
     chunks: int
     status: int
     payload: bytes
+    trace: dict[str, str] | None = None
 
 
 class Refused(_Frame, tag=REFUSED):
-    """The tool is not executed, or not to its end. ``retry_after_ms`` -1: unknown."""
+    """The tool is not executed, or not to its end. ``retry_after_ms`` -1: unknown; ``trace`` as in REPLY."""
 
     stream: int
     reason: str
     retry_after_ms: int
     message: str = ""
+    trace: dict[str, str] | None = None
 
 
 class Cancel(_Frame, tag=CANCEL):

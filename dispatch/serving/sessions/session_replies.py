@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
@@ -59,31 +59,32 @@ class SessionReplies:
         return request_id(self._session.peer_address, self._stream)
 
     def send_result(self, text: str, trace: Mapping[str, str]) -> None:
-        self._send(self._session.send_reply, text)
+        if self._session.send_reply(self._stream, self._encode(text), Status.TEXT, trace):
+            self._owner.wake(self._session)
 
     def send_chunk(self, text: str, trace: Mapping[str, str]) -> None:
         self._is_stream = True
-        self._send(self._session.send_chunk, text)
+        if self._session.send_chunk(self._stream, self._encode(text)):  # the end has the trace context
+            self._owner.wake(self._session)
 
-    def _send(self, send: Callable[[int, bytes], bool], text: str) -> None:
+    def _encode(self, text: str) -> bytes:
         payload = text.encode()
         most = self._owner.max_payload_bytes
         if len(payload) > most:
             raise ReplyTooLargeError(f"{len(payload):,} bytes, the limit is {most:,}")
-        if send(self._stream, payload):
-            self._owner.wake(self._session)
+        return payload
 
     def send_end(self, trace: Mapping[str, str]) -> None:
-        if self._session.send_end(self._stream):
+        if self._session.send_end(self._stream, trace=trace):
             self._owner.wake(self._session)
 
     def send_error(self, type: str, message: str, trace: Mapping[str, str]) -> None:
         send = self._session.send_end if self._is_stream else self._session.send_reply
-        if send(self._stream, _encode_error(ErrorInfo(type, message)), Status.ERROR):
+        if send(self._stream, _encode_error(ErrorInfo(type, message)), Status.ERROR, trace):
             self._owner.wake(self._session)
 
     def refuse(self, reason: str, retry_after: float | None, message: str, trace: Mapping[str, str]) -> None:
-        if self._session.refuse(self._stream, reason, retry_after, message):
+        if self._session.refuse(self._stream, reason, retry_after, message, trace):
             self._owner.wake(self._session)
 
     async def writable(self) -> None:

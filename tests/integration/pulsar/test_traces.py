@@ -180,10 +180,8 @@ def test_a_call_points_to_who_answered_it(exported: Exported) -> None:
     for trace, tool in traces.items():
         replies = [span for span in spans[trace] if span.process != "agent" and span.kind == "PRODUCER"]
         (whole,) = [span for span in spans[trace] if span.name == f"execute_tool {tool}"]
-        # Packets carry many replies and no contexts of their spans: the request's id tells which one was the answer.
-        assert whole.links == ()
-        call_id = whole.attributes["gen_ai.tool.call.id"]
-        (reply,) = (span for span in replies if span.attributes["messaging.message.conversation_id"] == call_id)
+        (reply,) = (span for span in replies if (span.id,) == whole.links)
+        assert reply.attributes["messaging.message.conversation_id"] == whole.attributes["gen_ai.tool.call.id"]
         if tool == "talks":
             assert whole.attributes["dispatch.chunks"] == CHUNKS
             assert reply.attributes["dispatch.chunks"] == CHUNKS + 1, "its end, too"

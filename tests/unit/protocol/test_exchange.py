@@ -178,3 +178,31 @@ def test_many_senders_divide_the_window_of_their_receiver() -> None:
     for session in sessions[20:]:
         session.close(0.0)
     assert table.receive_window.share == settings.window
+
+
+TRACE = {"traceparent": f"00-{1:032x}-{2:016x}-01", "tracestate": "a=b"}
+
+
+@pytest.mark.parametrize("size", [0, 10, 64_001, 3_000_000])
+def test_a_reply_carries_the_trace_context_of_its_span(pair: Pair, size: int) -> None:
+    """Also behind a payload that travels in fragments."""
+    plain, traced = pair.ask(), pair.ask()
+    pair.callee.send_reply(plain.stream, bytes(size))
+    pair.callee.send_reply(traced.stream, bytes(size), trace=TRACE)
+    pair.exchange()
+    assert sorted(pair.take(DISPATCHER), key=lambda event: event.request.stream) == [  # type: ignore[union-attr]
+        ReplyReceived(plain, 0, bytes(size)),
+        ReplyReceived(traced, 0, bytes(size), TRACE),
+    ]
+    assert pair.callee.queued_bytes == 0
+
+
+def test_an_end_and_a_refusal_carry_it_too(pair: Pair) -> None:
+    stream, refused = pair.ask(), pair.ask()
+    pair.callee.send_chunk(stream.stream, b"a")
+    pair.callee.send_end(stream.stream, trace=TRACE)
+    pair.callee.refuse(refused.stream, "stopped", trace=TRACE)
+    pair.exchange()
+    events = pair.take(DISPATCHER)
+    assert EndReceived(stream, 0, b"", TRACE) in events
+    assert RequestRefused(refused, "stopped", None, "", TRACE) in events

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from dispatch.protocol.delivery.send_queue import LargePayload, SendQueue, frame_size
 from dispatch.protocol.settings import Settings
-from dispatch.protocol.wire.frames import CANCEL, CONT, FRAME_BYTES, REPLY, REQUEST, Reply, decode_payload_frame
+from dispatch.protocol.wire.frames import (
+    CANCEL,
+    CONT,
+    FRAME_BYTES,
+    REPLY,
+    REQUEST,
+    TRACE_BYTES,
+    Reply,
+    decode_payload_frame,
+)
 
 SETTINGS = Settings(large_bytes=1_000, fragment_bytes=2_000, large_at_once=2)
 
@@ -32,6 +41,7 @@ def queue_with(*frames: tuple[Any, ...]) -> SendQueue:
 def test_the_size_of_a_frame() -> None:
     assert frame_size(reply(0, 100)) == 100 + FRAME_BYTES
     assert frame_size((CANCEL, 4)) == FRAME_BYTES
+    assert frame_size((*reply(0, 100), {"traceparent": "x"})) == 100 + TRACE_BYTES + FRAME_BYTES
 
 
 def test_small_frames_leave_together_in_order() -> None:

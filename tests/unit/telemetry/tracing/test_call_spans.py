@@ -13,9 +13,11 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
 from dispatch import CallTimeoutError, Catalog, Dispatcher, RejectedError, ToolError
+from dispatch.protocol.events import ReplyReceived
 from tests.helpers.clock import idle
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, UNGUARDED, Peer, catalog, read, serving
 from tests.helpers.internals import correlator_of
+from tests.helpers.session_caller import calling
 from tests.helpers.telemetry_capture import Spans, short, telling
 
 ONCE = {"policy": UNGUARDED}
@@ -76,6 +78,53 @@ async def test_one_call_is_one_trace() -> None:
     ]
     assert spans.open == []
     assert {each.context.trace_id for each in spans.ended} == {spans.one("agent").context.trace_id}
+
+
+async def test_a_call_has_a_link_to_the_span_of_its_reply() -> None:
+    async def chunks(_: dict[str, Any]) -> AsyncIterator[str]:
+        for number in range(3):
+            yield str(number)
+
+    def fail(_: dict[str, Any]) -> str:
+        raise ToolError("sold-out", "no")
+
+    def answer(_: dict[str, Any]) -> str:
+        return "done"
+
+    def answer_at_length(_: dict[str, Any]) -> str:
+        return "x" * 1_000_000
+
+    for work in (answer, answer_at_length, chunks, fail):
+        spans = Spans()
+        async with traced(spans, work) as dispatcher:
+            await dispatcher.execute("work")
+            await idle()
+        [link] = spans.one("execute_tool").links
+        assert link.context.span_id == spans.named("send")[1].context.span_id, work
+
+
+async def test_a_call_that_the_service_stopped_has_a_link_to_the_span_of_the_refusal() -> None:
+    async def sleep(_: dict[str, Any]) -> str:
+        await asyncio.sleep(60)
+        return "late"
+
+    spans = Spans()
+    async with (
+        serving(sleep, instance="here", telemetry=spans.telemetry()) as server,
+        calling(server) as caller,
+    ):
+        refusal = await caller.send(run_for=1.0).refusal()
+        assert refusal.reason == "stopped"
+        assert refusal.trace == {"traceparent": traceparent(spans.one("send"))}
+
+
+async def test_a_service_without_traces_sends_no_trace_context() -> None:
+    async with serving(lambda _: "done") as server, calling(server) as caller:
+        request = caller.send()
+        assert await request.text() == "done"
+        reply = await request.final
+        assert isinstance(reply, ReplyReceived)
+        assert reply.trace is None
 
 
 async def test_attributes_of_each_span() -> None:
