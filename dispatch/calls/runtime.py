@@ -193,9 +193,9 @@ class Runtime:
         self.attempts.is_closing = True
         self._guards.close()
         async with contextlib.AsyncExitStack() as stack:  # every callback runs, also when the drain is cancelled
+            stack.callback(self.observer.close)  # after the sessions, whose ends are counted
             stack.push_async_callback(self.routes.close)
             stack.push_async_callback(self._pools.close)
-            stack.callback(self.observer.close)
             stack.callback(self.exchange.close)
             stack.callback(self.sessions.close)
             stack.push_async_callback(self._local.close)

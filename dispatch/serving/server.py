@@ -316,6 +316,7 @@ class ToolServer:
         async with contextlib.AsyncExitStack() as stack:
             if self._owns_transport:
                 stack.push_async_callback(self._transport.close)
+            stack.callback(self._observer.close)  # after the sessions, whose ends are counted
             if self._router is not None:
                 stack.push_async_callback(self._router.close)
             if self._sessions is not None:
@@ -327,7 +328,6 @@ class ToolServer:
 
     def _release(self) -> None:
         """Release what needs no await."""
-        self._observer.close()
         if self._plain is not None:
             self._plain.durable.close()
         self._threads.close()

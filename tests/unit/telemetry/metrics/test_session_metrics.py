@@ -9,7 +9,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from dispatch.protocol.session_state import SessionState
 from dispatch.telemetry.metrics.session_metrics import END_REASONS, SessionCollector
+from dispatch.telemetry.settings import Telemetry
+from tests.helpers.clock import idle
 from tests.helpers.delayed_session_pair import DISPATCHER, INSTANCE, DelayedSessionPair
+from tests.helpers.dispatcher_and_service import catalog, dispatching, serving
+from tests.helpers.telemetry_capture import telling
 
 ROLES = ("caller", "callee")
 
@@ -146,3 +150,26 @@ def test_no_counter_decreases_when_a_session_ends_during_a_scrape(scraped: Scrap
     before = scraped.values()["dispatch_session_packets_sent_total{caller}"]
     pair.dispatcher.sessions.clear()  # removed from the table, and not yet among the ended ones
     assert scraped.values()["dispatch_session_packets_sent_total{caller}"] == before
+
+
+def count_closed(registry: CollectorRegistry, role: str) -> float | None:
+    return registry.get_sample_value("dispatch_sessions_closed_total", {"role": role, "reason": "closed"})
+
+
+async def test_a_session_that_the_dispatcher_ends_when_it_closes_is_counted() -> None:
+    registry = CollectorRegistry()
+    telemetry = Telemetry(registry=registry)
+    async with serving(lambda _: "done", telemetry=telemetry):
+        async with telling(telemetry, catalog(work={})) as dispatcher:
+            assert await dispatcher.call("work") == "done"
+        assert count_closed(registry, "caller") == 1
+        await idle()
+        assert count_closed(registry, "callee") == 1
+
+
+async def test_a_session_that_the_instance_ends_when_it_closes_is_counted() -> None:
+    registry = CollectorRegistry()
+    async with serving(lambda _: "done", telemetry=Telemetry(registry=registry)) as server, dispatching() as dispatcher:
+        assert await dispatcher.call("work") == "done"
+        await server.close()
+        assert count_closed(registry, "callee") == 1
