@@ -78,8 +78,7 @@ def build_session_panels() -> tuple[timeseries.Panel, ...]:
         ),
         line_panel(
             "Frames per packet",
-            "Requests, replies, chunks and fragments in one packet, on average: the more calls in flight, the more share "
-            "one.",
+            "Frames in one packet, without acknowledgements, on average: the more calls in flight, the more share one.",
             "none",
             query(
                 ratio(

@@ -9,6 +9,7 @@ class SessionStatistics(msgspec.Struct):
     """Numbers of packets and frames; ``bytes_sent`` of packets.
 
     Attributes:
+        frames_sent: in numbered packets, without acknowledgements, retransmissions and probes.
         retransmissions: frames that were packed again because their packet was lost, counted by packets.
         probes: packets that were sent because no acknowledgement arrived.
         duplicates: packets that had arrived before.

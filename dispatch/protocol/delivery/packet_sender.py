@@ -144,6 +144,7 @@ class PacketSender:
         cargo = self._load(path, small=is_allowed and has_small, large=has_large)
         self.data += cargo.size
         if queue.control and has_small:
+            self._statistics.frames_sent += len(queue.control)
             cargo.frames = queue.control + cargo.frames
             cargo.size += FRAME_BYTES * len(queue.control)
             queue.control = []

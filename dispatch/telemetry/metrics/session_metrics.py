@@ -42,8 +42,8 @@ PIECE = 128
 _COUNTERS: Final = {
     "packets_sent": "Packets sent, acknowledgements and probes included.",
     "packets_received": "Packets received for an open session.",
-    "frames_sent": "Frames sent in packets: requests, replies, chunks and fragments, without retransmissions and control "
-    "frames. Divided by the packets: how many share one.",
+    "frames_sent": "Frames sent in packets, without acknowledgements and retransmissions. Divided by the packets: how many "
+    "share one.",
     "bytes_sent": "Bytes of the packets sent.",
     "retransmissions": "Packets that were lost, and whose frames were sent again.",
     "probes": "Packets sent because no acknowledgement arrived in time.",

@@ -21,7 +21,7 @@ def test_ended_sessions_are_counted_once_with_their_reasons() -> None:
     second = pair.connect()
     pair.dispatcher.end(second, pair.now, Failure.EVICTED)
     assert ended.reasons == {Failure.CLOSED: 1, Failure.EVICTED: 1}
-    assert ended.statistics.frames_sent == 1
+    assert ended.statistics.frames_sent == 3, "PING of each, and REQUEST"
     assert ended.handshakes == 0
 
 

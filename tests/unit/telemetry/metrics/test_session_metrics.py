@@ -55,8 +55,15 @@ def test_packets_and_frames_of_both_sides_are_counted(scraped: Scraped) -> None:
     assert scraped.pair.callee.send_reply(stream, b"y" * 3000)
     scraped.pair.exchange()
     values = scraped.values()
-    assert values["dispatch_session_frames_sent_total{caller}"] == 1
+    assert values["dispatch_session_frames_sent_total{caller}"] == 2, "PING after the handshake, and REQUEST"
     assert values["dispatch_session_frames_sent_total{callee}"] == 1
+    scraped.pair.ask()
+    scraped.pair.callee.refuse(scraped.pair.requests[1].stream, "overloaded")
+    scraped.pair.callee.drain()
+    scraped.pair.exchange()
+    values = scraped.values()
+    assert values["dispatch_session_frames_sent_total{caller}"] == 3
+    assert values["dispatch_session_frames_sent_total{callee}"] == 3, "REPLY, REFUSED and GOAWAY"
     for role, inbox in (("caller", INSTANCE), ("callee", DISPATCHER)):
         # ACCEPT belongs to no session.
         sent = [packet for to, packet in scraped.pair.packets if to == inbox][inbox == DISPATCHER :]
