@@ -65,6 +65,31 @@ async def test_when_the_last_one_has_left_the_next_call_ends_at_once() -> None:
             assert await dispatcher.call("work") == "back"
 
 
+async def test_a_call_during_a_restart_waits_for_the_instance() -> None:
+    async with Peer.as_service() as stranger, dispatching() as dispatcher:
+        async with serving(lambda _: "before"):
+            assert await dispatcher.call("work") == "before"
+        call = asyncio.create_task(dispatcher.call("work"))
+        await advance(DISCOVERY_S * 0.7)
+        async with serving(lambda _: "after"):
+            assert await call == "after"
+        assert stranger.arrived.empty(), "a request went to the shared topic"
+
+
+async def test_a_service_without_instances_is_a_third_party_one_after_a_second() -> None:
+    async with dispatching() as dispatcher:
+        async with serving(lambda _: "before"):
+            assert await dispatcher.call("work") == "before"
+        async with Peer.as_service() as stranger:
+            for longest in (DISCOVERY_S + 0.01, 0.01):
+                call = asyncio.create_task(dispatcher.call("work"))
+                await advance(longest)
+                assert stranger.arrived.qsize() == 1
+                _, properties = await stranger.request()
+                await stranger.answer(properties, "third-party")
+                assert await call == "third-party"
+
+
 async def test_a_call_does_not_wait_for_longer_than_its_own_time() -> None:
     async with dispatching(policy=OURS) as dispatcher:
         await dispatcher.execute("work")
