@@ -1,8 +1,9 @@
 """The observer of calls: what the call path reports, without knowing whether metrics, traces or logs listen.
 
 A dispatcher has one :class:`DispatcherObserver`; it gives a :class:`ToolObserver` for each tool, which gives a
-:class:`CallObserver` for each call, which gives a :class:`RequestObserver` for each request of the call. The null objects at
-the end of this module are used where telemetry is off, so that the call path has no conditions on it.
+:class:`CallObserver` for each call, which gives a :class:`RequestObserver` for each request of the call. These classes
+observe nothing, and so do their objects at the end of this module, which are used where telemetry is off: the call path has
+no conditions on it.
 """
 
 from __future__ import annotations
@@ -48,12 +49,13 @@ class ObservedTool(Protocol):
         """The type of the tool, as OpenTelemetry names it in ``gen_ai.tool.type``."""
 
 
-class RequestObserver(Protocol):
+class RequestObserver:
     """Receives the end of one request of a call."""
 
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """Message properties that the request carries: the trace context."""
+    __slots__ = ()
+
+    properties: Mapping[str, str] = NO_PROPERTIES
+    """Message properties that the request carries: the trace context."""
 
     def activate(self) -> None:
         """Make the request's span the current one of the running task, in which this process executes the tool."""
@@ -68,12 +70,15 @@ class RequestObserver(Protocol):
         """
 
 
-class CallObserver(Protocol):
+class CallObserver:
     """Receives the events of one call, in the order in which they happen; it ends with ``on_end`` or ``on_cancel``."""
+
+    __slots__ = ()
 
     @property
     def trace_id(self) -> str:
         """The trace that the call is in, as 32 hex digits; empty: none."""
+        return ""
 
     def on_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Observe the valid arguments. They are user data, recorded only if telemetry has ``content`` on."""
@@ -94,6 +99,7 @@ class CallObserver(Protocol):
             number: of the attempt, from 1.
             reason: ``first``, ``retry`` or ``hedge``.
         """
+        return NULL_REQUEST
 
     def on_retry(self, wait: float) -> None:
         """Observe that the call is retried after ``wait`` seconds."""
@@ -123,30 +129,37 @@ class CallObserver(Protocol):
         """Observe that the call was cancelled, or its stream closed early, after ``seconds`` and ``attempts`` requests."""
 
 
-class ToolObserver(Protocol):
+class ToolObserver:
     """Observes the calls and the circuit breakers of one tool."""
+
+    __slots__ = ()
 
     def start_call(self, tool: ObservedTool, started: float) -> CallObserver:
         """Begin to observe a call that began at ``started``, on the loop's clock."""
+        return NULL_CALL
 
     def observe_circuit(self, instance: str | None = None) -> OnCircuitTransition:
         """Return the callback for transitions of the tool's breaker, or of its breaker at one instance."""
+        return _ignore
 
 
-class ServiceObserver(Protocol):
+class ServiceObserver:
     """Observes replies and instances of one service."""
 
-    @property
-    def replies(self) -> Mapping[Any, Counter] | None:
-        """Counters of replies by :class:`~dispatch.messaging.rpc.exchange_outcome.Disposition`; None: not counted."""
+    __slots__ = ()
 
-    @property
-    def on_instance_change(self) -> OnInstanceChange:
+    replies: Mapping[Any, Counter] | None = None
+    """Counters of replies by :class:`~dispatch.messaging.rpc.exchange_outcome.Disposition`; None: not counted."""
+
+    def on_instance_change(self, instance: str, change: str, reason: str) -> None:
         """See :data:`OnInstanceChange`."""
 
 
-class DispatcherObserver(Protocol):
+class DispatcherObserver:
     """Observes one dispatcher from its start to its close."""
+
+    catalog: CatalogObserver = NULL_CATALOG
+    """The observer of the dispatcher's catalogue."""
 
     def attach(self, dispatcher: Any) -> None:
         """Read the gauges of ``dispatcher`` at each scrape.
@@ -157,9 +170,11 @@ class DispatcherObserver(Protocol):
 
     def observe_tool(self, label: str, version: str | None = None) -> ToolObserver:
         """Return the observer of a version of the tool with that label. None: the tool declares no version."""
+        return NULL_TOOL
 
     def observe_service(self, id: str) -> ServiceObserver:
         """Return the observer of the service ``id``; ``_OTHER``: of replies that belong to no service."""
+        return NULL_SERVICE
 
     def observe_sessions(self, table: Any) -> None:
         """Read the sessions with instances at each scrape.
@@ -174,10 +189,6 @@ class DispatcherObserver(Protocol):
     def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
         """Observe the call of a tool that is in no catalogue."""
 
-    @property
-    def catalog(self) -> CatalogObserver:
-        """The observer of the dispatcher's catalogue."""
-
     def release_tool(self, label: str) -> None:
         """Remove the series of a tool that was removed from the catalogue."""
 
@@ -191,111 +202,7 @@ class DispatcherObserver(Protocol):
         """End the observation."""
 
 
-class NullRequest:
-    """Observes nothing."""
-
-    properties = NO_PROPERTIES
-
-    def activate(self) -> None:
-        pass
-
-    def on_end(self, outcome: Outcome, error: DispatchError | None, *, instance: str, sent: bool) -> None:
-        pass
-
-
-class NullCall:
-    """Observes nothing."""
-
-    trace_id = ""
-
-    def on_arguments(self, arguments: Mapping[str, Any]) -> None:
-        pass
-
-    def on_queued(self, seconds: float) -> None:
-        pass
-
-    def on_rejected(self, error: DispatchError) -> None:
-        pass
-
-    def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
-        return NULL_REQUEST
-
-    def on_retry(self, wait: float) -> None:
-        pass
-
-    def on_hedge(self) -> None:
-        pass
-
-    def on_budget_exhausted(self) -> None:
-        pass
-
-    def on_first_chunk(self, seconds: float, exemplar: dict[str, str] | None = None) -> None:
-        pass
-
-    def on_chunk(self, text: str) -> None:
-        pass
-
-    def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
-        pass
-
-    def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
-        pass
-
-
-class NullTool:
-    """Observes nothing."""
-
-    def start_call(self, tool: ObservedTool, started: float) -> CallObserver:
-        return NULL_CALL
-
-    def observe_circuit(self, instance: str | None = None) -> OnCircuitTransition:
-        return _ignore
-
-
-class NullService:
-    """Observes nothing."""
-
-    replies = None
-    on_instance_change = staticmethod(lambda _instance, _change, _reason: None)
-
-
-class NullDispatcher:
-    """Observes nothing."""
-
-    catalog: CatalogObserver = NULL_CATALOG
-
-    def attach(self, dispatcher: Any) -> None:
-        pass
-
-    def observe_tool(self, label: str, version: str | None = None) -> ToolObserver:
-        return NULL_TOOL
-
-    def observe_service(self, id: str) -> ServiceObserver:
-        return NULL_SERVICE
-
-    def observe_sessions(self, table: Any) -> None:
-        pass
-
-    def release_sessions(self, table: Any) -> None:
-        pass
-
-    def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
-        pass
-
-    def release_tool(self, label: str) -> None:
-        pass
-
-    def release_version(self, label: str, version: str) -> None:
-        pass
-
-    def release_service(self, id: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class CallDecorator:
+class CallDecorator(CallObserver):
     """Passes every event of a call on to another observer.
 
     Args:
@@ -349,8 +256,8 @@ def _ignore(_old: object, _new: object, _reason: str) -> None:
     pass
 
 
-NULL_REQUEST = NullRequest()
-NULL_CALL = NullCall()
-NULL_TOOL = NullTool()
-NULL_SERVICE = NullService()
-NULL_DISPATCHER = NullDispatcher()
+NULL_REQUEST = RequestObserver()
+NULL_CALL = CallObserver()
+NULL_TOOL = ToolObserver()
+NULL_SERVICE = ServiceObserver()
+NULL_DISPATCHER = DispatcherObserver()

@@ -8,7 +8,6 @@ so needs no memory of what it has reported, and an item that is invalid for a da
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Protocol
 
 import msgspec
 
@@ -63,8 +62,9 @@ class HeldChange(msgspec.Struct, frozen=True):
     new: str
 
 
-class CatalogObserver(Protocol):
-    """Observes the catalogue of one dispatcher. All methods are called on the dispatcher's event loop."""
+class CatalogObserver:
+    """Observes the catalogue of one dispatcher. All methods are called on the dispatcher's event loop. This class observes
+    nothing."""
 
     def on_activated(
         self,
@@ -111,36 +111,4 @@ class CatalogObserver(Protocol):
         """Observe all held changes of a source."""
 
 
-class NullCatalog:
-    """Observes nothing."""
-
-    def on_activated(
-        self,
-        sources: Collection[str],
-        tools: int,
-        *,
-        added: Collection[str] = (),
-        changed: Collection[str] = (),
-        removed: Collection[str] = (),
-        fingerprints: Mapping[str, str] | None = None,
-        is_reload: bool = False,
-    ) -> None:
-        pass
-
-    def on_reload_rejected(self, sources: Collection[str], tools: int, problem: str) -> None:
-        pass
-
-    def on_source_changed(self, source: str, old: str, new: str, problem: str = "") -> None:
-        pass
-
-    def on_refused_items(self, source: str, items: Collection[RefusedItem]) -> None:
-        pass
-
-    def on_shadowed_items(self, source: str, items: Collection[ShadowedItem]) -> None:
-        pass
-
-    def on_held_changes(self, source: str, changes: Collection[HeldChange]) -> None:
-        pass
-
-
-NULL_CATALOG = NullCatalog()
+NULL_CATALOG = CatalogObserver()

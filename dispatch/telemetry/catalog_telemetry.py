@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from dispatch._internal.suggestions import excerpt
-from dispatch.telemetry.catalog_observer import HeldChange, RefusedItem, ShadowedItem
+from dispatch.telemetry.catalog_observer import CatalogObserver, HeldChange, RefusedItem, ShadowedItem
 from dispatch.telemetry.events import (
     MAX_NAMES,
     CatalogChanged,
@@ -36,8 +36,8 @@ SHOWN_FINGERPRINT_CHARS = 12
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class TelemetryCatalogObserver:
-    """Observes the catalogue of one dispatcher (:class:`~dispatch.telemetry.catalog_observer.CatalogObserver`).
+class TelemetryCatalogObserver(CatalogObserver):
+    """Observes the catalogue of one dispatcher.
 
     Args:
         series: of the sources; None: metrics are off.

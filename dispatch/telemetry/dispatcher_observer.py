@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from dispatch.errors import DispatchError
 from dispatch.messaging.rpc.exchange_outcome import Disposition
@@ -17,10 +16,11 @@ from dispatch.telemetry.call_observer import (
     CallDecorator,
     CallObserver,
     Counter,
+    DispatcherObserver,
     ObservedTool,
     OnCircuitTransition,
-    OnInstanceChange,
     ServiceObserver,
+    ToolObserver,
 )
 from dispatch.telemetry.catalog_telemetry import TelemetryCatalogObserver
 from dispatch.telemetry.events import CircuitChanged, Event, Events, InstanceChanged
@@ -72,9 +72,8 @@ def _trace_id(exemplar: dict[str, str] | None) -> str:
     return "" if exemplar is None else exemplar["trace_id"]
 
 
-class _ObservedTool:
-    """Observes the calls and circuit breakers of one version of a tool
-    (:class:`~dispatch.telemetry.call_observer.ToolObserver`)."""
+class _ObservedTool(ToolObserver):
+    """Observes the calls and circuit breakers of one version of a tool."""
 
     __slots__ = ("_calls", "_circuits", "_label", "_meter", "_tracing", "_version")
 
@@ -110,18 +109,22 @@ class _ObservedTool:
         return on_transition
 
 
-class _ObservedService:
-    """Observes replies and instances of one service (:class:`~dispatch.telemetry.call_observer.ServiceObserver`)."""
+class _ObservedService(ServiceObserver):
+    """Observes replies and instances of one service."""
 
-    __slots__ = ("on_instance_change", "replies")
+    __slots__ = ("_id", "_instances", "replies")
 
-    def __init__(self, meter: ServiceMeter | None, on_instance_change: OnInstanceChange) -> None:
+    def __init__(self, id: str, meter: ServiceMeter | None, instances: TelemetryDispatcherObserver) -> None:
         self.replies: Mapping[Disposition, Counter] | None = None if meter is None else meter.replies
-        self.on_instance_change = on_instance_change
+        self._id = id
+        self._instances = instances
+
+    def on_instance_change(self, instance: str, change: str, reason: str) -> None:
+        self._instances.on_instance_change(self._id, instance, change, reason)
 
 
-class TelemetryDispatcherObserver:
-    """Observes one dispatcher (:class:`~dispatch.telemetry.call_observer.DispatcherObserver`).
+class TelemetryDispatcherObserver(DispatcherObserver):
+    """Observes one dispatcher.
 
     Args:
         settings: which metrics and traces are recorded.
@@ -132,6 +135,8 @@ class TelemetryDispatcherObserver:
     Attributes:
         catalog: observes the catalogue.
     """
+
+    catalog: TelemetryCatalogObserver
 
     def __init__(self, settings: Telemetry, events: Events, client_id: str, clock: Callable[[], float]) -> None:
         self.settings = settings
@@ -190,7 +195,7 @@ class TelemetryDispatcherObserver:
         meter = self._services.get(id)
         if meter is None and self._instruments is not None:
             meter = self._services[id] = self._instruments.acquire_service(id)
-        return _ObservedService(meter, partial(self.on_instance_change, id))
+        return _ObservedService(id, meter, self)
 
     def observe_sessions(self, table: SessionTable) -> None:
         """Read the sessions with instances at each scrape."""

@@ -1,7 +1,8 @@
 """The observer of served requests: what a tool service reports, without knowing whether metrics or traces listen.
 
 A tool server has one :class:`ServerObserver`, which gives a :class:`ServedRequestObserver` for each request that it runs.
-The null objects at the end of this module are used where telemetry is off, so that the serving path has no conditions on it.
+These classes observe nothing, and so do their objects at the end of this module, which are used where telemetry is off: the
+serving path has no conditions on it.
 """
 
 from __future__ import annotations
@@ -57,11 +58,14 @@ class ObservedRequest(Protocol):
         """The topic that the reply goes to."""
 
 
-class ServedRequestObserver(Protocol):
+class ServedRequestObserver:
     """Receives the events of one request from the start of its run; ``on_end`` is the last one."""
+
+    __slots__ = ()
 
     def on_reply(self, *, is_last: bool) -> Mapping[str, str]:
         """Observe a message of the reply before it is sent, and return its trace context, as W3C's headers."""
+        return NO_PROPERTIES
 
     def on_error(self, error_type: str) -> None:
         """Observe that the request ends in an error of that type."""
@@ -73,7 +77,7 @@ class ServedRequestObserver(Protocol):
         """Observe the end of the request."""
 
 
-class ServerObserver(Protocol):
+class ServerObserver:
     """Observes one tool server from its start to its close."""
 
     def attach(self, server: ObservedServer) -> None:
@@ -86,43 +90,11 @@ class ServerObserver(Protocol):
             request: the request.
             now: seconds, on the loop's clock.
         """
+        return NULL_SERVED_REQUEST
 
     def close(self) -> None:
         """End the observation: gauges are no longer read, counts stay."""
 
 
-class NullServedRequest:
-    """Observes nothing."""
-
-    __slots__ = ()
-
-    def on_reply(self, *, is_last: bool) -> Mapping[str, str]:
-        return NO_PROPERTIES
-
-    def on_error(self, error_type: str) -> None:
-        pass
-
-    def on_tool_end(self, result: RunResult, seconds: float) -> None:
-        pass
-
-    def on_end(self) -> None:
-        pass
-
-
-class NullServer:
-    """Observes nothing."""
-
-    __slots__ = ()
-
-    def attach(self, server: ObservedServer) -> None:
-        pass
-
-    def start_request(self, request: ObservedRequest, now: float) -> ServedRequestObserver:
-        return NULL_SERVED_REQUEST
-
-    def close(self) -> None:
-        pass
-
-
-NULL_SERVED_REQUEST = NullServedRequest()
-NULL_SERVER = NullServer()
+NULL_SERVED_REQUEST = ServedRequestObserver()
+NULL_SERVER = ServerObserver()

@@ -10,13 +10,14 @@ from dispatch.telemetry.served_request_observer import (
     ObservedRequest,
     ObservedServer,
     ServedRequestObserver,
+    ServerObserver,
 )
 from dispatch.telemetry.settings import Telemetry
 from dispatch.telemetry.tracing.service_spans import ServiceTracing
 
 
-class TelemetryServerObserver:
-    """Observes one tool server (:class:`~dispatch.telemetry.served_request_observer.ServerObserver`).
+class TelemetryServerObserver(ServerObserver):
+    """Observes one tool server.
 
     Args:
         settings: which metrics and traces are recorded.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.result import CallResult
-from dispatch.telemetry.call_observer import NO_PROPERTIES, RequestObserver
+from dispatch.telemetry.call_observer import CallObserver, RequestObserver
 from dispatch.telemetry.metrics.instruments import ToolMeter
 from dispatch.telemetry.metrics.lock_free import CounterSeries
 from dispatch.telemetry.metrics.version_series import VersionMeter
@@ -21,25 +20,20 @@ def _is_refused(error: DispatchError | None) -> bool:
     return error is not None and error.type == ErrorType.NOT_PERMITTED
 
 
-class _RequestMetrics:
+class _RequestMetrics(RequestObserver):
     """Counts the requests of one reason (``first``, ``retry``, ``hedge``) when they end."""
 
     __slots__ = ("_count",)
 
-    properties = NO_PROPERTIES
-
     def __init__(self, count: CounterSeries) -> None:
         self._count = count
-
-    def activate(self) -> None:
-        pass
 
     def on_end(self, outcome: Outcome, error: DispatchError | None, *, instance: str, sent: bool) -> None:
         if sent:
             self._count.value += 1
 
 
-class CallMetrics:
+class CallMetrics(CallObserver):
     """Records the metrics of a tool's calls. One object observes all calls of the tool, because it has no state of a call.
 
     Args:
@@ -48,16 +42,11 @@ class CallMetrics:
 
     __slots__ = ("_requests", "meter")
 
-    trace_id = ""
-
     def __init__(self, meter: ToolMeter) -> None:
         self.meter = meter
         self._requests: dict[str, RequestObserver] = {
             reason: _RequestMetrics(count) for reason, count in meter.attempts.items()
         }
-
-    def on_arguments(self, arguments: Mapping[str, Any]) -> None:
-        pass
 
     def on_queued(self, seconds: float) -> None:
         self.meter.queue_wait.observe(seconds)
@@ -68,20 +57,11 @@ class CallMetrics:
     def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
         return self._requests[reason]
 
-    def on_retry(self, wait: float) -> None:
-        pass
-
-    def on_hedge(self) -> None:
-        pass
-
     def on_budget_exhausted(self) -> None:
         self.meter.budget_exhausted()
 
     def on_first_chunk(self, seconds: float, exemplar: dict[str, str] | None = None) -> None:
         self.meter.first_chunk.observe(seconds, exemplar)
-
-    def on_chunk(self, text: str) -> None:
-        pass
 
     def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
         meter = self.meter

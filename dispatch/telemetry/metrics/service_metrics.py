@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from dispatch.telemetry.metrics.instruments import MAX_SERVICES
 from dispatch.telemetry.metrics.lock_free import HistogramSeries, LockFreeHistogram
 from dispatch.telemetry.names import DURATION_BUCKETS, OTHER
-from dispatch.telemetry.served_request_observer import NO_PROPERTIES, ObservedServer, RunResult
+from dispatch.telemetry.served_request_observer import ObservedServer, RunResult, ServedRequestObserver
 
 RESULTS: Final[tuple[RunResult, ...]] = get_args(RunResult)
 """Values of the label ``result``."""
@@ -38,7 +38,7 @@ _GAUGES = {
 }
 
 
-class ServedRequestMetrics:
+class ServedRequestMetrics(ServedRequestObserver):
     """Records how long a service's tool runs. One object observes all requests, because it has no state of a request.
 
     Args:
@@ -50,17 +50,8 @@ class ServedRequestMetrics:
     def __init__(self, durations: Mapping[RunResult, HistogramSeries]) -> None:
         self._durations = durations
 
-    def on_reply(self, *, is_last: bool) -> Mapping[str, str]:
-        return NO_PROPERTIES
-
-    def on_error(self, error_type: str) -> None:
-        pass
-
     def on_tool_end(self, result: RunResult, seconds: float) -> None:
         self._durations[result].observe(seconds)
-
-    def on_end(self) -> None:
-        pass
 
 
 class ServerCollector(Collector):

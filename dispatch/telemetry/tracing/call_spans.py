@@ -77,7 +77,7 @@ MAX_NAME_CHARS = 256
 NO_ATTRIBUTES: Mapping[str, str] = {}
 
 
-class _RecordedRequest:
+class _RecordedRequest(RequestObserver):
     """The ``send`` span of one request."""
 
     __slots__ = ("_inner", "_span", "properties")
@@ -99,7 +99,7 @@ class _RecordedRequest:
         span.end()
 
 
-class _PropagatedRequest:
+class _PropagatedRequest(RequestObserver):
     """A request of a call that is not recorded: it carries the trace context."""
 
     __slots__ = ("_inner", "properties")
@@ -107,9 +107,6 @@ class _PropagatedRequest:
     def __init__(self, properties: Mapping[str, str], inner: RequestObserver) -> None:
         self.properties = properties
         self._inner = inner
-
-    def activate(self) -> None:
-        pass  # the task has the context of the caller
 
     def on_end(self, outcome: Outcome, error: DispatchError | None, *, instance: str, sent: bool) -> None:
         self._inner.on_end(outcome, error, instance=instance, sent=sent)

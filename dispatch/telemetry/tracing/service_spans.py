@@ -49,7 +49,7 @@ from dispatch.telemetry.tracing.provider import TRACER_CHECK_S, find_tracer
 _EMPTY = Context()
 
 
-class _RecordedRequest:
+class _RecordedRequest(ServedRequestObserver):
     """The ``process`` span of one request, and the ``send`` span of its reply.
 
     Args:

@@ -17,7 +17,7 @@ from dispatch.errors import Outcome
 from dispatch.policy import Bulkhead, Policy, RateLimit
 from dispatch.resilience.breaker.breaker import State
 from dispatch.resilience.rate_limit.limiter import RatePermit, Waiter
-from dispatch.telemetry.call_observer import NullDispatcher
+from dispatch.telemetry.call_observer import DispatcherObserver
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import catalog, dispatching, serving
 
@@ -30,7 +30,7 @@ class Registry:
     def __init__(self, **policies: Policy) -> None:
         self.policies: dict[str, Policy] = policies
         self.released: list[str] = []
-        observer = NullDispatcher()
+        observer = DispatcherObserver()
         observer.release_tool = self.released.append  # type: ignore[method-assign] # records the labels
         observer.release_version = lambda *of: self.released.append("@".join(of))  # type: ignore[method-assign] # likewise
         self.registry = GuardRegistry(asyncio.get_running_loop().time, random.random, observer, find=self._find)
