@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import exp
-from typing import Protocol
 
 from dispatch._internal.permit import Randomness
 from dispatch.errors import Outcome
@@ -119,19 +118,21 @@ class InstanceState:
         self.member = True
 
 
-class Strategy(Protocol):
+class Strategy:
     """A balancing strategy. It may keep a position, but no list of instances: the candidates differ from call to call."""
 
-    learns: bool
+    __slots__ = ()
+    learns = False
     """Whether the outcome of each attempt is passed to :meth:`learn`."""
-    weighs: bool
+    weighs = False
     """Whether weights determine the shares; otherwise all shares are equal."""
 
     def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
         """Return one of ``candidates``: at least two, in the order of their places, in a sequence that is never modified."""
+        raise NotImplementedError
 
     def undo_pick(self) -> None:
-        """Undo the last pick, which another guard rejected. The next pick is for the same call."""
+        """Undo the last pick, which another guard rejected. The next pick is for the same call. Here: the turn counts."""
 
     def learn(
         self, instance: InstanceState, outcome: Outcome, duration: float, in_flight: int | None, now: float
@@ -147,22 +148,7 @@ class Strategy(Protocol):
         """
 
 
-class Unlearning:
-    """Base of strategies that do not learn from outcomes."""
-
-    __slots__ = ()
-    learns = False
-
-    def undo_pick(self) -> None:
-        """Do nothing: the turn counts."""
-
-    def learn(
-        self, instance: InstanceState, outcome: Outcome, duration: float, in_flight: int | None, now: float
-    ) -> None:
-        """Do nothing."""
-
-
-class Learning:
+class Learning(Strategy):
     """Base of strategies that use the duration of answers: an exponential moving average over time.
 
     Args:
@@ -176,9 +162,6 @@ class Learning:
 
     def __init__(self, decay: float) -> None:
         self.decay = decay
-
-    def undo_pick(self) -> None:
-        """Do nothing: a pick changes no state."""
 
     def learn(
         self, instance: InstanceState, outcome: Outcome, duration: float, in_flight: int | None, now: float

@@ -6,19 +6,18 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
 
-from dispatch.balancing.instance_state import InstanceState, Unlearning
+from dispatch.balancing.instance_state import InstanceState, Strategy
 
 _PLACE = attrgetter("place")
 
 
-class RoundRobin(Unlearning):
+class RoundRobin(Strategy):
     """Each instance in turn, whatever its weight: the one after the last picked, in the order of places.
 
     A counter modulo the number of candidates would give all turns of an excluded instance to the same other instance.
     """
 
     __slots__ = ("_before", "_candidates", "_index", "_place")
-    weighs = False
 
     def __init__(self) -> None:
         self._candidates: Sequence[InstanceState] = ()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatch.balancing.instance_state import InstanceState, Unlearning
+from dispatch.balancing.instance_state import InstanceState, Strategy
 
 
-class SmoothWeighted(Unlearning):
+class SmoothWeighted(Strategy):
     """nginx's smooth weighted round-robin: weights 5, 1, 1 give a a b a c a a, not five of a in a row.
 
     With every pick, the current weight of each instance grows by its weight; the highest is picked, and the sum of all

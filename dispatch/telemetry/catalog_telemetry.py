@@ -65,7 +65,6 @@ class TelemetryCatalogObserver(CatalogObserver):
         fingerprints: Mapping[str, str] | None = None,
         is_reload: bool = False,
     ) -> None:
-        """Observe that another catalogue or policy is in force."""
         for source in sources:
             self._count_reload(source, is_successful=True)
         self._rejected.difference_update(sources)
@@ -105,7 +104,6 @@ class TelemetryCatalogObserver(CatalogObserver):
         )
 
     def on_reload_rejected(self, sources: Collection[str], tools: int, problem: str) -> None:
-        """Observe that a reload was rejected: the previous catalogue and policy stay in force."""
         for source in sources:
             if source not in self._labels:
                 self._rejected.add(source)

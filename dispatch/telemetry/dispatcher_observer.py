@@ -160,7 +160,6 @@ class TelemetryDispatcherObserver(DispatcherObserver):
         self.catalog = TelemetryCatalogObserver(sources, events, self._transition_log)
 
     def attach(self, dispatcher: ObservedDispatcher) -> None:
-        """Read the gauges of ``dispatcher`` at each scrape."""
         if self._collector is not None:
             self._observed = dispatcher
             for source in dispatcher.sources():
@@ -170,7 +169,6 @@ class TelemetryDispatcherObserver(DispatcherObserver):
     # -- tools and services -------------------------------------------------------------------------------------
 
     def observe_tool(self, label: str, version: str | None = None) -> _ObservedTool:
-        """Return the observer of a version of a tool (see :attr:`ResolvedTool.meter_label`)."""
         return _ObservedTool(label, version, self._call_metrics(label, version), self._tracing, self)
 
     def _call_metrics(self, label: str, version: str | None) -> CallMetrics | None:
@@ -191,14 +189,12 @@ class TelemetryDispatcherObserver(DispatcherObserver):
         return meter
 
     def observe_service(self, id: str) -> ServiceObserver:
-        """Return the observer of a service."""
         meter = self._services.get(id)
         if meter is None and self._instruments is not None:
             meter = self._services[id] = self._instruments.acquire_service(id)
         return _ObservedService(id, meter, self)
 
     def observe_sessions(self, table: SessionTable) -> None:
-        """Read the sessions with instances at each scrape."""
         if self._sessions is not None:
             self._tables.append(table)
             self._sessions.add(table, "caller")
@@ -223,19 +219,16 @@ class TelemetryDispatcherObserver(DispatcherObserver):
             log_call(shown, str(error.outcome), 0.0, call_id="", error_type=error.telemetry_type, trace_id="")
 
     def release_tool(self, label: str) -> None:
-        """Remove the series of a tool that was removed from the catalogue."""
         meter = self._tools.pop(label, None)
         if meter is not None and self._instruments is not None:
             self._instruments.release_tool(meter.label, is_removed=True)
 
     def release_version(self, label: str, version: str) -> None:
-        """Remove the series of a version of a tool that was removed from the catalogue."""
         meter = self._versions.pop((label, version), None)
         if meter is not None and self._instruments is not None:
             self._instruments.versions.release(meter, is_removed=True)
 
     def release_service(self, id: str) -> None:
-        """Remove the series of a service that was removed from the catalogue."""
         meter = self._services.pop(id, None)
         if meter is not None and self._instruments is not None:
             self._instruments.release_service(meter.label, is_removed=True)

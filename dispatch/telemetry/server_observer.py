@@ -55,7 +55,6 @@ class TelemetryServerObserver(ServerObserver):
             )
 
     def attach(self, server: ObservedServer) -> None:
-        """Read the counts and gauges of ``server`` at each scrape."""
         if self._collector is not None:
             self._server = server
             self._collector.add(server)
@@ -63,13 +62,11 @@ class TelemetryServerObserver(ServerObserver):
                 self._sessions.add(server.session_table, "callee")
 
     def start_request(self, request: ObservedRequest, now: float) -> ServedRequestObserver:
-        """Begin to observe a request; see :class:`~dispatch.telemetry.served_request_observer.ServerObserver`."""
         if self._tracing is None:
             return self._requests
         return self._tracing.start_request(request, now, self._requests)
 
     def close(self) -> None:
-        """End the observation: gauges are no longer read, counts stay."""
         if self._collector is not None and self._server is not None:
             self._collector.remove(self._server)
             if self._sessions is not None and self._server.session_table is not None:

@@ -9,7 +9,7 @@ import math
 
 import pytest
 
-from dispatch.balancing.instance_state import LEAST_S, MOST_OTHERS, InstanceState, Learning, Unlearning
+from dispatch.balancing.instance_state import LEAST_S, MOST_OTHERS, InstanceState, Learning, Strategy
 from dispatch.errors import Outcome
 from tests.helpers.balancers import START
 
@@ -124,6 +124,6 @@ def test_a_count_that_cannot_be_is_not_believed() -> None:
 
 def test_who_needs_to_know_nothing_learns_nothing() -> None:
     made = state()
-    assert not Unlearning.learns
-    Unlearning().learn(made, Outcome.SUCCESS, 1.0, 9, START + 1)
+    assert not Strategy.learns
+    Strategy().learn(made, Outcome.SUCCESS, 1.0, 9, START + 1)
     assert (made.cost, made.others, made.stamp) == (0.0, 0, START)
