@@ -1,13 +1,11 @@
-"""Types of all guards: a guard returns a permit or a rejection at once; a permit is finished exactly once."""
+"""Types of all guards: a guard returns a permit or a rejection at once. A permit has a method ``finish``, which reports the
+outcome of the attempt to the guard; only the first call counts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
-
-from dispatch.errors import Outcome
 
 Clock = Callable[[], float]
 """Returns seconds on a monotonic clock."""
@@ -27,15 +25,3 @@ class Rejection(msgspec.Struct, frozen=True):
     by: str
     reason: str
     retry_after: float | None = None
-
-
-class Permit(Protocol):
-    """A guard's admission of an attempt."""
-
-    def finish(self, outcome: Outcome, *, retry_after: float | None = None) -> None:
-        """Report the outcome of the attempt to the guard. Only the first call counts.
-
-        Args:
-            outcome: of the attempt.
-            retry_after: seconds that the service asked callers to wait; None: it did not ask.
-        """

@@ -68,7 +68,7 @@ class Channels:
         self._closing: set[asyncio.Task[None]] = set()
         self._strangers: dict[str, ThirdPartyReplySizes] = {}
         self.discovery = Discovery(exchange, self._open)
-        sessions.listener = self.discovery
+        sessions.on_session_event = self.discovery.on_session_event
 
     def get(self, key: tuple[str, str]) -> Channel | None:
         """Return the channel over a request topic and a response topic if it is open."""

@@ -230,7 +230,7 @@ class Discovery:
             handshake.endpoint.end(handshake.session)
 
     def on_session_event(self, session: CallerSession, event: Event) -> None:
-        """Process an event that concerns no single request (:class:`SessionListener`)."""
+        """Process an event that concerns no single request (see :class:`SessionExchange`)."""
         if type(event) is SessionOpened:
             self._on_opened(session)
             return

@@ -78,11 +78,9 @@ class InstanceAdmission(Protocol):
 
     def breaker_of(self, instance: str) -> CircuitBreaker | None:
         """Return the breaker of this tool at one instance; None if off."""
-        ...
 
     def admits(self, instance: str) -> bool:
         """Return whether the breaker at that instance admits a call; its state does not change."""
-        ...
 
 
 class InstancePool:

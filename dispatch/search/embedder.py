@@ -16,11 +16,9 @@ class Embedder(Protocol):
     @property
     def id(self) -> str:
         """Identity of the model: vectors of the same id are comparable. Another id rebuilds the index."""
-        ...
 
     def encode(self, texts: Sequence[str]) -> Any:
         """Return an array of shape (number of texts, dimensions): a row for each text, of any length but 0."""
-        ...
 
 
 @runtime_checkable
@@ -29,4 +27,3 @@ class QueryEmbedder(Embedder, Protocol):
 
     def encode_queries(self, texts: Sequence[str]) -> Any:
         """Return the array of :meth:`Embedder.encode` for queries."""
-        ...

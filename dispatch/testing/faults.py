@@ -165,7 +165,6 @@ class Interruptible(Protocol):
 
     def disconnect(self, seconds: float) -> None:
         """Interrupt the connection."""
-        ...
 
 
 class FaultInjector:

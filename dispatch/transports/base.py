@@ -23,11 +23,9 @@ class Message(Protocol):
 
     def properties(self) -> dict[str, str]:
         """Return the properties, a new dict each time."""
-        ...
 
     def data(self) -> bytes:
         """Return the payload."""
-        ...
 
 
 class DurableMessage(ABC):
@@ -88,11 +86,9 @@ class Ticket(Protocol):
     @property
     def waits(self) -> bool:
         """Whether the message is still queued."""
-        ...
 
     def cancel(self) -> bool:
         """Withdraw the message. Return whether it was still queued: then it is never sent."""
-        ...
 
 
 class Publisher(Protocol):
@@ -110,15 +106,12 @@ class Publisher(Protocol):
         Raises:
             TransportError: closed, or the queue is full. Nothing was sent.
         """
-        ...
 
     async def writable(self, flow: str) -> None:
         """Wait while messages of ``flow`` are queued: backpressure for the chunks of a stream."""
-        ...
 
     async def close(self) -> None:
         """Release the publisher. The last user closes it."""
-        ...
 
 
 class TopicPublisher(Publisher, Protocol):
@@ -136,7 +129,6 @@ class TopicPublisher(Publisher, Protocol):
         raises. Return False if the packet was not sent: closed, the connection is known to be down, too many packets have
         no receipt. True proves nothing.
         """
-        ...
 
 
 class Subscription(Protocol):
@@ -147,7 +139,6 @@ class Subscription(Protocol):
 
     async def close(self) -> None:
         """Handle the messages that have arrived, and close. The handler is not called afterwards. Idempotent."""
-        ...
 
 
 class Transport(Protocol):
@@ -156,30 +147,24 @@ class Transport(Protocol):
     @property
     def url(self) -> str:
         """The broker's address, without secrets."""
-        ...
 
     @property
     def connected(self) -> bool:
         """Whether the broker is in reach, as far as is known."""
-        ...
 
     async def await_connection(self, deadline: float) -> bool:
         """Return whether the broker is in reach. Wait for it up to :data:`RECONNECT_WAIT_S` after the loss of the
         connection, not beyond ``deadline`` (on the loop's clock)."""
-        ...
 
     def was_disconnected_since(self, instant: float) -> bool:
         """Return whether the broker was known to be out of reach at some time since ``instant`` (on the loop's clock)."""
-        ...
 
     @property
     def max_message_bytes(self) -> int:
         """The largest payload that the broker accepts, in bytes, with allowance for the properties."""
-        ...
 
     def another(self) -> Transport:
         """Return a further connection to the same broker, not yet started."""
-        ...
 
     async def start(self) -> None:
         """Connect.
@@ -187,7 +172,6 @@ class Transport(Protocol):
         Raises:
             TransportError: the broker is out of reach, or the address is not usable.
         """
-        ...
 
     async def publisher(self, topic: str) -> TopicPublisher:
         """Open a publisher for ``topic``.
@@ -195,7 +179,6 @@ class Transport(Protocol):
         Raises:
             TransportError: unreachable, refused, or no such tenant or namespace; the message names the fix.
         """
-        ...
 
     async def subscribe(self, topic: str, handler: Handler, *, mode: Mode, name: str) -> Subscription:
         """Deliver the messages of ``topic`` to ``handler``. ``name`` is the subscription that SHARED subscribers have in
@@ -204,12 +187,9 @@ class Transport(Protocol):
         Raises:
             TransportError: as :meth:`publisher`.
         """
-        ...
 
     async def flush(self) -> None:
         """Wait until no publish is queued or without its receipt."""
-        ...
 
     async def close(self) -> None:
         """Close the connection. Idempotent. Works on another event loop than that of :meth:`start` if that one has ended."""
-        ...

@@ -31,7 +31,6 @@ class CatalogUser(Protocol):
 
     def renew(self, tools: ToolResolver, changes: CatalogChanges) -> None:
         """Apply another catalogue or policy."""
-        ...
 
 
 class LiveCatalog:

@@ -43,7 +43,6 @@ class CatalogTarget(Protocol):
         Raises:
             PolicyError: the policy of a service or tool is invalid together with the defaults.
         """
-        ...
 
 
 OnActivated = Callable[[Prepared, Collection[str], bool], object]

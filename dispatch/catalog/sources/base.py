@@ -30,7 +30,6 @@ class Source(Protocol):
     @property
     def id(self) -> str:
         """Unique in a dispatcher; the label ``source`` of its metrics."""
-        ...
 
     async def discover(self) -> Sequence[Item]:
         """Return all items. An item that did not change should be the same object as before: it is not read again.
@@ -39,12 +38,10 @@ class Source(Protocol):
             CatalogError: the items cannot be used; it lists the problems. The former items stay in force.
             Exception: the source is out of reach. The former items stay in force, and the registry tries again.
         """
-        ...
 
     def changes(self) -> AsyncIterator[object]:
         """Return an iterator whose every element means: call :meth:`discover` again. The registry begins to iterate before
         it calls :meth:`discover`, so that no change is missed. It ends, or raises, when the source is out of reach."""
-        ...
 
 
 class SourceGroup(Protocol):
@@ -53,7 +50,6 @@ class SourceGroup(Protocol):
     @property
     def sources(self) -> Sequence[Source]:
         """The sources, the highest precedence first."""
-        ...
 
 
 class SourceStatus(msgspec.Struct, frozen=True):

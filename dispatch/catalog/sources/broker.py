@@ -14,7 +14,6 @@ class BrokerSubscription(Protocol):
 
     async def close(self) -> None:
         """End the subscription. Idempotent."""
-        ...
 
 
 class Broker(Protocol):
@@ -23,12 +22,10 @@ class Broker(Protocol):
     @property
     def is_connected(self) -> bool:
         """Whether the broker is in reach, as far as is known."""
-        ...
 
     def was_disconnected_since(self, instant: float) -> bool:
         """Return whether the broker was known to be out of reach at some time since ``instant`` (on the loop's clock):
         notifications of that time are lost."""
-        ...
 
     async def request(
         self, topic: str, response_topic: str, payload: bytes, *, timeout: float, resend_after: float | None = None
@@ -48,7 +45,6 @@ class Broker(Protocol):
             TimeoutError: no response within ``timeout``; the request may have been executed.
             TransportError: the broker is out of reach or refuses a topic.
         """
-        ...
 
     async def subscribe(self, topic: str, on_message: OnMessage) -> BrokerSubscription:
         """Call ``on_message`` with each message that is published to ``topic`` from now on.
@@ -56,4 +52,3 @@ class Broker(Protocol):
         Raises:
             TransportError: the broker is out of reach or refuses the topic.
         """
-        ...

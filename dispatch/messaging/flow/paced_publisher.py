@@ -43,7 +43,6 @@ class NotingPublisher(Protocol):
     ) -> Ticket:
         """As ``publish``. ``on_receipt`` is called on the loop, once, later, when the broker has dealt with the message or
         never will; not when the message was withdrawn or the publisher closed before it left."""
-        ...
 
 
 class _Paced:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -12,7 +12,7 @@ from dispatch._internal.permit import Rejection
 from dispatch.errors import TransportError
 from dispatch.protocol.events import Failure
 from dispatch.result import ResultContent
-from dispatch.telemetry.call_observer import NO_PROPERTIES
+from dispatch.telemetry.call_observer import NO_PROPERTIES, Counter
 
 
 class Disposition(StrEnum):
@@ -29,12 +29,6 @@ class Disposition(StrEnum):
     """No id, or not readable."""
 
 
-class Counted(Protocol):
-    """A number that whoever counts adds to: a call of a function for each would cost more than all the rest of it."""
-
-    value: float
-
-
 class Tally:
     """Counts replies by disposition, for whoever wants to know it of one service.
 
@@ -46,7 +40,7 @@ class Tally:
 
     __slots__ = ("answered", "counts", "given_up")
 
-    def __init__(self, counts: Mapping[Disposition, Counted]) -> None:
+    def __init__(self, counts: Mapping[Disposition, Counter]) -> None:
         self.counts = counts
         self.answered: Fate = (Disposition.DUPLICATE, self)
         self.given_up: Fate = (Disposition.LATE, self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from dispatch._internal.clock import loop_clock
@@ -38,13 +38,6 @@ class Peer(Protocol):
         """Record the end of a request while the instance is not proven."""
 
 
-class SessionListener(Protocol):
-    """Receives the events of sessions that concern no single request."""
-
-    def on_session_event(self, session: CallerSession, event: Event) -> None:
-        """Process the event."""
-
-
 class SessionExchange:
     """The requests in sessions of one dispatcher, on the running loop.
 
@@ -54,14 +47,14 @@ class SessionExchange:
 
     Attributes:
         pending: requests that wait for a reply.
-        listener: of events that concern no single request; set before the first session is opened.
+        on_session_event: called with the events that concern no single request; set before the first session is opened.
     """
 
     def __init__(self, replies: dict[Disposition, int], *, max_pending: int = MAX_PENDING) -> None:
         self.loop = asyncio.get_running_loop()
         self.now = loop_clock()
         self.pending = 0
-        self.listener: SessionListener | None = None
+        self.on_session_event: Callable[[CallerSession, Event], object] | None = None
         self._replies = replies
         self._max_pending = max_pending
         self._sessions: set[CallerSession] = set()
@@ -123,11 +116,11 @@ class SessionExchange:
                 self._count(request, disposition)
             elif type(event) is RequestFailed:
                 _request_of(event).on_failure(event.reason, may_have_run=event.may_have_run)
-            elif self.listener is not None:
+            elif self.on_session_event is not None:
                 assert isinstance(session, CallerSession)  # a dispatcher accepts no sessions
                 if type(event) is SessionClosed and session in self._sessions:
                     self._forget(session)
-                self.listener.on_session_event(session, event)
+                self.on_session_event(session, event)
 
     def _count(self, request: SessionRequest, disposition: Disposition) -> None:
         self._replies[disposition] += 1

@@ -66,7 +66,7 @@ class BreakerPermit(msgspec.Struct, gc=False, eq=False):
     probe: int = 0
 
     def finish(self, outcome: Outcome, *, retry_after: float | None = None, now: float | None = None) -> None:
-        """Record the outcome; see :class:`dispatch._internal.permit.Permit`. The breaker measures the duration itself.
+        """Record the outcome; see :mod:`dispatch._internal.permit`. The breaker measures the duration itself.
 
         Args:
             now: the current time, if it is known.

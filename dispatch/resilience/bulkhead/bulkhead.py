@@ -59,7 +59,7 @@ QUEUE_LIMITS = QueueLimits()
 
 
 class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
-    """The permit of one attempt; see :class:`dispatch._internal.permit.Permit`. Only its caller refers to it, so that it
+    """The permit of one attempt; see :mod:`dispatch._internal.permit`. Only its caller refers to it, so that it
     needs no garbage collection."""
 
     _guard: BulkheadGuard | None

@@ -44,7 +44,7 @@ class RatePermit(msgspec.Struct, gc=False, eq=False):
     _at: float
 
     def finish(self, outcome: Outcome, *, retry_after: float | None = None) -> None:
-        """Record the outcome; see :class:`dispatch._internal.permit.Permit`. REJECTED returns the cost; after any other
+        """Record the outcome; see :mod:`dispatch._internal.permit`. REJECTED returns the cost; after any other
         outcome the call was made.
 
         THROTTLED returns nothing, and ``retry_after`` is ignored: one instance asked for a pause, which the breakers apply.

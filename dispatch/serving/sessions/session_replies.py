@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,30 +12,17 @@ from dispatch.protocol.callee_session import CalleeSession
 from dispatch.protocol.wire.frames import Status
 from dispatch.serving.reply_channel import ReplyTooLargeError
 
+if TYPE_CHECKING:  # it creates these
+    from dispatch.serving.sessions.session_requests import SessionRequests
+
 _encode_error = msgspec.json.Encoder().encode
-
-
-class SessionOwner(Protocol):
-    """What the sessions of one instance have in common."""
-
-    max_payload_bytes: int
-    """Largest reply."""
-
-    def wake(self, session: CalleeSession) -> None:
-        """Send what the session has queued at the end of this turn of the loop."""
-
-    async def writable(self, session: CalleeSession) -> None:
-        """Wait while many bytes of the session are queued."""
-
-    def forget(self, session: CalleeSession, stream: int) -> None:
-        """Record the end of a request."""
 
 
 class SessionReplies:
     """The channel of one request (:class:`~dispatch.serving.reply_channel.ReplyChannel`).
 
     Args:
-        owner: of the session.
+        owner: has the sessions of the instance.
         session: the session of the caller.
         stream: the request's number in it.
         size: bytes of the request.
@@ -43,7 +30,7 @@ class SessionReplies:
 
     __slots__ = ("_is_stream", "_owner", "_session", "_size", "_stream")
 
-    def __init__(self, owner: SessionOwner, session: CalleeSession, stream: int, size: int) -> None:
+    def __init__(self, owner: SessionRequests, session: CalleeSession, stream: int, size: int) -> None:
         self._owner = owner
         self._session = session
         self._stream = stream

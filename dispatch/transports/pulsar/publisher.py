@@ -32,7 +32,6 @@ class PublisherOwner(Protocol):
 
     async def drop_publisher(self, publisher: PulsarPublisher) -> None:
         """Close ``publisher``, whose last user has closed it."""
-        ...
 
 
 class PulsarTicket:

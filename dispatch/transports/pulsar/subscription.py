@@ -147,11 +147,9 @@ class SubscriptionOwner(Protocol):
 
     def on_message(self, subscription: PulsarSubscription, generation: int, consumer: Any, message: Any) -> None:
         """Deliver a message; called on pulsar-client's thread."""
-        ...
 
     async def drop_subscription(self, subscription: PulsarSubscription) -> None:
         """Close ``subscription``."""
-        ...
 
 
 class PulsarSubscription:

@@ -52,7 +52,6 @@ class TopicHandle(Protocol):
         Raises:
             TransportError: it cannot be opened.
         """
-        ...
 
 
 class SupervisedConnection(Protocol):
@@ -60,28 +59,22 @@ class SupervisedConnection(Protocol):
 
     def handles(self) -> list[TopicHandle]:
         """Return all handles that should be open."""
-        ...
 
     def is_open(self, handle: TopicHandle) -> bool:
         """Return whether ``handle`` is still one of them."""
-        ...
 
     def find_unacknowledged(self) -> object | None:
         """Return a publish without a receipt, or a number of receipts while another one is due: equal until a receipt
         arrives. None if none is due."""
-        ...
 
     def on_handshake(self, limit: int | None) -> None:
         """A handshake has succeeded; ``limit`` is the broker's ``maxMessageSize`` in bytes, None if it sent none."""
-        ...
 
     def on_client_replaced(self) -> None:
         """The client was closed: publishes in flight on it get no receipt any more."""
-        ...
 
     def on_reconnect(self) -> None:
         """The broker is in reach again."""
-        ...
 
 
 class ConnectionSupervisor:

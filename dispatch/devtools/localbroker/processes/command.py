@@ -12,7 +12,6 @@ class Runner(Protocol):
 
     def __call__(self, command: Sequence[str], *, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run `command` with a timeout in seconds."""
-        ...
 
 
 #: Finds a command on the PATH, like `shutil.which`.
