@@ -191,9 +191,8 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
     if isinstance(settled, Restarted):
         return TransportError(
             ErrorType.INSTANCE_LOST,
-            f"The instance that replied is gone after {settled.chunks} chunk(s) of a stream; tool '{tool}' may "
-            "have been executed "
-            "more than once. Discard these chunks, and use another tool or report the failure.",
+            f"The instance that replied is gone after {settled.chunks} chunk(s) of a stream; tool '{tool}' may have "
+            "been executed more than once. Discard these chunks, and use another tool or report the failure.",
             retryable=True,
             origin=Origin.TOOL,
         )

@@ -34,6 +34,10 @@ def namespace_of(topic: str) -> str:
     return "/".join(topic.partition("://")[2].split("/")[:2])
 
 
+def _not_sent(type: ErrorType, text: str) -> TransportError:
+    return TransportError(type, f"No tool was executed: {text}", sent=False)
+
+
 def opening_failed(name: str, *, url: str, topic: str) -> TransportError:
     """Return the error of a producer or consumer that could not be opened. ``name`` is pulsar-client's name of the
     result."""
@@ -41,16 +45,13 @@ def opening_failed(name: str, *, url: str, topic: str) -> TransportError:
     tenant = namespace.partition("/")[0]
     match name:
         case "TopicNotFound":
-            return TransportError(
+            return _not_sent(
                 ErrorType.NO_SUCH_NAMESPACE,
                 # The broker distinguishes the two only in texts that pulsar-client logs and does not return.
-                f"No tool was executed: the broker has no namespace '{namespace}', or creates no topics in it "
-                f"(topic {topic}). "
-                f"Create it (pulsar-admin tenants create {tenant}; pulsar-admin namespaces create {namespace}), "
-                "or allow the "
-                f"topic (pulsar-admin namespaces set-auto-topic-creation -e -t non-partitioned {namespace}); "
-                "`dispatch doctor` shows what is missing.",
-                sent=False,
+                f"the broker has no namespace '{namespace}', or creates no topics in it (topic "
+                f"{topic}). Create it (pulsar-admin tenants create {tenant}; pulsar-admin namespaces create "
+                f"{namespace}), or allow the topic (pulsar-admin namespaces set-auto-topic-creation -e -t "
+                f"non-partitioned {namespace}); `dispatch doctor` shows what is missing.",
             )
         case "AuthenticationError" | "AuthorizationError" | "ErrorGettingAuthenticationData":
             return unauthorized(
@@ -63,26 +64,22 @@ def opening_failed(name: str, *, url: str, topic: str) -> TransportError:
         ):
             return unreachable(url)
         case "ConsumerBusy" | "ProducerBusy":
-            return TransportError(
+            return _not_sent(
                 ErrorType.TOPIC_BUSY,
-                f"No tool was executed: another client uses {topic} exclusively. Stop that client, or use another name.",
-                sent=False,
+                f"another client uses {topic} exclusively. Stop that client, or use another name.",
             )
         case "InvalidTopicName":
-            return TransportError(
+            return _not_sent(
                 ErrorType.BAD_TOPIC,
-                f"No tool was executed: '{topic}' is not a topic name. Use non-persistent://TENANT/NAMESPACE/NAME.",
-                sent=False,
+                f"'{topic}' is not a topic name. Use non-persistent://TENANT/NAMESPACE/NAME.",
             )
         case "AlreadyClosed":
             return closed(f"the connection was closed before {topic} was open")
         case _:
-            return TransportError(
+            return _not_sent(
                 ErrorType.TOPIC_REFUSED,
-                f"No tool was executed: the broker at {url} refused to open {topic} ({name}). Check the broker's "
-                "log, or run "
-                "`dispatch doctor`.",
-                sent=False,
+                f"the broker at {url} refused to open {topic} ({name}). Check the broker's log, "
+                "or run `dispatch doctor`.",
             )
 
 
@@ -115,63 +112,53 @@ def too_many_inboxes(count: int, *, topic: str, retry_after: float) -> Transport
 
 def bad_address(url: str, why: str) -> TransportError:
     """Return the error of a broker address that is not valid."""
-    return TransportError(
+    return _not_sent(
         ErrorType.BAD_ADDRESS,
-        f"No tool was executed: '{url}' is not a broker address{why}. Use pulsar://HOST:6650, pulsar+ssl://HOST:6651 or "
-        "memory://.",
-        sent=False,
+        f"'{url}' is not a broker address{why}. Use pulsar://HOST:6650, pulsar+ssl://HOST:6651 or memory://.",
     )
 
 
 def connection_refused(url: str, reason: str) -> TransportError:
     """Return the error of a connection that the broker refused for another reason than credentials."""
-    return TransportError(
+    return _not_sent(
         ErrorType.CONNECTION_REFUSED,
-        f"No tool was executed: the broker at {url} refused the connection ({_as_clause(reason)}). Check the broker's log.",
-        sent=False,
+        f"the broker at {url} refused the connection ({_as_clause(reason)}). Check the broker's log.",
     )
 
 
 def unreachable(url: str) -> TransportError:
     """Return the error of a connection to ``url`` that no broker accepted."""
-    return TransportError(
+    return _not_sent(
         ErrorType.UNREACHABLE,
-        f"No tool was executed: no Pulsar broker replies at {url}. Start one (`dispatch broker start`) or give its address "
+        f"no Pulsar broker replies at {url}. Start one (`dispatch broker start`) or give its address "
         "(--broker or DISPATCH_BROKER); `dispatch doctor` finds the cause.",
-        sent=False,
     )
 
 
 def unauthorized(url: str, reason: str) -> TransportError:
     """Return the error of credentials that the broker refused for ``reason``."""
-    return TransportError(
+    return _not_sent(
         ErrorType.UNAUTHORIZED,
-        f"No tool was executed: the broker at {url} refused the credentials ({_as_clause(reason)}). Give a valid "
-        "token whose "
-        "role may use the namespace: DISPATCH_TOKEN, --token-file or Security(token=…).",
-        sent=False,
+        f"the broker at {url} refused the credentials ({_as_clause(reason)}). Give a valid token "
+        "whose role may use the namespace: DISPATCH_TOKEN, --token-file or Security(token=…).",
     )
 
 
 def no_token(url: str, reason: str) -> TransportError:
     """Return the error of a token that could not be read."""
-    return TransportError(
+    return _not_sent(
         ErrorType.UNAUTHORIZED,
-        f"No tool was executed: the token for {url} cannot be read ({_as_clause(reason)}). Correct DISPATCH_TOKEN_FILE, "
+        f"the token for {url} cannot be read ({_as_clause(reason)}). Correct DISPATCH_TOKEN_FILE, "
         "--token-file or Security(token=…).",
-        sent=False,
     )
 
 
 def untrusted(url: str, reason: str) -> TransportError:
     """Return the error of a TLS handshake that failed for ``reason``."""
-    return TransportError(
+    return _not_sent(
         ErrorType.UNTRUSTED,
-        f"No tool was executed: the TLS handshake with {url} failed ({_as_clause(reason)}). Give the authority "
-        "that signed the "
-        "broker's certificate (--trust-certs, DISPATCH_TRUST_CERTS or Security(trust_certs=…)), and the port "
-        "that speaks TLS.",
-        sent=False,
+        f"the TLS handshake with {url} failed ({_as_clause(reason)}). Give the authority that signed the broker's "
+        "certificate (--trust-certs, DISPATCH_TRUST_CERTS or Security(trust_certs=…)), and the port that speaks TLS.",
     )
 
 
@@ -187,8 +174,7 @@ def wrong_protocol(url: str, host: str, port: int, *, http: bool) -> TransportEr
     else:
         what = "speaks TLS"
         fix = f"Use pulsar+ssl://{at}"
-    message = f"No tool was executed: {at} {what}, so that {url} cannot be used. {fix}."
-    return TransportError(ErrorType.WRONG_PROTOCOL, message, sent=False)
+    return _not_sent(ErrorType.WRONG_PROTOCOL, f"{at} {what}, so that {url} cannot be used. {fix}.")
 
 
 def sending_failed(name: str, *, topic: str) -> TransportError:
@@ -206,9 +192,8 @@ def sending_failed(name: str, *, topic: str) -> TransportError:
         case "Dropped":
             return TransportError(
                 ErrorType.PUBLISH_DROPPED,
-                f"The tool was not executed: the broker dropped the message to {topic} because too many are "
-                "published at once "
-                "on this connection. Use another tool, or call it again in 0.1 s or later.",
+                f"The tool was not executed: the broker dropped the message to {topic} because too many are published "
+                "at once on this connection. Use another tool, or call it again in 0.1 s or later.",
                 sent=False,
                 retry_after=0.1,
             )
@@ -232,9 +217,8 @@ def message_rejected(error: Exception, *, topic: str) -> TransportError:
 def _failed_send(what: str, sent: bool) -> str:
     if sent:
         return (
-            f"The tool may have been executed: {what}, and the message may have been sent before. Check its "
-            "effect before you "
-            "call it again, or report the failure."
+            f"The tool may have been executed: {what}, and the message may have been sent before. Check its effect "
+            "before you call it again, or report the failure."
         )
     return f"The tool was not executed: {what}. Use another tool, or report the failure."
 

@@ -17,13 +17,10 @@ from dispatch.devtools.localbroker.processes.command import Runner, Which, run
 Launcher = Literal["process", "docker"]
 
 _FIX = (
-    f"Either install Java {MINIMUM_JAVA} or newer and Maven:\n"
-    f"    apt-get install openjdk-{MINIMUM_JAVA}-jre-headless maven\n"
-    f"    (macOS: brew install openjdk@{MINIMUM_JAVA} maven)\n"
-    f"or start a Docker engine (then the image {IMAGE} is used),\n"
-    "or use a running Pulsar broker:\n"
-    "    DISPATCH_BROKER=pulsar://HOST:6650 (or --broker) for the dispatch command,\n"
-    "    PULSAR_URL=pulsar://HOST:6650 PULSAR_ADMIN_URL=http://HOST:8080 for tests and benchmarks"
+    f"Either install Java {MINIMUM_JAVA} or newer and Maven:\n    apt-get install openjdk-{MINIMUM_JAVA}-jre-headless "
+    f"maven\n    (macOS: brew install openjdk@{MINIMUM_JAVA} maven)\nor start a Docker engine (then the image {IMAGE} "
+    "is used),\nor use a running Pulsar broker:\n    DISPATCH_BROKER=pulsar://HOST:6650 (or --broker) for the dispatch "
+    "command,\n    PULSAR_URL=pulsar://HOST:6650 PULSAR_ADMIN_URL=http://HOST:8080 for tests and benchmarks"
 )
 
 
