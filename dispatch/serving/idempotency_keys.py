@@ -45,8 +45,7 @@ class KeyedExecution:
 class IdempotencyKeys:
     """The keys of a service instance. Bounded; the oldest ended ones are removed first."""
 
-    def __init__(self, *, age: float = KEY_AGE_S, max_keys: int = MAX_KEYS, max_bytes: int = MAX_BYTES) -> None:
-        self._age = age
+    def __init__(self, *, max_keys: int = MAX_KEYS, max_bytes: int = MAX_BYTES) -> None:
         self._max_keys = max_keys
         self._max_bytes = max_bytes
         self._keys: OrderedDict[tuple[str, str], KeyedExecution] = OrderedDict()
@@ -84,7 +83,7 @@ class IdempotencyKeys:
         for name in tuple(self._keys):
             keyed = self._keys[name]
             full = len(self._keys) >= self._max_keys or self.size > self._max_bytes
-            if not full and now - keyed.born < self._age:
+            if not full and now - keyed.born < KEY_AGE_S:
                 return
             if keyed.ended.is_set():  # a running execution must not start twice
                 del self._keys[name]

@@ -66,8 +66,6 @@ ATTEMPT: Final = "dispatch.attempt.number"
 ATTEMPT_REASON: Final = "dispatch.attempt.reason"
 CHUNKS: Final = "dispatch.chunks"
 FIRST_CHUNK: Final = "dispatch.first_chunk.seconds"
-REPLY_TEMPLATE: Final = "{reply-to}"
-"""Template of reply topics: each dispatcher has one of its own."""
 
 # Events on the span of a call.
 RETRY_EVENT: Final = "dispatch.retry"

@@ -49,7 +49,7 @@ class Load:
         self._clock = asyncio.get_running_loop().time
         self._end: float | None = None
         self._started_at: dict[asyncio.Timeout, float] = {}
-        self._begun = self._answered = self._lost = self._silences = 0
+        self._begun = self._lost = self._silences = 0
         self._errors: Counter[str] = Counter()
         self._last_activity = 0.0
 
@@ -92,7 +92,6 @@ class Load:
                 self._record_activity()
                 await asyncio.sleep(0)  # an immediate failure must not starve the event loop
             else:
-                self._answered += 1
                 self._record_activity()
 
     def _record_activity(self) -> None:

@@ -132,14 +132,13 @@ class Correlator:
         *,
         flow: str,
         deadline: float,
-        clock: str = "stream",
         idle: float,
         max_bytes: int,
         max_buffer: int,
         tally: Tally | None = None,
     ) -> ReplyStream:
         """Publish, and give the chunks as they come. The caller closes the stream."""
-        slot = ReplyStream(self, id, deadline, clock, max_bytes, tally, idle=idle, max_buffer=max_buffer)
+        slot = ReplyStream(self, id, deadline, "stream", max_bytes, tally, idle=idle, max_buffer=max_buffer)
         self._send(slot, publisher, payload, properties, flow)
         if slot.settled is None:
             slot.start()

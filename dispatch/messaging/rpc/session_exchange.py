@@ -43,20 +43,18 @@ class SessionExchange:
 
     Args:
         replies: replies by disposition, counted here.
-        max_pending: requests that may wait at once.
 
     Attributes:
         pending: requests that wait for a reply.
         on_session_event: called with the events that concern no single request; set before the first session is opened.
     """
 
-    def __init__(self, replies: dict[Disposition, int], *, max_pending: int = MAX_PENDING) -> None:
+    def __init__(self, replies: dict[Disposition, int]) -> None:
         self.loop = asyncio.get_running_loop()
         self.now = loop_clock()
         self.pending = 0
         self.on_session_event: Callable[[CallerSession, Event], object] | None = None
         self._replies = replies
-        self._max_pending = max_pending
         self._sessions: set[CallerSession] = set()
         self._is_closed = False
 
@@ -87,7 +85,7 @@ class SessionExchange:
         peer, now = request.peer, self.now()
         if self._is_closed:
             request.settle(Closed(sent=False))
-        elif self.pending >= self._max_pending:
+        elif self.pending >= MAX_PENDING:
             request.settle(Rejection("exchange", "pending-limit", RETRY_AFTER_S))
         elif now >= request.deadline:
             request.settle(TimedOut(request.clock, sent=False))

@@ -26,8 +26,7 @@ class _Peer:
 class ClockOffset:
     """The clock offsets of publishers. Bounded: the one that was idle longest is removed first."""
 
-    def __init__(self, *, window: float = WINDOW_S, max_peers: int = MAX_PEERS) -> None:
-        self._window = window
+    def __init__(self, *, max_peers: int = MAX_PEERS) -> None:
         self._max_peers = max_peers
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
 
@@ -43,7 +42,7 @@ class ClockOffset:
                 an estimate the clocks are assumed to agree.
         """
         known = self._peers.get(peer)
-        if known is not None and now - known.since >= 2 * self._window:
+        if known is not None and now - known.since >= 2 * WINDOW_S:
             del self._peers[peer]
             known = None
         if backlog:
@@ -54,7 +53,7 @@ class ClockOffset:
             self._peers[peer] = _Peer(lag, now)
             return 0.0
         self._peers.move_to_end(peer)
-        if now - known.since >= self._window:
+        if now - known.since >= WINDOW_S:
             known.before, known.soonest, known.since = known.soonest, lag, now
         known.soonest = min(known.soonest, lag)
         return max(0.0, lag - self._base(known))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dispatch.messaging.wire.codec import ErrorInfo, PayloadTooLargeError, Reply, encode_reply
 from dispatch.messaging.wire.fragments import split_text
 from dispatch.messaging.wire.properties import Property, utf8_size, whole_number
@@ -16,10 +18,10 @@ if TYPE_CHECKING:  # it stores these
     from dispatch.serving.plain.durable_requests import DurableRequests
 
 
-class PlainReplySender:
+class PlainReplySender(msgspec.Struct, frozen=True, eq=False):
     """Sends the plain replies of one service instance.
 
-    Args:
+    Attributes:
         router: chooses the topics.
         instance: the instance's id.
         load: returns the number of running requests.
@@ -27,20 +29,11 @@ class PlainReplySender:
         max_payload_bytes: largest reply sent in fragments.
     """
 
-    def __init__(
-        self,
-        router: ReplyRouter,
-        *,
-        instance: str,
-        load: Callable[[], int],
-        limit: Callable[[], int],
-        max_payload_bytes: int,
-    ) -> None:
-        self.router = router
-        self.limit = limit
-        self.max_payload_bytes = max_payload_bytes
-        self._instance = instance
-        self._load = load
+    router: ReplyRouter
+    instance: str
+    load: Callable[[], int]
+    limit: Callable[[], int]
+    max_payload_bytes: int
 
     def send(
         self, request: Mapping[str, str], payload: bytes, extra: Mapping[str, str], trace: Mapping[str, str]
@@ -48,8 +41,8 @@ class PlainReplySender:
         """Send a message to the caller of ``request`` (its properties). Return the publish, if it has begun."""
         properties = {
             Property.ID: request[Property.ID],
-            Property.INSTANCE: self._instance,
-            Property.IN_FLIGHT: str(self._load()),
+            Property.INSTANCE: self.instance,
+            Property.IN_FLIGHT: str(self.load()),
             **extra,
             **trace,
         }

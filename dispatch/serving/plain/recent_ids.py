@@ -7,14 +7,9 @@ MAX_IDS = 10_000
 
 
 class RecentIds:
-    """The last ``max_ids`` ids, and up to as many older ones.
+    """The last :data:`MAX_IDS` ids, and up to as many older ones."""
 
-    Args:
-        max_ids: of a generation.
-    """
-
-    def __init__(self, max_ids: int = MAX_IDS) -> None:
-        self._max_ids = max_ids
+    def __init__(self) -> None:
         self._newer: set[str] = set()
         self._older: set[str] = set()
 
@@ -25,7 +20,7 @@ class RecentIds:
         """Add ``id``. Return whether it is new."""
         if id in self._newer or id in self._older:
             return False
-        if len(self._newer) >= self._max_ids:
+        if len(self._newer) >= MAX_IDS:
             self._older, self._newer = self._newer, set()
         self._newer.add(id)
         return True

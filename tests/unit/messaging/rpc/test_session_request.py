@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dispatch._internal.permit import Rejection
 from dispatch.errors import TransportError
+from dispatch.messaging.rpc import session_exchange
 from dispatch.messaging.rpc.exchange_outcome import Answer, Closed, Disposition, Lost, Overflow, TimedOut, Unreadable
 from dispatch.messaging.rpc.session_exchange import SessionExchange
 from dispatch.messaging.rpc.session_request import SessionRequest, SessionStream
@@ -13,8 +16,8 @@ from tests.helpers.clock import START, advance
 from tests.helpers.known_instances import known_instance
 
 
-def exchange(**options: int) -> SessionExchange:
-    return SessionExchange(dict.fromkeys(Disposition, 0), **options)
+def exchange() -> SessionExchange:
+    return SessionExchange(dict.fromkeys(Disposition, 0))
 
 
 def sent(to: SessionExchange, deadline: float = START + 30.0) -> SessionRequest:
@@ -59,8 +62,9 @@ async def test_failures_say_whether_the_tool_may_have_run() -> None:
         assert await request.waiter == ended, "the first end counts"
 
 
-async def test_what_is_not_sent_is_settled_at_once() -> None:
-    made = exchange(max_pending=1)
+async def test_what_is_not_sent_is_settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_exchange, "MAX_PENDING", 1)
+    made = exchange()
     assert sent(made, deadline=START - 1.0).settled == TimedOut("call", sent=False)
     waiting = sent(made)
     assert isinstance(sent(made).settled, Rejection)
