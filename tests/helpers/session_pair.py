@@ -15,6 +15,9 @@ INSTANCE, DISPATCHER = "instance", "dispatcher"
 class Pair:
     """A dispatcher and an instance; packets arrive at once unless ``lose`` says otherwise."""
 
+    delay = 0.0
+    """Seconds that a packet takes."""
+
     def __init__(self, settings: Settings | None = None) -> None:
         settings = settings or Settings()
         self.now = 1000.0
@@ -24,14 +27,14 @@ class Pair:
             DISPATCHER: SessionTable(
                 DISPATCHER, "d1", [DISPATCHER], random_bytes=random.Random(1).randbytes, secret="s", settings=settings
             ),
-            INSTANCE: self.instance("i1", 2, settings),
+            INSTANCE: self.create_instance("i1", 2, settings),
         }
         self.events: dict[str, list[Event]] = {DISPATCHER: [], INSTANCE: []}
         self.served: list[CalleeSession] = []
         self.caller: CallerSession = self.tables[DISPATCHER].connect(INSTANCE, self.now)
 
     @staticmethod
-    def instance(incarnation: str, seed: int, settings: Settings) -> SessionTable:
+    def create_instance(incarnation: str, seed: int, settings: Settings) -> SessionTable:
         return SessionTable(
             INSTANCE,
             incarnation,
@@ -50,6 +53,7 @@ class Pair:
         """Deliver packets until none is due."""
         while (packets := [packet for name in self.tables for packet in self._collect(name)]) and len(packets) < 10_000:
             self.packets += packets
+            self.now += self.delay
             for inbox, packet in packets:
                 if not self.lose(inbox, packet):
                     name = inbox.partition("-")[0]

@@ -597,7 +597,7 @@ def test_a_packet_of_the_session_refutes_a_reset(peer: HandWritten) -> None:
 def test_two_processes_of_one_name_keep_the_session() -> None:
     """Both receive everything; the one that does not know the session answers its probes with RESET."""
     pair = Pair()
-    twin = pair.instance("i2", 9, Settings())
+    twin = pair.create_instance("i2", 9, Settings())
     pair.exchange()
     pair.take(DISPATCHER)
     receive = pair.tables[INSTANCE].receive_packet

@@ -118,7 +118,7 @@ def test_a_silent_instance_is_given_up_once_and_each_request_says_whether_it_may
 
 def test_a_restarted_instance_is_noticed_by_the_first_probe(pair: Pair) -> None:
     request = pair.ask()
-    pair.tables[INSTANCE] = pair.instance("i2", 3, Settings())
+    pair.tables[INSTANCE] = pair.create_instance("i2", 3, Settings())
     pair.caller.send_request(OutgoingRequest(), "tool", b"", None, pair.now)
     before = pair.now
     pair.advance(1)

@@ -54,7 +54,7 @@ def test_a_suspended_session_has_no_timer_but_deadlines() -> None:
     """Otherwise the timer would fire again and again until the connection is back."""
     pair = Pair()
     pair.exchange()
-    pair.tables[INSTANCE] = pair.instance("i2", 3, Settings())
+    pair.tables[INSTANCE] = pair.create_instance("i2", 3, Settings())
     request = pair.ask(deadline=pair.now + 40.0)
     while not pair.tables[INSTANCE].unknown:  # it answers a probe with RESET
         pair.advance(0.001)

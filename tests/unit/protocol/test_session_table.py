@@ -200,7 +200,7 @@ def test_the_address_of_an_instance_differs_for_each_run_and_caller() -> None:
     addresses = set()
     for seed in range(5):
         pair = Pair()
-        pair.tables[INSTANCE] = pair.instance("i1", seed, Settings())
+        pair.tables[INSTANCE] = pair.create_instance("i1", seed, Settings())
         pair.exchange()
         addresses.add(pair.callee.id)
     assert len(addresses) == 5
@@ -209,7 +209,7 @@ def test_the_address_of_an_instance_differs_for_each_run_and_caller() -> None:
 def test_requests_for_a_former_incarnation_never_run(pair: Pair) -> None:
     request = pair.ask()
     former = [data for inbox, data in pair.packets if inbox == INSTANCE]
-    pair.tables[INSTANCE] = restarted = pair.instance("i2", 99, Settings())
+    pair.tables[INSTANCE] = restarted = pair.create_instance("i2", 99, Settings())
     for data in former:
         assert not receive(pair, INSTANCE, data)
     assert request.stream == 0

@@ -11,8 +11,9 @@ from dispatch.protocol.session_state import SessionState
 from dispatch.telemetry.metrics.session_metrics import END_REASONS, SessionCollector
 from dispatch.telemetry.settings import Telemetry
 from tests.helpers.clock import idle
-from tests.helpers.delayed_session_pair import DISPATCHER, INSTANCE, DelayedSessionPair
+from tests.helpers.delayed_session_pair import DelayedSessionPair
 from tests.helpers.dispatcher_and_service import catalog, dispatching, serving
+from tests.helpers.session_pair import DISPATCHER, INSTANCE
 from tests.helpers.telemetry_capture import telling
 
 ROLES = ("caller", "callee")
