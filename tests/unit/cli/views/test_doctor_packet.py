@@ -9,52 +9,11 @@ import typing
 
 import pytest
 
-from dispatch.protocol.wire.frames import (
-    ACCEPT,
-    ACK,
-    CANCEL,
-    CHUNK,
-    CLOSE,
-    CONT,
-    END,
-    FROM,
-    GOAWAY,
-    HELLO,
-    PATHS,
-    PING,
-    REFUSED,
-    REPLY,
-    REQUEST,
-    RESET,
-    VERSION,
-    WINDOW,
-    Frame,
-    encode_packet,
-)
+from dispatch.protocol.wire.frames import Frame, encode_packet
+from tests.helpers.sample_frames import FRAMES, HEADER, PRIVATE
 from tests.unit.cli.conftest import Run
 
-HEADER = (VERSION, 77, 0, 5, 1234, 1, 3, 900, 48_000)
-PRIVATE = "private"
-FRAMES = [
-    (HELLO, [1], 0, "agent", "d1", 8, PRIVATE, ["reply-1"], 16_000_000),
-    (ACCEPT, 1, 0, "calc-1", "i1", b"nonce", b"proof", 16_000_000),
-    (REQUEST, 4, 2000, "calculator", {"idempotency-key": PRIVATE}, PRIVATE.encode()),
-    (REPLY, 4, 0, PRIVATE.encode()),
-    (CHUNK, 4, 0, PRIVATE.encode()),
-    (END, 4, 1, 1, PRIVATE.encode()),
-    (REFUSED, 4, "overloaded", 250, PRIVATE),
-    (CANCEL, 4),
-    (ACK, 0, 900, [3, 5]),
-    (WINDOW, 17_000_000),
-    (PING,),
-    (GOAWAY, "draining"),
-    (RESET, 99, "i2"),
-    (FROM, 8, "reply-1", PRIVATE),
-    (PATHS, ["reply-1", "reply-2"]),
-    (CLOSE, "closed"),
-    (CONT, 0, 0, 7, 4, b"head", PRIVATE.encode()),
-]
-PACKET = encode_packet(HEADER, FRAMES)
+PACKET = encode_packet(HEADER, [written for written, _ in FRAMES])
 
 
 def test_every_frame_is_shown_without_payloads_and_secrets(run: Run) -> None:
@@ -64,9 +23,9 @@ def test_every_frame_is_shown_without_payloads_and_secrets(run: Run) -> None:
     assert PRIVATE not in end.out
     lines = end.out.splitlines()
     assert lines[1] == "to       77"
-    assert "HELLO  versions [1], features 0, name agent, incarnation d1, id 8, secret hidden" in end.out
+    assert "HELLO  versions [1, 2], features 0, name agent, incarnation d1, id 8, secret hidden" in end.out
     assert "REQUEST  stream 4, deadline 2000, target calculator, headers ['idempotency-key'], payload 7 bytes" in lines
-    assert "REFUSED  stream 4, reason overloaded, retry_after_ms 250, message 7 characters" in lines
+    assert "REFUSED  stream 4, reason overloaded, retry_after_ms 250, message 7 characters, trace None" in lines
     assert "PING" in lines
     assert len(lines) == len(HEADER) + len(FRAMES)
 

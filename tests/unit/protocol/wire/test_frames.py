@@ -10,75 +10,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.protocol.wire.frames import (
-    ACCEPT,
-    ACK,
     CANCEL,
-    CHUNK,
-    CLOSE,
     CONT,
-    END,
-    FROM,
     GOAWAY,
-    HELLO,
     PACKET_START,
-    PATHS,
     PING,
     REFUSED,
     REPLY,
     REQUEST,
-    RESET,
     VERSION,
-    WINDOW,
-    Accept,
-    Ack,
     Cancel,
-    Chunk,
-    Close,
     Cont,
-    End,
-    From,
-    Goaway,
-    Hello,
     MalformedPacketError,
-    Paths,
     Ping,
     Refused,
     Reply,
     Request,
-    Reset,
-    Window,
     decode_packet,
     decode_payload_frame,
     encode_packet,
     is_packet,
 )
+from tests.helpers import sample_frames
+from tests.helpers.sample_frames import HEADER
 
 NO_UNICODE = msgspec.msgpack.encode((REQUEST, 4, 0, "abc", None, b"")).replace(b"abc", b"a\xffc")
-HEADER = (VERSION, 7, 1, 5, 1_234, 1, 3, 999, 48_000)
 FRAMES: list[tuple[tuple[Any, ...], Any]] = [
-    (
-        (HELLO, [1, 2], 0, "d0", "run", 9, "secret", ["a", "b"], 16_000),
-        Hello([1, 2], 0, "d0", "run", 9, "secret", ["a", "b"], 16_000),
-    ),
-    (
-        (ACCEPT, 1, 0, "i0", "run", b"n" * 16, b"p" * 16, 16_000),
-        Accept(1, 0, "i0", "run", b"n" * 16, b"p" * 16, 16_000),
-    ),
-    ((REQUEST, 0, 30_000, "tool", None, b"{}"), Request(0, 30_000, "tool", None, b"{}")),
-    ((REQUEST, 1, 0, "tool", {"attempt": "2"}, b"{}"), Request(1, 0, "tool", {"attempt": "2"}, b"{}")),
-    ((REPLY, 2, 0, b"text"), Reply(2, 0, b"text")),
-    ((CHUNK, 2, 4, b"text"), Chunk(2, 4, b"text")),
-    ((END, 2, 5, 1, b"error"), End(2, 5, 1, b"error")),
-    ((REFUSED, 2, "overloaded", 500, "why"), Refused(2, "overloaded", 500, "why")),
-    ((CANCEL, 2), Cancel(2)),
-    ((ACK, 0, 100, [4, 9, 1, 2]), Ack(0, 100, [4, 9, 1, 2])),
-    ((WINDOW, 16_000), Window(16_000)),
-    ((PING,), Ping()),
-    ((GOAWAY, "draining"), Goaway("draining")),
-    ((RESET, 12, "run"), Reset(12, "run")),
-    ((FROM, 12, "inbox", "secret"), From(12, "inbox", "secret")),
-    ((PATHS, ["a", "b"]), Paths(["a", "b"])),
-    ((CLOSE, "closed"), Close("closed")),
+    *((written, read(*written[1:])) for written, read in sample_frames.FRAMES),
+    ((REQUEST, 1, 0, "tool", None, b"{}"), Request(1, 0, "tool", None, b"{}")),
 ]
 
 
