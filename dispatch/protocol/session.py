@@ -141,6 +141,12 @@ class Session:
         return self._sender.queue.bytes
 
     @property
+    def is_batch_due(self) -> bool:
+        """Whether a batch should leave before the end of the turn: the peer has received everything that was sent."""
+        sender = self._sender
+        return sender.queue.small_frames >= self.settings.early_frames and not sender.paths[0].in_flight
+
+    @property
     def is_suspect(self) -> bool:
         """Whether the peer has not answered several probes."""
         most = self.settings.suspect_after

@@ -20,6 +20,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     packet_bytes: int = 256_000
     """Small frames in one packet. 64 calls with replies of 10 kB: 8,000 calls/s at 40 kB, 20,000 at 256 kB; larger packets
     cost more when one is lost."""
+    early_frames: int = 32
+    """Small frames that leave before the end of the event loop's turn while the peer has nothing to do: both ends then work
+    at the same time. 64 in flight: 39,700 calls/s, without it 30,500, with 16 frames 30,300 (each packet costs both ends
+    100 µs)."""
     large_bytes: int = 64_000
     """Payloads above this size travel in fragments, so that small frames pass them."""
     fragment_bytes: int = 1_000_000

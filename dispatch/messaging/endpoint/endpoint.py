@@ -1,7 +1,8 @@
 """The asyncio endpoint of all sessions of a process: packets from its inbox, packets to its peers' inboxes, and timers.
 
 Everything that is due in one turn of the event loop leaves at the end of the turn, in as few packets as possible, and
-nothing is delayed to gather more: a burst of packets wakes tasks, and the callback that sends runs behind these.
+nothing is delayed to gather more: a burst of packets wakes tasks, and the callback that sends runs behind these. In a long
+turn an idle peer gets the first part at once (``Settings.early_frames``).
 """
 
 from __future__ import annotations
@@ -195,8 +196,10 @@ class Endpoint:
         return session
 
     def wake(self, session: Session) -> None:
-        """Send what ``session`` has queued at the end of this turn of the event loop."""
+        """Send what ``session`` has queued at the end of this turn of the event loop; a batch at once to an idle peer."""
         self._due[session] = None
+        if session.is_batch_due:
+            self._send_due(session, self._clock())
         if self._flush_handle is None:
             self._schedule_flush()
 

@@ -86,6 +86,11 @@ class SendQueue:
         return bool(self._small)
 
     @property
+    def small_frames(self) -> int:
+        """Small frames that wait."""
+        return len(self._small)
+
+    @property
     def has_large(self) -> bool:
         """Whether fragments wait."""
         return bool(self._large)

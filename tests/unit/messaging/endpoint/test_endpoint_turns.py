@@ -28,7 +28,7 @@ async def test_requests_of_one_turn_and_of_the_tasks_it_wakes_leave_in_one_packe
         session = await caller.connect(callee.inbox)
         await advance(1)
         before = session.statistics.packets_sent
-        first = [caller.send(session, b"%d:1" % number) for number in range(50)]
+        first = [caller.send(session, b"%d:1" % number) for number in range(session.settings.early_frames - 1)]
 
         async def call_again(request: Request) -> None:
             await request.outcome
@@ -36,7 +36,23 @@ async def test_requests_of_one_turn_and_of_the_tasks_it_wakes_leave_in_one_packe
 
         tasks = [asyncio.create_task(call_again(request)) for request in first]
         await asyncio.gather(*tasks)
-        # One for 50 requests, one for 50 more with the acknowledgement of the replies.
+        # One for these requests, one for as many more with the acknowledgement of the replies.
+        assert session.statistics.packets_sent - before == 2
+
+
+async def test_an_idle_peer_gets_the_first_batch_of_a_long_turn_at_once() -> None:
+    async with peers(URL) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        before, batch = session.statistics.packets_sent, session.settings.early_frames
+        sent = []
+        requests = []
+        for number in range(4 * batch):
+            requests.append(caller.send(session, b"%d:1" % number))
+            sent.append(session.statistics.packets_sent - before)
+        # The rest waits for the end of the turn: the peer has something to do.
+        assert sent == [0] * (batch - 1) + [1] * (3 * batch + 1)
+        await asyncio.gather(*(request.outcome for request in requests))
         assert session.statistics.packets_sent - before == 2
 
 
