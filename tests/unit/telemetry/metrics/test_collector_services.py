@@ -96,7 +96,8 @@ async def test_a_tool_that_takes_long_costs_no_further_packets() -> None:
     async with serving(slow, telemetry=board.telemetry()) as server, telling(board.telemetry(), ONCE) as dispatcher:
         assert (await dispatcher.execute("work")).ok
         assert (server.requests, server.repeats) == (1, 0)
-        assert board["session_frames_sent_total caller"] == board["session_frames_sent_total callee"] == 1
+        assert board["session_frames_sent_total caller"] == 2, "PING after the handshake, and REQUEST"
+        assert board["session_frames_sent_total callee"] == 1
         assert board["session_probes_total caller"] == board["session_duplicates_total callee"] == 0
 
 
