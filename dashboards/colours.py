@@ -61,6 +61,7 @@ SERVICE_REJECTION_REASONS: Final = {
     "expired": "dark-blue",
     "stopped": NEUTRAL,
     "invalid-request": "yellow",
+    "request-too-large": "orange",
     "reply-evicted": "purple",
 }
 """By the reason for which a service rejects a request."""

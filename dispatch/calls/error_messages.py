@@ -239,6 +239,9 @@ def _error_from_reply(answer: Answer, tool: str, limit: float, repeatable: bool)
             ErrorType.INVALID_REQUEST,
             f"Tool '{tool}' was not executed: its service could not read the request ({why}). Correct the arguments.",
         )
+    if refused == Refusal.TOO_LARGE:
+        text = f"Tool '{tool}' was not executed: its service accepts no request of this size. Send less at a time."
+        return InvalidArgumentsError(ErrorType.REQUEST_TOO_LARGE, text)
     if refused == Refusal.REPLY_EVICTED:
         return _lost_reply(ErrorType.REPLY_EVICTED, "The service no longer keeps the reply", tool, repeatable)
     is_draining = refused == Refusal.DRAINING

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from dispatch.protocol.delivery.numbers import SeenNumbers
 from dispatch.protocol.delivery.receive_window import ReceiveWindow
-from dispatch.protocol.events import Event, Failure, RequestCancelled, RequestReceived
+from dispatch.protocol.events import Event, Failure, RequestCancelled, RequestDeclined, RequestReceived
 from dispatch.protocol.session import Session, check_inboxes
 from dispatch.protocol.settings import Settings
 from dispatch.protocol.wire.frames import (
@@ -158,11 +158,11 @@ class CalleeSession(Session):
             return
         self.running[stream] = 0
         if self.is_draining:
-            self.refuse(stream, "draining")
+            self._decline(stream, "draining", events)
             return
         deadline = now + (frame.deadline - packet.clock) / 1000.0 if frame.deadline else math.inf
         if deadline <= now:
-            self.refuse(stream, "expired")
+            self._decline(stream, "expired", events)
             return
         self._held += len(frame.payload)
         events.append(RequestReceived(stream, deadline, frame.target, frame.headers, frame.payload))
@@ -193,7 +193,11 @@ class CalleeSession(Session):
         self._reassembly.drop(stream)
         if self._seen.add(stream):
             self.running[stream] = 0
-            self.refuse(stream, "too-large")
+            self._decline(stream, "request-too-large", events)
+
+    def _decline(self, stream: int, reason: str, events: list[Event]) -> None:
+        self.refuse(stream, reason)
+        events.append(RequestDeclined(stream, reason))
 
     # -- timers and the end -------------------------------------------------------------------------------------
 

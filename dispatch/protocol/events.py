@@ -75,6 +75,13 @@ class RequestReceived(msgspec.Struct, gc=False):
     payload: bytes
 
 
+class RequestDeclined(msgspec.Struct, gc=False):
+    """The session has refused a request by itself: it is past its deadline, too large, or the callee is draining."""
+
+    stream: int
+    reason: str
+
+
 class RequestCancelled(msgspec.Struct, gc=False):
     """Its caller no longer waits, or the session has ended."""
 
@@ -133,6 +140,7 @@ Event = (
     | PeerConflict
     | RequestDelivered
     | RequestReceived
+    | RequestDeclined
     | RequestCancelled
     | ReplyReceived
     | ChunkReceived

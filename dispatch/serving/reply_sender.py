@@ -21,6 +21,7 @@ REASONS = (
     Refusal.EXPIRED,
     Refusal.STOPPED,
     Refusal.INVALID_REQUEST,
+    Refusal.TOO_LARGE,
     Refusal.REPLY_EVICTED,
 )
 
@@ -73,9 +74,13 @@ class ReplySender:
         work.observer.on_error(kind)
         work.replies.send_error(_sendable(type), _sendable(message), work.observer.on_reply(is_last=True))
 
+    def count_refusal(self, reason: str) -> None:
+        """Count a refusal."""
+        self._refused[reason] += 1
+
     def refuse(self, work: InboundRequest, reason: str, detail: str) -> None:
         """Reply that the tool is not executed, or not to its end."""
-        self._refused[reason] += 1
+        self.count_refusal(reason)
         work.is_refused = True
         work.observer.on_error(ErrorType.TIMEOUT if reason == Refusal.STOPPED else reason)
         message = detail or {

@@ -104,6 +104,11 @@ class RequestQueue:
         else:
             self.refuse(work, Refusal.OVERLOADED)
 
+    def record_declined(self, reason: str) -> None:
+        """Count a request that its session has refused by itself."""
+        self.requests += 1
+        self._sender.count_refusal(reason)
+
     def refuse(self, work: InboundRequest, reason: str, detail: str = "") -> None:
         """Answer ``work`` with a refusal.
 

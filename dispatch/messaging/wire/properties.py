@@ -73,6 +73,8 @@ class Refusal:
     STOPPED: Final = "stopped"
     """The tool was cancelled at the caller's deadline; it may have been executed in part."""
     INVALID_REQUEST: Final = "invalid-request"
+    TOO_LARGE: Final = "request-too-large"
+    """The request is larger than the instance accepts."""
     REPLY_EVICTED: Final = "reply-evicted"
     """The instance received the request earlier and may have executed it, but no longer keeps the reply."""
 

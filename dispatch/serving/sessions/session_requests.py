@@ -10,7 +10,7 @@ import msgspec
 
 from dispatch.messaging.endpoint.endpoint import Endpoint
 from dispatch.protocol.callee_session import CalleeSession
-from dispatch.protocol.events import Event, RequestCancelled, RequestReceived, SessionClosed
+from dispatch.protocol.events import Event, RequestCancelled, RequestDeclined, RequestReceived, SessionClosed
 from dispatch.protocol.session import Session
 from dispatch.protocol.session_table import SessionTable
 from dispatch.protocol.settings import DEFAULT_SETTINGS, fit_settings
@@ -106,6 +106,8 @@ class SessionRequests:
                 work = InboundRequest(replies, event.headers or NO_PROPERTIES, event.payload, event.deadline)
                 requests[session.id, stream] = work
                 queue.accept(work, now)
+            elif type(event) is RequestDeclined:
+                queue.record_declined(event.reason)
             elif type(event) is RequestCancelled:
                 cancelled = requests.get((session.id, event.stream))
                 if cancelled is not None:

@@ -15,6 +15,7 @@ from dispatch.protocol.events import (
     Failure,
     ReplyReceived,
     RequestCancelled,
+    RequestDeclined,
     RequestReceived,
     RequestRefused,
     SessionClosed,
@@ -96,7 +97,7 @@ def test_the_deadline_counts_from_the_clock_of_its_packet(peer: HandWritten) -> 
 
 @pytest.mark.parametrize("clock", [5_000, 9_000])
 def test_a_request_past_its_deadline_is_refused_without_execution(peer: HandWritten, clock: int) -> None:
-    assert peer.send(request(0, deadline=5_000), clock=clock) == []
+    assert peer.send(request(0, deadline=5_000), clock=clock) == [RequestDeclined(0, "expired")]
     assert Refused(0, "expired", -1, "") in peer.frames()
     assert not peer.session.running
 
@@ -212,6 +213,7 @@ def test_draining_refuses_new_requests_and_finishes_the_others(peer: HandWritten
     peer.session.drain("stopping")
     peer.session.drain("again")
     assert [frame for frame in peer.frames() if type(frame) is Goaway] == [Goaway("stopping")]
+    assert peer.send(request(1)) == [RequestDeclined(1, "draining")]
     assert peer.send(request(1)) == []
     assert Refused(1, "draining", -1, "") in peer.frames()
     assert peer.session.send_reply(0, b"done")
@@ -255,10 +257,10 @@ def test_a_request_above_the_limits_is_refused_once() -> None:
     peer = HandWritten(Settings(max_payload_bytes=1_500))
     head = encode((*request(0)[:-1], b""))
     piece = memoryview(bytes(1_000))
-    for offset in (0, 1_000):
-        assert peer.send((CONT, 0, offset, 2_000, 0, None if offset else head, piece)) == []
+    events = [peer.send((CONT, 0, offset, 2_000, 0, None if offset else head, piece)) for offset in (0, 1_000)]
+    assert events == [[RequestDeclined(0, "request-too-large")], []]
     refusals = [frame for frame in peer.frames() if type(frame) is Refused]
-    assert refusals == [Refused(0, "too-large", -1, "")]
+    assert refusals == [Refused(0, "request-too-large", -1, "")]
     assert not peer.session.running
 
 

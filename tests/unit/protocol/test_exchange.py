@@ -15,6 +15,7 @@ from dispatch.protocol.events import (
     PeerDraining,
     ReplyReceived,
     RequestCancelled,
+    RequestDeclined,
     RequestFailed,
     RequestReceived,
     RequestRefused,
@@ -86,7 +87,7 @@ def test_refusals_draining_and_cancellation_reach_the_other_side(pair: Pair) -> 
     assert pair.take(DISPATCHER) == [PeerDraining("draining")]
     third = pair.ask()
     assert pair.take(DISPATCHER) == [RequestRefused(third, "draining", None, "")]
-    assert pair.take(INSTANCE) == []
+    assert pair.take(INSTANCE) == [RequestDeclined(2, "draining")]
 
 
 def test_a_lost_packet_is_sent_again_and_runs_nothing_twice(pair: Pair) -> None:

@@ -8,6 +8,7 @@ from dispatch.protocol import Settings
 from dispatch.protocol.events import (
     Failure,
     ReplyReceived,
+    RequestDeclined,
     RequestFailed,
     RequestReceived,
     RequestRefused,
@@ -40,12 +41,14 @@ def test_nothing_is_retained_of_a_request_that_is_too_large(size: int) -> None:
     pair = Pair(Settings(large_bytes=1_000, fragment_bytes=10_000, max_payload_bytes=4_000))
     pair.exchange()
     pair.ask(bytes(size))
-    assert pair.take(INSTANCE) == []
+    assert pair.take(INSTANCE) == [RequestDeclined(0, "request-too-large")]
     later = pair.ask(bytes(3_000))
     assert [type(event) for event in pair.take(INSTANCE)] == [RequestReceived]
     pair.callee.send_reply(later.stream, b"")
     pair.advance(1.0)
-    assert [event.reason for event in pair.take(DISPATCHER) if isinstance(event, RequestRefused)] == ["too-large"]
+    assert [event.reason for event in pair.take(DISPATCHER) if isinstance(event, RequestRefused)] == [
+        "request-too-large"
+    ]
     assert pair.caller.is_at_rest
     assert pair.callee.is_at_rest
 

@@ -349,6 +349,28 @@ async def test_draining_tells_callers_at_once_and_finishes_what_runs() -> None:
         assert gate.begun == [1]
 
 
+async def test_refusals_of_the_session_itself_are_counted() -> None:
+    gate = Gate()
+    async with serving(gate, drain_timeout=30, max_payload_bytes=100_000) as server, calling(server) as caller:
+        await advance(0.1)
+        expired = caller.send(run_for=0.0)
+        assert (await expired.refusal()).reason == Refusal.EXPIRED
+        too_large = caller.send(payload=b"x" * 100_001)
+        assert (await too_large.refusal()).reason == Refusal.TOO_LARGE
+        running = caller.send()
+        await idle()
+        drain = asyncio.create_task(server.drain())
+        await idle()
+        late = caller.send()
+        assert (await late.refusal()).reason == Refusal.DRAINING
+        gate.open.set()
+        await running.text()
+        await drain
+        counted = {reason: count for reason, count in server.refused.items() if count}
+        assert counted == {Refusal.EXPIRED: 1, Refusal.TOO_LARGE: 1, Refusal.DRAINING: 1}
+        assert server.requests == 4
+
+
 async def test_a_draining_instance_accepts_no_session() -> None:
     gate = Gate()
     async with serving(gate) as server, calling(server) as first:
