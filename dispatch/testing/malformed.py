@@ -101,22 +101,25 @@ def malformed_payload(rng: random.Random, payload: bytes) -> bytes:
     """Return a payload that is neither a request nor a reply, made from ``payload`` or independent of it."""
     kind = rng.randrange(4)
     if kind == 0 and len(payload) > 1:
-        return payload[: rng.randrange(1, len(payload))]  # an object without its last brace is not JSON
+        return _keep_unreadable(
+            payload[: rng.randrange(1, len(payload))]
+        )  # an object without its last brace is not JSON
     if kind == 1:
         return b"\xff" + rng.randbytes(rng.randrange(40))
     if kind == 2:
-        longer = payload + b"}"
-        # A packet that another fault has cut by one byte would be complete again, with another last byte.
-        return longer if not _is_readable_packet(longer) else b"\xff" + longer
+        return _keep_unreadable(payload + b"}")
     return rng.choice(MALFORMED_PAYLOADS)
 
 
-def _is_readable_packet(data: bytes) -> bool:
-    try:
-        decode_packet(data)
-    except MalformedPacketError:
-        return False
-    return True
+def _keep_unreadable(data: bytes) -> bytes:
+    """Return ``data``, or something unreadable if it is complete: a former fault may have cut or appended the same byte."""
+    for decode in (decode_packet, msgspec.json.decode):
+        try:
+            decode(data)
+        except (MalformedPacketError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        return b"\xff" + data
+    return data
 
 
 def replace_id(rng: random.Random, properties: Mapping[str, str], how: str) -> dict[str, str]:
