@@ -183,10 +183,11 @@ class Runtime:
                 views[view.id] = view
         return [(service, tuple(views.values())) for service, views in services.items()]
 
-    def abandon(self) -> None:
+    async def abandon(self) -> None:
         """Close what does not need the event loop of the dispatcher, because that loop has ended."""
         self.attempts.is_closing = True
         self.observer.close()
+        await self.routes.abandon()
 
     async def close(self, drain: float) -> None:
         """See :meth:`dispatch.Dispatcher.close`."""

@@ -128,7 +128,7 @@ class DispatcherLifecycle:
             stack.push_async_callback(self._transport.close)
             self._live.registry.abandon()
             if self._runtime is not None:
-                self._runtime.abandon()
+                await self._runtime.abandon()
         with contextlib.suppress(RuntimeError):  # an event stream may wait on a closed event loop
             self._events.close()
 

@@ -204,6 +204,11 @@ class Channels:
         task.add_done_callback(self._closing.discard)
         task.add_done_callback(retrieve_error)
 
+    async def abandon(self) -> None:
+        """Close the further connections of sessions; all else needs the event loop, which has ended."""
+        for endpoint in self._endpoints.values():
+            await endpoint.abandon()
+
     async def close(self) -> None:
         """Close all channels."""
         try:

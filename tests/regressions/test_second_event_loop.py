@@ -65,6 +65,36 @@ def test_after_the_first_loop_has_ended(use: str) -> None:
     assert not dispatcher.is_connected
 
 
+class Branching(MemoryTransport):
+    """Remembers its further connections."""
+
+    def __init__(self) -> None:
+        super().__init__(BROKER)
+        self.further: list[MemoryTransport] = []
+
+    def another(self) -> MemoryTransport:
+        self.further.append(MemoryTransport(BROKER))
+        return self.further[-1]
+
+
+def test_further_connections_are_closed_after_the_first_loop_has_ended() -> None:
+    transport = Branching()
+    dispatcher = dispatch.Dispatcher(transport, catalog(), policy=dispatch.Policy(timeout=20))
+
+    async def call_many() -> None:
+        async with serving(lambda _: "x" * 400_000):
+            await dispatcher.start()
+            for _ in range(12):
+                results = await asyncio.gather(*(dispatcher.execute("work") for _ in range(8)))
+                assert all(result.ok for result in results)
+
+    asyncio.run(call_many())
+    assert transport.further
+    assert all(each.connected for each in transport.further)
+    asyncio.run(close_twice(dispatcher))
+    assert not any(each.connected for each in transport.further)
+
+
 @contextmanager
 def loop_in_a_thread() -> Iterator[asyncio.AbstractEventLoop]:
     loop = asyncio.new_event_loop()

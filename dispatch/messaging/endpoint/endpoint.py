@@ -29,8 +29,7 @@ logger = logging.getLogger("dispatch.endpoint")
 FRAMES_PER_TURN = 256
 """Events and packets processed before other tasks run: 1.5 to 3 ms with the work that they wake."""
 MAX_BACKLOG_BYTES = 64 * 1024 * 1024
-"""Bytes of packets that wait for the next turn; further packets are dropped, and sent again by peers with a session. These
-have some hundred kilobytes in flight each."""
+"""Bytes of packets that wait for the next turn; further packets are dropped, and sent again by peers with a session."""
 LEAST_WAIT_S = 0.001
 """Shortest time until a timer of a session: below the granularity of the protocol's timers."""
 CONNECTION_POLL_S = 0.05
@@ -155,8 +154,7 @@ class Endpoint:
     def _handle_events(self, session: Session, events: list[Event]) -> None:
         try:
             self._on_events(session, events)
-        except Exception:
-            # A handler's exception must not stop other sessions.
+        except Exception:  # it must not stop other sessions
             self.handler_errors += 1
             logger.exception("the events of a session with %s could not be handled", session.peer_name)
 
@@ -363,6 +361,11 @@ class Endpoint:
             self._poll = self._loop.call_later(CONNECTION_POLL_S, self._await_connection)
 
     # -- the end ------------------------------------------------------------------------------------------------
+
+    async def abandon(self) -> None:
+        """Close the further connections; all else needs the event loop, which has ended."""
+        if self._paths is not None:
+            await self._paths.abandon()
 
     async def close(self) -> None:
         """End all sessions, tell their peers, and release everything; the transport stays open. Idempotent."""

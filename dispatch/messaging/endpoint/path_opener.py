@@ -69,6 +69,8 @@ class PathOpener:
         self._on_packet = on_packet
         self._paths: list[_Path] = []
         self._opening: asyncio.Task[None] | None = None
+        self._started: Transport | None = None
+        """The connection of the path that is being opened."""
         self._clock = loop_clock()
         self._not_before = 0.0
         self._watch_at = 0.0
@@ -127,7 +129,7 @@ class PathOpener:
 
     async def _open(self, number: int) -> None:
         inbox = self._path_inbox(number)
-        connection = self._transport.another()
+        connection = self._started = self._transport.another()
         try:
             await connection.start()
             subscription = await connection.subscribe(inbox, self._on_message, mode=Mode.FANOUT, name="dispatch-reply")
@@ -142,7 +144,7 @@ class PathOpener:
             logger.debug("replies arrive on %d paths now", number + 1)
             self._report()
         finally:
-            self._opening = None
+            self._opening = self._started = None
 
     def _on_message(self, message: Message) -> None:
         self._on_packet(message.data())
@@ -156,3 +158,12 @@ class PathOpener:
                 await path.subscription.close()
             finally:
                 await path.connection.close()
+
+    async def abandon(self) -> None:
+        """Close the further connections on another event loop than their own, which has ended. Idempotent."""
+        connections = [path.connection for path in self._paths]
+        if self._started is not None:
+            connections.append(self._started)
+        self._paths, self._started = [], None
+        for connection in connections:
+            await connection.close()
