@@ -31,7 +31,7 @@ from dispatch.serving.request_queue import RequestQueue
 from dispatch.serving.sessions.session_requests import SessionRequests
 from dispatch.serving.tool_executor import ToolExecutor
 from dispatch.serving.tool_service import read_invoke
-from dispatch.telemetry.served_request_observer import NULL_SERVER, ServerObserver
+from dispatch.telemetry.served_request_observer import NULL_SERVER, ServerNames, ServerObserver
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.transports import Mode, Security, Subscription, Transport, open_transport
 
@@ -207,12 +207,9 @@ class ToolServer:
     async def _listen(self) -> None:
         now = loop_clock()
         router = self._router = ReplyRouter(self._transport, self.response_queue, self._reply_namespaces)
+        replies = reply_topic(self.response_queue, "{dispatcher}")
         self._observer = self._telemetry.observe_server(
-            service=self.service,
-            instance=self.instance,
-            topic=self.request_queue,
-            replies=reply_topic(self.response_queue, "{dispatcher}"),
-            responses=self.response_queue,
+            ServerNames(self.service, self.instance, self.request_queue, replies, self.response_queue)
         )
         sender = ReplySender(self.refused, id=self.service)
         queue = self._queue = RequestQueue(

@@ -10,10 +10,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal, Protocol
 
+import msgspec
+
 NO_PROPERTIES: Final[Mapping[str, str]] = {}
 
 RunResult = Literal["ok", "error", "stopped"]
 """The end of a run of the tool: a result; the tool's error; or it was cancelled, or its caller's deadline passed."""
+
+
+class ServerNames(msgspec.Struct, frozen=True):
+    """The names of a tool server in metrics and traces.
+
+    Attributes:
+        service, instance: ids of the service and the instance.
+        topic: the request topic.
+        replies: template of the callers' reply topics.
+        responses: the service's response topic.
+    """
+
+    service: str
+    instance: str
+    topic: str
+    replies: str
+    responses: str
 
 
 class ObservedServer(Protocol):

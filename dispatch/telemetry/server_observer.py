@@ -10,6 +10,7 @@ from dispatch.telemetry.served_request_observer import (
     ObservedRequest,
     ObservedServer,
     ServedRequestObserver,
+    ServerNames,
     ServerObserver,
 )
 from dispatch.telemetry.settings import Telemetry
@@ -21,38 +22,17 @@ class TelemetryServerObserver(ServerObserver):
 
     Args:
         settings: which metrics and traces are recorded.
-        service, instance: ids of the service and the instance.
-        topic: the request topic.
-        replies: template of the callers' reply topics.
-        responses: the service's response topic.
+        names: of the server.
     """
 
-    def __init__(
-        self,
-        settings: Telemetry,
-        *,
-        service: str,
-        instance: str,
-        topic: str,
-        replies: str,
-        responses: str,
-    ) -> None:
+    def __init__(self, settings: Telemetry, names: ServerNames) -> None:
         self._collector = ServerCollector.of(registry_of(settings)) if settings.metrics else None
         self._sessions = SessionCollector.of(registry_of(settings)) if settings.metrics else None
         self._server: ObservedServer | None = None
         self._requests: ServedRequestObserver = NULL_SERVED_REQUEST
         if self._collector is not None:
-            self._requests = ServedRequestMetrics(self._collector.durations(service))
-        self._tracing: ServiceTracing | None = None
-        if settings.traces != "off":
-            self._tracing = ServiceTracing(
-                settings,
-                service=service,
-                instance=instance,
-                topic=topic,
-                replies=replies,
-                responses=responses,
-            )
+            self._requests = ServedRequestMetrics(self._collector.durations(names.service))
+        self._tracing = ServiceTracing(settings, names) if settings.traces != "off" else None
 
     def attach(self, server: ObservedServer) -> None:
         if self._collector is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from dispatch.telemetry.served_request_observer import NULL_SERVER
+from dispatch.telemetry.served_request_observer import NULL_SERVER, ServerNames, ServerObserver
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from dispatch.telemetry.call_observer import DispatcherObserver
     from dispatch.telemetry.events import Events
-    from dispatch.telemetry.served_request_observer import ServerObserver
 
 Redact = Callable[[str, str, str], str | None]
 """Receives ``"arguments"`` or ``"result"``, the tool's name and the text that would be recorded. Returns the text to record
@@ -61,30 +60,14 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
         return TelemetryDispatcherObserver(self, events, client_id, clock)
 
-    def observe_server(
-        self,
-        *,
-        service: str,
-        instance: str,
-        topic: str,
-        replies: str,
-        responses: str,
-    ) -> ServerObserver:
+    def observe_server(self, names: ServerNames) -> ServerObserver:
         """Return the observer of a tool server that starts. Unless everything is off it imports prometheus-client and the
-        rest of OpenTelemetry's API. For the arguments see
-        :class:`~dispatch.telemetry.server_observer.TelemetryServerObserver`."""
+        rest of OpenTelemetry's API."""
         if not self.metrics and self.traces == "off":
             return NULL_SERVER
         from dispatch.telemetry.server_observer import TelemetryServerObserver
 
-        return TelemetryServerObserver(
-            self,
-            service=service,
-            instance=instance,
-            topic=topic,
-            replies=replies,
-            responses=responses,
-        )
+        return TelemetryServerObserver(self, names)
 
 
 DEFAULT_TELEMETRY = Telemetry()

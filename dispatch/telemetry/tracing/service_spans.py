@@ -41,6 +41,7 @@ from dispatch.telemetry.served_request_observer import (
     ObservedRequest,
     RunResult,
     ServedRequestObserver,
+    ServerNames,
 )
 from dispatch.telemetry.settings import Telemetry
 from dispatch.telemetry.tracing.propagation import decode_context, encode_context
@@ -118,28 +119,12 @@ class ServiceTracing:
 
     Args:
         settings: what is traced.
-        service, instance: ids of the service and the instance.
-        topic: the request topic.
-        replies: template of the callers' reply topics.
-        responses: the service's response topic.
+        names: of the instance.
     """
 
-    def __init__(
-        self,
-        settings: Telemetry,
-        *,
-        service: str,
-        instance: str,
-        topic: str,
-        replies: str,
-        responses: str,
-    ) -> None:
+    def __init__(self, settings: Telemetry, names: ServerNames) -> None:
         self._settings = settings
-        self._service = service
-        self._instance = instance
-        self._topic = topic
-        self._replies = replies
-        self._responses = responses
+        self._names = names
         self._tracer: Tracer | None = None
         self._tracer_check_at = float("-inf")
 
@@ -163,8 +148,9 @@ class ServiceTracing:
             if origin is not None:
                 attach(origin)  # the task ends with the request
             return inner
+        names = self._names
         span = tracer.start_span(
-            f"{PROCESS} {self._topic}",
+            f"{PROCESS} {names.topic}",
             _EMPTY if origin is None else origin,
             SpanKind.CONSUMER,
             {MESSAGING_SYSTEM: PULSAR, MESSAGING_OPERATION: PROCESS, MESSAGING_OPERATION_TYPE: PROCESS},
@@ -175,11 +161,11 @@ class ServiceTracing:
             return inner
         span.set_attributes(
             {
-                MESSAGING_DESTINATION: self._topic,
+                MESSAGING_DESTINATION: names.topic,
                 MESSAGING_CONVERSATION: request.id,
-                MESSAGING_CLIENT: self._instance,
-                SERVICE: self._service,
-                INSTANCE: self._instance,
+                MESSAGING_CLIENT: names.instance,
+                SERVICE: names.service,
+                INSTANCE: names.instance,
             }
         )
         return _RecordedRequest(self, span, context, request, inner)
@@ -187,18 +173,18 @@ class ServiceTracing:
     def start_reply(self, request: ObservedRequest, context: Context) -> Span:
         """Begin the span of the reply to ``request``."""
         assert self._tracer is not None  # the reply is part of a span
-        topic = request.reply_topic
-        own = topic != self._responses
+        topic, names = request.reply_topic, self._names
+        own = topic != names.responses
         attributes: dict[str, str | bool] = {
             MESSAGING_SYSTEM: PULSAR,
             MESSAGING_OPERATION: SEND,
             MESSAGING_OPERATION_TYPE: SEND,
             MESSAGING_DESTINATION: topic,
             MESSAGING_CONVERSATION: request.id,
-            MESSAGING_CLIENT: self._instance,
+            MESSAGING_CLIENT: names.instance,
         }
         if own:
-            attributes[MESSAGING_TEMPLATE] = self._replies
+            attributes[MESSAGING_TEMPLATE] = names.replies
             attributes[MESSAGING_TEMPORARY] = True
-        name = self._replies if own else topic
+        name = names.replies if own else topic
         return self._tracer.start_span(f"{SEND} {name}", context, SpanKind.PRODUCER, attributes)

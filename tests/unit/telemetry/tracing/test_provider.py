@@ -8,7 +8,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NoOpTracerProvider, Tracer
 
-from dispatch.telemetry.served_request_observer import NULL_SERVED_REQUEST
+from dispatch.telemetry.served_request_observer import NULL_SERVED_REQUEST, ServerNames
 from dispatch.telemetry.settings import Telemetry
 from dispatch.telemetry.tracing import service_spans
 from dispatch.telemetry.tracing.provider import TRACER_CHECK_S, find_tracer
@@ -43,14 +43,7 @@ async def test_a_service_checks_once_a_second_for_an_sdk_until_there_is_one(monk
         return find_tracer(Telemetry(tracer_provider=provider)) if is_set_up else None
 
     monkeypatch.setattr(service_spans, "find_tracer", check)
-    tracing = ServiceTracing(
-        Telemetry(),
-        service="s",
-        instance="i",
-        topic="t",
-        replies="r-{dispatcher}",
-        responses="responses",
-    )
+    tracing = ServiceTracing(Telemetry(), ServerNames("s", "i", "t", "r-{dispatcher}", "responses"))
     now = 1_000.0
     for _ in range(50):
         assert tracing.start_request(REQUEST, now, NULL_SERVED_REQUEST) is NULL_SERVED_REQUEST
