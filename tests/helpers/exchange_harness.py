@@ -6,11 +6,52 @@ import asyncio
 from typing import Any
 
 from dispatch.messaging.rpc.correlation import Correlator, read_properties
-from dispatch.messaging.rpc.exchange_outcome import Disposition, Settled
-from dispatch.messaging.rpc.pending import ReplyStream
+from dispatch.messaging.rpc.exchange_outcome import Disposition, Settled, Tally
+from dispatch.messaging.rpc.pending import ReplyStream, Single
 from dispatch.messaging.wire.properties import Property
 from tests.helpers.clock import idle
 from tests.helpers.fakes import FakePublisher
+
+
+async def request(
+    exchange: Correlator,
+    publisher: Any,
+    *,
+    id: str,
+    seconds: float = 30.0,
+    clock: str = "call",
+    max_bytes: int = 1_000,
+    tally: Tally | None = None,
+) -> Settled:
+    """Send a request and wait for its whole answer, as a call does."""
+    waiter = exchange.loop.create_future()
+    single = Single(exchange, id, exchange.loop.time() + seconds, clock, max_bytes, tally, waiter=waiter)
+    exchange.send(single, publisher, b"?", {Property.ID: id}, "tool")
+    try:
+        return await waiter
+    except asyncio.CancelledError:
+        single.abandon()
+        raise
+
+
+def stream(
+    exchange: Correlator,
+    publisher: Any,
+    *,
+    id: str | None = None,
+    seconds: float = 30.0,
+    idle: float = 300.0,
+    max_bytes: int = 1_000,
+    max_buffer: int = 100,
+    tally: Tally | None = None,
+) -> ReplyStream:
+    """Open a stream."""
+    id = id or exchange.new_id()
+    made = ReplyStream(
+        exchange, id, exchange.loop.time() + seconds, "stream", max_bytes, tally, idle=idle, max_buffer=max_buffer
+    )
+    exchange.send(made, publisher, b"?", {Property.ID: id}, "tool")
+    return made
 
 
 class Bench:
@@ -20,41 +61,15 @@ class Bench:
         self.exchange = Correlator(**options)
         self.publisher = FakePublisher()
 
-    async def ask(
-        self, *, limit: float = 30.0, max_bytes: int = 1_000, **options: Any
-    ) -> tuple[str, asyncio.Task[Settled]]:
-        exchange = self.exchange
-        id = exchange.new_id()
-        deadline = exchange.loop.time() + limit
-        task = asyncio.create_task(
-            exchange.request(
-                id,
-                self.publisher,
-                b"?",
-                {Property.ID: id},
-                flow="tool",
-                deadline=deadline,
-                max_bytes=max_bytes,
-                **options,
-            )
-        )
+    async def ask(self, *, limit: float = 30.0, **options: Any) -> tuple[str, asyncio.Task[Settled]]:
+        id = self.exchange.new_id()
+        task = asyncio.create_task(request(self.exchange, self.publisher, id=id, seconds=limit, **options))
         await idle()
         return id, task
 
-    def open(self, *, limit: float = 30.0, max_bytes: int = 1_000) -> ReplyStream:
+    def open(self, *, limit: float = 30.0, **options: Any) -> ReplyStream:
         """Open a stream."""
-        id = self.exchange.new_id()
-        return self.exchange.stream(
-            id,
-            self.publisher,
-            b"?",
-            {Property.ID: id},
-            flow="tool",
-            deadline=self.exchange.loop.time() + limit,
-            idle=300.0,
-            max_bytes=max_bytes,
-            max_buffer=100,
-        )
+        return stream(self.exchange, self.publisher, seconds=limit, **options)
 
     def take(self, message: Any, *, is_shared: bool = False) -> Disposition:
         """Hand over one reply: it must be counted exactly once. Returns as what."""

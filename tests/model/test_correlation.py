@@ -17,8 +17,8 @@ from dispatch.errors import TransportError
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Answer, Closed, Disposition, TimedOut, Unreadable
 from dispatch.messaging.rpc.pending import ReplyStream
-from dispatch.messaging.wire.properties import Property
 from tests.helpers.clock import VirtualClockLoop, advance, idle
+from tests.helpers.exchange_harness import request, stream
 from tests.helpers.fakes import FakePublisher, FakeTicket, lost, reply
 from tests.helpers.malformed_messages import MALFORMED_PAYLOADS, AlteredMessage
 from tests.helpers.state_machine_settings import machine
@@ -116,15 +116,18 @@ class ExchangeMachine(RuleBasedStateMachine):
             asked = PrometheusApi(
                 exchange.new_id(), deadline, None if idle_limit is None else idle_limit + 0.25, queued, now
             )
-            options: dict[str, Any] = {"flow": "tool", "deadline": deadline, "max_bytes": 10**6}
-            properties = {Property.ID: asked.id}
-            if idle_limit is None:
-                asked.task = asyncio.create_task(
-                    exchange.request(asked.id, self.publisher, b"?", properties, **options)
-                )
+            if asked.idle is None:
+                requested = request(exchange, self.publisher, id=asked.id, seconds=deadline - now, max_bytes=10**6)
+                asked.task = asyncio.create_task(requested)
             else:
-                asked.stream = exchange.stream(
-                    asked.id, self.publisher, b"?", properties, **options, idle=asked.idle, max_buffer=10**6
+                asked.stream = stream(
+                    exchange,
+                    self.publisher,
+                    id=asked.id,
+                    seconds=deadline - now,
+                    max_bytes=10**6,
+                    idle=asked.idle,
+                    max_buffer=10**6,
                 )
                 asked.task = asyncio.create_task(self._read(asked.stream))
             await idle()

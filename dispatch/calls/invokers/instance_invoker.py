@@ -20,7 +20,7 @@ from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.errors import DispatchError, Outcome, TransportError
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Settled
-from dispatch.messaging.rpc.pending import ReplyStream
+from dispatch.messaging.rpc.pending import ReplyStream, Single, Slot
 from dispatch.messaging.rpc.session_exchange import SessionExchange
 from dispatch.messaging.rpc.session_request import SessionRequest, SessionStream
 from dispatch.messaging.wire.properties import Property, Refusal
@@ -129,13 +129,14 @@ class InstanceInvoker:
                 if settled is None:
                     return
                 attempt.conclude_stream()
-            elif selected.instance is None:
-                settled = await self._request_plainly(attempt, pool, selected.route)
-                attempt.conclude(settled)
             else:
-                request = self._send_in_session(attempt, pool, selected.instance)
+                if selected.instance is None:
+                    request: Single | SessionRequest = self._send_plainly(attempt, pool, selected.route)
+                else:
+                    request = self._send_in_session(attempt, pool, selected.instance)
                 if request.settled is not None:
-                    await asyncio.sleep(0)  # as in Correlator.request
+                    # Not sent. A caller that tries again at once must not keep the event loop from opening the topic again.
+                    await asyncio.sleep(0)
                 try:
                     settled = await request.waiter
                 except asyncio.CancelledError:
@@ -158,7 +159,7 @@ class InstanceInvoker:
         attempt.replies = replies
         try:
             if replies.settled is not None:
-                await asyncio.sleep(0)  # as in Correlator.request
+                await asyncio.sleep(0)  # as in invoke
             chunk = await anext(replies, None)
         except BaseException:
             replies.close()
@@ -271,34 +272,39 @@ class InstanceInvoker:
 
     # -- e: the plain exchange ----------------------------------------------------------------------------------
 
-    async def _request_plainly(self, attempt: Attempt, pool: InstancePool, channel: Channel) -> Settled:
-        call = attempt.call
-        return await self._correlator.request(
+    def _send_plainly(self, attempt: Attempt, pool: InstancePool, channel: Channel) -> Single:
+        correlator, max_bytes = self._correlator, attempt.call.tool.policy.max_response_bytes
+        request = Single(
+            correlator,
             attempt.request_id,
-            channel.publisher,
-            call.payload,
-            self._properties(attempt, channel),
-            flow=call.tool.label,
-            deadline=attempt.deadline,
-            clock=attempt.clock,
-            max_bytes=call.tool.policy.max_response_bytes,
-            tally=pool.tally,
+            attempt.deadline,
+            attempt.clock,
+            max_bytes,
+            pool.tally,
+            waiter=correlator.loop.create_future(),
         )
+        self._publish(attempt, request, channel)
+        return request
 
     def _stream_plainly(self, attempt: Attempt, pool: InstancePool, channel: Channel) -> ReplyStream:
-        call = attempt.call
-        return self._correlator.stream(
+        call, max_bytes = attempt.call, attempt.call.tool.policy.max_response_bytes
+        stream = ReplyStream(
+            self._correlator,
             attempt.request_id,
-            channel.publisher,
-            call.payload,
-            self._properties(attempt, channel),
-            flow=call.tool.label,
-            deadline=call.deadline,
+            call.deadline,
+            "stream",
+            max_bytes,
+            pool.tally,
             idle=call.idle,
-            max_bytes=call.tool.policy.max_response_bytes,
             max_buffer=STREAM_BUFFER,
-            tally=pool.tally,
         )
+        self._publish(attempt, stream, channel)
+        return stream
+
+    def _publish(self, attempt: Attempt, request: Slot, channel: Channel) -> None:
+        call = attempt.call
+        properties = self._properties(attempt, channel)
+        self._correlator.send(request, channel.publisher, call.payload, properties, call.tool.label)
 
     def _properties(self, attempt: Attempt, channel: Channel) -> dict[str, str]:
         call, tool = attempt.call, attempt.call.tool

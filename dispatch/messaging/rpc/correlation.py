@@ -21,12 +21,11 @@ from dispatch.messaging.rpc.exchange_outcome import (
     Closed,
     Disposition,
     Fate,
-    Settled,
     Tally,
     TimedOut,
     Unreadable,
 )
-from dispatch.messaging.rpc.pending import ReplyStream, Single, Slot
+from dispatch.messaging.rpc.pending import Slot
 from dispatch.messaging.wire.codec import MalformedMessageError, decode_reply
 from dispatch.messaging.wire.properties import Property, is_oversized
 from dispatch.messaging.wire.sessions import SECRET_BYTES, Session
@@ -97,54 +96,8 @@ class Correlator:
         self._count += 1
         return f"{self.session.prefix}{self._count:x}-{os.urandom(_NONCE_BYTES).hex()}"
 
-    async def request(
-        self,
-        id: str,
-        publisher: Publisher,
-        payload: bytes,
-        properties: Mapping[str, str],
-        *,
-        flow: str,
-        deadline: float,
-        clock: str = "call",
-        max_bytes: int,
-        tally: Tally | None = None,
-    ) -> Settled:
-        """Publish, and wait for the whole answer. ``properties`` hold ``id``; ``deadline`` is on the loop's clock; ``tally``
-        counts what comes for it."""
-        slot = Single(self, id, deadline, clock, max_bytes, tally, waiter=self.loop.create_future())
-        self._send(slot, publisher, payload, properties, flow)
-        if slot.waiter.done():
-            # Not sent. A caller that tries again at once must not keep the event loop from opening the topic again.
-            await asyncio.sleep(0)
-        try:
-            return await slot.waiter
-        except asyncio.CancelledError:
-            slot.abandon()
-            raise
-
-    def stream(
-        self,
-        id: str,
-        publisher: Publisher,
-        payload: bytes,
-        properties: Mapping[str, str],
-        *,
-        flow: str,
-        deadline: float,
-        idle: float,
-        max_bytes: int,
-        max_buffer: int,
-        tally: Tally | None = None,
-    ) -> ReplyStream:
-        """Publish, and give the chunks as they come. The caller closes the stream."""
-        slot = ReplyStream(self, id, deadline, "stream", max_bytes, tally, idle=idle, max_buffer=max_buffer)
-        self._send(slot, publisher, payload, properties, flow)
-        if slot.settled is None:
-            slot.start()
-        return slot
-
-    def _send(self, slot: Slot, publisher: Publisher, payload: bytes, properties: Mapping[str, str], flow: str) -> None:
+    def send(self, slot: Slot, publisher: Publisher, payload: bytes, properties: Mapping[str, str], flow: str) -> None:
+        """Publish the request of ``slot``; ``properties`` hold its id. It may be settled at once."""
         if self._closed:  # nobody would take its reply
             slot.settle(Closed(sent=False))
             return

@@ -58,7 +58,13 @@ def create_answer(text: str, properties: Mapping[str, str], chunks: int = 1, err
 
 
 class Slot(msgspec.Struct, eq=False):
-    """A request that waits. Subclasses say what a chunk does."""
+    """A request that waits. Subclasses say what a chunk does.
+
+    Attributes:
+        deadline: on the loop's clock; ``clock`` names that limit.
+        max_bytes: largest reply, over all chunks.
+        tally: counts what comes for it.
+    """
 
     exchange: Correlator
     id: str
@@ -66,7 +72,6 @@ class Slot(msgspec.Struct, eq=False):
     clock: str
     max_bytes: int
     tally: Tally | None = None
-    """Its service's."""
     is_shared: bool | None = None
     """Whether the first reply came on a topic that other agents share."""
     ticket: Ticket | None = None
@@ -253,8 +258,7 @@ class ReplyStream(Slot, eq=False, kw_only=True):
             return
         self.settle(Restarted(self.chunks))
 
-    def start(self) -> None:
-        """Start the idle limit."""
+    def __post_init__(self) -> None:
         self.last = self.exchange.now()
         self.idle_timer = self.exchange.loop.call_at(self.last + self.idle, self._check_idle)
 

@@ -9,27 +9,19 @@ import pytest
 from dispatch.errors import Outcome
 from dispatch.messaging.flow.pacer import PACE_BURST, PACE_RATE
 from dispatch.messaging.rpc.correlation import Correlator
+from dispatch.messaging.rpc.exchange_outcome import Settled
 from dispatch.routing.third_party_reply_sizes import MEAN_OF, ThirdPartyReplySizes
 from tests.helpers.clock import advance, idle, virtual_loop
 from tests.helpers.dispatcher_and_service import RESPONSES, Peer, dispatching
+from tests.helpers.exchange_harness import request
 from tests.helpers.fakes import FakePublisher, reply
 
 pytestmark = pytest.mark.usefixtures("strangers")
 
 
-async def waiting(exchange: Correlator, publisher: FakePublisher) -> asyncio.Task[object]:
+async def waiting(exchange: Correlator, publisher: FakePublisher) -> asyncio.Task[Settled]:
     id = exchange.new_id()
-    task = asyncio.create_task(
-        exchange.request(
-            id,
-            publisher,  # type: ignore[arg-type]
-            b"",
-            {"id": id},
-            flow="f",
-            deadline=virtual_loop().time() + 30,
-            max_bytes=10**7,
-        )
-    )
+    task = asyncio.create_task(request(exchange, publisher, id=id, max_bytes=10**7))
     await idle()
     return task
 

@@ -54,20 +54,8 @@ async def test_what_comes_for_a_call_is_its_services_before_and_after_its_end() 
 
 async def test_so_is_what_comes_for_a_stream() -> None:
     bench, counts = Bench(), Counter[Disposition]()
-    exchange = bench.exchange
-    id = exchange.new_id()
-    stream = exchange.stream(
-        id,
-        bench.publisher,
-        b"?",
-        {Property.ID: id},
-        flow="tool",
-        deadline=exchange.loop.time() + 9.0,
-        idle=9.0,
-        max_bytes=100,
-        max_buffer=10,
-        tally=tally(counts),
-    )
+    stream = bench.open(tally=tally(counts))
+    id = stream.id
     bench.take(reply(id, "a", end=False, chunk=0))
     bench.take(reply(id, "a", end=False, chunk=0))
     bench.take(reply(id, "b", chunk=1))

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 
 from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, Restarted
-from tests.helpers.clock import START, idle
-from tests.helpers.exchange_harness import Bench, read
+from tests.helpers.clock import idle
+from tests.helpers.exchange_harness import Bench, read, request
 from tests.helpers.fakes import reply
 
 
 async def test_a_whole_answer_begun_anew_is_that_of_the_second_instance_alone() -> None:
     bench = Bench()
     id = bench.exchange.new_id()
-    task = asyncio.create_task(
-        bench.exchange.request(id, bench.publisher, b"?", {"id": id}, flow="tool", deadline=START + 30, max_bytes=9)
-    )
+    task = asyncio.create_task(request(bench.exchange, bench.publisher, id=id, max_bytes=9))
     await idle()
     for index, text in ((0, "aaa"), (1, "aaa"), (3, "aaa")):
         assert bench.take(reply(id, text, end=False, chunk=index, instance="one")) is Disposition.MATCHED

@@ -11,43 +11,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch._internal.permit import Rejection
-from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Answer, Closed, Disposition, Overflow, TimedOut, Unreadable
 from dispatch.messaging.rpc.pending import ReplyStream
-from dispatch.messaging.wire.properties import Property
+from tests.helpers import exchange_harness
 from tests.helpers.clock import START, advance, idle, run
-from tests.helpers.fakes import FakePublisher, lost, reply
+from tests.helpers.exchange_harness import read
+from tests.helpers.fakes import lost, reply
 from tests.helpers.malformed_messages import AlteredMessage
 from tests.helpers.run_profile import examples
 
 
-class Bench:
+class Bench(exchange_harness.Bench):
     """An exchange and one open stream."""
 
     def __init__(
         self, *, limit: float = 300.0, idle: float = 30.0, max_buffer: int = 100, max_bytes: int = 1_000, **options: Any
     ) -> None:
-        self.exchange = Correlator(**options)
-        self.publisher = FakePublisher()
-        self.limits: dict[str, Any] = {"idle": idle, "max_buffer": max_buffer, "max_bytes": max_bytes}
-        self.limit = limit
+        super().__init__(**options)
+        self.limits: dict[str, Any] = {"idle": idle, "max_buffer": max_buffer, "max_bytes": max_bytes, "limit": limit}
 
     def open(self) -> ReplyStream:
-        id = self.exchange.new_id()
-        deadline = self.exchange.loop.time() + self.limit
-        return self.exchange.stream(
-            id, self.publisher, b"?", {Property.ID: id}, flow="tool", deadline=deadline, **self.limits
-        )
-
-    def take(self, message: Any) -> Disposition:
-        before = dict(self.exchange.replies)
-        self.exchange.on_message(message)
-        (changed,) = [what for what, count in self.exchange.replies.items() if count != before[what]]
-        return changed
-
-
-async def read(stream: ReplyStream) -> list[str]:
-    return [chunk async for chunk in stream]
+        return super().open(**self.limits)
 
 
 async def test_chunks_are_given_as_they_come() -> None:
