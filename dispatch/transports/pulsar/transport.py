@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from typing import Any
 
+from dispatch._internal.allocator import keep_freed_memory
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
 from dispatch.transports.base import Handler, Mode
 from dispatch.transports.errors import closed
@@ -92,6 +93,7 @@ class PulsarTransport:
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
+        keep_freed_memory()  # for large payloads
         self._sender.start()
         await self._supervisor.start()
         _open_transports.add(self)
