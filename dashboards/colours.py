@@ -84,7 +84,7 @@ SESSION_ENDS: Final = {
     "violation": "dark-red",
     "version": "purple",
     "handshake": "light-purple",
-    "inbox-refused": "orange",
+    "broker-refused": "orange",
     "evicted": "dark-blue",
     "replaced": "light-blue",
     "idle": NEUTRAL,

@@ -259,7 +259,7 @@ _LOSSES = {
     Failure.SILENT: "has sent nothing for some time",
     Failure.RESTARTED: "has restarted",
     Failure.CLOSED: "has stopped",
-    Failure.INBOX_REFUSED: "cannot be reached any more, because the broker refuses its topic",
+    Failure.BROKER_REFUSED: "can be sent nothing more, because the broker refuses it",
 }
 
 
@@ -353,11 +353,8 @@ def error_from_oversized_request(tool: str, size: int, limit: int) -> InvalidArg
 
 def error_from_closing(tool: str) -> TransportError:
     """Return the error of a call of ``tool`` on a dispatcher that is closed or closing."""
-    return TransportError(
-        ErrorType.CLOSED,
-        f"Tool '{tool}' was not executed: the dispatcher is closed. Connect a new dispatcher.",
-        sent=False,
-    )
+    text = f"Tool '{tool}' was not executed: the dispatcher is closed. Connect a new dispatcher."
+    return TransportError(ErrorType.CLOSED, text, sent=False)
 
 
 def error_from_disconnection(tool: str, url: str) -> TransportError:

@@ -28,8 +28,9 @@ class Failure(StrEnum):
     """One of the peers has ended the session."""
     REPLACED = "replaced"
     """The caller has opened another session."""
-    INBOX_REFUSED = "inbox-refused"
-    """The broker refuses to open the peer's inbox: its namespace was deleted, or the rights were withdrawn."""
+    BROKER_REFUSED = "broker-refused"
+    """The broker refuses to open the peer's inbox (its namespace was deleted, or the rights were withdrawn), or a packet
+    exceeds the broker's limit, which was higher when the session was opened."""
     EVICTED = "evicted"
     """The callee has too many sessions, and this one was idle longest."""
     TOO_LARGE = "too-large"

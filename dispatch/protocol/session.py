@@ -39,7 +39,7 @@ class Session:
         is_closed: the session has ended.
         is_suspended: the connection is known to be down.
         end_reason: why it has ended; None: it has not.
-        end_error: the error behind :attr:`Failure.INBOX_REFUSED`.
+        end_error: of an inbox that cannot be opened (:attr:`Failure.BROKER_REFUSED`).
         is_peer_draining: the peer accepts no further requests.
         is_urgent: an acknowledgement should leave before the events are handled.
         peer_load: requests that the peer executes.

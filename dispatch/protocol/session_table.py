@@ -9,7 +9,7 @@ from dispatch.protocol.caller_session import CallerSession
 from dispatch.protocol.delivery.receive_window import ReceiveWindow
 from dispatch.protocol.events import Event, Failure
 from dispatch.protocol.session import Session, check_inboxes
-from dispatch.protocol.settings import DEFAULT_SETTINGS, Settings
+from dispatch.protocol.settings import DEFAULT_SETTINGS, Settings, fit_settings
 from dispatch.protocol.statistics import EndedSessions
 from dispatch.protocol.wire.frames import (
     ACCEPT,
@@ -47,6 +47,7 @@ class SessionTable:
         may_reply_to: called with an inbox and a secret: whether packets may be sent there, and the inbox belongs to the
             holder of the secret. Default: never, for a process that is a caller only.
         settings: constants.
+        max_message_bytes: returns the size of the largest packet that new sessions may send; None: any.
 
     Attributes:
         sessions: by the address of their peers' packets.
@@ -68,6 +69,7 @@ class SessionTable:
         secret: str = "",
         may_reply_to: Callable[[str, str], bool] = _refuse_inbox,
         settings: Settings = DEFAULT_SETTINGS,
+        max_message_bytes: Callable[[], int] | None = None,
     ) -> None:
         self.name = name
         self.incarnation = incarnation
@@ -86,6 +88,7 @@ class SessionTable:
         self._secret = secret
         self._may_reply_to = may_reply_to
         self._settings = settings
+        self._max_message_bytes = max_message_bytes
         self._half_open: dict[tuple[int, str], CalleeSession] = {}
         """Callee sessions without a packet of their callers, by the ids and secrets of these."""
         self._by_inbox: dict[str, CalleeSession] = {}
@@ -95,7 +98,7 @@ class SessionTable:
         """Open a session with the process that consumes ``inbox``. ``SessionOpened`` or ``SessionClosed`` follows."""
         session = CallerSession(
             int.from_bytes(self._random_bytes(8), "big") >> 1 or 1,
-            self._settings,
+            self._session_settings(),
             self.receive_window,
             now,
             name=self.name,
@@ -106,6 +109,11 @@ class SessionTable:
         )
         self._add(session)
         return session
+
+    def _session_settings(self) -> Settings:
+        """Return the settings of a new session."""
+        limit = self._max_message_bytes
+        return self._settings if limit is None else fit_settings(self._settings, limit())
 
     def _add(self, session: Session) -> None:
         self.sessions[session.id] = session
@@ -177,7 +185,13 @@ class SessionTable:
             ended = self._make_room(now)
             nonce = self._random_bytes(NONCE_BYTES)
             session = CalleeSession(
-                hello, nonce, self._may_reply_to, self._settings, self.receive_window, now, window=packet.window
+                hello,
+                nonce,
+                self._may_reply_to,
+                self._session_settings(),
+                self.receive_window,
+                now,
+                window=packet.window,
             )
             self._add(session)
             self._half_open[hello.id, hello.secret] = session

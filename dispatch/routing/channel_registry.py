@@ -24,7 +24,6 @@ from dispatch.messaging.wire.properties import Property
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.messaging.wire.topics import announcement_topic, hello_topic, reply_topic
 from dispatch.protocol.session_table import SessionTable
-from dispatch.protocol.settings import DEFAULT_SETTINGS, fit_settings
 from dispatch.protocol.wire.frames import is_packet
 from dispatch.routing.channel import Channel
 from dispatch.routing.discovery import Discovery
@@ -134,7 +133,7 @@ class Channels:
                 [reply_to],
                 random_bytes=os.urandom,
                 secret=secret.secret,
-                settings=fit_settings(DEFAULT_SETTINGS, self._transport.max_message_bytes),
+                max_message_bytes=lambda: self._transport.max_message_bytes,
             )
             endpoint = self._endpoints[reply_to] = Endpoint(
                 self._transport,

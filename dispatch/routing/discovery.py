@@ -60,7 +60,7 @@ DOUBT_S = 0.08
 WARN_EVERY_S = 60.0
 """Seconds between two warnings about the instances of one name."""
 
-_NOT_OPENED_AGAIN = (Failure.CLOSED, Failure.EVICTED, Failure.INBOX_REFUSED)
+_NOT_OPENED_AGAIN = (Failure.CLOSED, Failure.EVICTED, Failure.BROKER_REFUSED)
 """Ends of sessions after which another one follows an announcement only. An evicted one is opened again for the next call:
 at once, it would evict another dispatcher's."""
 

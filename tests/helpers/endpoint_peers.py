@@ -108,6 +108,7 @@ class Callee(Peer):
             random_bytes=os.urandom,
             may_reply_to=ReplyPermission(topics[1]),
             settings=settings,
+            max_message_bytes=lambda: transport.max_message_bytes,
         )
         self.endpoint = Endpoint(transport, table, self.on_events)
 
@@ -156,7 +157,13 @@ class Caller(Peer):
         self.opened: dict[Session, asyncio.Future[None]] = {}
         self.failures: list[RequestFailed] = []
         table = SessionTable(
-            "caller", os.urandom(8).hex(), [self.inbox], random_bytes=os.urandom, secret=secret, settings=settings
+            "caller",
+            os.urandom(8).hex(),
+            [self.inbox],
+            random_bytes=os.urandom,
+            secret=secret,
+            settings=settings,
+            max_message_bytes=lambda: transport.max_message_bytes,
         )
 
         def path_inbox(number: int) -> str:

@@ -230,6 +230,8 @@ class FakeBroker:
         self.up = True
         self.handshake: Exception | None = None
         self.handshakes = 0
+        self.limit: int | None = None
+        """``maxMessageSize`` of a handshake."""
         self.links: list[FakeLink] = []
         self.openings: list[str] = []
         self.securities: list[Security] = []
@@ -253,13 +255,14 @@ class FakeBroker:
         self.links.append(FakeLink(self))
         return self.link
 
-    async def shake_hands(self, url: str, security: Security, timeout: float = 3.0) -> None:
+    async def shake_hands(self, url: str, security: Security, timeout: float = 3.0) -> int | None:
         self.handshakes += 1
         self.securities.append(security)
         if self.handshake is not None:
             raise self.handshake
         if not self.up:
             raise unreachable(url)
+        return self.limit
 
     def producer(self, topic: str = TOPIC) -> FakeProducer:
         """The one for ``topic`` that was opened last."""

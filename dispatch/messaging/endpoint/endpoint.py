@@ -55,6 +55,7 @@ class Endpoint:
         load: requests that this process executes; peers learn of it with each packet.
         handler_errors: exceptions of ``on_events``.
         dropped: packets that exceeded the backlog.
+        publishers: to the inboxes of peers.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Endpoint:
         self._on_events = on_events
         self._loop = asyncio.get_running_loop()
         self._clock = loop_clock()
-        self._publishers = InboxPublishers(transport, self._on_publisher_open, self._on_publisher_refused)
+        self.publishers = InboxPublishers(transport, self._on_publisher_open, self._on_publisher_refused)
         self._paths = (
             None
             if path_inbox is None
@@ -100,11 +101,6 @@ class Endpoint:
         self._is_up = True
         self._poll: asyncio.TimerHandle | None = None
         self._is_closed = False
-
-    @property
-    def publishers(self) -> InboxPublishers:
-        """The publishers to peers' inboxes."""
-        return self._publishers
 
     # -- receiving ----------------------------------------------------------------------------------------------
 
@@ -185,7 +181,7 @@ class Endpoint:
         Raises:
             TransportError: the publisher cannot be opened, or the endpoint is closed.
         """
-        await self._publishers.open(inbox)
+        await self.publishers.open(inbox)
         if self._is_closed:
             raise closed()
         session = self.table.connect(inbox, self._clock())
@@ -257,7 +253,7 @@ class Endpoint:
                 self._schedule_timer(session, now)
         if table.outbox:
             for topic, packet in table.outbox:
-                self._publishers.post(topic, packet)
+                self.publishers.post(topic, packet)
             table.outbox.clear()
         if self._waiters:
             self._waiters.release_at_rest(table.sessions.values())
@@ -267,13 +263,17 @@ class Endpoint:
         """Send what is due, if the connection is up and the publisher of the peer's inbox is open."""
         if not self._is_up:
             return
-        inboxes, publishers = session.peer_inboxes, self._publishers
+        inboxes, publishers = session.peer_inboxes, self.publishers
         first = publishers.find(inboxes[0])
         if first is None:
             self._unready.setdefault(inboxes[0], set()).add(session)
             return
         session.load = self.load
+        limit = self._transport.max_message_bytes
         for index, packet in session.packets_to_send(now):
+            if len(packet) > limit:
+                self._loop.call_soon(self.end, session, Failure.BROKER_REFUSED)
+                return
             # A packet names its path, so that it may travel on the first one: while another is being opened, or when the
             # peer has withdrawn it.
             publisher = publishers.find(inboxes[index]) if 0 < index < len(inboxes) else first
@@ -289,7 +289,7 @@ class Endpoint:
         for session in list(self.table.sessions.values()):
             if session.peer_inboxes[0] == topic:
                 session.end_error = error
-                self.end(session, Failure.INBOX_REFUSED)
+                self.end(session, Failure.BROKER_REFUSED)
 
     def _on_paths_change(self, further: Sequence[str | None]) -> None:
         first = self.table.inboxes[0]
@@ -397,4 +397,4 @@ class Endpoint:
         except TimeoutError:
             logger.debug("the last packets were not confirmed in %g s", CLOSE_FLUSH_S)
         finally:
-            await self._publishers.close()
+            await self.publishers.close()

@@ -13,7 +13,7 @@ from dispatch.protocol.callee_session import CalleeSession
 from dispatch.protocol.events import Event, RequestCancelled, RequestDeclined, RequestReceived, SessionClosed
 from dispatch.protocol.session import Session
 from dispatch.protocol.session_table import SessionTable
-from dispatch.protocol.settings import DEFAULT_SETTINGS, fit_settings
+from dispatch.protocol.settings import DEFAULT_SETTINGS
 from dispatch.serving.inbound_request import InboundRequest
 from dispatch.serving.request_queue import RequestQueue
 from dispatch.serving.sessions.session_replies import SessionReplies
@@ -61,10 +61,8 @@ class SessionRequests:
             [inbox],
             random_bytes=os.urandom,
             may_reply_to=may_reply_to,
-            settings=fit_settings(
-                msgspec.structs.replace(DEFAULT_SETTINGS, max_payload_bytes=max_payload_bytes),
-                transport.max_message_bytes,
-            ),
+            settings=msgspec.structs.replace(DEFAULT_SETTINGS, max_payload_bytes=max_payload_bytes),
+            max_message_bytes=lambda: transport.max_message_bytes,
         )
         self._queue = queue
         self._transport = transport

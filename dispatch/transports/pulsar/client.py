@@ -35,6 +35,7 @@ _threads = DaemonThreads("dispatch-pulsar")
 """Separate threads: tools that block the event loop's default executor must not delay a connection."""
 
 OK = pulsar.Result.Ok
+TOO_LARGE = pulsar.Result.MessageTooBig
 
 OPERATION_TIMEOUT_S = 5
 """Timeout in seconds for creating a producer or consumer."""

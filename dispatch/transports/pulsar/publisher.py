@@ -15,7 +15,7 @@ from dispatch.errors import TransportError
 from dispatch.transports.base import OnFailure
 from dispatch.transports.errors import closed, message_rejected, publish_queue_full, sending_failed
 from dispatch.transports.publish_window import PublishWindow, QueueFullError
-from dispatch.transports.pulsar.client import OK, send_plain
+from dispatch.transports.pulsar.client import OK, TOO_LARGE, send_plain
 from dispatch.transports.pulsar.io_thread_state import keep_thread_state
 from dispatch.transports.pulsar.supervisor import ConnectionSupervisor
 
@@ -137,13 +137,18 @@ class PacketReceipts:
         self.received = 0
         self.dropped = 0
         """Packets that the broker dropped at publish, or that pulsar-client could not send."""
+        self.is_limit_stale = False
+        """A packet was larger than pulsar-client accepts: it has reconnected by itself, to a broker with a lower limit."""
         self._arrived: deque[bool] = deque()
 
     def on_receipt(self, result: Any, message_id: Any) -> None:
         """Record a receipt. Called on pulsar-client's threads: an exception here would end the process."""
         keep_thread_state()
         # A failure has no ledger position either. Only append() is atomic without a lock.
-        self._arrived.append(message_id.ledger_id() == -1 and message_id.entry_id() == -1)
+        is_lost = message_id.ledger_id() == -1 and message_id.entry_id() == -1
+        if is_lost and result == TOO_LARGE:
+            self.is_limit_stale = True
+        self._arrived.append(is_lost)
         self._on_arrival()
 
     def count_outstanding(self) -> int:

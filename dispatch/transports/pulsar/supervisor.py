@@ -67,6 +67,11 @@ class SupervisedConnection(Protocol):
         """Return a publish without a receipt, or a number of receipts while another one is due: equal until a receipt
         arrives. None if none is due."""
 
+    @property
+    def is_limit_stale(self) -> bool:
+        """Whether the broker's ``maxMessageSize`` has become lower since the last handshake."""
+        ...
+
     def on_handshake(self, limit: int | None) -> None:
         """A handshake has succeeded; ``limit`` is the broker's ``maxMessageSize`` in bytes, None if it sent none."""
 
@@ -217,6 +222,9 @@ class ConnectionSupervisor:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(POLL_S)
+            if self._owner.is_limit_stale:
+                with contextlib.suppress(Exception):  # of any kind, as below; the next check asks again
+                    self._owner.on_handshake(await shake_hands(self.url, self._security, PROBE_TIMEOUT_S))
             handles = [handle for handle in self._owner.handles() if handle not in self.backoff]
             lost = [handle for handle in handles if not handle.raw.is_connected()]
             silent = not lost and await self._is_silent()

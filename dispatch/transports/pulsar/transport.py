@@ -282,8 +282,14 @@ class PulsarTransport:
         """See :meth:`dispatch.transports.pulsar.publisher.MessageSender.find_unacknowledged`."""
         return self._sender.find_unacknowledged()
 
+    @property
+    def is_limit_stale(self) -> bool:
+        """See :class:`~dispatch.transports.pulsar.supervisor.SupervisedConnection`."""
+        return self._sender.packets.is_limit_stale
+
     def on_handshake(self, limit: int | None) -> None:
         """Derive the largest payload from the broker's ``maxMessageSize``, which covers payload and properties."""
+        self._sender.packets.is_limit_stale = False
         if limit is not None:
             self.max_message_bytes = max(1, limit - PROPERTIES_BYTES)
 

@@ -329,7 +329,7 @@ async def test_a_draining_instance_gets_nothing_new_and_its_session_ends_when_it
     [
         (Failure.CLOSED, False),
         (Failure.EVICTED, False),
-        (Failure.INBOX_REFUSED, False),
+        (Failure.BROKER_REFUSED, False),
         (Failure.SILENT, False),
         (Failure.RESTARTED, True),
         (Failure.IDLE, True),

@@ -77,12 +77,12 @@ async def test_requests_end_soon_with_what_is_certain_about_each() -> None:
         unsent = caller.send(session, b"2:1")
         outcomes = [await sent.outcome, await unsent.outcome]
         assert ENDS_S <= loop.time() - began < ENDS_S + 0.1
-        assert all(isinstance(each, RequestFailed) and each.reason is Failure.INBOX_REFUSED for each in outcomes)
+        assert all(isinstance(each, RequestFailed) and each.reason is Failure.BROKER_REFUSED for each in outcomes)
         assert [each.may_have_run for each in outcomes if isinstance(each, RequestFailed)] == [True, False]
         assert session.end_error is not None
         assert "has no namespace" in str(session.end_error)
         assert callee.runs == {b"1": 1}
-        assert caller.closed == [("one", "inbox-refused")]
+        assert caller.closed == [("one", "broker-refused")]
 
 
 async def test_a_request_that_waits_for_its_reply_ends_without_another_one() -> None:
@@ -95,7 +95,7 @@ async def test_a_request_that_waits_for_its_reply_ends_without_another_one() -> 
         await advance(2.0 + ENDS_S + 0.1)
         outcome = await sent.outcome
         assert isinstance(outcome, RequestFailed)
-        assert (outcome.reason, outcome.may_have_run) == (Failure.INBOX_REFUSED, True)
+        assert (outcome.reason, outcome.may_have_run) == (Failure.BROKER_REFUSED, True)
 
 
 async def test_a_callee_ends_the_session_of_a_caller_that_it_cannot_answer() -> None:
@@ -106,7 +106,7 @@ async def test_a_callee_ends_the_session_of_a_caller_that_it_cannot_answer() -> 
         refusals[caller.inbox] = gone(caller.inbox)
         callee.release()
         await advance(ENDS_S + 0.1)
-        assert callee.closed == [("caller", "inbox-refused")]
+        assert callee.closed == [("caller", "broker-refused")]
 
 
 async def test_another_session_is_opened_when_the_inbox_is_there_again() -> None:
@@ -172,6 +172,6 @@ async def test_sessions_with_other_inboxes_continue() -> None:
     assert isinstance(await unsent.outcome, RequestFailed)
     assert await caller.call(second, b"2:1") == b"2"
     await idle()
-    assert caller.closed == [("one", "inbox-refused")]
+    assert caller.closed == [("one", "broker-refused")]
     for peer in (caller, *callees):
         await peer.stop()

@@ -98,10 +98,10 @@ async def test_an_inbox_that_the_broker_refuses_is_the_cause_for_requests_that_h
         request = sent(exchange())
         error = opening_failed("TopicNotFound", url="pulsar://x", topic="non-persistent://tg/request/work")
         request.peer.session.end_error = error
-        request.on_failure(Failure.INBOX_REFUSED, may_have_run=may_have_run)
+        request.on_failure(Failure.BROKER_REFUSED, may_have_run=may_have_run)
         ended = await request.waiter
         if may_have_run:
-            assert ended == Lost(Failure.INBOX_REFUSED, sent=True)
+            assert ended == Lost(Failure.BROKER_REFUSED, sent=True)
         else:
             assert isinstance(ended, TransportError)
             assert ended is not error, "each caller may add alternatives to its own"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from dispatch.messaging.wire.codec import PROPERTIES_BYTES
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.publisher import MAX_PACKETS_IN_DOUBT
 from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S, SILENT_S
@@ -134,6 +135,29 @@ async def test_receipts_of_packets_that_the_old_client_did_not_bring_are_not_wai
         broker.producer().receipts()
         await advance(2 * SILENT_S)
         assert transport.connected
+
+
+async def test_a_packet_that_is_too_large_makes_the_transport_ask_for_the_limit(broker: FakeBroker) -> None:
+    """pulsar-client has reconnected by itself, and learned of a lower limit."""
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        asked = broker.handshakes
+        broker.limit = 1_000_000
+        publisher.send_packet(b"p1")
+        broker.producer().sent[0].fails("Timeout")
+        await advance(SEEN_S)
+        assert broker.handshakes == asked
+        publisher.send_packet(b"p2")
+        broker.producer().sent[1].fails("MessageTooBig")
+        broker.handshake = unreachable(URL)
+        await advance(SEEN_S)
+        assert transport.connected
+        broker.handshake = None
+        await advance(SEEN_S)
+        assert transport.max_message_bytes == 1_000_000 - PROPERTIES_BYTES
+        asked = broker.handshakes
+        await advance(10 * POLL_S)
+        assert broker.handshakes == asked, "once"
 
 
 async def test_flush_waits_for_the_receipts_of_packets(broker: FakeBroker) -> None:
