@@ -27,11 +27,7 @@ class Retention(Generic[K]):
             the callback once when that use has ended.
     """
 
-    def __init__(
-        self,
-        drop: Callable[[K], object],
-        await_idle: Callable[[K, Callable[[], object]], bool],
-    ) -> None:
+    def __init__(self, drop: Callable[[K], object], await_idle: Callable[[K, Callable[[], object]], bool]) -> None:
         self._drop = drop
         self._await_idle = await_idle
         self._due: dict[K, float] = {}

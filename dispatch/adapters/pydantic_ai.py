@@ -135,11 +135,7 @@ class _Tool(ToolsetTool[Any]):
             defer_loading=defer_loading and tool.name != READ_RESULT,
         )
         return cls(
-            toolset=toolset,
-            tool_def=definition,
-            max_retries=max_retries,
-            args_validator=_ANY_OBJECT,
-            model_tool=tool,
+            toolset=toolset, tool_def=definition, max_retries=max_retries, args_validator=_ANY_OBJECT, model_tool=tool
         )
 
 

@@ -291,8 +291,7 @@ def error_from_timeout(
 def error_from_key_holder_loss(tool: str) -> TransportError:
     """Return the error of a retry under an idempotency key whose instance is gone: another one could execute it twice."""
     return TransportError(
-        ErrorType.INSTANCE_LOST,
-        f"The instance that had the request and its idempotency key is gone; {_doubt(tool)}",
+        ErrorType.INSTANCE_LOST, f"The instance that had the request and its idempotency key is gone; {_doubt(tool)}"
     )
 
 

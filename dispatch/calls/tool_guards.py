@@ -159,11 +159,7 @@ class ToolGuards:
         if retry is None or retry.max_attempts == 1:
             return None
         return RetryPolicy(
-            retry,
-            repeatable=self.repeatable,
-            budget=self.budget,
-            durations=self.durations,
-            randomness=self._randomness,
+            retry, repeatable=self.repeatable, budget=self.budget, durations=self.durations, randomness=self._randomness
         )
 
     def _hedging(self) -> Hedging | None:

@@ -26,11 +26,7 @@ def fingerprint(tool: ToolDescriptor, service: ServiceDescriptor) -> str:
         ],
         "input-schema": tool.input_schema,
         "output-schema": tool.output_schema,
-        "service": {
-            "id": service.id,
-            "request-queue": service.request_queue,
-            "response-queue": service.response_queue,
-        },
+        "service": {"id": service.id, "request-queue": service.request_queue, "response-queue": service.response_queue},
         "config": tool.config,
         "version": tool.version,
     }

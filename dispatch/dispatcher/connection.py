@@ -48,11 +48,5 @@ def connect(
     """
     transport = open_transport(broker, security=security, publish_window=publish_window)
     return Dispatcher(
-        transport,
-        catalog,
-        policy=policy,
-        grants=grants,
-        approvals=approvals,
-        client_id=client_id,
-        telemetry=telemetry,
+        transport, catalog, policy=policy, grants=grants, approvals=approvals, client_id=client_id, telemetry=telemetry
     )

@@ -101,10 +101,7 @@ class DispatcherLifecycle:
             raise
         self._authorizer.start()
         self._calls = Calls(
-            runtime,
-            self._authorizer,
-            lambda *of: find_alternatives(self._live.resolver.catalog, *of),
-            self._on_call,
+            runtime, self._authorizer, lambda *of: find_alternatives(self._live.resolver.catalog, *of), self._on_call
         )
 
     async def close(self, *, drain: float = 0.0) -> None:

@@ -32,11 +32,7 @@ class Functions(FunctionSource):
     """
 
     def __init__(
-        self,
-        *functions: Callable[..., Any],
-        id: str = "functions",
-        namespace: str = "",
-        on_change: OnChange = "apply",
+        self, *functions: Callable[..., Any], id: str = "functions", namespace: str = "", on_change: OnChange = "apply"
     ) -> None:
         super().__init__(id, namespace, on_change)
         for function in functions:

@@ -6,11 +6,7 @@ from dispatch.policy.balancing import Balancing
 from dispatch.policy.breaker import Breaker
 from dispatch.policy.bulkhead import Bulkhead
 from dispatch.policy.outlier_detection import OutlierDetection
-from dispatch.policy.policy import (
-    DEFAULT_POLICY,
-    Policy,
-    parse_policy,
-)
+from dispatch.policy.policy import DEFAULT_POLICY, Policy, parse_policy
 from dispatch.policy.rate_limit import RateLimit
 from dispatch.policy.repeat_safety import Annotations, check_repeats, repeatable
 from dispatch.policy.retry import DEFAULT_RETRY, Retry

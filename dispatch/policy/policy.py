@@ -98,12 +98,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     max_result_chars: int = 50_000
 
     def __post_init__(self) -> None:
-        for key in (
-            "timeout",
-            "attempt_timeout",
-            "stream_timeout",
-            "stream_idle_timeout",
-        ):
+        for key in ("timeout", "attempt_timeout", "stream_timeout", "stream_idle_timeout"):
             value = getattr(self, key)
             if value is None and key == "attempt_timeout":
                 continue

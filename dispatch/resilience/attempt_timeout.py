@@ -16,12 +16,7 @@ answering, 99.5 % of calls of 25 ms succeeded; without the limit 63 %, because h
 
 
 def attempt_deadline(
-    now: float,
-    deadline: float,
-    *,
-    limit: float | None = None,
-    attempts_left: int = 1,
-    usual: float | None = None,
+    now: float, deadline: float, *, limit: float | None = None, attempts_left: int = 1, usual: float | None = None
 ) -> tuple[float, str]:
     """Return the deadline of an attempt that starts ``now``, at most ``deadline``, and the limit that it stands for in the
     error of an attempt that exceeds it: ``attempt`` or ``call``.

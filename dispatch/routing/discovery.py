@@ -93,11 +93,7 @@ class Discovery:
         channels: the open ones.
     """
 
-    def __init__(
-        self,
-        correlator: Correlator,
-        channels: Mapping[tuple[str, str], Channel],
-    ) -> None:
+    def __init__(self, correlator: Correlator, channels: Mapping[tuple[str, str], Channel]) -> None:
         self._correlator = correlator
         self._now = correlator.now
         self._channels = channels

@@ -135,11 +135,7 @@ class PoolRegistry:
     """
 
     def __init__(
-        self,
-        routes: Channels,
-        randomness: Randomness,
-        users: PoolUsers,
-        observer: DispatcherObserver = NULL_DISPATCHER,
+        self, routes: Channels, randomness: Randomness, users: PoolUsers, observer: DispatcherObserver = NULL_DISPATCHER
     ) -> None:
         self._observer = observer
         self._routes = routes

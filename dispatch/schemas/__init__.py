@@ -7,10 +7,4 @@ from dispatch.schemas.schema_compiler import InvalidSchemaError
 from dispatch.schemas.schema_problems import find_schema_problems
 from dispatch.schemas.validator import SchemaValidator
 
-__all__ = [
-    "InvalidSchemaError",
-    "Mistake",
-    "SchemaValidator",
-    "find_outside_references",
-    "find_schema_problems",
-]
+__all__ = ["InvalidSchemaError", "Mistake", "SchemaValidator", "find_outside_references", "find_schema_problems"]

@@ -77,9 +77,7 @@ class ToolSearch:
     """
 
     def __init__(
-        self,
-        catalog: Callable[[], Catalog],
-        load_embedder: Callable[[], Embedder] | None = load_default_embedder,
+        self, catalog: Callable[[], Catalog], load_embedder: Callable[[], Embedder] | None = load_default_embedder
     ) -> None:
         self._live = LiveIndex(catalog, load_embedder)
         self._uses = UseCounter()

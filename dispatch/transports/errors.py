@@ -65,13 +65,11 @@ def opening_failed(name: str, *, url: str, topic: str) -> TransportError:
             return unreachable(url)
         case "ConsumerBusy" | "ProducerBusy":
             return _not_sent(
-                ErrorType.TOPIC_BUSY,
-                f"another client uses {topic} exclusively. Stop that client, or use another name.",
+                ErrorType.TOPIC_BUSY, f"another client uses {topic} exclusively. Stop that client, or use another name."
             )
         case "InvalidTopicName":
             return _not_sent(
-                ErrorType.BAD_TOPIC,
-                f"'{topic}' is not a topic name. Use non-persistent://TENANT/NAMESPACE/NAME.",
+                ErrorType.BAD_TOPIC, f"'{topic}' is not a topic name. Use non-persistent://TENANT/NAMESPACE/NAME."
             )
         case "AlreadyClosed":
             return closed(f"the connection was closed before {topic} was open")

@@ -20,13 +20,7 @@ from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.tool_guards import ToolGuards, create_rate_limiter
 from dispatch.catalog import ServiceDescriptor
 from dispatch.catalog.sources.base import SourceStatus
-from dispatch.errors import (
-    DispatchError,
-    ErrorType,
-    Origin,
-    Outcome,
-    ToolError,
-)
+from dispatch.errors import DispatchError, ErrorType, Origin, Outcome, ToolError
 from dispatch.messaging.rpc.exchange_outcome import Answer
 from dispatch.messaging.wire.codec import json_text
 from dispatch.permissions import Authorizer, Grants, GrantsFunction, check_permission, require_permissions

@@ -28,16 +28,7 @@ from dispatch.catalog.versions import is_version
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, check_repeats
 from dispatch.schemas.engine import has_engine
 
-TRUSTGRAPH_KEYS: Final = (
-    "type",
-    "name",
-    "description",
-    "service",
-    "arguments",
-    "group",
-    "state",
-    "applicable-states",
-)
+TRUSTGRAPH_KEYS: Final = ("type", "name", "description", "service", "arguments", "group", "state", "applicable-states")
 DISPATCH_KEYS: Final = (
     "policy",
     "version",

@@ -95,11 +95,7 @@ def call(
         given = read_arguments(descriptor, words or (), arguments, print_warning)
         service = catalog.service_or_default(descriptor)
         dispatcher = connect(
-            broker,
-            catalog,
-            policy=settings.load_policy(),
-            grants=settings.load_grants(),
-            security=settings.security(),
+            broker, catalog, policy=settings.load_policy(), grants=settings.load_grants(), security=settings.security()
         )
         if stream:
             result = run_async(stream_tool(dispatcher, tool, given, user=user, timeout=timeout, json=json))

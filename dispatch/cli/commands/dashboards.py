@@ -14,10 +14,7 @@ from dispatch.cli.settings import Settings, with_settings
 DEFAULT_FOLDER = "dispatch-dashboards"
 
 app = typer.Typer(
-    help="List and export dashboards for Grafana.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    add_completion=False,
+    help="List and export dashboards for Grafana.", no_args_is_help=True, rich_markup_mode="rich", add_completion=False
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
@@ -43,8 +40,7 @@ def list_(settings: Settings, json: Json = False) -> None:
 def export(
     settings: Settings,
     folder: Annotated[
-        str,
-        typer.Argument(metavar="DIR", help=f"Output folder. Default: {DEFAULT_FOLDER}.", show_default=False),
+        str, typer.Argument(metavar="DIR", help=f"Output folder. Default: {DEFAULT_FOLDER}.", show_default=False)
     ] = DEFAULT_FOLDER,
     json: Json = False,
 ) -> None:

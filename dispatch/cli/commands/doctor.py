@@ -147,12 +147,7 @@ def doctor(
     failed = sum(result.status == "failed" for result in results)
     if json:
         print_json(
-            {
-                "broker": broker,
-                "admin": web_url,
-                "ok": not failed,
-                "checks": [result.as_dict() for result in results],
-            }
+            {"broker": broker, "admin": web_url, "ok": not failed, "checks": [result.as_dict() for result in results]}
         )
     else:
         warnings = sum(result.status == "warning" for result in results)

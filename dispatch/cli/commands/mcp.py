@@ -43,10 +43,7 @@ def mcp(
     ] = None,
     search: Annotated[
         Search,
-        typer.Option(
-            "--search",
-            help="List find_tools and call_tool in place of the tools: auto: above 40 tools.",
-        ),
+        typer.Option("--search", help="List find_tools and call_tool in place of the tools: auto: above 40 tools."),
     ] = Search.AUTO,
     always: Annotated[
         list[str] | None,

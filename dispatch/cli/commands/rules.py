@@ -34,8 +34,7 @@ def rules() -> None:
 def export(
     settings: Settings,
     folder: Annotated[
-        str,
-        typer.Argument(metavar="DIR", help=f"Output folder. Default: {DEFAULT_FOLDER}.", show_default=False),
+        str, typer.Argument(metavar="DIR", help=f"Output folder. Default: {DEFAULT_FOLDER}.", show_default=False)
     ] = DEFAULT_FOLDER,
     grafana: Annotated[
         str,

@@ -72,10 +72,7 @@ def serve(
     max_payload_bytes: Annotated[
         int,
         typer.Option(
-            "--max-payload-bytes",
-            metavar="BYTES",
-            min=1,
-            help="Maximum size of a fragmented request or reply.",
+            "--max-payload-bytes", metavar="BYTES", min=1, help="Maximum size of a fragmented request or reply."
         ),
     ] = 64 * 1024 * 1024,
     drain_timeout: Annotated[

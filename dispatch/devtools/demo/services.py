@@ -21,10 +21,7 @@ JOKES: Final = {
     "programming": "There are 10 kinds of people: those who count in binary, and those who do not.",
 }
 SHELVES: Final = {
-    "products": {
-        "kettle": "The K-2 boils a litre in 2 min 40 s.",
-        "lamp": "The lamp takes an E14 bulb of up to 40 W.",
-    },
+    "products": {"kettle": "The K-2 boils a litre in 2 min 40 s.", "lamp": "The lamp takes an E14 bulb of up to 40 W."},
     "customers": {
         "complaint": "Most complaints of last month were about late parcels.",
         "returns": "One order in nineteen comes back.",

@@ -110,11 +110,7 @@ class McpServer:
             await self.sdk_server.run(reading, writing, self.sdk_server.create_initialization_options())
 
     def app(
-        self,
-        *,
-        path: str = "/mcp",
-        hosts: Collection[str] = (),
-        tokens: Mapping[str, str] | None = None,
+        self, *, path: str = "/mcp", hosts: Collection[str] = (), tokens: Mapping[str, str] | None = None
     ) -> Starlette:
         """Return an ASGI application that serves streamable HTTP. Its lifespan must run; that of a mounted application is
         ``app.router.lifespan_context(app)``. One application for each server.

@@ -17,14 +17,7 @@ from dispatch._internal.clock import loop_clock
 from dispatch._internal.deadline_timer import DeadlineTimer
 from dispatch._internal.permit import Rejection
 from dispatch.errors import TransportError
-from dispatch.messaging.rpc.exchange_outcome import (
-    Closed,
-    Disposition,
-    Fate,
-    Tally,
-    TimedOut,
-    Unreadable,
-)
+from dispatch.messaging.rpc.exchange_outcome import Closed, Disposition, Fate, Tally, TimedOut, Unreadable
 from dispatch.messaging.rpc.pending import Slot
 from dispatch.messaging.wire.codec import MalformedMessageError, decode_reply
 from dispatch.messaging.wire.properties import Property, is_oversized

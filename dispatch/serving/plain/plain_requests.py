@@ -32,12 +32,7 @@ class PlainRequests:
     """
 
     def __init__(
-        self,
-        queue: RequestQueue,
-        sender: ReplySender,
-        channel: PlainReplySender,
-        topic: str,
-        now: Callable[[], float],
+        self, queue: RequestQueue, sender: ReplySender, channel: PlainReplySender, topic: str, now: Callable[[], float]
     ) -> None:
         self._queue = queue
         self._sender = sender

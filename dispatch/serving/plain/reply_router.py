@@ -57,12 +57,7 @@ class ReplyRouter:
         namespaces: ``tenant/namespace`` where callers' topics may lie, besides the response queue's own.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        response_queue: str,
-        namespaces: Iterable[str] = (),
-    ) -> None:
+    def __init__(self, transport: Transport, response_queue: str, namespaces: Iterable[str] = ()) -> None:
         self._transport = transport
         self._response_queue = response_queue
         self._may_reply_to = ReplyPermission(response_queue, namespaces, allows_persistent=True)

@@ -200,10 +200,7 @@ class Instruments:
             registry=registry,
         )
         self.replies = LockFreeCounter(
-            "dispatch_replies",
-            "Replies that arrived, by disposition.",
-            ("service", "disposition"),
-            registry=registry,
+            "dispatch_replies", "Replies that arrived, by disposition.", ("service", "disposition"), registry=registry
         )
         self.ejections = LockFreeCounter(
             "dispatch_instance_ejections",

@@ -29,10 +29,7 @@ Role = Literal["caller", "callee"]
 
 HANDSHAKE: Final = "handshake"
 """The end of a session that was never open."""
-END_REASONS: Final = (
-    *(str(each) for each in Failure if each not in (Failure.DEADLINE, Failure.TOO_LARGE)),
-    HANDSHAKE,
-)
+END_REASONS: Final = (*(str(each) for each in Failure if each not in (Failure.DEADLINE, Failure.TOO_LARGE)), HANDSHAKE)
 """Values of the label ``reason`` of ended sessions. Deadlines and sizes end requests."""
 REJECTIONS: Final = ("malformed", "unknown", "refused-hello")
 """Values of the label ``reason`` of rejected packets."""

@@ -129,12 +129,7 @@ class HistogramFamily(TextFamily):
     piece = HISTOGRAMS
 
     def __init__(
-        self,
-        name: str,
-        help: str,
-        labels: Sequence[str],
-        bounds: Sequence[str],
-        series: Callable[[], Iterable[Timed]],
+        self, name: str, help: str, labels: Sequence[str], bounds: Sequence[str], series: Callable[[], Iterable[Timed]]
     ) -> None:
         super().__init__(name, help, "histogram", labels)
         self._bounds = bounds

@@ -14,15 +14,7 @@ from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, get_current
-from opentelemetry.trace import (
-    Span,
-    SpanKind,
-    Status,
-    StatusCode,
-    Tracer,
-    get_current_span,
-    set_span_in_context,
-)
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, get_current_span, set_span_in_context
 
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.messaging.wire.codec import json_text

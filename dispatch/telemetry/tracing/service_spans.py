@@ -10,14 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from opentelemetry.context import Context, attach
-from opentelemetry.trace import (
-    Span,
-    SpanKind,
-    Status,
-    StatusCode,
-    Tracer,
-    set_span_in_context,
-)
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from dispatch.telemetry.names import (
     CHUNKS,

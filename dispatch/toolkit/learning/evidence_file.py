@@ -145,11 +145,7 @@ class EvidenceFile:
         self._seen = 0
 
     def _write(
-        self,
-        connection: sqlite3.Connection,
-        added: Mapping[Edge, Evidence],
-        resets: Sequence[Edge] | None,
-        now: float,
+        self, connection: sqlite3.Connection, added: Mapping[Edge, Evidence], resets: Sequence[Edge] | None, now: float
     ) -> None:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("UPDATE changes SET number = number + 1")

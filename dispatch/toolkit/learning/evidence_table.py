@@ -40,14 +40,7 @@ class EvidenceTable:
         weight: likewise, of the weights of all observations.
     """
 
-    def __init__(
-        self,
-        half_life: float,
-        now: float,
-        *,
-        max_edges: int = MAX_EDGES,
-        max_bytes: int = MAX_BYTES,
-    ) -> None:
+    def __init__(self, half_life: float, now: float, *, max_edges: int = MAX_EDGES, max_bytes: int = MAX_BYTES) -> None:
         self._half_life = half_life
         self._epoch = now
         self._max_edges = max_edges

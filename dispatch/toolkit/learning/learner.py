@@ -12,14 +12,7 @@ from dispatch.toolkit.action import Action
 from dispatch.toolkit.graph import DATA, DEFAULT_SCORE, SCORE
 from dispatch.toolkit.learning.action_finder import ActionFinder
 from dispatch.toolkit.learning.call_observer import observe_calls
-from dispatch.toolkit.learning.evidence import (
-    ONE,
-    PRIOR_STRENGTH,
-    UNUSED_WEIGHT,
-    Evidence,
-    Observation,
-    compute_score,
-)
+from dispatch.toolkit.learning.evidence import ONE, PRIOR_STRENGTH, UNUSED_WEIGHT, Evidence, Observation, compute_score
 from dispatch.toolkit.learning.evidence_store import EvidenceStore
 from dispatch.toolkit.learning.interactions import Interactions, describe_recommendation, observe_call
 

@@ -130,11 +130,7 @@ class ConfigClient:
 
         try:
             payload = await self._broker.request(
-                topics.request,
-                topics.response,
-                encode_message(request),
-                timeout=TIMEOUT_S,
-                resend_after=resend_after,
+                topics.request, topics.response, encode_message(request), timeout=TIMEOUT_S, resend_after=resend_after
             )
         except TimeoutError:
             message = f"{failure} did not answer '{operation}' within {TIMEOUT_S:g} s. {advice}."
