@@ -8,14 +8,12 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import pytest
 
 import dispatch
 from dispatch.devtools.localbroker import Admin, LocalBroker, create_namespaces
 from dispatch.devtools.localbroker.configuration import Configuration
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
-from dispatch.routing import channel_registry
 from tests.helpers.catalogs import catalog_of, queues_of, unique_topic
 from tests.helpers.dispatcher_and_service import UNGUARDED
 from tests.helpers.echo_service import Echo
@@ -67,6 +65,7 @@ def catalog_at(namespace: str) -> tuple[dispatch.Catalog, dict[str, str]]:
 
 class Answering(dispatch.ToolService):
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
+        await asyncio.sleep(arguments.get("seconds", 0))
         return "x" * arguments.get("size", len(arguments.get("fill", "")))
 
 
@@ -142,28 +141,51 @@ async def test_a_namespace_that_makes_no_topics_is_named_with_the_command_that_l
         await dispatch.serve(Echo(), small.service_url, **queues)
 
 
-async def test_calls_after_the_namespace_was_deleted_fail_at_once(
-    small: LocalBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = msgspec.structs.replace(channel_registry.DEFAULT_SETTINGS, give_up=2.0)
-    monkeypatch.setattr(channel_registry, "DEFAULT_SETTINGS", settings)
+async def test_a_session_whose_packet_exceeds_the_limit_ends_and_the_next_one_keeps_it(small: LocalBroker) -> None:
+    topic, limit = unique_topic(), MESSAGE_BYTES - PROPERTIES_BYTES
+    async with (
+        dispatch.ToolServer(Answering(), small.service_url, service=topic),
+        dispatch.connect(small.service_url, catalog_of(topic), policy=dispatch.Policy(**UNGUARDED)) as dispatcher,
+    ):
+        # As if the broker had been started again with a lower limit while the session was open.
+        transport_of(dispatcher).max_message_bytes = MAX_MESSAGE_BYTES  # type: ignore[misc]
+        await dispatcher.call("echo", timeout=20)
+        fills = ["y" * 60_000] * 4 + ["y" * 2 * MESSAGE_BYTES]  # small ones and a fragment share a packet
+        results = await asyncio.gather(*(dispatcher.execute("echo", {"fill": fill}, timeout=20) for fill in fills))
+        assert all(result.duration < AT_ONCE_S for result in results)
+        assert {result.error.type for result in results if result.error is not None} == {"instance-lost"}
+        assert transport_of(dispatcher).max_message_bytes == limit
+        results = await asyncio.gather(*(dispatcher.execute("echo", {"fill": fill}, timeout=20) for fill in fills))
+        assert [result.text for result in results] == ["x" * len(fill) for fill in fills]
+
+
+async def test_calls_after_the_namespace_was_deleted_fail_at_once(small: LocalBroker) -> None:
     namespace = f"tg/{unique_topic('gone')}"
     await asyncio.to_thread(Admin(small.web_url).ensure_namespace, namespace)
     catalog, queues = catalog_at(namespace)
     other = unique_topic()
     async with (
-        dispatch.ToolServer(Echo(), small.service_url, **queues),
+        dispatch.ToolServer(Answering(), small.service_url, **queues) as server,
         dispatch.connect(small.service_url, catalog, policy=dispatch.Policy(**UNGUARDED)) as dispatcher,
         dispatch.ToolServer(Echo(), small.service_url, service=other),
         dispatch.connect(small.service_url, catalog_of(other)) as elsewhere,
     ):
         await dispatcher.call("echo", {"text": "there"}, timeout=20)
         await elsewhere.call("echo", {"text": "there"}, timeout=20)
+        waiting = asyncio.create_task(dispatcher.execute("echo", {"seconds": 60}, timeout=40))
+        while not server.running:  # noqa: ASYNC110 # the server has no event for it
+            await asyncio.sleep(0.01)
         await asyncio.to_thread(ask_admin, small, "DELETE", f"namespaces/{namespace}?force=true")
+        deleted_at = asyncio.get_running_loop().time()
         # pulsar-client is given a moment to mend it. What is called meanwhile left, and its instance does not answer.
         result = await dispatcher.execute("echo", {"text": "gone"}, timeout=20)
         assert isinstance(result.error, dispatch.TransportError)
+        assert (result.error.type, result.error.sent) in (("instance-lost", True), ("no-such-namespace", False))
         assert result.duration < 6, "neither the timeout nor the time after which sessions are given up otherwise"
+        result = await waiting
+        assert isinstance(result.error, dispatch.TransportError)
+        assert (result.error.type, result.error.sent) == ("instance-lost", True)
+        assert asyncio.get_running_loop().time() - deleted_at < 8, "likewise"
         for _ in range(3):
             error = await at_once(dispatcher, text="gone")
             assert isinstance(error, dispatch.TransportError)
