@@ -283,7 +283,7 @@ class World:
 
         sessions.send = noted  # type: ignore[method-assign]
         exchange = correlator_of(dispatcher)
-        send_plainly = exchange._send
+        send_plainly = exchange.send
 
         def unprotected(*args: Any) -> None:
             call = _CALL.get()
@@ -291,7 +291,7 @@ class World:
                 call.target = None
             send_plainly(*args)
 
-        exchange._send = unprotected  # type: ignore[method-assign]
+        exchange.send = unprotected  # type: ignore[method-assign]
 
     async def crash(self, dispatcher: Dispatcher) -> None:
         """The dispatcher's process dies; its callers with it."""

@@ -147,9 +147,8 @@ class SessionRequest(OutgoingRequest):
         elif reason is Failure.TOO_LARGE:
             self.settle(Overflow("max-response-bytes"))
         elif isinstance(error := self.peer.session.end_error, TransportError) and not may_have_run:
-            self.settle(
-                TransportError(error.type, error.message, sent=False)
-            )  # a new one: each caller may add to its own
+            # A new one: each caller may add to its own.
+            self.settle(TransportError(error.type, error.message, sent=False))
         else:
             self.settle(Lost(reason, may_have_run, self.chunks))
 
