@@ -55,6 +55,7 @@ class SessionExchange:
         self.pending = 0
         self.on_session_event: Callable[[CallerSession, Event], object] | None = None
         self._replies = replies
+        self._max_pending = MAX_PENDING
         self._sessions: set[CallerSession] = set()
         self._is_closed = False
 
@@ -85,7 +86,7 @@ class SessionExchange:
         peer, now = request.peer, self.now()
         if self._is_closed:
             request.settle(Closed(sent=False))
-        elif self.pending >= MAX_PENDING:
+        elif self.pending >= self._max_pending:
             request.settle(Rejection("exchange", "pending-limit", RETRY_AFTER_S))
         elif now >= request.deadline:
             request.settle(TimedOut(request.clock, sent=False))

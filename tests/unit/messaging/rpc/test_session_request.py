@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dispatch._internal.permit import Rejection
 from dispatch.errors import TransportError
-from dispatch.messaging.rpc import session_exchange
 from dispatch.messaging.rpc.exchange_outcome import Answer, Closed, Disposition, Lost, Overflow, TimedOut, Unreadable
 from dispatch.messaging.rpc.session_exchange import SessionExchange
 from dispatch.messaging.rpc.session_request import SessionRequest, SessionStream
@@ -62,9 +59,9 @@ async def test_failures_say_whether_the_tool_may_have_run() -> None:
         assert await request.waiter == ended, "the first end counts"
 
 
-async def test_what_is_not_sent_is_settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_exchange, "MAX_PENDING", 1)
+async def test_what_is_not_sent_is_settled_at_once() -> None:
     made = exchange()
+    made._max_pending = 1
     assert sent(made, deadline=START - 1.0).settled == TimedOut("call", sent=False)
     waiting = sent(made)
     assert isinstance(sent(made).settled, Rejection)
