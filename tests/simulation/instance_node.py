@@ -8,6 +8,7 @@ from dispatch.protocol.events import (
     PeerConflict,
     PeerDraining,
     RequestCancelled,
+    RequestDeclined,
     RequestReceived,
     SessionClosed,
 )
@@ -54,6 +55,9 @@ class InstanceNode(Node):
             case SessionClosed():
                 assert not [each for each in self._running if each[0] == session.id], "requests outlive their session"
                 self.world.counts[f"callee closed: {event.reason.name.lower()}"] += 1
+            case RequestDeclined():
+                assert (session.id, event.stream) not in self._running, "a request that runs is declined"
+                self.world.counts[f"declined: {event.reason}"] += 1
             case PeerDraining() | PeerConflict():
                 pass
             case _:
