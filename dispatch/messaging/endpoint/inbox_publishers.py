@@ -36,6 +36,9 @@ RETRY_S = 1.0
 REFUSALS = 3
 """Refusals of the broker to open an inbox, :data:`RETRY_S` apart, after which the sessions with its owner end. A broker that
 has just started may refuse what it opens a second later."""
+GIVE_UP_S = 10.0
+"""Seconds of failed openings while the connection is up, after which these sessions end whatever the errors: nothing is
+probed meanwhile, so that they do not end for silence."""
 _OF_THE_CONNECTION = frozenset({ErrorType.UNREACHABLE, ErrorType.CLOSED})
 """Errors that say nothing about an inbox."""
 UNUSED_S = 60.0
@@ -47,7 +50,18 @@ WARN_EVERY_S = 10.0
 class _Inbox:
     """The inbox of a peer: its publisher is open, being opened, or could not be opened."""
 
-    __slots__ = ("error", "opening", "owner", "publisher", "refusals", "retry", "retry_at", "used_at", "waiting")
+    __slots__ = (
+        "error",
+        "failed_at",
+        "opening",
+        "owner",
+        "publisher",
+        "refusals",
+        "retry",
+        "retry_at",
+        "used_at",
+        "waiting",
+    )
 
     def __init__(self, owner: str, now: float) -> None:
         self.owner = owner
@@ -57,6 +71,8 @@ class _Inbox:
         self.retry_at = 0.0
         self.retry: asyncio.TimerHandle | None = None
         self.refusals = 0
+        self.failed_at: float | None = None
+        """When the openings began to fail, while the connection was up."""
         self.used_at = now
         self.waiting: list[bytes] = []
 
@@ -168,7 +184,7 @@ class InboxPublishers:
             return
         finally:
             inbox.opening = None
-        inbox.refusals = 0
+        inbox.refusals, inbox.failed_at = 0, None
         inbox.used_at = self._clock()
         for packet in inbox.waiting:
             inbox.publisher.send_packet(packet)
@@ -177,16 +193,22 @@ class InboxPublishers:
 
     def _record_failure(self, topic: str, inbox: _Inbox, error: TransportError) -> None:
         """Record that the publisher cannot be opened, or not again."""
+        now = self._clock()
         inbox.error = error
-        inbox.retry_at = self._clock() + RETRY_S
+        inbox.retry_at = now + RETRY_S
         inbox.waiting.clear()
         self._warn("the inbox %s of a peer cannot be opened: %s", topic, error.message)
-        if error.type in _OF_THE_CONNECTION or self._is_closed:
+        if self._is_closed:
             return
-        inbox.refusals += 1
-        if inbox.refusals >= REFUSALS:
+        if not self._transport.connected:
+            inbox.failed_at = None
+        elif inbox.failed_at is None:
+            inbox.failed_at = now
+        is_refusal = error.type not in _OF_THE_CONNECTION
+        inbox.refusals += is_refusal
+        if inbox.refusals >= REFUSALS or (inbox.failed_at is not None and now - inbox.failed_at >= GIVE_UP_S):
             self._on_refused(topic, error)
-        else:
+        elif is_refusal:
             inbox.retry = asyncio.get_running_loop().call_at(inbox.retry_at, self._retry, topic, inbox)
 
     def _retry(self, topic: str, inbox: _Inbox) -> None:

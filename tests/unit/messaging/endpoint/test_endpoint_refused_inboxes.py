@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from dispatch.errors import ErrorType, TransportError
-from dispatch.messaging.endpoint.inbox_publishers import REFUSALS, RETRY_S
+from dispatch.messaging.endpoint.inbox_publishers import GIVE_UP_S, REFUSALS, RETRY_S
 from dispatch.protocol.events import Failure, RequestFailed
 from dispatch.transports.errors import opening_failed, unreachable
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
@@ -157,6 +157,24 @@ async def test_a_broker_that_is_out_of_reach_ends_no_session_early() -> None:
         await advance(1)
         assert await request.outcome == b"1"
         assert caller.closed == []
+
+
+async def test_a_session_whose_publisher_cannot_be_opened_for_long_ends_too() -> None:
+    """Nothing is probed meanwhile, so that its silence says nothing."""
+    async with refusing_peers() as (caller, callee, refusals):
+        session = await caller.connect(callee.inbox)
+        request = caller.send(session, b"1:1")
+        await advance(0.1)
+        refusals[callee.inbox] = gone(callee.inbox)
+        caller.send(session, b"2:1")
+        await advance(0.1)
+        refusals[callee.inbox] = unreachable("pulsar://x")
+        await advance(GIVE_UP_S - 1)
+        assert not request.outcome.done()
+        await advance(3)
+        outcome = await request.outcome
+        assert isinstance(outcome, RequestFailed)
+        assert (outcome.reason, outcome.may_have_run) == (Failure.BROKER_REFUSED, True)
 
 
 async def test_sessions_with_other_inboxes_continue() -> None:
