@@ -31,7 +31,6 @@ class StubChannel:
     def __init__(self) -> None:
         self.instances = Instances()
         self.requests = InFlight()
-        self.unaddressed = 0
 
 
 def instance_pool(instances: int) -> InstancePool:

@@ -31,8 +31,6 @@ from dispatch.transports import Message, Mode, Subscription, Transport, open_tra
 
 _numbers = itertools.count()
 
-OpenConnection = Callable[[], Transport]
-
 
 def new_topics() -> tuple[str, str]:
     """A request topic and a response topic that no other test has."""
