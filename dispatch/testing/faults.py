@@ -8,8 +8,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from dispatch.testing.faulty_transport import FaultyTransport
 
 Direction = Literal["out", "in"]
 """Direction of a message: ``out`` is published on the connection, ``in`` arrives on it."""
@@ -160,13 +163,6 @@ class FaultSampler:
         return self._low if self._low == self._high else self.rng.uniform(self._low, self._high)
 
 
-class Interruptible(Protocol):
-    """A connection that can be interrupted."""
-
-    def disconnect(self, seconds: float) -> None:
-        """Interrupt the connection."""
-
-
 class FaultInjector:
     """The faults in force on any number of connections. They can be changed at any time, and are counted.
 
@@ -182,7 +178,7 @@ class FaultInjector:
         self.epoch = 0
         """Number of changes of the faults."""
         self._connections = 0
-        self._open: WeakSet[Interruptible] = WeakSet()
+        self._open: WeakSet[FaultyTransport] = WeakSet()
         self._rngs: dict[tuple[int, int, Direction, str], tuple[random.Random, random.Random]] = {}
 
     @classmethod
@@ -221,7 +217,7 @@ class FaultInjector:
         for connection in tuple(self._open):
             connection.disconnect(seconds)
 
-    def add_connection(self, connection: Interruptible) -> int:
+    def add_connection(self, connection: FaultyTransport) -> int:
         """Add a connection and return its number; each has random decisions of its own."""
         self._open.add(connection)
         self._connections += 1

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dispatch.errors import TransportError
 from dispatch.transports.base import OnFailure
@@ -21,17 +21,11 @@ from dispatch.transports.pulsar.supervisor import ConnectionSupervisor
 
 if TYPE_CHECKING:
     from dispatch.transports.pulsar.client import PulsarClient
+    from dispatch.transports.pulsar.transport import PulsarTransport
 
 MAX_PACKETS_IN_DOUBT = 500
 """Packets handed to pulsar-client that have no receipt yet; further ones are not sent. Half of what a broker accepts at once
 on a connection (``maxConcurrentNonPersistentMessagePerConnection``), and a twentieth of pulsar-client's queue."""
-
-
-class PublisherOwner(Protocol):
-    """The transport that opened a publisher."""
-
-    async def drop_publisher(self, publisher: PulsarPublisher) -> None:
-        """Close ``publisher``, whose last user has closed it."""
 
 
 class PulsarTicket:
@@ -75,7 +69,7 @@ class PulsarPublisher:
 
     __slots__ = ("_owner", "raw", "sender", "topic", "users")
 
-    def __init__(self, owner: PublisherOwner, sender: MessageSender, topic: str) -> None:
+    def __init__(self, owner: PulsarTransport, sender: MessageSender, topic: str) -> None:
         self._owner = owner
         self.sender = sender
         self.topic = topic

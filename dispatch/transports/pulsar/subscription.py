@@ -14,13 +14,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dispatch.transports.base import DurableMessage, Handler, Mode
 from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S, close_opened
 
 if TYPE_CHECKING:
     from dispatch.transports.pulsar.client import PulsarClient
+    from dispatch.transports.pulsar.transport import PulsarTransport
 
 GATHERED_S = 0.15
 """Seconds after which an acknowledgement has been sent: pulsar-client groups them for 0.1 s; half of that as a margin."""
@@ -142,22 +143,12 @@ class DurableSubscription:
             self._asking.cancel()
 
 
-class SubscriptionOwner(Protocol):
-    """The transport that opened a subscription."""
-
-    def on_message(self, subscription: PulsarSubscription, generation: int, consumer: Any, message: Any) -> None:
-        """Deliver a message; called on pulsar-client's thread."""
-
-    async def drop_subscription(self, subscription: PulsarSubscription) -> None:
-        """Close ``subscription``."""
-
-
 class PulsarSubscription:
     """See :class:`dispatch.transports.base.Subscription`."""
 
     __slots__ = ("_owner", "durable", "handler", "last", "mode", "name", "raw", "resumes", "topic")
 
-    def __init__(self, owner: SubscriptionOwner, topic: str, handler: Handler, mode: Mode, name: str) -> None:
+    def __init__(self, owner: PulsarTransport, topic: str, handler: Handler, mode: Mode, name: str) -> None:
         self._owner = owner
         self.topic = topic
         self.handler: Handler | None = handler

@@ -173,6 +173,7 @@ class PulsarTransport:
             return publisher
 
     async def drop_publisher(self, publisher: PulsarPublisher) -> None:
+        """Close ``publisher``, whose last user has closed it."""
         if self._publishers.get(publisher.topic) is not publisher:
             return
         del self._publishers[publisher.topic]
@@ -202,6 +203,7 @@ class PulsarTransport:
         return subscription
 
     async def drop_subscription(self, subscription: PulsarSubscription) -> None:
+        """Close ``subscription``."""
         if subscription not in self._subscriptions:
             return
         durable = subscription.durable
