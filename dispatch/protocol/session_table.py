@@ -119,10 +119,6 @@ class SessionTable:
         self.sessions[session.id] = session
         self.changes += 1
 
-    def add_path(self, inbox: str) -> None:
-        """Add a further inbox of this process, and tell all callees."""
-        self.replace_inboxes([*self.inboxes, inbox])
-
     def replace_inboxes(self, inboxes: Sequence[str]) -> None:
         """Replace the inboxes of the paths, and tell all callees. The first one stays; it can stand in for others."""
         self.inboxes = list(inboxes)

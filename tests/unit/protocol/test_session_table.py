@@ -424,7 +424,7 @@ def test_a_close_has_its_reason(pair: Pair) -> None:
 
 
 def test_a_further_inbox_is_told_to_every_callee(pair: Pair) -> None:
-    pair.tables[DISPATCHER].add_path(f"{DISPATCHER}-1")
+    pair.tables[DISPATCHER].replace_inboxes([DISPATCHER, f"{DISPATCHER}-1"])
     pair.exchange()
     assert pair.callee.peer_inboxes == [DISPATCHER, f"{DISPATCHER}-1"]
     assert pair.tables[DISPATCHER].inboxes == [DISPATCHER, f"{DISPATCHER}-1"]

@@ -464,15 +464,21 @@ async def test_a_large_reply_uses_the_paths_that_are_opened_for_it() -> None:
         assert all(path.next_number > 0 for path in callee_session._sender.paths)
 
 
+class Recorded(FaultyTransport):
+    """Adds its further connections to a list."""
+
+    def __init__(self, inner: Transport, further: list[FaultyTransport]) -> None:
+        super().__init__(inner)
+        self._further = further
+
+    def another(self) -> FaultyTransport:
+        self._further.append(super().another())
+        return self._further[-1]
+
+
 async def test_large_replies_continue_when_the_connection_of_a_path_is_lost() -> None:
     further: list[FaultyTransport] = []
-
-    class Recorded(FaultyTransport):
-        def another(self) -> FaultyTransport:
-            further.append(super().another())
-            return further[-1]
-
-    async with peers(URL, has_paths=True, wrap=Recorded) as (caller, [callee]):
+    async with peers(URL, has_paths=True, wrap=lambda inner: Recorded(inner, further)) as (caller, [callee]):
         session = await caller.connect(callee.inbox)
 
         async def call_many() -> None:
@@ -495,13 +501,7 @@ async def test_large_replies_continue_when_the_connection_of_a_path_is_lost() ->
 
 async def test_packets_of_a_path_that_the_caller_has_withdrawn_travel_on_the_first_one() -> None:
     further: list[FaultyTransport] = []
-
-    class Recorded(FaultyTransport):
-        def another(self) -> FaultyTransport:
-            further.append(super().another())
-            return further[-1]
-
-    async with peers(URL, has_paths=True, wrap=Recorded) as (caller, [callee]):
+    async with peers(URL, has_paths=True, wrap=lambda inner: Recorded(inner, further)) as (caller, [callee]):
         session = await caller.connect(callee.inbox)
         for number in range(40):
             await asyncio.gather(*(caller.call(session, b"%d:400000" % number) for _ in range(8)))
