@@ -71,10 +71,11 @@ class MistakeReader:
             value: that was validated.
         """
         kind: Any = error.kind
-        path = join_pointer(error.instance_path)
+        place = _restore_names(error.instance_path, value)
+        path = join_pointer(place)
         match type(kind).__name__:
             case "Type":
-                yield Mistake(path, _describe_types(kind.types, _find_value(value, error.instance_path)))
+                yield Mistake(path, _describe_types(kind.types, _find_value(value, place)))
             case "Required":
                 yield Mistake(path + join_pointer([kind.property]), "is required")
             case "Enum":
@@ -103,10 +104,11 @@ class MistakeReader:
         self, error: ValidationError, alternatives: Sequence[Sequence[ValidationError]], value: object
     ) -> Iterator[Mistake]:
         here = error.instance_path
-        path = join_pointer(here)
+        place = _restore_names(here, value)
+        path = join_pointer(place)
         simple = [each[0] for each in alternatives if len(each) == 1 and _is_kind_of_value(each[0], here)]
         if len(simple) == len(alternatives):
-            yield _merge_simple(path, simple, _find_value(value, here))
+            yield _merge_simple(path, simple, _find_value(value, place))
             return
         # An alternative for values of another type, or with another discriminator, is not the one that was meant.
         meant = [each for each in alternatives if not any(_is_kind_of_value(one, here) for one in each)] or alternatives
@@ -187,6 +189,25 @@ def _describe_type(value: object) -> str:
         case Mapping():
             return "an object"
     return "an array"
+
+
+def _restore_names(path: Sequence[str | int], value: Any) -> list[str | int]:
+    """Return ``path`` with the names of properties: the engine makes a number of each name that reads as one, 7 of "07"."""
+    place: list[str | int] = []
+    for key in path:
+        if isinstance(key, int) and isinstance(value, Mapping):
+            place.append(
+                next((name for name in (str(key), *value) if name in value and _reads_as(name, key)), str(key))
+            )
+        else:
+            place.append(key)
+        value = _find_value(value, place[-1:])
+    return place
+
+
+def _reads_as(name: str, number: int) -> bool:
+    digits = name.removeprefix("+")
+    return digits.isdigit() and (digits.lstrip("0") or "0") == str(number)
 
 
 def _find_value(value: Any, keys: Sequence[str | int]) -> Any:

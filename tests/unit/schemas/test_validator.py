@@ -129,6 +129,13 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.parametrize("name", ["0", "07", "+1", "18446744073709551615", "18446744073709551616", "1_0", "-0"])
+def test_a_property_whose_name_reads_as_a_number_has_its_name_in_the_path(name: str) -> None:
+    validator = SchemaValidator({"type": "object", "additionalProperties": {"type": "string"}})
+    value = {"9" * 5_000: "", name: True}
+    assert validator.find_mistakes(value) == (Mistake(f"/{name}", "must be a string, not a boolean"),)
+
+
 @given(JSON)
 def test_each_mistake_is_at_a_place_of_the_value(value: Any) -> None:
     schema = {
