@@ -101,7 +101,7 @@ async def test_a_part_of_a_plain_answer_has_so_many_bytes(letter: str, size: int
             parts.append((await caller.arrived.get()).data())
     await network.close()
     assert "".join(decode_reply(part).response for part in parts) == text
-    # A part ends before a character that would not fit, which can make one more, of what is left.
+    # No character is split: parts may be a few bytes shorter than the limit, and a 25th part carries the remainder.
     assert len([part for part in parts if len(part) > PART_BYTES // 2]) == 24
     assert len(parts) <= 25
     assert max(map(len, parts)) <= PART_BYTES + 100

@@ -161,16 +161,16 @@ async def test_other_announcements_begin_no_handshake(changes: dict[str, str]) -
         assert not made.endpoint.table.sessions
 
 
-async def test_an_announcement_that_no_instance_stands_behind_is_given_up() -> None:
+async def test_the_handshake_with_an_absent_instance_is_given_up() -> None:
     async with scene() as made:
-        made.announce("nobody")
+        made.announce("absent")
         await advance(HANDSHAKE_S - 0.1)
         assert len(made.endpoint.table.sessions) == 1
         await advance(0.2)
         assert not made.endpoint.table.sessions
         assert not made.discovery._handshakes
-        await made.meet("nobody")
-        assert made.known() == ["nobody"]
+        await made.meet("absent")
+        assert made.known() == ["absent"]
 
 
 async def test_an_instance_of_another_name_on_the_topic_is_not_known() -> None:
