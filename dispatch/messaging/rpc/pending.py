@@ -170,9 +170,7 @@ class Slot(msgspec.Struct, eq=False):
     def abandon(self) -> None:
         """The caller has gone: leave nothing behind."""
         if self.settled is None:
-            if self.ticket is not None:
-                self.ticket.cancel()
-            self.settle(TimedOut("abandoned", sent=True, chunks=self.chunks))
+            self.settle(self.timed_out("abandoned"))
 
 
 class Single(Slot, eq=False, kw_only=True):

@@ -23,7 +23,8 @@ async def test_a_reply_answers_its_request() -> None:
     id, task = await bench.ask()
     assert bench.exchange.pending == 1
     assert [ticket.id for ticket in bench.publisher.sent] == [id]
-    assert bench.publisher.sent[0].flow == "tool"
+    assert (bench.publisher.sent[0].flow, bench.publisher.sent[0].payload) == ("tool", b"?")
+    assert set(bench.exchange.replies.values()) == {0}
     assert bench.take(reply(id, "ha", instance="one")) is Disposition.MATCHED
     assert bench.exchange.pending == 0
     settled = await task
@@ -79,6 +80,15 @@ async def test_an_answer_says_of_how_many_chunks_it_is_and_what_came_with_the_la
     bench.take(reply(id, "a", end=False))
     bench.take(reply(id, error=("Odd", "no"), instance="one"))
     assert await task == Answer("", "Odd", "no", 2, instance="one", trace_context={"id": id, "instance": "one"})
+
+
+async def test_an_answer_says_why_it_was_refused_and_how_busy_its_instance_is() -> None:
+    bench = Bench()
+    id, task = await bench.ask()
+    bench.take(reply(id, error=("Odd", "no"), refused="overloaded", in_flight="3"))
+    settled = await task
+    assert isinstance(settled, Answer)
+    assert (settled.refused, settled.in_flight) == ("overloaded", 3)
 
 
 async def test_the_deadline_ends_it_to_the_moment() -> None:

@@ -209,6 +209,13 @@ async def test_the_size_of_a_stream_is_bounded(texts: list[str], fits: bool) -> 
     assert isinstance(stream.settled, Answer) if fits else stream.settled == Overflow("max-response-bytes")
 
 
+async def test_a_reader_that_leaves_early_may_leave_a_running_tool() -> None:
+    bench = Bench()
+    stream = bench.open()
+    stream.close()
+    assert stream.settled == TimedOut("abandoned", sent=True)
+
+
 async def test_a_reader_that_leaves_early_leaves_nothing() -> None:
     bench = Bench()
     bench.publisher.queueing = True
@@ -218,6 +225,7 @@ async def test_a_reader_that_leaves_early_leaves_nothing() -> None:
     async for _ in stream:
         break
     stream.close()
+    assert stream.settled == TimedOut("abandoned", sent=False, chunks=2)
     assert bench.exchange.pending == 0
     assert bench.publisher.sent[0].cancelled
     assert await read(stream) == []
