@@ -50,6 +50,9 @@ class Dispatcher(DispatcherLifecycle):
         transport: a connection that is not started yet; closed with the dispatcher.
         catalog, policy, grants, approvals, client_id, telemetry: see :func:`dispatch.connect`.
         randomness: for backoff, open durations and balancing; tests set it.
+
+    Raises:
+        TypeError: ``transport`` is a URL, which :func:`dispatch.connect` takes.
     """
 
     def __init__(

@@ -51,6 +51,8 @@ class DispatcherLifecycle:
         telemetry: Telemetry,
         randomness: Randomness,
     ) -> None:
+        if isinstance(transport, str):  # as ToolServer takes it
+            raise TypeError(f"Dispatcher takes a transport, not a URL; use dispatch.connect({transport!r}, ...)")
         self.telemetry = telemetry
         self._events = Events()
         self.client_id = client_id or os.urandom(6).hex()

@@ -58,6 +58,11 @@ class SlowTransport(MemoryTransport):
 # -- connecting -----------------------------------------------------------------------------------------------------
 
 
+def test_a_url_in_place_of_a_transport_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"not a URL; use dispatch\.connect\('pulsar://localhost:6650', \.\.\.\)"):
+        Dispatcher("pulsar://localhost:6650", Catalog())  # type: ignore[arg-type]  # that is the mistake
+
+
 async def test_connect_takes_a_folder_a_catalogue_or_nothing() -> None:
     assert "tell-joke" in dispatch.connect("memory://", catalog=EXAMPLES).catalog.tools
     assert "tell-joke" in dispatch.connect("memory://", str(EXAMPLES)).catalog.tools
