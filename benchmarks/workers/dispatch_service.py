@@ -19,9 +19,8 @@ from benchmarks.workers.wire import client_options
 SESSION_COUNTERS = {
     "dispatch_session_packets_sent_total": "packets",
     "dispatch_session_retransmissions_total": "retransmissions",
-    "dispatch_session_probes_total": "retransmissions",
 }
-"""Metrics that the service reports, and their names in the report. A probe is a copy of a packet that may have been lost."""
+"""Metrics that the service reports, and their names in the report."""
 
 
 class Echo(dispatch.ToolService):

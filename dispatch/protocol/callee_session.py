@@ -40,7 +40,6 @@ class CalleeSession(Session):
         nonce: random.
         may_reply_to: whether an inbox belongs to the holder of a secret.
         settings, receive_window, now: see :class:`Session`.
-        window: unacknowledged bytes that the caller allows.
 
     Attributes:
         nonce: as given.
@@ -56,19 +55,15 @@ class CalleeSession(Session):
         settings: Settings,
         receive_window: ReceiveWindow,
         now: float,
-        *,
-        window: int,
     ) -> None:
-        super().__init__(derive_address(hello.secret, hello.id, nonce), settings, receive_window, now)
+        address = derive_address(hello.secret, hello.id, nonce)
+        super().__init__(address, settings, receive_window, now, hello.inboxes)
         self.nonce = nonce
         self._sender.peer_address = hello.id
         self.peer_name, self.peer_incarnation = hello.name, hello.incarnation
-        self.peer_inboxes = list(hello.inboxes)
         self._secret = hello.secret
         self._may_reply_to = may_reply_to
         self._sender.data_limit = hello.data_window
-        if window > 0:
-            self._sender.peer_window = min(window, settings.window)
         self._seen = SeenNumbers()
         self.running: dict[int, int] = {}
         self.is_draining = False
@@ -181,6 +176,7 @@ class CalleeSession(Session):
         inboxes = frame.inboxes
         if (
             check_inboxes(inboxes, self.settings.max_paths, MAX_NAME_CHARS)
+            and len(inboxes) >= len(self.peer_inboxes)  # packets may be in flight on all of them
             and inboxes[0] == self.peer_inboxes[0]  # by which the table knows the caller
             and all(self._may_reply_to(inbox, self._secret) for inbox in inboxes)
         ):

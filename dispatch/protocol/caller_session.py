@@ -81,8 +81,7 @@ class CallerSession(Session):
         inboxes: Sequence[str],
         peer_inbox: str,
     ) -> None:
-        super().__init__(id, settings, receive_window, now)
-        self.peer_inboxes = [peer_inbox]
+        super().__init__(id, settings, receive_window, now, [peer_inbox])
         self.waiting: dict[int, OutgoingRequest] = {}
         self.unmatched = UnmatchedReplies()
         self._name = name
@@ -92,7 +91,7 @@ class CallerSession(Session):
         self.next_stream = 0
         self._earliest = math.inf  # no request has an earlier deadline
         self._pinged_at = self._hello_at = now
-        self._hellos = 0
+        self._hello_interval = 2 * settings.first_rtt
         self._doubted_until = math.inf
         self._refuted = 0
         self.reports_delivery = False
@@ -106,9 +105,8 @@ class CallerSession(Session):
         if self.is_open or self.is_closed or self._hello_at > now:
             return super().packets_to_send(now)
         settings = self.settings
-        self._hellos += 1
-        wait = min(2 * settings.first_rtt * 2.0 ** min(self._hellos - 1, 16), settings.max_probe_interval)
-        self._hello_at = now + wait
+        self._hello_at = now + self._hello_interval
+        self._hello_interval = min(2 * self._hello_interval, settings.max_probe_interval)
         name, incarnation, window = self._name, self._incarnation, settings.data_window
         hello = (HELLO, [VERSION], FEATURES, name, incarnation, self.id, self._secret, self._inboxes, window)
         return [(0, self._sender.encode(0, UNNUMBERED, now, 0, [hello]))]  # to HELLO_ADDRESS: there is no other yet
@@ -251,7 +249,7 @@ class CallerSession(Session):
     def _on_reply(self, frame: Reply, events: list[Event], _packet: Packet, _now: float) -> None:
         request = self.waiting.pop(frame.stream, None)
         if request is None:
-            self.unmatched.record_frame(frame.stream, is_last=True)
+            self.unmatched.record_frame(frame)
             return
         if len(frame.payload) > request.max_reply_bytes:
             events.append(RequestFailed(request, Failure.TOO_LARGE, True))
@@ -263,7 +261,7 @@ class CallerSession(Session):
     def _on_chunk(self, frame: Chunk, events: list[Event], packet: Packet, now: float) -> None:
         request = self.waiting.get(frame.stream)
         if request is None:
-            self.unmatched.record_frame(frame.stream, is_last=False)
+            self.unmatched.record_frame(frame)
             return
         index, ahead = frame.index, request.ahead
         if index < request.chunks or (ahead is not None and index in ahead):
@@ -290,7 +288,7 @@ class CallerSession(Session):
     def _on_end(self, frame: End, events: list[Event], _packet: Packet, _now: float) -> None:
         request = self.waiting.get(frame.stream)
         if request is None:
-            self.unmatched.record_frame(frame.stream, is_last=True)
+            self.unmatched.record_frame(frame)
             return
         if request.chunks < frame.chunks:
             request.end = frame
@@ -302,7 +300,7 @@ class CallerSession(Session):
     def _on_refused(self, frame: Refused, events: list[Event], _packet: Packet, _now: float) -> None:
         request = self.waiting.pop(frame.stream, None)
         if request is None:
-            self.unmatched.record_frame(frame.stream, is_last=True)
+            self.unmatched.record_frame(frame)
             return
         self._reassembly.drop(frame.stream)
         self._sender.queue.drop_large(frame.stream)

@@ -32,6 +32,7 @@ class Session:
         settings: constants.
         receive_window: of this process, shared by its sessions.
         now: the time in seconds, as all times here.
+        peer_inboxes: topics of the peer, one for each path.
 
     Attributes:
         peer_name, peer_incarnation: of the peer, from the handshake.
@@ -46,7 +47,9 @@ class Session:
         heard_at: when the last packet arrived.
     """
 
-    def __init__(self, id: int, settings: Settings, receive_window: ReceiveWindow, now: float) -> None:
+    def __init__(
+        self, id: int, settings: Settings, receive_window: ReceiveWindow, now: float, peer_inboxes: list[str]
+    ) -> None:
         self.id = id
         self.settings = settings
         self.peer_name = ""
@@ -61,11 +64,10 @@ class Session:
         self.peer_load = 0
         self.heard_at = now
         self._receive_window = receive_window
-        self._began = now
         self._counts = SessionStatistics()
         self._sender = PacketSender(settings, receive_window, self._counts, now)
         self._reassembly = Reassembly(settings)
-        self._peer_inboxes: list[str] = []
+        self.peer_inboxes = peer_inboxes
         self._data_received = 0
         self._data_granted = settings.data_window
         self._held = 0
@@ -357,7 +359,7 @@ class Session:
         """Allow the peer further bytes, in steps of a quarter of the window."""
         window = self.settings.data_window
         granted = self._data_received + window - self._held
-        if granted >= self._data_granted + window // 4:
+        if 4 * (granted - self._data_granted) >= window:
             self._data_granted = granted
             self._add_control(WINDOW, granted)
 

@@ -25,7 +25,7 @@ from dispatch.protocol.wire.frames import (
     decode_packet,
     encode_packet,
 )
-from dispatch.protocol.wire.handshake import MAX_NAME_CHARS, MAX_SECRET_CHARS, NONCE_BYTES, derive_proof
+from dispatch.protocol.wire.handshake import MAX_NAME_CHARS, MAX_SECRET_CHARS, NONCE_BYTES, create_address, derive_proof
 
 SessionEvents = tuple[Session, list[Event]]
 """What a packet, or a timer, has caused in a session."""
@@ -97,7 +97,7 @@ class SessionTable:
     def connect(self, inbox: str, now: float) -> CallerSession:
         """Open a session with the process that consumes ``inbox``. ``SessionOpened`` or ``SessionClosed`` follows."""
         session = CallerSession(
-            int.from_bytes(self._random_bytes(8), "big") >> 1 or 1,
+            create_address(self._random_bytes(8)),
             self._session_settings(),
             self.receive_window,
             now,
@@ -149,7 +149,7 @@ class SessionTable:
     def _receive_unknown(self, packet: Packet, now: float) -> Sequence[SessionEvents]:
         for frame in packet.frames:
             if type(frame) is Hello and packet.to == HELLO_ADDRESS:
-                return self._receive_hello(frame, packet, now)
+                return self._receive_hello(frame, now)
         self.unknown += 1
         for frame in packet.frames:
             if type(frame) is From and packet.to != HELLO_ADDRESS and self._may_reset(frame):
@@ -171,7 +171,7 @@ class SessionTable:
 
     # -- the callee's handshake ---------------------------------------------------------------------------------
 
-    def _receive_hello(self, hello: Hello, packet: Packet, now: float) -> Sequence[SessionEvents]:
+    def _receive_hello(self, hello: Hello, now: float) -> Sequence[SessionEvents]:
         if not (self.is_accepting and self._is_usable(hello)):
             self.refused_hellos += 1
             return ()
@@ -180,15 +180,8 @@ class SessionTable:
         if session is None:
             ended = self._make_room(now)
             nonce = self._random_bytes(NONCE_BYTES)
-            session = CalleeSession(
-                hello,
-                nonce,
-                self._may_reply_to,
-                self._session_settings(),
-                self.receive_window,
-                now,
-                window=packet.window,
-            )
+            settings = self._session_settings()
+            session = CalleeSession(hello, nonce, self._may_reply_to, settings, self.receive_window, now)
             self._add(session)
             self._half_open[hello.id, hello.secret] = session
         version = VERSION if VERSION in hello.versions else 0
@@ -233,7 +226,7 @@ class SessionTable:
             if len(half_open) < settings.max_half_open and now - oldest.heard_at < settings.half_open:
                 break
             ended.append((oldest, self.end(oldest, now, Failure.IDLE)))
-        if len(self.sessions) - len(half_open) >= settings.max_sessions:
+        if len(self._by_inbox) >= settings.max_sessions:
             idle = [each for each in self._by_inbox.values() if not each.running]
             if idle:
                 longest = min(idle, key=_heard_at)

@@ -10,7 +10,7 @@ class SessionStatistics(msgspec.Struct):
 
     Attributes:
         frames_sent: in numbered packets, without acknowledgements, retransmissions and probes.
-        retransmissions: frames that were packed again because their packet was lost, counted by packets.
+        retransmissions: packets that were lost, and whose frames were sent again, by a probe too.
         probes: packets that were sent because no acknowledgement arrived.
         duplicates: packets that had arrived before.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dispatch.protocol.wire.frames import Chunk, End, Refused, Reply
+
 MAX_GIVEN_UP = 1_024
 """Requests that were given up and are remembered, until their session is at rest."""
 
@@ -29,14 +31,14 @@ class UnmatchedReplies:
             del self._given_up[next(iter(self._given_up))]
         self._given_up[stream] = None
 
-    def record_frame(self, stream: int, *, is_last: bool) -> None:
-        """Count a frame; ``is_last``: none follows for its request."""
-        if stream not in self._given_up:
+    def record_frame(self, frame: Reply | Chunk | End | Refused) -> None:
+        """Count a frame. All but a chunk are the last one of their requests."""
+        if frame.stream not in self._given_up:
             self.repeated += 1
             return
         self.late += 1
-        if is_last:
-            del self._given_up[stream]
+        if type(frame) is not Chunk:
+            del self._given_up[frame.stream]
 
     def clear(self) -> None:
         """Forget all requests: no late reply can follow."""

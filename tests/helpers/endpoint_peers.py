@@ -29,6 +29,8 @@ from dispatch.protocol.events import (
 from dispatch.protocol.settings import DEFAULT_SETTINGS
 from dispatch.transports import Message, Mode, Subscription, Transport, open_transport
 
+URL = "memory://endpoint"
+"""An embedded broker for peers."""
 _numbers = itertools.count()
 
 

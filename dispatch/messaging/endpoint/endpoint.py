@@ -274,10 +274,8 @@ class Endpoint:
             if len(packet) > limit:
                 self._loop.call_soon(self.end, session, Failure.BROKER_REFUSED)
                 return
-            # A packet names its path, so that it may travel on the first one: while another is being opened, or when the
-            # peer has withdrawn it.
-            publisher = publishers.find(inboxes[index]) if 0 < index < len(inboxes) else first
-            (publisher or first).send_packet(packet)
+            # A packet names its path, so that it may travel on the first one while another is being opened.
+            (publishers.find(inboxes[index]) or first).send_packet(packet)
         if self._waiters:
             self._waiters.release(session)
 

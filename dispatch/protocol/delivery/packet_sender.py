@@ -132,7 +132,7 @@ class PacketSender:
             queue.cut_oversized(self.peer_window - PACKET_BYTES)
         has_small = bool(queue.control) or (is_allowed and queue.has_small)
         has_large = is_allowed and queue.has_large
-        path = self._open_path(is_large=False) if has_small else None
+        path = self._open_path() if has_small else None
         if path is not None:
             has_large = has_large and self.usable_paths < 2
         elif has_small or has_large:
@@ -143,28 +143,39 @@ class PacketSender:
             return None
         cargo = self._load(path, small=is_allowed and has_small, large=has_large)
         self.data += cargo.size
-        if queue.control and has_small:
+        if queue.control:
             self._statistics.frames_sent += len(queue.control)
             cargo.frames = queue.control + cargo.frames
             cargo.size += FRAME_BYTES * len(queue.control)
             queue.control = []
         return path, cargo
 
-    def _open_path(self, *, is_large: bool) -> Path | None:
+    def _open_path(self, *, is_large: bool = False) -> Path | None:
         """Return a path with room in its window; large payloads have all but the first one where there are several."""
         if not is_large or self.usable_paths < 2:
             path = self.paths[0]
             return path if self._room(path) else None
-        usable = [path for path in self.paths[1 : self.usable_paths] if self._room(path)]
-        return min(usable, key=_in_flight) if usable else None
+        # Sessions begin with different paths: otherwise all of them would send their first payloads on the same one. They
+        # keep to it while they share the window: the same bytes in fewer packets.
+        first = 1 + self.peer_address % (self.usable_paths - 1)
+        if self.peer_window < self._settings.window:
+            return self.paths[first] if self._room(self.paths[first]) else None
+        usable = self.paths[first : self.usable_paths] + self.paths[1:first]
+        return min([path for path in usable if self._room(path)], key=_in_flight, default=None)
+
+    def _window(self, path: Path) -> int:
+        """Return the unacknowledged bytes that ``path`` may have. One for large payloads has the shares of all of these."""
+        if not path.index:
+            return self.peer_window
+        return min(self.peer_window * (self.usable_paths - 1), self._settings.window)
 
     def _room(self, path: Path) -> int:
         """Return the bytes that a packet may have. The last packet in a whole window has any size; a divided one is kept to,
         because other processes send at the same time."""
-        window, in_flight = self.peer_window, path.in_flight
+        window, in_flight = self._window(path), path.in_flight
         if in_flight >= window:
             return 0
-        if window >= self._settings.window:
+        if self.peer_window >= self._settings.window:
             return self._settings.packet_bytes
         room = window - in_flight - PACKET_BYTES
         return room if room >= _LEAST_ROOM else 0 if in_flight else max(room, 1)
@@ -189,13 +200,16 @@ class PacketSender:
                 acks.append((each, each.received.largest))
                 frames.append(each.pop_ack(now))
         number = path.record_sent(cargo, cargo.size + PACKET_BYTES, acks, now)
-        flags = ACK_NOW if 2 * path.in_flight >= self.peer_window else 0
+        flags = ACK_NOW if 2 * path.in_flight >= self._window(path) else 0
         packets.append((path.index, self.encode(path.index, number, now, flags, [*frames, *cargo.frames])))
 
     def _pack_probe(self, path: Path, now: float, probe_frames: Frames, packets: Packets) -> None:
-        """Send copies of the oldest cargo, whatever the window allows."""
-        oldest = path.record_probe(now) or Cargo([(PING,)], FRAME_BYTES)
-        for _ in range(self._settings.probe_copies):
+        """Send copies of the oldest cargo, whatever the window allows. In place of a large one send PINGs, whose
+        acknowledgement shows whether it is lost: a slow receiver has it already."""
+        settings, oldest = self._settings, path.record_probe()
+        if oldest is None or oldest.size > settings.probe_bytes:
+            oldest = Cargo([(PING,)], FRAME_BYTES)
+        for _ in range(settings.probe_copies):
             self._statistics.probes += 1
             number = path.record_sent(oldest, oldest.size + PACKET_BYTES, [], now)
             frames = [*probe_frames, *oldest.frames]

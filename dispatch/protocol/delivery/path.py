@@ -63,7 +63,7 @@ class Path:
         largest_at: when the newest packet arrived.
         rtt: smoothed round-trip time in seconds; 0.0 before the first sample.
         probes: sent since the last acknowledgement.
-        retransmissions: cargoes that were lost, since the start.
+        retransmissions: packets that were lost since the start. Their frames were sent again, perhaps in a probe before.
     """
 
     __slots__ = (
@@ -147,9 +147,10 @@ class Path:
                 if number == largest:
                     delay = min(max(ack.delay_us, 0) / 1e6, self._settings.ack_delay)
                     self._record_rtt(now - packet.sent_at - delay)
-            elif not cargo.is_delivered and not cargo.copies:
+                continue
+            self.retransmissions += 1
+            if not cargo.is_delivered and not cargo.copies:
                 lost.append(cargo)
-                self.retransmissions += 1
         if has_news:
             self.probes = 0
         return has_news
@@ -180,10 +181,9 @@ class Path:
         # The exponent is bounded: the interval reaches its limit long before.
         return self._last_sent + min(self.probe_timeout * 2.0 ** min(self.probes, 16), settings.max_probe_interval)
 
-    def record_probe(self, now: float) -> Cargo | None:
-        """Record that a probe leaves. Return the oldest cargo that is not known to have arrived; None: there is none."""
+    def record_probe(self) -> Cargo | None:
+        """Record that a probe is due. Return the oldest cargo that is not known to have arrived; None: there is none."""
         self.probes += 1
-        self._last_sent = now
         return next((packet.cargo for packet in self._sent if not packet.cargo.is_delivered), None)
 
     def postpone_probe(self, now: float) -> None:

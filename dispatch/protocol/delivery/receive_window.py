@@ -59,10 +59,8 @@ class ReceiveWindow:
             self._divide()
 
     def _divide(self) -> None:
-        settings, count = self._settings, len(self._senders)
-        self.share = settings.window
-        if count > settings.senders_at_full_window:
-            self.share = max(settings.window * settings.senders_at_full_window // count, settings.least_window)
+        settings, windows = self._settings, self._settings.senders_at_full_window
+        self.share = max(settings.window * windows // max(len(self._senders), windows), settings.least_window)
         if 2 * self.share <= self._told:
             for session in self._senders:
                 if not session.is_window_due:

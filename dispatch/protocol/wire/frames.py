@@ -225,7 +225,7 @@ class From(_Frame, tag=FROM):
 
 
 class Paths(_Frame, tag=PATHS):
-    """The inboxes of a caller, one for each path: replaces those of HELLO."""
+    """The inboxes of a caller, one for each path: replaces those before, and is not shorter."""
 
     inboxes: list[str]
 
@@ -382,4 +382,4 @@ def encode_packet(header: tuple[int, ...], frames: list[tuple[Any, ...]]) -> byt
         return encode((*header, frames))
     # The piece is the last element of everything: an empty binary (2 bytes) is replaced by it.
     head = encode((*header, [*frames[:-1], (*last[:-1], b"")]))
-    return b"".join((head[:-2], b"\xc6", len(last[-1]).to_bytes(4, "big"), last[-1]))
+    return b"".join((head[:-2], b"\xc6", len(last[-1]).to_bytes(4), last[-1]))

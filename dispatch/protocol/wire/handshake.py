@@ -25,6 +25,11 @@ def derive_proof(secret: str, id: int, nonce: bytes, name: str, incarnation: str
 
 
 def derive_address(secret: str, id: int, nonce: bytes) -> int:
-    """Return the callee's address for the session: 63 bits, not 0."""
+    """Return the callee's address for the session."""
     digest = blake2b(f"address {id} ".encode() + nonce, key=secret.encode(), digest_size=8).digest()
-    return (int.from_bytes(digest, "big") >> 1) or 1
+    return create_address(digest)
+
+
+def create_address(random: bytes) -> int:
+    """Return an address made of eight random bytes: 63 bits, not 0."""
+    return (int.from_bytes(random) >> 1) or 1

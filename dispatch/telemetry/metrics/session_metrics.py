@@ -42,7 +42,7 @@ _COUNTERS: Final = {
     "frames_sent": "Frames sent in packets, without acknowledgements and retransmissions. Divided by the packets: how many "
     "share one.",
     "bytes_sent": "Bytes of the packets sent.",
-    "retransmissions": "Packets that were lost, and whose frames were sent again.",
+    "retransmissions": "Packets that were lost, and whose frames were sent again, by a probe too.",
     "probes": "Packets sent because no acknowledgement arrived in time.",
     "duplicates": "Packets that had arrived before.",
 }

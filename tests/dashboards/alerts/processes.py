@@ -73,15 +73,15 @@ PROCESSES = (
     ),
     Case(
         "DispatchPacketsLost",
-        {SENT: "0+1000x40", AGAIN: "0+30x40"},
+        {SENT: "0+1000x40", AGAIN: "0+150x40"},
         "30m",
         {"instance": PROCESS, "role": "callee"},
         {
-            "one in a hundred": {AGAIN: "0+10x40"},
+            "one in twenty": {AGAIN: "0+50x40"},
             "hardly any packets": {SENT: "0+10x40", AGAIN: "0+3x40"},
-            "not for five minutes yet": {AGAIN: "0x27 100+400x12"},
+            "not for five minutes yet": {AGAIN: "0x27 500+2000x12"},
         },
-        "3%",
+        "15%",
     ),
     Case(
         "DispatchInstancesLost",

@@ -24,9 +24,11 @@ from dispatch.protocol.wire.frames import (
     ACK,
     CANCEL,
     CONT,
+    FRAME_BYTES,
     PATHS,
     PING,
     REQUEST,
+    TRACE_BYTES,
     VERSION,
     Close,
     Goaway,
@@ -264,6 +266,27 @@ def test_a_request_above_the_limits_is_refused_once() -> None:
     assert not peer.session.running
 
 
+def test_a_request_that_outgrows_the_retained_bytes_is_refused_and_its_fragments_are_dropped() -> None:
+    peer = HandWritten(Settings(max_partial_bytes=1_500))
+    peer.send((PING,))
+    before = peer.session.memory()
+    head = encode((*request(0)[:-1], b""))
+    piece = memoryview(bytes(1_000))
+    assert peer.send((CONT, 0, 0, 2_000, 0, head, piece)) == []
+    assert peer.session.memory() == before + 1
+    assert peer.send((CONT, 0, 1_000, 2_000, 0, None, piece)) == [RequestDeclined(0, "request-too-large")]
+    assert peer.session.memory() == before + 1, "the refusal that waits to be sent"
+
+
+def test_a_trace_context_counts_among_the_bytes_that_wait(peer: HandWritten) -> None:
+    peer.send(request(0), request(1))
+    trace = {"traceparent": "a"}
+    peer.session.send_reply(0, bytes(10), trace=trace)
+    assert peer.session.queued_bytes == 10 + TRACE_BYTES + FRAME_BYTES
+    peer.session.send_end(1, bytes(20), trace=trace)
+    assert peer.session.queued_bytes == 30 + 2 * (TRACE_BYTES + FRAME_BYTES)
+
+
 def test_released_bytes_are_granted_again_in_quarters_of_the_window() -> None:
     peer = HandWritten(Settings(data_window=4_000))
     (event,) = peer.send(request(0, payload=bytes(2_000)), data=2_000)
@@ -308,6 +331,15 @@ def test_held_requests_stop_the_caller() -> None:
 def test_unusable_paths_are_ignored(peer: HandWritten, inboxes: list[str]) -> None:
     peer.send((PATHS, inboxes))
     assert peer.session.peer_inboxes == [DISPATCHER]
+
+
+def test_a_list_without_some_of_the_paths_is_ignored(peer: HandWritten) -> None:
+    paths = [DISPATCHER, f"{DISPATCHER}-1", f"{DISPATCHER}-2"]
+    peer.send((PATHS, paths))
+    peer.send((PATHS, paths[:2]))
+    assert peer.session.peer_inboxes == paths, "packets may be in flight on the third one"
+    peer.send((PATHS, [DISPATCHER] * 3))
+    assert peer.session.peer_inboxes == [DISPATCHER] * 3
 
 
 def test_large_replies_use_paths_that_are_added_later() -> None:

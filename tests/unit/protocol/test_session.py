@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.protocol import Settings
+from dispatch.protocol import Session, Settings
 from dispatch.protocol.events import (
     Failure,
     ReplyReceived,
@@ -14,7 +14,38 @@ from dispatch.protocol.events import (
     RequestRefused,
     SessionClosed,
 )
+from dispatch.protocol.session import check_inboxes
+from dispatch.protocol.wire.frames import Reset, decode_packet
 from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
+
+
+def flags(session: Session) -> dict[str, object]:
+    """Return the flags of ``session`` that are not false."""
+    values = {name: getattr(session, name) for name in dir(session) if name.startswith("is_")}
+    return {name: value for name, value in values.items() if value is not False}
+
+
+def test_a_new_session_knows_nothing_of_its_peer() -> None:
+    caller = Pair().caller
+    assert flags(caller) == {"is_at_rest": True}
+    assert caller.reports_delivery is False
+    assert (caller.peer_name, caller.peer_incarnation, caller.peer_address, caller.peer_load) == ("", "", 0, 0)
+    assert (caller.end_reason, caller.end_error) == (None, None)
+
+
+def test_an_open_session_at_rest_has_no_other_state() -> None:
+    pair = Pair()
+    pair.advance(1.0)
+    for session in (pair.caller, pair.callee):
+        assert flags(session) == {"is_at_rest": True, "is_open": True}
+
+
+@pytest.mark.parametrize(
+    ("inboxes", "is_usable"),
+    [([], False), (["a"], True), (["a", "bcd"], True), (["a", ""], False), (["abcd"], False), (["a", "b", "c"], False)],
+)
+def test_usable_inboxes_have_names_and_are_not_too_many(inboxes: list[str], is_usable: bool) -> None:
+    assert check_inboxes(inboxes, most=2, longest=3) is is_usable
 
 
 @pytest.mark.parametrize("size", [5_000, 50_000])
@@ -59,8 +90,9 @@ def test_a_suspended_session_has_no_timer_but_deadlines() -> None:
     pair.exchange()
     pair.tables[INSTANCE] = pair.create_instance("i2", 3, Settings())
     request = pair.ask(deadline=pair.now + 40.0)
-    while not pair.tables[INSTANCE].unknown:  # it answers a probe with RESET
-        pair.advance(0.001)
+    pair.advance(0.2)
+    frames = [frame for _, packet in pair.packets for frame in decode_packet(packet).frames]
+    assert Reset(pair.caller.peer_address, "i2") in frames, "the answer to a probe"
     pair.caller.suspend()
     pair.now += 30.0
     assert pair.caller.next_timer() == request.deadline

@@ -30,6 +30,7 @@ def test_a_few_senders_have_the_whole_window_each() -> None:
 
 def test_more_senders_divide_the_windows_of_these() -> None:
     assert window_with(5)[0].share == 38_400
+    assert window_with(7)[0].share == 27_428
     assert window_with(8)[0].share == 24_000
 
 

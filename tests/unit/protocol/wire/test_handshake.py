@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.protocol.wire.handshake import PROOF_BYTES, derive_address, derive_proof
+from dispatch.protocol.wire.handshake import PROOF_BYTES, create_address, derive_address, derive_proof
 
 NONCE = bytes(range(16))
 ADDRESS = 7_720_967_916_697_048_404
@@ -37,6 +37,12 @@ def test_the_address_depends_on_the_secret_the_caller_and_the_nonce() -> None:
         derive_address("secret", 1, NONCE[::-1]),
     }
     assert len(addresses) == 4
+
+
+def test_an_address_has_63_bits_and_is_not_0() -> None:
+    """0 is the address of a HELLO."""
+    assert [create_address(bytes(7) + bytes([low])) for low in range(6)] == [1, 1, 1, 1, 2, 2]
+    assert create_address(b"\xff" * 8) == 2**63 - 1
 
 
 def test_the_proof_does_not_reveal_the_address() -> None:

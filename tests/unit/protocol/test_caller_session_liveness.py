@@ -1,0 +1,147 @@
+"""Liveness of the callee as its caller sees it: keep-alive, probes, a suspect or silent callee, and outages."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatch.protocol import Settings
+from dispatch.protocol.events import Failure, ReplyReceived, RequestFailed, SessionClosed
+from dispatch.protocol.wire.frames import From, Hello, Ping, decode_packet
+from tests.helpers.handwritten_callee import HandWritten
+from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
+
+# -- keep-alive and probes --------------------------------------------------------------------------------------
+
+
+def test_waiting_requests_keep_the_session_alive() -> None:
+    settings = Settings()
+    pair = Pair(settings)
+    pair.exchange()
+    pair.ask()
+    pair.advance(0.5)
+    pair.packets.clear()
+    pair.advance(10.0)
+    pings = [frame for inbox, packet in pair.packets if inbox == INSTANCE for frame in decode_packet(packet).frames]
+    assert 4 <= sum(type(frame) is Ping for frame in pings) <= 5
+    assert not pair.caller.is_closed
+
+
+def test_an_idle_session_pings_every_third_of_the_idle_time() -> None:
+    pair = Pair()
+    pair.exchange()
+    pair.advance(1.0)
+    pair.packets.clear()
+    pair.advance(30.0)
+    pings = [frame for inbox, packet in pair.packets if inbox == INSTANCE for frame in decode_packet(packet).frames]
+    assert sum(type(frame) is Ping for frame in pings) in (2, 3)
+
+
+def test_a_session_that_is_not_open_sends_no_probe() -> None:
+    pair = Pair()
+    pair.caller.probe()
+    assert not pair.caller._sender.probing
+
+
+def test_a_probe_is_sent_at_its_time(peer: HandWritten) -> None:
+    peer.ask()
+    peer.frames()
+    at = peer.session.next_timer()
+    assert peer.session.handle_timer(at) == []
+    assert [type(decode_packet(data).frames[0]) for _, data in peer.session.packets_to_send(at)] == [From, From]
+
+
+def test_a_suspect_peer(peer: HandWritten) -> None:
+    peer.ask()
+    peer.frames()
+    now = peer.pair.now
+    assert not peer.session.is_suspect
+    assert peer.session.handle_timer(now + 0.05) == []
+    assert peer.session.packets_to_send(now + 0.05) == [], "no probe is due"
+    for at in (now + 0.2, now + 0.6):
+        assert peer.session.handle_timer(at) == []
+        peer.session.packets_to_send(at)
+    assert peer.session.is_suspect
+    assert peer.session.handle_timer(now + 9.9) == []
+
+
+def test_a_silent_peer_is_given_up_at_once_with_its_requests_past_their_deadlines(peer: HandWritten) -> None:
+    now = peer.session.heard_at
+    late, waiting = peer.ask(deadline=now + 10.0), peer.ask()
+    peer.frames()
+    for at in (now + 1.0, now + 2.0, now + 3.0):
+        peer.session.handle_timer(at)
+        peer.session.packets_to_send(at)
+    assert peer.session.handle_timer(now + 10.0) == [
+        RequestFailed(late, Failure.DEADLINE, True),
+        RequestFailed(waiting, Failure.SILENT, True),
+        SessionClosed(Failure.SILENT),
+    ]
+
+
+# -- outages of the connection ----------------------------------------------------------------------------------
+
+
+OUTAGE_S = Settings().idle
+"""Seconds without a packet after which a callee has ended the session."""
+
+
+def test_a_suspended_session_gives_nothing_up() -> None:
+    pair = Pair()
+    pair.exchange()
+    pair.take(DISPATCHER)
+    request = pair.ask()
+    pair.lose = lambda _inbox, _packet: True
+    for session in (pair.caller, pair.callee):
+        session.suspend()
+    pair.advance(300.0)
+    assert pair.take(DISPATCHER) == []
+    pair.lose = lambda _inbox, _packet: False
+    for session in (pair.caller, pair.callee):
+        session.resume(pair.now)
+    pair.callee.send_reply(request.stream, b"x")
+    pair.advance(1.0)
+    assert pair.take(DISPATCHER) == [ReplyReceived(request, 0, b"x")]
+
+
+@pytest.mark.parametrize("seconds", [OUTAGE_S, 10 * OUTAGE_S])
+def test_a_session_that_its_callee_has_ended_during_an_outage_ends(peer: HandWritten, seconds: float) -> None:
+    unsent = peer.ask()
+    peer.session.suspend()
+    now = peer.session.heard_at + seconds
+    peer.session.resume(now)
+    assert peer.session.packets_to_send(now) == []
+    assert peer.session.handle_timer(now) == [
+        RequestFailed(unsent, Failure.RESTARTED, False),
+        SessionClosed(Failure.RESTARTED),
+    ]
+
+
+def test_a_session_survives_a_shorter_outage(peer: HandWritten) -> None:
+    peer.session.suspend()
+    now = peer.session.heard_at + OUTAGE_S - 0.1
+    peer.session.resume(now)
+    assert peer.session.handle_timer(now) == []
+    assert not peer.session.is_closed
+
+
+def test_a_session_survives_an_outage_while_a_request_that_may_have_run_waits(peer: HandWritten) -> None:
+    """Its reply may still arrive."""
+    peer.ask()
+    peer.frames()
+    peer.session.suspend()
+    now = peer.session.heard_at + OUTAGE_S
+    peer.session.resume(now)
+    assert peer.session.handle_timer(now) == []
+    assert not peer.session.is_closed
+
+
+def test_the_handshake_begins_anew_after_an_outage() -> None:
+    pair = Pair()
+    pair.lose = lambda _inbox, _packet: True
+    pair.exchange()
+    pair.caller.suspend()
+    pair.now += OUTAGE_S
+    pair.caller.resume(pair.now)
+    assert pair.caller.handle_timer(pair.now) == []
+    ((_, packet),) = pair.caller.packets_to_send(pair.now)
+    assert isinstance(decode_packet(packet).frames[0], Hello)
