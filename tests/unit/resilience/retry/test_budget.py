@@ -139,6 +139,15 @@ def test_refund_returns_the_newest_withdrawal_of_former_buckets() -> None:
     assert bench.pass_by(BUCKETS - 2) == 5, "what is left was spent in the first bucket, which has gone"
 
 
+def test_refund_skips_former_buckets_without_a_withdrawal() -> None:
+    bench = Bench(floor=0.5)
+    assert bench.budget.withdraw()
+    assert (bench.pass_by(1), bench.pass_by(1)) == (4, 4)
+    bench.budget.refund()
+    assert bench.budget.remaining == 5
+    assert bench.pass_by(BUCKETS - 2) == 5, "no bucket has a withdrawal"
+
+
 def test_the_oldest_bucket_of_the_window_is_refunded_too() -> None:
     bench = Bench(floor=0.5)
     assert bench.budget.withdraw()
