@@ -28,7 +28,7 @@ from dispatch.protocol.wire.frames import is_packet
 from dispatch.routing.channel import Channel
 from dispatch.routing.discovery import Discovery
 from dispatch.routing.shared_subscriptions import SharedSubscriptions
-from dispatch.routing.third_party_reply_sizes import ThirdPartyReplySizes
+from dispatch.routing.third_party_replies import ThirdPartyReplies
 from dispatch.telemetry.call_observer import NULL_DISPATCHER, DispatcherObserver
 from dispatch.transports import Handler, Message, Publisher, Transport
 from dispatch.transports.errors import closed
@@ -65,7 +65,7 @@ class Channels:
         self._opening: dict[tuple[str, str], asyncio.Task[Channel]] = {}
         self._subscriptions = SharedSubscriptions(transport, f"dispatch-{name}")
         self._closing: set[asyncio.Task[None]] = set()
-        self._strangers: dict[str, ThirdPartyReplySizes] = {}
+        self._strangers: dict[str, ThirdPartyReplies] = {}
         self.discovery = Discovery(exchange, self._open)
         sessions.on_session_event = self.discovery.on_session_event
 
@@ -103,13 +103,13 @@ class Channels:
         reply_to = reply_topic(response_queue, self._address)
         has_sessions = not (TopicName.parse(request_queue).persistent or TopicName.parse(response_queue).persistent)
         # Both ends listen before the first request can leave.
-        strangers = self._strangers.setdefault(response_queue, ThirdPartyReplySizes(self._exchange))
+        strangers = self._strangers.setdefault(response_queue, ThirdPartyReplies(self._exchange))
         await self._subscriptions.acquire(key, response_queue, strangers.on_message)
         endpoint = self._endpoint(response_queue) if has_sessions else None
         await self._subscriptions.acquire(key, reply_to, self._own_replies(reply_to))
         publisher: Publisher = await self._transport.publisher(request_queue)
         if has_sessions:
-            publisher = PacedPublisher(publisher, brings=strangers.answer_bytes)
+            publisher = PacedPublisher(publisher, replies=strangers.window)
         channel = Channel(request_queue, publisher, reply_to, endpoint)
         if has_sessions:
             # Some brokers refuse topics that do not exist; the exchange is a plain one then.

@@ -52,6 +52,7 @@ def test_the_constants_have_the_values_of_the_code() -> None:
     expected = {
         "window": f"{settings.DEFAULT_SETTINGS.window:,} unacknowledged bytes on each path of a session",
         "pace towards third parties": f"{pacer.PACE_RATE // 10**6} MB/s beyond a burst of {pacer.PACE_BURST:,} bytes",
+        "reply window of fast third parties": f"{pacer.PACE_BURST:,} bytes of expected replies",
         "outgoing queue": f"{outgoing.MAX_QUEUED:,} messages, {outgoing.MAX_QUEUED_BYTES >> 20} MiB",
         "receiver queue": f"{client.RECEIVER_QUEUE:,} permits",
         "stored results": f"{result_store.RETENTION_S:,.0f} s, {result_store.MAX_BYTES >> 20} MiB",

@@ -13,6 +13,8 @@ from dispatch._internal.clock import loop_clock
 from dispatch._internal.fair_queue import FairQueue, QueueFullError
 from dispatch.errors import TransportError
 from dispatch.messaging.flow.pacer import MESSAGE_OVERHEAD, Pace
+from dispatch.messaging.flow.reply_window import ReplyWindow
+from dispatch.messaging.wire.properties import Property
 from dispatch.transports import OnFailure, Publisher, Ticket
 from dispatch.transports.errors import closed, publish_queue_full
 
@@ -104,14 +106,12 @@ class PacedPublisher:
         publisher: where messages go; closed with this. One that is a :class:`NotingPublisher` is paced by its receipts
             too.
         pace: None: the default rate and burst.
-        brings: bytes that come back for a message, as far as is known: they count too.
+        replies: window of the replies to the messages, whose expected bytes the pace counts too. None: nothing is replied.
     """
 
-    def __init__(
-        self, publisher: Publisher, pace: Pace | None = None, brings: Callable[[], float] = lambda: 0.0
-    ) -> None:
+    def __init__(self, publisher: Publisher, pace: Pace | None = None, replies: ReplyWindow | None = None) -> None:
         self.publisher = publisher
-        self._brings = brings
+        self._replies = replies
         self.pace = Pace() if pace is None else pace
         self._noting = publisher if isinstance(publisher, NotingPublisher) else None
         self._loop = asyncio.get_running_loop()
@@ -134,11 +134,13 @@ class PacedPublisher:
         size = len(payload)
         if not len(self._queue):
             now = self._now()
-            if self.pace.wait(now) == 0.0:
-                booked = size + MESSAGE_OVERHEAD + int(self._brings())
+            if self._wait(now) == 0.0:
+                booked = size + MESSAGE_OVERHEAD + self._reply_bytes()
                 if booked < NOTED_BYTES:
                     ticket = self.publisher.publish(payload, properties, flow=flow, on_failure=on_failure)
                     self.pace.send(booked, now)
+                    if self._replies is not None:
+                        self._replies.send(properties[Property.ID], now)
                     return ticket
                 paced = _Paced(self, payload, properties, flow, on_failure)
                 self._send(paced, now)
@@ -152,12 +154,20 @@ class PacedPublisher:
             self._watch(self._now())
         return paced
 
+    def _reply_bytes(self) -> int:
+        return 0 if self._replies is None else int(self._replies.mean_bytes)
+
+    def _wait(self, now: float) -> float | None:
+        """As :meth:`Pace.wait`, for the window of replies too."""
+        wait = self.pace.wait(now)
+        return wait if wait is None or self._replies is None else max(wait, self._replies.wait(now))
+
     def _send(self, paced: _Paced, now: float) -> None:
         """Raises what the publisher raises; then nothing went, and nothing is counted."""
         payload, properties = paced.payload, paced.properties
         if self._noting is None or len(payload) < NOTED_BYTES:
             paced.ticket = self.publisher.publish(payload, properties, flow=paced.flow, on_failure=paced.fail)
-            paced.booked = paced.size + int(self._brings())
+            paced.booked = paced.size + self._reply_bytes()
             paced.through = self.pace.send(paced.booked, now)
         else:
             paced.ticket = self._noting.publish_noted(
@@ -165,6 +175,8 @@ class PacedPublisher:
             )
             self.pace.hold(paced.size)
             paced.unreceipted = True
+        if self._replies is not None:
+            self._replies.send(properties[Property.ID], now)
         paced.payload = b""
 
     def _receipted(self, paced: _Paced) -> None:
@@ -184,7 +196,7 @@ class PacedPublisher:
         self._timer = None
         while len(self._queue):
             now = self._now()
-            if self.pace.wait(now) != 0.0:
+            if self._wait(now) != 0.0:
                 self._watch(now)
                 break
             self._release(now)
@@ -199,7 +211,9 @@ class PacedPublisher:
                 self._loop.call_soon(paced.fail, error)
 
     def _watch(self, now: float) -> None:
-        wait = self.pace.wait(now)
+        wait = self._wait(now)
+        if self._replies is not None:
+            self._replies.waiting.add(self._again)
         if wait is None:
             self._timer = self._loop.call_later(RECEIPT_S, self._overdue)
         else:
@@ -226,6 +240,8 @@ class PacedPublisher:
 
     def uncount(self, paced: _Paced) -> None:
         """``paced`` was not sent after all."""
+        if self._replies is not None:
+            self._replies.withdraw(paced.properties[Property.ID])
         if paced.unreceipted:
             paced.unreceipted = False
             self.pace.withdraw(paced.size)

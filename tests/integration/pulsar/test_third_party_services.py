@@ -1,6 +1,6 @@
-"""Third-party services over a broker's non-persistent topics, as fast as a service can be: dispatch paces the requests, so
-that few replies are lost although the service has no flow control. Without pacing one in a hundred is lost at 10 kB, and one
-in twenty at 100 kB.
+"""Third-party services over a broker's non-persistent topics, as fast as a service can be: dispatch paces the requests, and
+sends no more than the replies fit into a channel, so that few are lost although the service has no flow control. With the
+pace alone up to one in a hundred is lost.
 """
 
 from __future__ import annotations

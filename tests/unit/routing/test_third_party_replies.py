@@ -8,9 +8,10 @@ import pytest
 
 from dispatch.errors import Outcome
 from dispatch.messaging.flow.pacer import PACE_BURST, PACE_RATE
+from dispatch.messaging.flow.reply_window import MEAN_OF
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Settled
-from dispatch.routing.third_party_reply_sizes import MEAN_OF, ThirdPartyReplySizes
+from dispatch.routing.third_party_replies import ThirdPartyReplies
 from tests.helpers.clock import advance, idle, virtual_loop
 from tests.helpers.dispatcher_and_service import RESPONSES, Peer, dispatching
 from tests.helpers.exchange_harness import request
@@ -28,8 +29,8 @@ async def waiting(exchange: Correlator, publisher: FakePublisher) -> asyncio.Tas
 
 async def test_the_size_of_answers_is_learnt_from_those_that_are_ours() -> None:
     exchange, publisher = Correlator(), FakePublisher()
-    strangers = ThirdPartyReplySizes(exchange)
-    assert strangers.answer_bytes() == PACE_BURST, "until one has come"
+    strangers = ThirdPartyReplies(exchange)
+    assert strangers.window.mean_bytes == PACE_BURST, "until one has come"
     size = 0
     for _ in range(20 * MEAN_OF):
         task = await waiting(exchange, publisher)
@@ -39,7 +40,7 @@ async def test_the_size_of_answers_is_learnt_from_those_that_are_ours() -> None:
         strangers.on_message(message)
         strangers.on_message(message)
         await task
-    assert strangers.answer_bytes() == pytest.approx(size, rel=0.01)
+    assert strangers.window.mean_bytes == pytest.approx(size, rel=0.01)
 
 
 async def burst(answer: str, calls: int = 64) -> float:
@@ -77,8 +78,8 @@ async def test_large_answers_are_asked_for_at_their_pace() -> None:
 
 async def test_an_error_is_an_answer() -> None:
     exchange, publisher = Correlator(), FakePublisher()
-    strangers = ThirdPartyReplySizes(exchange)
+    strangers = ThirdPartyReplies(exchange)
     task = await waiting(exchange, publisher)
     strangers.on_message(reply(publisher.sent[-1].properties["id"], error=("no", "No.")))
     await task
-    assert strangers.answer_bytes() < PACE_BURST
+    assert strangers.window.mean_bytes < PACE_BURST

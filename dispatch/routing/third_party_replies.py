@@ -1,0 +1,38 @@
+"""Replies of third-party services, counted in a window.
+
+A third-party service has no flow control: it sends replies at once, and the broker drops those that exceed the caller's
+channel. Requests are therefore paced as if they had the size of their replies, and a fast service has no more of them than
+its replies fit into a channel. Single calls are not delayed.
+"""
+
+from __future__ import annotations
+
+from dispatch.messaging.flow.reply_window import ReplyWindow
+from dispatch.messaging.rpc.correlation import Correlator, read_properties
+from dispatch.messaging.wire.properties import Property
+from dispatch.transports import Message
+
+
+class ThirdPartyReplies:
+    """The receiver of one response topic.
+
+    Args:
+        exchange: correlates the replies.
+
+    Attributes:
+        window: counts the replies to requests of this dispatcher.
+    """
+
+    def __init__(self, exchange: Correlator) -> None:
+        self.window = ReplyWindow()
+        self._exchange = exchange
+
+    def on_message(self, message: Message) -> None:
+        """Handle a reply; see :meth:`Correlator.on_message`."""
+        exchange = self._exchange
+        before = exchange.received_bytes
+        properties = read_properties(message)
+        exchange.receive(message, properties, is_shared=True)
+        size = exchange.received_bytes - before
+        if size:  # otherwise the reply of another dispatcher
+            self.window.receive(properties[Property.ID], size, exchange.now())
