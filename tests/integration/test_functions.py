@@ -201,10 +201,12 @@ class Hanging:
     """A function that returns when the test ends."""
 
     def __init__(self) -> None:
+        self.began = threading.Event()
         self.release = threading.Event()
 
     def hang(self) -> str:
         """Hang."""
+        self.began.set()
         self.release.wait(60)
         return "released"
 
@@ -286,7 +288,7 @@ async def test_a_cancelled_call_of_a_thread_keeps_its_place_until_the_function_r
     functions = dispatch.Functions(dispatch.tool(name="hang", policy=policy)(lambda: hanging.hang()))
     async with dispatch.connect("memory://", catalog=[functions]) as dispatcher:
         task = asyncio.create_task(dispatcher.call("hang"))
-        await asyncio.sleep(0.1)
+        await asyncio.to_thread(hanging.began.wait, 10)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -38,15 +38,28 @@ def _write(path: str, text: str) -> None:
         Path(path).write_text(text)
 
 
+_waiting = 0
+
+
 @server.tool()
 async def wait(seconds: float, path: str = "") -> str:
     """Wait; write to a file when the call is cancelled."""
+    global _waiting
+    _waiting += 1
     try:
         await asyncio.sleep(seconds)
     except asyncio.CancelledError:
         _write(path, "cancelled")
         raise
+    finally:
+        _waiting -= 1
     return "waited"
+
+
+@server.tool()
+def waiting() -> int:
+    """Return how many calls of ``wait`` run."""
+    return _waiting
 
 
 @server.tool()

@@ -63,7 +63,7 @@ def test_options_that_do_not_fit_are_refused(
 
 @pytest.mark.wall_clock
 async def test_a_client_starts_it_and_ends_it(tmp_path: Path) -> None:
-    catalog_folder = write_catalog(tmp_path / "catalogue", policy={"timeout": 0.2})
+    catalog_folder = write_catalog(tmp_path / "catalogue", policy={"timeout": 2.0})  # for the topics too
     process = StdioServerParameters(
         command=sys.executable, args=["-m", "dispatch", *ARGUMENTS, str(catalog_folder)], cwd=REPO, env=environment()
     )

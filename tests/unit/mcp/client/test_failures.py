@@ -16,7 +16,7 @@ import pytest
 import dispatch
 import dispatch.mcp.client.session
 from dispatch.mcp.client.session import McpSession
-from tests.helpers.mcp_servers.programs import call_until_ok, connected, http_server, stdio, until
+from tests.helpers.mcp_servers.programs import START_S, call_until_ok, connected, http_server, stdio, until
 
 POLICY = {"bulkhead": {"max-concurrent-calls": 100}, "breaker": None}
 
@@ -37,7 +37,9 @@ async def assert_typed_ends(dispatcher: dispatch.Dispatcher, kill: Callable[[], 
     """64 calls in flight end at once when their server is killed; the next call is not executed; then all tools work."""
     loop = asyncio.get_running_loop()
     calls = [asyncio.create_task(dispatcher.execute("wait", {"seconds": 60}, timeout=60)) for _ in range(64)]
-    await asyncio.sleep(0.5)
+    async with asyncio.timeout(START_S):
+        while await dispatcher.call("waiting") != "64":
+            pass
     began = loop.time()
     kill()
     ended = await asyncio.gather(*calls)

@@ -15,7 +15,7 @@ from mcp import types
 
 import dispatch
 import dispatch.mcp.client.session
-from tests.helpers.mcp_servers.programs import connected, stdio, until
+from tests.helpers.mcp_servers.programs import START_S, connected, stdio, until
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -56,7 +56,9 @@ def test_a_cancelled_call_reaches_the_server(mode: str, tmp_path: Path) -> None:
         async with connected({"calc": stdio("calculator")}) as dispatcher:
             pid = await dispatcher.call("pid")
             call = asyncio.create_task(dispatcher.call("wait", {"seconds": 30, "path": str(tmp_path / "stopped")}))
-            await asyncio.sleep(0.3)
+            async with asyncio.timeout(START_S):
+                while await dispatcher.call("waiting") != "1":
+                    pass
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
