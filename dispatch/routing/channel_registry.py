@@ -26,9 +26,9 @@ from dispatch.messaging.wire.topics import announcement_topic, hello_topic, repl
 from dispatch.protocol.session_table import SessionTable
 from dispatch.protocol.wire.frames import is_packet
 from dispatch.routing.channel import Channel
+from dispatch.routing.counted_replies import CountedReplies
 from dispatch.routing.discovery import Discovery
 from dispatch.routing.shared_subscriptions import SharedSubscriptions
-from dispatch.routing.third_party_replies import ThirdPartyReplies
 from dispatch.telemetry.call_observer import NULL_DISPATCHER, DispatcherObserver
 from dispatch.transports import Handler, Message, Publisher, Transport
 from dispatch.transports.errors import closed
@@ -65,7 +65,7 @@ class Channels:
         self._opening: dict[tuple[str, str], asyncio.Task[Channel]] = {}
         self._subscriptions = SharedSubscriptions(transport, f"dispatch-{name}")
         self._closing: set[asyncio.Task[None]] = set()
-        self._strangers: dict[str, ThirdPartyReplies] = {}
+        self._replies: dict[str, CountedReplies] = {}
         self.discovery = Discovery(exchange, self._open)
         sessions.on_session_event = self.discovery.on_session_event
 
@@ -103,13 +103,13 @@ class Channels:
         reply_to = reply_topic(response_queue, self._address)
         has_sessions = not (TopicName.parse(request_queue).persistent or TopicName.parse(response_queue).persistent)
         # Both ends listen before the first request can leave.
-        strangers = self._strangers.setdefault(response_queue, ThirdPartyReplies(self._exchange))
-        await self._subscriptions.acquire(key, response_queue, strangers.on_message)
+        replies = self._replies.setdefault(response_queue, CountedReplies(self._exchange))
+        await self._subscriptions.acquire(key, response_queue, replies.on_message)
         endpoint = self._endpoint(response_queue) if has_sessions else None
-        await self._subscriptions.acquire(key, reply_to, self._own_replies(reply_to))
+        await self._subscriptions.acquire(key, reply_to, self._own_replies(reply_to, replies))
         publisher: Publisher = await self._transport.publisher(request_queue)
         if has_sessions:
-            publisher = PacedPublisher(publisher, replies=strangers.window)
+            publisher = PacedPublisher(publisher, replies=replies.window)
         channel = Channel(request_queue, publisher, reply_to, endpoint)
         if has_sessions:
             # Some brokers refuse topics that do not exist; the exchange is a plain one then.
@@ -144,9 +144,9 @@ class Channels:
             self._observer.observe_sessions(table)
         return endpoint
 
-    def _own_replies(self, reply_to: str) -> Handler:
+    def _own_replies(self, reply_to: str, replies: CountedReplies) -> Handler:
         """Return the handler of the dispatcher's own reply topic."""
-        exchange, discovery, endpoints = self._exchange, self.discovery, self._endpoints
+        discovery, endpoints = self.discovery, self._endpoints
 
         def handle(message: Message) -> None:
             payload = message.data()
@@ -159,7 +159,7 @@ class Channels:
             if Property.HERE in properties:
                 discovery.on_here(properties)
             else:
-                exchange.receive(message, properties)
+                replies.receive(message, properties)
 
         return handle
 
@@ -181,7 +181,7 @@ class Channels:
     def _close_channel(self, key: tuple[str, str]) -> None:
         channel, endpoint = self._open.pop(key, None), None
         for topic in self._subscriptions.release(key):
-            self._strangers.pop(topic, None)
+            self._replies.pop(topic, None)
             endpoint = self._endpoints.pop(topic, None) or endpoint
         if channel is not None:
             self.discovery.close_sessions(channel.instances)

@@ -81,7 +81,7 @@ def holdings(dispatcher: Dispatcher, transport: CountedTransport) -> Counter[str
             "channels": len(channels._open),
             "endpoints": len(channels._endpoints),
             "sessions": sum(len(each.table.sessions) for each in channels._endpoints.values()),
-            "third-party sizes": len(channels._strangers),
+            "counted replies": len(channels._replies),
             "users of subscriptions": len(channels._subscriptions._topics),
             "instances": len(channels.discovery._instances),
             "handshakes": len(channels.discovery._handshakes),

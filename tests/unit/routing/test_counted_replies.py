@@ -11,7 +11,7 @@ from dispatch.messaging.flow.pacer import PACE_BURST, PACE_RATE
 from dispatch.messaging.flow.reply_window import MEAN_OF
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Settled
-from dispatch.routing.third_party_replies import ThirdPartyReplies
+from dispatch.routing.counted_replies import CountedReplies
 from tests.helpers.clock import advance, idle, virtual_loop
 from tests.helpers.dispatcher_and_service import RESPONSES, Peer, dispatching
 from tests.helpers.exchange_harness import request
@@ -29,18 +29,18 @@ async def waiting(exchange: Correlator, publisher: FakePublisher) -> asyncio.Tas
 
 async def test_the_size_of_answers_is_learnt_from_those_that_are_ours() -> None:
     exchange, publisher = Correlator(), FakePublisher()
-    strangers = ThirdPartyReplies(exchange)
-    assert strangers.window.mean_bytes == PACE_BURST, "until one has come"
+    replies = CountedReplies(exchange)
+    assert replies.window.mean_bytes == PACE_BURST, "until one has come"
     size = 0
     for _ in range(20 * MEAN_OF):
         task = await waiting(exchange, publisher)
         message = reply(publisher.sent[-1].properties["id"], "x" * 1_000)
         size = len(message.data())
-        strangers.on_message(reply("somebody-elses", "y" * 100_000))
-        strangers.on_message(message)
-        strangers.on_message(message)
+        replies.on_message(reply("somebody-elses", "y" * 100_000))
+        replies.on_message(message)
+        replies.on_message(message)
         await task
-    assert strangers.window.mean_bytes == pytest.approx(size, rel=0.01)
+    assert replies.window.mean_bytes == pytest.approx(size, rel=0.01)
 
 
 async def burst(answer: str, calls: int = 64) -> float:
@@ -78,8 +78,21 @@ async def test_large_answers_are_asked_for_at_their_pace() -> None:
 
 async def test_an_error_is_an_answer() -> None:
     exchange, publisher = Correlator(), FakePublisher()
-    strangers = ThirdPartyReplies(exchange)
+    replies = CountedReplies(exchange)
     task = await waiting(exchange, publisher)
-    strangers.on_message(reply(publisher.sent[-1].properties["id"], error=("no", "No.")))
+    replies.on_message(reply(publisher.sent[-1].properties["id"], error=("no", "No.")))
     await task
-    assert strangers.window.mean_bytes < PACE_BURST
+    assert replies.window.mean_bytes < PACE_BURST
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_a_reply_on_either_topic_answers_a_request_in_the_window(is_shared: bool) -> None:
+    exchange, publisher = Correlator(), FakePublisher()
+    replies = CountedReplies(exchange)
+    task = await waiting(exchange, publisher)
+    id = publisher.sent[-1].properties["id"]
+    replies.window.send(id, exchange.now())
+    message = reply(id, "there")
+    replies.receive(message, message.properties(), is_shared=is_shared)
+    await task
+    assert replies.window.unanswered == 0

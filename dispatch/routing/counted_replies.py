@@ -1,4 +1,4 @@
-"""Replies of third-party services, counted in a window.
+"""Replies of the plain exchange, counted in a window.
 
 A third-party service has no flow control: it sends replies at once, and the broker drops those that exceed the caller's
 channel. Requests are therefore paced as if they had the size of their replies, and a fast service has no more of them than
@@ -7,14 +7,16 @@ its replies fit into a channel. Single calls are not delayed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dispatch.messaging.flow.reply_window import ReplyWindow
 from dispatch.messaging.rpc.correlation import Correlator, read_properties
 from dispatch.messaging.wire.properties import Property
 from dispatch.transports import Message
 
 
-class ThirdPartyReplies:
-    """The receiver of one response topic.
+class CountedReplies:
+    """The replies to requests whose response topic is the same: on it, and on the dispatcher's own reply topic.
 
     Args:
         exchange: correlates the replies.
@@ -28,11 +30,14 @@ class ThirdPartyReplies:
         self._exchange = exchange
 
     def on_message(self, message: Message) -> None:
-        """Handle a reply; see :meth:`Correlator.on_message`."""
+        """Handle a message of the response topic; see :meth:`Correlator.on_message`."""
+        self.receive(message, read_properties(message), is_shared=True)
+
+    def receive(self, message: Message, properties: Mapping[str, str], *, is_shared: bool = False) -> None:
+        """Handle a reply; see :meth:`Correlator.receive`."""
         exchange = self._exchange
         before = exchange.received_bytes
-        properties = read_properties(message)
-        exchange.receive(message, properties, is_shared=True)
+        exchange.receive(message, properties, is_shared=is_shared)
         size = exchange.received_bytes - before
         if size:  # otherwise the reply of another dispatcher
             self.window.receive(properties[Property.ID], size, exchange.now())
