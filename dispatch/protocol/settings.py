@@ -59,7 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     suspect_after: int = 2
     """Probes without an acknowledgement after which a peer is avoided."""
     give_up: float = 10.0
-    """Seconds without a packet of the peer, which was probed all the time, after which the session ends."""
+    """Seconds without a packet of the peer, which had something to acknowledge, after which the session ends."""
     keepalive: float = 2.0
     """Seconds without a packet after which a caller with requests in flight sends a PING."""
     idle: float = 30.0

@@ -105,6 +105,11 @@ class Path:
         return bool(self._sent)
 
     @property
+    def unacknowledged_since(self) -> float:
+        """When the oldest packet without an acknowledgement was sent; ``math.inf``: there is none."""
+        return self._sent[0].sent_at if self._sent else math.inf
+
+    @property
     def unacknowledged(self) -> int:
         """Packets without an acknowledgement."""
         return len(self._sent)

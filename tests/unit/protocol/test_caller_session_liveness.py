@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatch.protocol import Settings
-from dispatch.protocol.events import Failure, ReplyReceived, RequestFailed, SessionClosed
+from dispatch.protocol.events import Failure, ReplyReceived, RequestFailed, SessionClosed, SessionOpened
 from dispatch.protocol.wire.frames import From, Hello, Ping, decode_packet
 from tests.helpers.handwritten_callee import HandWritten
 from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
@@ -76,6 +76,39 @@ def test_a_silent_peer_is_given_up_at_once_with_its_requests_past_their_deadline
         RequestFailed(waiting, Failure.SILENT, True),
         SessionClosed(Failure.SILENT),
     ]
+
+
+@pytest.mark.parametrize("idle", [9.0, 9.99, 10.5])
+def test_an_idle_peer_was_not_silent_while_nothing_was_sent_to_it(pair: Pair, idle: float) -> None:
+    pair.advance(idle)
+    pair.lose = lambda _inbox, _packet: True
+    request = pair.ask()
+    pair.advance(9.0)
+    assert pair.caller.is_suspect
+    assert pair.take(DISPATCHER) == [SessionOpened()]
+    pair.lose = lambda _inbox, _packet: False
+    pair.advance(0.6)
+    assert not pair.caller.is_suspect
+    assert request in pair.caller.waiting.values()
+    assert len(pair.callee.running) == 1
+
+
+def test_a_caller_was_not_silent_while_nothing_was_sent_to_it(pair: Pair) -> None:
+    request = pair.ask()
+    pair.advance(1.0)  # all is acknowledged
+    callee = pair.callee
+    pair.caller.suspend()
+    heard_at, pair.now = callee.heard_at, callee.heard_at + 11.0
+    (number,) = callee.running
+    assert callee.send_reply(number, b"done")
+    pair.lose = lambda _inbox, _packet: True
+    for _ in range(10):
+        pair.exchange()
+        pair.now += 0.3
+        assert callee.handle_timer(pair.now) == []
+    assert callee.is_suspect
+    assert callee.heard_at == heard_at
+    assert request in pair.caller.waiting.values()
 
 
 # -- outages of the connection ----------------------------------------------------------------------------------
