@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -18,6 +19,7 @@ from dispatch._internal.cancellation import cancel_and_wait, retrieve_error
 from dispatch.errors import TransportError
 from dispatch.messaging.endpoint.endpoint import Endpoint
 from dispatch.messaging.flow.paced_publisher import PacedPublisher
+from dispatch.messaging.flow.pacer import Pace
 from dispatch.messaging.rpc.correlation import Correlator, read_properties
 from dispatch.messaging.rpc.session_exchange import SessionExchange
 from dispatch.messaging.wire.properties import Property
@@ -101,15 +103,17 @@ class Channels:
     async def _make(self, request_queue: str, response_queue: str) -> Channel:
         key = request_queue, response_queue
         reply_to = reply_topic(response_queue, self._address)
-        has_sessions = not (TopicName.parse(request_queue).persistent or TopicName.parse(response_queue).persistent)
+        keeps_requests, keeps_replies = (TopicName.parse(name).persistent for name in key)
+        has_sessions = not (keeps_requests or keeps_replies)
         # Both ends listen before the first request can leave.
         replies = self._replies.setdefault(response_queue, CountedReplies(self._exchange))
         await self._subscriptions.acquire(key, response_queue, replies.on_message)
         endpoint = self._endpoint(response_queue) if has_sessions else None
         await self._subscriptions.acquire(key, reply_to, self._own_replies(reply_to, replies))
         publisher: Publisher = await self._transport.publisher(request_queue)
-        if has_sessions:
-            publisher = PacedPublisher(publisher, replies=replies.window)
+        if not keeps_replies:
+            pace = Pace(burst=math.inf) if keeps_requests else None
+            publisher = PacedPublisher(publisher, pace, replies.window)
         channel = Channel(request_queue, publisher, reply_to, endpoint)
         if has_sessions:
             # Some brokers refuse topics that do not exist; the exchange is a plain one then.
