@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +17,7 @@ from dispatch.protocol.caller_session import CallerSession
 from dispatch.protocol.delivery.numbers import SeenNumbers
 from dispatch.protocol.delivery.path import Path
 from dispatch.protocol.delivery.reassembly import Reassembly
+from dispatch.protocol.events import Failure
 from dispatch.protocol.session import Session
 from dispatch.serving.idempotency_keys import IdempotencyKeys
 from tests.at_most_once.shard import examine
@@ -38,9 +38,10 @@ def a_lost_packet_is_not_sent_again(
 
 
 def silence_is_death_at_once(self: Session, now: float, *, handle: Any = Session.handle_timer) -> Any:
-    if self.is_suspect and self.is_open:
-        self.heard_at = -math.inf
-    return handle(self, now)
+    events = handle(self, now)
+    if self.is_suspect and self.is_open and not self.is_closed:
+        events += self._finish(Failure.SILENT)
+    return events
 
 
 def no_request_may_have_run(self: CallerSession, request: Any) -> bool:
