@@ -229,7 +229,7 @@ class Session:
                 if path.probe_at <= now and path not in probing:
                     probing.append(path)
         if has_unacknowledged:
-            asked_at = min(path.unacknowledged_since for path in self._sender.paths)  # before it had nothing to answer
+            asked_at = min(path.unacknowledged_since for path in self._sender.paths)  # nothing to answer before
             if now - max(self.heard_at, asked_at) >= self.settings.give_up and self.is_suspect:
                 events += self._finish(Failure.SILENT)
         elif self._silence_ends_at() <= now:
