@@ -7,6 +7,7 @@ Step 1, resolve, is :meth:`dispatch.Dispatcher.call`; step 4 is :mod:`dispatch.c
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from logging import INFO
 from typing import Any
@@ -36,6 +37,15 @@ _COUNTING = (TimedOut, Lost)
 """The failures of an exchange that count the chunks that arrived."""
 
 
+async def yield_to_others() -> None:
+    """Let the event loop run its other tasks once, after a failed call.
+
+    A refused call, of an open circuit for example, has waited for nothing. A caller that repeats it at once would leave no
+    time to the loop, and so none to the call that may close the circuit again.
+    """
+    await asyncio.sleep(0)
+
+
 class Calls:
     """Makes calls, for one dispatcher that is connected.
 
@@ -61,7 +71,7 @@ class Calls:
         self._alternatives = alternatives
         self._argument_check = ArgumentCheck()
 
-    def select_tool(
+    async def select_tool(
         self, resolver: ToolResolver, name: str, version: str | None, user: str, idempotency_key: str | None
     ) -> ResolvedTool:
         """Select the tool and its version for one call (:meth:`ToolResolver.select`). A call for which there is none is
@@ -75,6 +85,7 @@ class Calls:
             return resolver.select(name, version, caller, can_admit=runtime.can_admit, randomness=runtime.randomness)
         except DispatchError as error:
             runtime.observe_unresolved(name, error)
+            await yield_to_others()
             permissions = self._authorizer.known_permissions(user, self._now())
             raise hide_names(resolver.catalog, error, name, permissions) from None
 
@@ -125,6 +136,8 @@ class Calls:
         observer.on_end(result, reply)  # 6 observe
         if self._listeners.current:
             self._listeners.publish(FinishedCall(tool.label, options.user, result, options.by_model))
+        if result.error is not None:
+            await yield_to_others()
         return result
 
     async def stream(
@@ -180,6 +193,7 @@ class Calls:
         if on_result is not None:
             on_result(result)
         if result.error is not None:
+            await yield_to_others()
             raise result.error
 
     async def _share(self, call: Call, started: float) -> CallResult:

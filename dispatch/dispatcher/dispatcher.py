@@ -322,7 +322,7 @@ class Dispatcher(DispatcherLifecycle):
         # perf: not by way of execute(), which would cost every call one more coroutine
         resolved = self._live.resolver.fixed.get(tool) if version is None else None
         if resolved is None:
-            resolved = self._resolve(tool, version, user, idempotency_key)
+            resolved = await self._resolve(tool, version, user, idempotency_key)
         options = CallOptions(user, timeout, None, idempotency_key, priority)
         result = await self._running_calls.perform(resolved, arguments, options)
         if result.error is not None:
@@ -349,18 +349,18 @@ class Dispatcher(DispatcherLifecycle):
             context: any value, for functions of this process (:class:`dispatch.CallContext`).
         """
         started = self._running.now()
+        resolved = self._live.resolver.fixed.get(tool) if version is None else None
         try:
-            resolved = self._resolve(tool, version, user, idempotency_key)
+            if resolved is None:
+                resolved = await self._resolve(tool, version, user, idempotency_key)
         except DispatchError as error:
             return CallResult(tool, error.outcome, error=error)
         options = CallOptions(user, timeout, None, idempotency_key, priority, None, by_model, context)
         return await self._running_calls.perform(resolved, arguments, options, started=started)
 
-    def _resolve(self, tool: str, version: str | None, user: str, idempotency_key: str | None) -> ResolvedTool:
+    async def _resolve(self, tool: str, version: str | None, user: str, idempotency_key: str | None) -> ResolvedTool:
         """Step 1: resolve the tool and its version."""
-        resolver = self._live.resolver
-        resolved = resolver.fixed.get(tool) if version is None else None
-        return resolved or self._running_calls.select_tool(resolver, tool, version, user, idempotency_key)
+        return await self._running_calls.select_tool(self._live.resolver, tool, version, user, idempotency_key)
 
     async def stream(
         self,
@@ -389,7 +389,7 @@ class Dispatcher(DispatcherLifecycle):
             DispatchError: as :meth:`call`; the chunks before it were yielded.
         """
         options = CallOptions(user, timeout, idle_timeout, idempotency_key, priority, None, by_model, context)
-        resolved = self._resolve(tool, version, user, idempotency_key)
+        resolved = await self._resolve(tool, version, user, idempotency_key)
         chunks = self._running_calls.stream(resolved, arguments, options, on_result)
         async with contextlib.aclosing(chunks):  # closing the outer generator closes the inner one at once
             async for chunk in chunks:
