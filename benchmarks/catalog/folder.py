@@ -54,9 +54,14 @@ class FolderFigures:
     calls: dict[str, int] = field(default_factory=dict)
 
     @property
+    def failures(self) -> dict[str, int]:
+        """Number of calls that ended with any outcome but success, by outcome."""
+        return {outcome: count for outcome, count in self.calls.items() if outcome != str(dispatch.Outcome.SUCCESS)}
+
+    @property
     def failed_calls(self) -> int:
         """Calls that ended with any outcome but success."""
-        return sum(count for outcome, count in self.calls.items() if outcome != str(dispatch.Outcome.SUCCESS))
+        return sum(self.failures.values())
 
 
 class Echo(dispatch.ToolService):
@@ -167,6 +172,7 @@ def describe_figures(figures: FolderFigures) -> str:
         is_met = percentile(sorted(every), 0.99) <= TARGET_S and not figures.lost
         rows.append(("all", *_cells(every), f"p99 ≤ {TARGET_S * 1e3:,.0f} ms", "ok" if is_met else "MISSED"))
     lost = f": {', '.join(figures.lost)}" if figures.lost else ""
+    failures = [f"{count:,} {outcome}" for outcome, count in sorted(figures.failures.items())]
     return "\n".join(
         (
             f"Time from an edit of a watched folder to its activation (seed {figures.seed})",
@@ -175,7 +181,8 @@ def describe_figures(figures: FolderFigures) -> str:
             *_histogram(every),
             "",
             f"{len(every):,} edits in force, {len(figures.lost):,} lost{lost}",
-            f"{sum(figures.calls.values()):,} calls meanwhile, {figures.failed_calls:,} failed",
+            f"{sum(figures.calls.values()):,} calls meanwhile, {figures.failed_calls:,} failed"
+            f"{': ' if failures else ''}{', '.join(failures)}",
         )
     )
 

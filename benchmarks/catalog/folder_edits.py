@@ -176,7 +176,12 @@ class EditedFolder:
         elsewhere.rename(self.path)
 
     def recreate(self) -> None:
-        """Delete the folder with all files, and create it again."""
+        """Delete the folder with all files, and create it again.
+
+        The tool service goes first and returns last: in between the folder is no valid one, however long its thread waits
+        for a processor. Valid halves would rightly come into force, without the tool that callers call.
+        """
+        shutil.rmtree(self.path / "tool-service")
         shutil.rmtree(self.path)
         self._change()
         self._write_all(self.path)
@@ -233,6 +238,8 @@ class EditedFolder:
         }
 
     def _files(self) -> Iterator[tuple[str, Any]]:
+        """Name and content of every file; the tool service is last (see :meth:`recreate`)."""
+        yield from map(self._file, self.expected)
         yield (
             f"tool-service/{self.service}.json",
             {
@@ -241,7 +248,6 @@ class EditedFolder:
                 "response-queue": f"non-persistent://tg/response/{self.service}",
             },
         )
-        yield from map(self._file, self.expected)
 
     def _write_all(self, folder: Path) -> None:
         for name, raw in self._files():

@@ -39,7 +39,7 @@ def test_the_report_says_what_was_missed() -> None:
     figures = FolderFigures(1, [("delete file", 0.05), ("delete file", 1.5)], [], {"success": 3, "timeout": 2})
     text = describe_figures(figures)
     assert "MISSED" in text
-    assert "5 calls meanwhile, 2 failed" in text
+    assert "5 calls meanwhile, 2 failed: 2 timeout" in text
     assert "1500 … 1600 ms  1" in text
     assert "MISSED" not in describe_figures(FolderFigures(1, [("delete file", 0.05)]))
     assert "1 lost: recreate" in describe_figures(FolderFigures(1, [("delete file", 0.05)], ["recreate"]))
