@@ -68,10 +68,10 @@ class Agent:
         return messages
 
     def send_packets(self, topic: str, packets: Iterable[bytes]) -> None:
+        """Send them one after the other, each when the broker has the one before: it drops what a burst has too much."""
         producer = self.client.create_producer(topic, batching_enabled=False)
         for packet in packets:
-            producer.send_async(packet, None)
-        producer.flush()
+            producer.send(packet)
 
     def send(self, topic: str, payload: bytes, properties: dict[str, str]) -> None:
         self.client.create_producer(topic).send(payload, properties=properties)
