@@ -6,9 +6,12 @@ import pytest
 
 from dispatch.protocol import Settings
 from dispatch.protocol.events import Failure, ReplyReceived, RequestFailed, SessionClosed, SessionOpened
-from dispatch.protocol.wire.frames import From, Hello, Ping, decode_packet
+from dispatch.protocol.wire.frames import PING, From, Hello, Ping, decode_packet
 from tests.helpers.handwritten_callee import HandWritten
 from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
+
+LARGE = bytes(20_000)
+"""A reply that travels on the second path, where there is one."""
 
 # -- keep-alive and probes --------------------------------------------------------------------------------------
 
@@ -93,14 +96,16 @@ def test_an_idle_peer_was_not_silent_while_nothing_was_sent_to_it(pair: Pair, id
     assert len(pair.callee.running) == 1
 
 
-def test_a_caller_was_not_silent_while_nothing_was_sent_to_it(pair: Pair) -> None:
+@pytest.mark.parametrize("reply", [b"done", LARGE], ids=["first path", "second path"])
+def test_a_caller_was_not_silent_while_nothing_was_sent_to_it(pair: Pair, reply: bytes) -> None:
+    pair.caller.add_paths([DISPATCHER, f"{DISPATCHER}-1"])
     request = pair.ask()
     pair.advance(1.0)  # all is acknowledged
     callee = pair.callee
     pair.caller.suspend()
     heard_at, pair.now = callee.heard_at, callee.heard_at + 11.0
     (number,) = callee.running
-    assert callee.send_reply(number, b"done")
+    assert callee.send_reply(number, reply)
     pair.lose = lambda _inbox, _packet: True
     for _ in range(10):
         pair.exchange()
@@ -109,6 +114,39 @@ def test_a_caller_was_not_silent_while_nothing_was_sent_to_it(pair: Pair) -> Non
     assert callee.is_suspect
     assert callee.heard_at == heard_at
     assert request in pair.caller.waiting.values()
+
+
+def test_silence_counts_from_the_oldest_packet_of_all_paths(pair: Pair) -> None:
+    pair.caller.add_paths([DISPATCHER, f"{DISPATCHER}-1"])
+    pair.ask()
+    pair.ask()
+    pair.advance(1.0)  # all is acknowledged
+    callee = pair.callee
+    pair.caller.suspend()
+    pair.lose = lambda _inbox, _packet: True
+    began = pair.now
+    for at, number, reply in zip((0.0, 5.0), list(callee.running), (b"done", LARGE), strict=True):
+        pair.now = began + at
+        assert callee.send_reply(number, reply)
+        pair.exchange()
+    while pair.now < began + 9.5:
+        pair.now += 0.3
+        assert callee.handle_timer(pair.now) == []
+        pair.exchange()
+    assert callee.handle_timer(began + 10.0) == [SessionClosed(Failure.SILENT)]
+
+
+def test_a_peer_that_is_heard_is_not_given_up_for_what_it_does_not_acknowledge(peer: HandWritten) -> None:
+    peer.ask()
+    peer.frames()
+    began = peer.pair.now
+    for seconds in range(1, 15):
+        peer.pair.now = began + seconds
+        assert peer.session.handle_timer(peer.pair.now) == []
+        peer.frames()
+        if seconds == 6:
+            assert peer.send((PING,)) == []
+    assert peer.session.is_suspect
 
 
 # -- outages of the connection ----------------------------------------------------------------------------------
