@@ -134,9 +134,6 @@ class InstanceInvoker:
                     request: Single | SessionRequest = self._send_plainly(attempt, pool, selected.route)
                 else:
                     request = self._send_in_session(attempt, pool, selected.instance)
-                if request.settled is not None:
-                    # Not sent. A caller that tries again at once must not keep the event loop from opening the topic again.
-                    await asyncio.sleep(0)
                 try:
                     settled = await request.waiter
                 except asyncio.CancelledError:
@@ -158,8 +155,6 @@ class InstanceInvoker:
             replies = self._stream_in_session(attempt, pool, selected.instance)
         attempt.replies = replies
         try:
-            if replies.settled is not None:
-                await asyncio.sleep(0)  # as in invoke
             chunk = await anext(replies, None)
         except BaseException:
             replies.close()

@@ -181,7 +181,6 @@ class ConnectionSupervisor:
 
     async def await_connection(self, deadline: float) -> bool:
         """See :class:`dispatch.transports.base.Transport`."""
-        await asyncio.sleep(0)  # a caller that calls again at once must not keep the loop from the supervisor
         if self.down_since is not None and not self._ended:
             ends = min(deadline, self.down_since + RECONNECT_WAIT_S)
             if ends > asyncio.get_running_loop().time():
