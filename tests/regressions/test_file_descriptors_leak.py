@@ -38,6 +38,8 @@ SLACK = 5
 SETTLED_S = 60
 """Seconds for a replaced client to go. An opening on it, against a broker that is just starting, ends only
 up to 33 s later (measured), and until then its thread keeps the client."""
+BACK_S = 150
+"""Seconds for all clients to be connected again. A client opens four topics at a time, and each may take those 33 s."""
 
 
 def open_files_and_threads() -> tuple[int, int]:
@@ -144,7 +146,7 @@ class Outages:
             # pulsar-client itself tries at about 1.5 s and then at 3.1 s: in between, the connection is replaced.
             await asyncio.sleep(1.6)
             self._connect()
-        await until(lambda: all(transport.connected for transport in transports))
+        await until(lambda: all(transport.connected for transport in transports), seconds=BACK_S)
         self.replaced += sum(transport.reconnects for transport in transports) - sum(replaced)
 
 
