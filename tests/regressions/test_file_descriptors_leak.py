@@ -176,4 +176,4 @@ async def test_outages_leave_nothing_open(pulsar_endpoint: Endpoint) -> None:
 async def until_answered(dispatcher: dispatch.Dispatcher) -> None:
     async with asyncio.timeout(60):
         while not (await dispatcher.execute("echo", {"text": "again"}, timeout=5)).ok:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)  # a call that fails at once gives the event loop no turn
+            await asyncio.sleep(0.05)  # a call that fails at once has waited for nothing
