@@ -24,7 +24,6 @@ layers           layers of structure/layers.py that have modules; tests/test_imp
 import cycles    groups of modules (packages) that import each other in a loop, also by imports inside functions. Packages:
                  the entries of the table, and below each the members of one folder, a sub-package as one of them.
                  Imports under TYPE_CHECKING are counted apart
-largest …        files of one folder; lines of one file
 policy keys      a policy's keys, those of each part once, and short forms
 banned verbs     functions whose whole name is a verb or participle that says nothing (style), also as _name
 conditionals     tests of an object of telemetry (is None, is not None, truth) in dispatcher/, calls/, routing/,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,8 +29,6 @@ LIMITS: dict[str, Limit] = {
     "layers": Limit(7),
     "module_cycles": Limit(0),
     "package_cycles": Limit(0),
-    "largest_package": Limit(12),
-    "largest_file": Limit(400),
     "policy_keys": Limit(52),  # 50 of the call path, and two of what models write and read
     "banned_verbs": Limit(0),
     "telemetry_conditionals": Limit(0),
@@ -68,7 +65,6 @@ def measure_structure() -> list[Figure]:
     keys = find_policy_keys()
     return [
         *_measure_imports(modules),
-        *_measure_sizes(modules),
         Figure("policy_keys", "keys that a policy accepts", len(keys), keys),
         Figure("banned_verbs", "functions named by a banned verb", len(banned), [str(each) for each in banned]),
         Figure(
@@ -103,26 +99,6 @@ def _measure_imports(modules: dict[str, Path]) -> list[Figure]:
         Figure("package_cycles", "import cycles between packages", len(by_package), _joined(by_package)),
         Figure("type_cycles", "further cycles, by imports for type checkers", len(for_types), _joined(for_types)),
     ]
-
-
-def _measure_sizes(modules: dict[str, Path]) -> list[Figure]:
-    packages = Counter(str(path.parent.relative_to(layers.ROOT)) for path in modules.values())
-    files = Counter(
-        {str(path.relative_to(layers.ROOT)): len(path.read_text("utf-8").splitlines()) for path in modules.values()}
-    )
-    return [
-        Figure(key, title, max(sizes.values()), _largest(sizes, LIMITS[key].most))
-        for key, title, sizes in (
-            ("largest_package", "files in the largest package", packages),
-            ("largest_file", "lines of the largest file", files),
-        )
-    ]
-
-
-def _largest(sizes: Counter[str], most: int) -> list[str]:
-    """Return the largest size, and every size above the limit."""
-    ordered = sizes.most_common()
-    return [f"{size} {name}" for name, size in ordered if size > most or (name, size) == ordered[0]]
 
 
 def _joined(cycles: list[list[str]]) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 import structure.report
 from structure.__main__ import describe_figures, main
-from structure.report import LIMITS, Figure, Limit, measure_structure
+from structure.report import LIMITS, Figure, Limit
 
 
 def test_the_report_has_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,11 +39,3 @@ def test_an_exceeded_limit_fails_the_check(monkeypatch: pytest.MonkeyPatch, caps
     assert "error: layers of packages: 7, limit 6" in capsys.readouterr().err
     monkeypatch.setitem(structure.report.LIMITS, "layers", Limit(6, is_enforced=False))
     assert main(["--check"]) == 0
-
-
-def test_what_exceeds_a_size_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(structure.report.LIMITS, "largest_file", Limit(300))
-    figure = next(figure for figure in measure_structure() if figure.key == "largest_file")
-    assert len(figure.found) > 1
-    assert all(int(each.split()[0]) > 300 for each in figure.found)
-    assert figure.exceeds
