@@ -222,4 +222,5 @@ def secured_broker() -> Iterator[LocalBroker]:
 @pytest.fixture
 def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test's services are none of ours: no time passes while the first call looks for some that are."""
-    monkeypatch.setattr("dispatch.routing.discovery.HELLO_WAIT_S", 0.0)
+    monkeypatch.setattr("dispatch.routing.channel.HELLO_WAIT_S", 0.0)
+    monkeypatch.setattr("dispatch.routing.channel.DISCOVERY_S", 0.0)

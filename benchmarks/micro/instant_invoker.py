@@ -73,15 +73,17 @@ class InstantInvoker:
         instances: that the balancer chooses from; 0: there is no balancer.
     """
 
-    is_connected = True
-
     def __init__(self, instances: int) -> None:
         self._pool = instance_pool(instances) if instances else None
         self._turn = Turn()
         self._now = asyncio.get_running_loop().time
         self._id = 0
 
-    async def await_connection(self, call: Call) -> None:
+    def is_ready(self, call: Call) -> bool:
+        """Return True."""
+        return True
+
+    async def await_ready(self, call: Call) -> None:
         """Return at once."""
 
     def attribute_failure(self, attempt: Attempt) -> None:

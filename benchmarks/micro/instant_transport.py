@@ -7,12 +7,12 @@ and nothing travels.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from dispatch.errors import Origin, TransportError
 from dispatch.messaging.wire.codec import Reply, encode_reply
 from dispatch.messaging.wire.properties import Property
-from dispatch.transports import Handler, Mode, OnFailure, Publisher, Subscription
+from dispatch.transports import AnswerLate, Handler, Mode, OnFailure, Publisher, Subscription
 
 ANSWER = encode_reply(Reply(None, "done", True))
 
@@ -95,7 +95,7 @@ class AnsweringTransport:
     async def await_connection(self, deadline: float) -> bool:
         return True
 
-    def was_disconnected_since(self, instant: float) -> bool:
+    def was_disconnected_since(self, instant: float, topics: Collection[str] = ()) -> bool:
         return False
 
     def asked(self, properties: Mapping[str, str], on_failure: OnFailure) -> None:
@@ -126,10 +126,15 @@ class AnsweringTransport:
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
 
+    def has_subscriber(self, topic: str) -> bool:
+        return True
+
     async def publisher(self, topic: str) -> Publisher:
         return _Publisher(self, topic)
 
-    async def subscribe(self, topic: str, handler: Handler, *, mode: Mode, name: str) -> Subscription:
+    async def subscribe(
+        self, topic: str, handler: Handler, *, mode: Mode, name: str, answer_late: AnswerLate | None = None
+    ) -> Subscription:
         self._handlers[topic] = handler
         return _Subscription(topic, lambda topic: self._handlers.pop(topic, None))
 

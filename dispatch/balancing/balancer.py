@@ -347,6 +347,12 @@ class Balancer:
         for state in self._gated:
             state.gain = state.level / warmest * (state.weight if weighs else 1.0) / total
 
+    def has_calm(self, ids: Iterable[str]) -> bool:
+        """Return whether one of these instances is neither ejected nor paused."""
+        now, members = self._clock(), self._members
+        states = [members[id] for id in ids if id in members]
+        return any(state.ejected_until is None and state.paused_until <= now for state in states)
+
     def peek_instances(self) -> tuple[InstanceView, ...]:
         """Return the views of :meth:`instances` as of the last update, without any change of state: safe to call from
         another thread."""

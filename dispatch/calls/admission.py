@@ -61,6 +61,11 @@ class Admission(msgspec.Struct, eq=False):
     _waiter: Waiter | None = None
     must_wait: bool = False
 
+    @property
+    def place(self) -> BulkheadPermit | None:
+        """The permit of the bulkhead; None: it has none."""
+        return self._place
+
     def try_acquire(self, user: str, deadline: float, now: float) -> Rejection | None:
         """Acquire the permits as far as possible without waiting. None: admitted, unless ``must_wait``.
 
@@ -127,6 +132,11 @@ class Admission(msgspec.Struct, eq=False):
                 return answer
             self._breaker = answer
         return None
+
+    def release(self) -> None:
+        """Return the permits before anything was sent, so that they can be acquired again."""
+        self.finish(_CANCELLED, sent=False)
+        self._breaker = self._rate = self._place = None
 
     def withdraw(self) -> None:
         """Leave the queue instead of waiting."""

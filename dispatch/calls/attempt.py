@@ -35,15 +35,14 @@ class Invoker(Protocol):
     """Steps d and e of an attempt: has the tool executed. A dispatcher's sends the request to an instance of the tool's
     service, or executes a local tool; a wrapped client's calls that client."""
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether a request could be sent now."""
+    def is_ready(self, call: Call) -> bool:
+        """Whether the request of a call could be sent now."""
 
-    async def await_connection(self, call: Call) -> None:
-        """Wait for the connection, briefly.
+    async def await_ready(self, call: Call) -> None:
+        """Wait until it can be sent: for the connection, and for an instance. The call holds no permit meanwhile.
 
         Raises:
-            TransportError: there is none. No guard was asked.
+            DispatchError: it cannot. Nothing was sent.
         """
 
     def invoke(self, attempt: Attempt) -> Awaitable[None]:
@@ -132,11 +131,19 @@ class Attempts:
             if self.is_closing:
                 attempt.reject(error_from_closing(call.tool.label))
                 return attempt
-            if not self._invoker.is_connected:
-                await self._invoker.await_connection(call)
-            rejection = admission.try_acquire(call.options.user, call.deadline, self._now())  # a, b, c
-            if admission.must_wait:
+            while True:
+                # An open circuit rejects at once, and a hedge does not wait.
+                if not (self._invoker.is_ready(call) or hedge) and (
+                    guards.breaker is None or guards.breaker.can_admit()
+                ):
+                    await self._invoker.await_ready(call)
+                rejection = admission.try_acquire(call.options.user, call.deadline, self._now())  # a, b, c
+                if not admission.must_wait:
+                    break
                 rejection = await self._wait(attempt, hedge=hedge)
+                if rejection is not None or self._invoker.is_ready(call):
+                    break
+                admission.release()  # the instances were lost meanwhile
             if rejection is not None:
                 attempt.reject(error_from_rejection(rejection, call.tool.label))
                 return attempt

@@ -213,10 +213,14 @@ class Attempt(msgspec.Struct, eq=False):
 
     # -- the request --------------------------------------------------------------------------------------------
 
-    def clear(self) -> None:
+    def clear(self, now: float) -> None:
         """Forget how the former request of this attempt ended: another instance gets one."""
+        if self.admission.place is not None:
+            self.admission.place.restart(now)
+        self.start(now)
         self.sent = False
         self.error = self.retry_after = None
+        self.counts_for_instance = self.counts_for_tool = True
 
     def claim_key(self, pool: InstancePool, instance: Instance) -> None:
         """Record that ``instance`` may do the work of the call's idempotency key."""
@@ -273,6 +277,10 @@ class Attempt(msgspec.Struct, eq=False):
         elif error.rejected_by is not None and error.rejected_by != "service":
             self.outcome = _REJECTED
         self.retry_after = error.retry_after
+        if self.outcome is Outcome.THROTTLED and self.selected is not None:
+            # Its instance is spared; the tool pauses only when all have asked for that.
+            pool = self.call.guards.pool
+            self.counts_for_tool = pool is None or not pool.has_other(self.selected.pick.instance)
         never_left = isinstance(error, TransportError) and not error.sent
         if self.sent and (never_left or error.rejected_by == "exchange"):
             self.sent = False

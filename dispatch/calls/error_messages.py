@@ -115,13 +115,35 @@ def error_from_rejection(rejection: Rejection, tool: str) -> DispatchError:
 
 
 def error_from_missing_instance(tool: str, request_queue: str) -> RejectedError:
-    """Return the error of a call whose policy ``known-instances-only`` keeps the request from third-party services, when
-    no instance of dispatch's own is known. The tool was not executed."""
+    """Return the error of a call that has waited in vain for an instance of dispatch's own: the service had some before, or
+    the policy ``known-instances-only`` keeps the request from third-party services. The tool was not executed."""
     return _no_instance(
-        f"Tool '{tool}' was not executed: no instance of its service answered on {request_queue}. Use another tool, and "
-        "report that the service must be started, or that the tool's policy must not set 'known-instances-only' if the "
-        "service is a third party's.",
+        f"Tool '{tool}' was not executed: no instance of its service can be reached on {request_queue}; is the service "
+        "running? Use another tool, or report that the service must be started.",
         1.0,
+    )
+
+
+def error_from_unserved_topic(tool: str, request_queue: str) -> RejectedError:
+    """Return the error of a call whose request topic has no consumer, on a broker that knows. The tool was not executed."""
+    return _no_instance(
+        f"Tool '{tool}' was not executed: no service consumes {request_queue} on this embedded broker; is it running? Start "
+        "it in this process before the call, or use another tool.",
+        1.0,
+    )
+
+
+def error_from_unanswered_request(
+    tool: str, limit: float, clock: str, request_queue: str, *, repeatable: bool
+) -> CallTimeoutError:
+    """Return the error of a call whose limit passed although no instance, and no reply, was ever seen on the topic that its
+    request was sent to."""
+    harm = "a repeat does no harm" if repeatable else "check its effect before you call it again"
+    return CallTimeoutError(
+        f"No reply arrived within {limit:g} s, and no instance has announced itself on {request_queue}: is the service "
+        f"running? Tool '{tool}' may have been executed by a third-party service ({harm}); use another tool, or report it.",
+        clock=clock,
+        retryable=repeatable,
     )
 
 

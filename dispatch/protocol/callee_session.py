@@ -11,18 +11,22 @@ from dispatch.protocol.events import Event, Failure, RequestCancelled, RequestDe
 from dispatch.protocol.session import Session, check_inboxes
 from dispatch.protocol.settings import Settings
 from dispatch.protocol.wire.frames import (
+    ALIVE,
     CHUNK,
     END,
     GOAWAY,
     REFUSED,
     REPLY,
     TRACE_BYTES,
+    UNNUMBERED,
+    VERSION,
     Cancel,
     Hello,
     Packet,
     Paths,
     Request,
     Status,
+    encode_packet,
 )
 from dispatch.protocol.wire.handshake import MAX_NAME_CHARS, derive_address
 
@@ -195,7 +199,15 @@ class CalleeSession(Session):
         self.refuse(stream, reason)
         events.append(RequestDeclined(stream, reason))
 
+    def alive_packet(self) -> bytes:
+        """Return a packet that shows the caller that this process runs. Changes nothing: any thread may call it."""
+        header = (VERSION, self.peer_address, 0, UNNUMBERED, 0, 0, self.load, 0, 0)
+        return encode_packet(header, [(ALIVE,)])
+
     # -- timers and the end -------------------------------------------------------------------------------------
+
+    def _longest_silence(self) -> float:
+        return self.settings.callee_give_up
 
     def _silence_ends_at(self) -> float:
         return self.heard_at + (self.settings.idle if self.is_open else self.settings.half_open)

@@ -17,7 +17,6 @@ from dispatch.protocol.events import (
     PeerConflict,
     PeerDraining,
     ReplyReceived,
-    RequestDelivered,
     RequestFailed,
     RequestRefused,
     SessionOpened,
@@ -37,7 +36,6 @@ from dispatch.protocol.wire.frames import (
     UNNUMBERED,
     VERSION,
     Accept,
-    Ack,
     Chunk,
     End,
     Goaway,
@@ -64,7 +62,6 @@ class CallerSession(Session):
     Attributes:
         waiting: requests without a final event, by their numbers.
         next_stream: the number of the next request.
-        reports_delivery: set for one :class:`RequestDelivered`.
         unmatched: replies that arrived after their requests had ended.
     """
 
@@ -94,7 +91,6 @@ class CallerSession(Session):
         self._hello_interval = 2 * settings.first_rtt
         self._doubted_until = math.inf
         self._refuted = 0
-        self.reports_delivery = False
         self._sender.queue.on_request_cut = self._on_request_cut
         self._handlers |= {Reply: self._on_reply, Chunk: self._on_chunk, End: self._on_end}
         self._handlers |= {Refused: self._on_refused, Goaway: self._on_goaway}
@@ -106,7 +102,7 @@ class CallerSession(Session):
             return super().packets_to_send(now)
         settings = self.settings
         self._hello_at = now + self._hello_interval
-        self._hello_interval = min(2 * self._hello_interval, settings.max_probe_interval)
+        self._hello_interval = min(2 * self._hello_interval, 2 * settings.max_probe_interval)
         name, incarnation, window = self._name, self._incarnation, settings.data_window
         hello = (HELLO, [VERSION], FEATURES, name, incarnation, self.id, self._secret, self._inboxes, window)
         return [(0, self._sender.encode(0, UNNUMBERED, now, 0, [hello]))]  # to HELLO_ADDRESS: there is no other yet
@@ -155,12 +151,6 @@ class CallerSession(Session):
             patience = self.settings.reset_timeouts * self._sender.paths[0].probe_timeout
             self._doubted_until = now + max(patience, self.settings.reset_grace)
             self._add_control(PING)  # without FROM: only a process that knows the session answers
-
-    def _on_ack(self, frame: Ack, events: list[Event], packet: Packet, now: float) -> None:
-        super()._on_ack(frame, events, packet, now)
-        if self.reports_delivery and self.waiting and super().is_at_rest:
-            self.reports_delivery = False
-            events.append(RequestDelivered())
 
     def probe(self) -> None:
         """Have the peer prove that it is alive; a process that does not know the session answers with RESET."""
@@ -339,19 +329,19 @@ class CallerSession(Session):
         if not self.is_open and not self.is_closed and not self.is_suspended:
             events: list[Event] = []
             self._expire(now, events)
-            if now - self.heard_at >= self.settings.give_up:
+            if now - self.heard_at >= self.settings.half_open:
                 events += self._finish(Failure.SILENT)
             return events
         return super().handle_timer(now)
 
-    def resume(self, now: float) -> None:
+    def resume(self, now: float) -> list[Event]:
         if self.is_suspended:
             # A callee that has heard nothing for so long has ended the session. What waits may still be answered.
             is_long = self.is_open and now - self.heard_at >= self.settings.idle
             is_forgotten = is_long and not any(map(self._may_have_run, self.waiting.values()))
             self._pinged_at = self._hello_at = now
             self._doubted_until = now if is_forgotten else math.inf
-        super().resume(now)
+        return super().resume(now)
 
     def next_deadline(self) -> float:
         return self._earliest
@@ -368,6 +358,10 @@ class CallerSession(Session):
         self._earliest = max(earliest, now + EXPIRY_STEP_S * min(1.0, len(self.waiting) / 1000))
         for request in over:
             self._fail(request, Failure.DEADLINE, events)
+
+    def _longest_silence(self) -> float:
+        settings = self.settings
+        return max(settings.give_up, settings.least_probe_timeouts * self._sender.paths[0].probe_timeout)
 
     def _silence_ends_at(self) -> float:
         wait = self.settings.keepalive if self.waiting else self.settings.idle / 3

@@ -19,7 +19,7 @@ class Failure(StrEnum):
     DEADLINE = "deadline"
     """The request's deadline passed."""
     SILENT = "silent"
-    """No packet of the peer for :attr:`Settings.give_up` seconds, although it was probed."""
+    """No packet of the peer for :attr:`Settings.give_up` seconds, although it was probed: it is gone, or frozen."""
     RESTARTED = "restarted"
     """The peer does not know the session."""
     IDLE = "idle"
@@ -57,13 +57,16 @@ class PeerDraining(msgspec.Struct, gc=False):
     reason: str
 
 
+class PeerSuspected(msgspec.Struct, gc=False):
+    """The peer has not acknowledged :attr:`Settings.suspect_after` probes: it is gone, or its event loop is blocked."""
+
+
+class PeerRecovered(msgspec.Struct, gc=False):
+    """A suspected peer has acknowledged a packet."""
+
+
 class PeerConflict(msgspec.Struct, gc=False):
     """Two processes consume the callee's inbox: they have one name."""
-
-
-class RequestDelivered(msgspec.Struct, gc=False):
-    """The callee has acknowledged everything that was sent, a request that waits included.
-    Once, where it was asked for."""
 
 
 class RequestReceived(msgspec.Struct, gc=False):
@@ -139,7 +142,8 @@ Event = (
     | SessionClosed
     | PeerDraining
     | PeerConflict
-    | RequestDelivered
+    | PeerSuspected
+    | PeerRecovered
     | RequestReceived
     | RequestDeclined
     | RequestCancelled

@@ -14,7 +14,7 @@ from dispatch.protocol.delivery.packet_sender import Packets, PacketSender
 from dispatch.protocol.delivery.path import Frames
 from dispatch.protocol.delivery.reassembly import Reassembly
 from dispatch.protocol.delivery.receive_window import ReceiveWindow
-from dispatch.protocol.events import Event, Failure, SessionClosed
+from dispatch.protocol.events import Event, Failure, PeerRecovered, PeerSuspected, SessionClosed
 from dispatch.protocol.settings import Settings
 from dispatch.protocol.statistics import SessionStatistics
 from dispatch.protocol.wire.frames import ACK_NOW, CLOSE, UNNUMBERED, WINDOW, Ack, Close, Cont, Packet, Ping, Window
@@ -45,6 +45,7 @@ class Session:
         is_urgent: an acknowledgement should leave before the events are handled.
         peer_load: requests that the peer executes.
         heard_at: when the last packet arrived.
+        is_suspect: the peer has not acknowledged several probes; reported by :class:`PeerSuspected`.
     """
 
     def __init__(
@@ -63,6 +64,8 @@ class Session:
         self.is_urgent = False
         self.peer_load = 0
         self.heard_at = now
+        self.is_suspect = False
+        self._excused_at = -math.inf
         self._receive_window = receive_window
         self._counts = SessionStatistics()
         self._sender = PacketSender(settings, receive_window, self._counts, now)
@@ -149,13 +152,15 @@ class Session:
         return sender.queue.small_frames >= self.settings.early_frames and not sender.paths[0].in_flight
 
     @property
-    def is_suspect(self) -> bool:
-        """Whether the peer has not answered several probes."""
-        most = self.settings.suspect_after
-        for path in self._sender.paths:  # noqa: SIM110 # perf: no generator; a balancer asks for each pick
-            if path.probes >= most:
-                return True
-        return False
+    def silent_since(self) -> float:
+        """When the silence of a peer began that has something to acknowledge; ``math.inf``: it has nothing."""
+        return max(self.heard_at, self._asked_at)
+
+    @property
+    def _asked_at(self) -> float:
+        """Since when the peer has something to acknowledge, and could."""
+        asked_at = min(path.unacknowledged_since for path in self._sender.paths)
+        return max(asked_at, self._excused_at)
 
     @property
     def is_at_rest(self) -> bool:
@@ -222,15 +227,21 @@ class Session:
         self._expire(now, events)
         if self.is_suspended:
             return events
-        has_unacknowledged, probing = False, self._sender.probing
+        settings, has_unacknowledged, probing = self.settings, False, self._sender.probing
         for path in self._sender.paths:
             if path.has_unacknowledged:
                 has_unacknowledged = True
                 if path.probe_at <= now and path not in probing:
+                    if now - path.probe_at >= settings.late_timer:
+                        self.excuse_silence(now)
                     probing.append(path)
+                    if path.probes + 1 >= settings.suspect_after and not self.is_suspect:
+                        self.is_suspect = True
+                        events.append(PeerSuspected())
         if has_unacknowledged:
-            asked_at = min(path.unacknowledged_since for path in self._sender.paths)  # nothing to answer before
-            if now - max(self.heard_at, asked_at) >= self.settings.give_up and self.is_suspect:
+            if self.is_suspect and (
+                now - self.silent_since >= self._longest_silence() or now - self._asked_at >= settings.max_blocked
+            ):
                 events += self._finish(Failure.SILENT)
         elif self._silence_ends_at() <= now:
             self._on_silence(now, events)
@@ -243,6 +254,14 @@ class Session:
     def _expire(self, now: float, events: list[Event]) -> None:
         """Fail what is past its deadline."""
 
+    def excuse_silence(self, now: float) -> None:
+        """Count the silence of the peer from now on: no packet could arrive, or be processed, before."""
+        self._excused_at = now
+
+    def _longest_silence(self) -> float:
+        """Return the seconds without a packet after which a suspected peer is given up."""
+        raise NotImplementedError
+
     def _silence_ends_at(self) -> float:
         """Return when :meth:`_on_silence` is due if no packet arrives and none is unacknowledged."""
         raise NotImplementedError
@@ -254,13 +273,23 @@ class Session:
         """The connection is known to be down: nothing is probed or given up. Deadlines still pass."""
         self.is_suspended = True
 
-    def resume(self, now: float) -> None:
-        """The connection is up again."""
+    def resume(self, now: float) -> list[Event]:
+        """The connection is up again: the peer gets time to answer. Return the events."""
+        events: list[Event] = []
         if self.is_suspended:
             self.is_suspended = False
-            self.heard_at = now
+            self.heard_at = self._excused_at = now
             for path in self._sender.paths:
                 path.postpone_probe(now)
+            self._update_suspicion(events)
+        return events
+
+    def _update_suspicion(self, events: list[Event]) -> None:
+        """End the suspicion of a peer that has acknowledged a packet on every path that it was probed on."""
+        most = self.settings.suspect_after
+        if self.is_suspect and all(path.probes < most for path in self._sender.paths):
+            self.is_suspect = False
+            events.append(PeerRecovered())
 
     # -- receiving ----------------------------------------------------------------------------------------------
 
@@ -311,10 +340,12 @@ class Session:
             self._data_received = min(packet.data, _MOST_DATA)
         return True
 
-    def _on_ack(self, frame: Ack, _events: list[Event], _packet: Packet, now: float) -> None:
+    def _on_ack(self, frame: Ack, events: list[Event], _packet: Packet, now: float) -> None:
         sender = self._sender
         if 0 <= frame.path < len(sender.paths):
             sender.paths[frame.path].record_ack(frame, now, sender.lost)
+            if self.is_suspect:
+                self._update_suspicion(events)
 
     def _on_window(self, frame: Window, _events: list[Event], _packet: Packet, _now: float) -> None:
         self._sender.data_limit = max(self._sender.data_limit, frame.data)

@@ -169,6 +169,19 @@ class SessionTable:
         if len(self.outbox) < self._settings.max_resets:
             self.outbox.append((inbox, packet))
 
+    def answer_late(self, data: bytes) -> tuple[str, bytes] | None:
+        """Answer a probe while the event loop processes no packets: return an inbox and the packet for it that shows that
+        this process runs. Called on another thread; changes nothing, and never raises."""
+        try:
+            packet = decode_packet(data)
+        except MalformedPacketError:
+            return None
+        session = self.sessions.get(packet.to)
+        is_probe = any(type(frame) is From for frame in packet.frames)
+        if not is_probe or not isinstance(session, CalleeSession) or session.is_closed:
+            return None
+        return session.peer_inboxes[0], session.alive_packet()
+
     # -- the callee's handshake ---------------------------------------------------------------------------------
 
     def _receive_hello(self, hello: Hello, now: float) -> Sequence[SessionEvents]:

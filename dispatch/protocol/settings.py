@@ -54,13 +54,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     probe_bytes: int = 16_000
     """Largest packet that a probe repeats. Repeating one of 100 kB costs more than the round trip that it saves: 5 % lost,
     4,000 calls/s with a PING in its place, 3,200 with the copies."""
-    max_probe_interval: float = 0.5
-    """Longest time between two probes; their intervals double."""
+    max_probe_interval: float = 0.25
+    """Longest time between two probes; their intervals double. A quarter of :attr:`give_up`: the last probes decide."""
     suspect_after: int = 2
     """Probes without an acknowledgement after which a peer is avoided."""
-    give_up: float = 10.0
-    """Seconds without a packet of the peer, which had something to acknowledge, after which the session ends."""
-    keepalive: float = 2.0
+    give_up: float = 1.0
+    """Seconds without a packet of the callee, which had something to acknowledge, after which its caller ends the session.
+    Short, because a callee answers probes with ALIVE while its event loop is blocked: only a process that is gone or frozen
+    is silent."""
+    least_probe_timeouts: int = 4
+    """Probe timeouts that this takes at least: a round trip may be long."""
+    callee_give_up: float = 10.0
+    """The same for a callee. Nothing depends on a quick end there, and a caller whose event loop is blocked is silent."""
+    max_blocked: float = 600.0
+    """Seconds without an acknowledgement after which a session ends although the peer shows that it runs: bounds the probes
+    that are remembered."""
+    late_timer: float = 0.25
+    """Seconds after which a timer is late: this process did not run, and packets of the peer may have arrived meanwhile."""
+    keepalive: float = 0.5
     """Seconds without a packet after which a caller with requests in flight sends a PING."""
     idle: float = 30.0
     """Seconds without a packet after which a callee ends a session. A caller sends a PING every third of it."""

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Callable
 
 from dispatch.messaging.endpoint.endpoint import Endpoint
 from dispatch.routing.in_flight import InFlight
 from dispatch.routing.instance import Instances
 from dispatch.transports import Publisher
+
+GONE_S = 30.0
+"""Seconds without any instance after which a service that had some counts as unknown again: a third-party service may have
+taken its place. The default timeout of a call."""
+DISCOVERY_S = 1.0
+"""Seconds that a call waits for the first instance of an unknown service: four hellos."""
+HELLO_WAIT_S = 0.1
+"""The same for a repeatable call. Third-party services never announce themselves."""
+
+MAX_UNANSWERED = 32
+"""Requests on the shared topic before its first answer: half of the default bulkhead. Further calls wait: there may be no
+service, and an instance that announces itself later finds places for their calls."""
 
 
 class Channel:
@@ -26,23 +40,42 @@ class Channel:
         hello: publisher to the topic on which instances receive hellos; None if there is none.
         hello_at: when the next hello is due.
         met: set while an instance is known.
-        had_instances: an instance has been known.
+        had_instances: an instance has been known, in the last :data:`GONE_S`.
+        asked_since: when the channel began to look for instances: when it was opened, or its last instance was lost.
+        gathers_until: instances have just announced themselves, and their handshakes are under way: calls wait for these, so
+            that the first instance does not get all of them.
+        answered_at: when a third-party service last answered over the shared topic.
+        is_missing_reported: the log says that no instance has announced itself.
+        timers: by their purpose, one of each; :meth:`close` cancels them.
     """
 
     __slots__ = (
+        "_turns",
+        "answered_at",
+        "asked_since",
         "endpoint",
+        "gathers_until",
         "had_instances",
         "hello",
         "hello_at",
         "instances",
+        "is_missing_reported",
         "met",
         "publisher",
         "reply_topic",
         "request_queue",
         "requests",
+        "timers",
     )
 
-    def __init__(self, request_queue: str, publisher: Publisher, reply_topic: str, endpoint: Endpoint | None) -> None:
+    def __init__(
+        self,
+        request_queue: str,
+        publisher: Publisher,
+        reply_topic: str,
+        endpoint: Endpoint | None,
+        asked_since: float = -math.inf,
+    ) -> None:
         self.request_queue = request_queue
         self.publisher = publisher
         self.reply_topic = reply_topic
@@ -53,3 +86,79 @@ class Channel:
         self.hello_at = 0.0
         self.met = asyncio.Event()
         self.had_instances = False
+        self.asked_since = asked_since
+        self.gathers_until = 0.0
+        self.answered_at = -math.inf
+        self.is_missing_reported = False
+        self.timers: dict[str, asyncio.TimerHandle] = {}
+        self._turns: dict[asyncio.Future[None], None] = {}
+
+    @property
+    def is_known(self) -> bool:
+        """Whether an instance has announced itself, or a third-party service has answered, at any time."""
+        return self.hello is None or self.had_instances or self.answered_at > -math.inf
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for an instance."""
+        return len(self._turns)
+
+    def can_send(self, now: float, *, needs_instance: bool, repeatable: bool) -> bool:
+        """Return whether a request can be sent now.
+
+        While no instance can be reached, calls wait. An instance of dispatch's own that is not known yet would not get what
+        is sent to the shared topic meanwhile, and a suspected one might never get it. Only where third-party services may
+        listen is a request sent to the shared topic after some time.
+
+        Args:
+            needs_instance: the request may not be sent to the shared topic.
+            repeatable: it does no harm there: an instance that announces itself later gets it, too.
+        """
+        if now < self.gathers_until:
+            return False
+        if len(self.instances):
+            return self.instances.has_ready
+        if self.hello is None or (now < self.answered_at + GONE_S and not needs_instance):
+            return True
+        if needs_instance or (self.had_instances and now < self.asked_since + GONE_S):
+            return False
+        if self.requests.count >= MAX_UNANSWERED:
+            return False
+        return now >= self.asked_since + (HELLO_WAIT_S if repeatable else DISCOVERY_S)
+
+    def record_answer(self, now: float) -> None:
+        """Record that a third-party service has answered over the shared topic."""
+        is_first, self.answered_at = self.answered_at == -math.inf, now
+        if is_first:
+            self.next_turn()
+
+    def create_turn(self) -> asyncio.Future[None]:
+        """Return a future that is done at the next change of what can be reached. :meth:`leave` ends the wait."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns[turn] = None
+        return turn
+
+    def leave(self, turn: asyncio.Future[None]) -> None:
+        """Wait no longer."""
+        self._turns.pop(turn, None)
+
+    def call_later(self, purpose: str, wait: float, callback: Callable[..., object], *arguments: object) -> None:
+        """Call ``callback`` in ``wait`` seconds, unless the channel is closed or the timer replaced before."""
+        former = self.timers.get(purpose)
+        if former is not None:
+            former.cancel()
+        self.timers[purpose] = asyncio.get_running_loop().call_later(wait, callback, *arguments)
+
+    def close(self) -> None:
+        """Cancel the timers, and let waiting calls check again."""
+        for timer in self.timers.values():
+            timer.cancel()
+        self.timers.clear()
+        self.next_turn()
+
+    def next_turn(self) -> None:
+        """Let waiting calls check again."""
+        turns, self._turns = self._turns, {}
+        for turn in turns:
+            if not turn.done():
+                turn.set_result(None)

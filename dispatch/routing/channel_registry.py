@@ -114,7 +114,7 @@ class Channels:
         if not keeps_replies:
             pace = Pace(burst=math.inf) if keeps_requests else None
             publisher = PacedPublisher(publisher, pace, replies.window)
-        channel = Channel(request_queue, publisher, reply_to, endpoint)
+        channel = Channel(request_queue, publisher, reply_to, endpoint, self._exchange.now())
         if has_sessions:
             # Some brokers refuse topics that do not exist; the exchange is a plain one then.
             with contextlib.suppress(TransportError):
@@ -123,7 +123,7 @@ class Channels:
                 channel.hello = await self._transport.publisher(hello_topic(request_queue))
         self._open[request_queue, response_queue] = channel
         if channel.hello is not None:
-            await self.discovery.await_first(channel)
+            self.discovery.seek(channel)
         return channel
 
     def _endpoint(self, response_queue: str) -> Endpoint:
@@ -188,6 +188,7 @@ class Channels:
             self._replies.pop(topic, None)
             endpoint = self._endpoints.pop(topic, None) or endpoint
         if channel is not None:
+            channel.close()
             self.discovery.close_sessions(channel.instances)
         self._close_later(self._end(channel, endpoint))
 
@@ -222,6 +223,7 @@ class Channels:
         finally:
             await self._subscriptions.close()
         for channel in self._open.values():
+            channel.close()
             await channel.publisher.close()
             if channel.hello is not None:
                 await channel.hello.close()

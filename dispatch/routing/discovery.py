@@ -18,6 +18,7 @@ from dispatch._internal.cancellation import cancel_and_wait, retrieve_error
 from dispatch.errors import TransportError
 from dispatch.messaging.endpoint.endpoint import Endpoint
 from dispatch.messaging.rpc.correlation import Correlator, read_properties
+from dispatch.messaging.rpc.session_request import SessionRequest
 from dispatch.messaging.wire.properties import Feature, Property, is_oversized
 from dispatch.messaging.wire.topics import instance_topic
 from dispatch.protocol.caller_session import CallerSession
@@ -26,7 +27,8 @@ from dispatch.protocol.events import (
     Failure,
     PeerConflict,
     PeerDraining,
-    RequestDelivered,
+    PeerRecovered,
+    PeerSuspected,
     SessionClosed,
     SessionOpened,
 )
@@ -41,11 +43,13 @@ HELLO_EVERY_S = 10.0
 HELLO_AGAIN_S = 1.0
 """The same while no instance is known."""
 HELLO_URGENT_S = 0.25
-"""The same while calls wait for an instance: a hello or its answer may be lost."""
-HELLO_WAIT_S = 0.1
-"""How long the first call of a channel waits for an instance to announce itself. Third-party services never do."""
-HELLOS = 3
-"""Hellos sent meanwhile: each may be lost."""
+"""The same while calls wait for an instance."""
+GATHER_S = 0.2
+"""Seconds for which calls wait, when the first instances announce themselves, until all handshakes have ended."""
+FIRST_HELLOS_S = (0.0, 0.03, 0.07)
+"""When hellos are sent at first: each may be lost."""
+WARN_MISSING_S = 2.0
+"""Seconds of a call's wait after which the log says that no instance has announced itself."""
 MAX_HANDSHAKES = 64
 """Handshakes at once. Each opens a topic: a flood of forged announcements must not open them without a limit."""
 EVICTABLE_AFTER_S = 0.1
@@ -107,20 +111,41 @@ class Discovery:
 
     # -- hello --------------------------------------------------------------------------------------------------
 
-    async def await_first(self, channel: Channel) -> None:
-        """Ask for instances, and wait up to :data:`HELLO_WAIT_S` until one is known."""
-        for _ in range(HELLOS):
-            self._send_hello(channel, self._now())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HELLO_WAIT_S / HELLOS):
-                    await channel.met.wait()
-                    return
+    def seek(self, channel: Channel) -> None:
+        """Ask for instances, and again while calls wait for one."""
+        if channel.hello is not None and "seek" not in channel.timers:
+            self._seek(channel, 0)
 
-    def send_due_hello(self, channel: Channel, *, is_urgent: bool = False) -> None:
-        """Ask for instances if that is due; called whenever the channel is used. ``is_urgent``: a call waits for one."""
+    def _seek(self, channel: Channel, hellos: int) -> None:
+        channel.timers.pop("seek", None)
+        is_first = hellos < len(FIRST_HELLOS_S)
+        if len(channel.instances) or not (channel.waiting or is_first):
+            return
+        self._send_hello(channel, self._now())
+        wait = (
+            FIRST_HELLOS_S[hellos + 1] - FIRST_HELLOS_S[hellos] if hellos + 1 < len(FIRST_HELLOS_S) else HELLO_URGENT_S
+        )
+        channel.call_later("seek", wait, self._seek, channel, hellos + 1)
+
+    def watch_missing(self, channel: Channel) -> None:
+        """A call waits while no instance is known: say so after :data:`WARN_MISSING_S`, once until there is an answer."""
+        if not channel.is_missing_reported and channel.hello is not None and "missing" not in channel.timers:
+            channel.call_later("missing", WARN_MISSING_S, self._report_missing, channel, self._now())
+
+    def _report_missing(self, channel: Channel, began: float) -> None:
+        channel.timers.pop("missing", None)
+        if len(channel.instances) or channel.answered_at >= began or not (channel.waiting or channel.requests.count):
+            return
+        channel.is_missing_reported = True
+        logger.warning(
+            "no reply, and no instance has announced itself on %s: is the service running?", channel.request_queue
+        )
+
+    def send_due_hello(self, channel: Channel) -> None:
+        """Ask for instances if that is due; called whenever the channel is used."""
         if channel.hello is not None:
             now = self._now()
-            if now >= channel.hello_at - (HELLO_AGAIN_S - HELLO_URGENT_S) * is_urgent:
+            if now >= channel.hello_at:
                 self._send_hello(channel, now)
 
     def _send_hello(self, channel: Channel, now: float) -> None:
@@ -220,6 +245,7 @@ class Discovery:
 
     def _give_up(self, key: tuple[Endpoint, str]) -> None:
         handshake = self._handshakes.pop(key)
+        self._end_gathering(handshake)
         if handshake.opening is not None:
             handshake.opening.cancel()
         if handshake.session is not None:
@@ -234,8 +260,12 @@ class Discovery:
         if instance is None:
             if type(event) is SessionClosed:
                 self._on_handshake_failed(session)
-        elif type(event) is RequestDelivered:
-            instance.prove()
+        elif type(event) is PeerSuspected:
+            _suspend_places(instance)
+        elif type(event) is PeerRecovered:
+            _resume_places(instance)
+            for channel in self._channels_of(instance):
+                channel.next_turn()
         elif type(event) is PeerDraining:
             self.retire(instance)
         elif type(event) is SessionClosed:
@@ -260,19 +290,36 @@ class Discovery:
             endpoint.end(session)
             return
         instance = self._instances[session] = Instance(session, endpoint, topic)
-        session.reports_delivery = True
         for channel in self._channels.values():
             if channel.request_queue == handshake.request_queue and channel.endpoint is endpoint:
                 self._add(channel, instance)
+        self._end_gathering(handshake)
 
     def _add(self, channel: Channel, instance: Instance) -> None:
-        former = channel.instances.add(instance)
-        if former is not None:
-            former.next_turn()
-        for other in channel.instances:
-            other.next_turn()  # requests that wait for a new instance may go to this one
+        is_first = not len(channel.instances)
+        channel.instances.add(instance)
         channel.had_instances = True
+        channel.is_missing_reported = False
         channel.met.set()
+        if is_first:
+            if self._has_handshakes(channel):
+                channel.gathers_until = self._now() + GATHER_S
+                channel.call_later("gather", GATHER_S, channel.next_turn)
+            self._correlator.on_instance(channel)
+        channel.next_turn()
+
+    def _has_handshakes(self, channel: Channel) -> bool:
+        return any(
+            each.endpoint is channel.endpoint and each.request_queue == channel.request_queue
+            for each in self._handshakes.values()
+        )
+
+    def _end_gathering(self, handshake: Handshake) -> None:
+        for channel in self._channels.values():
+            is_concerned = channel.gathers_until and channel.request_queue == handshake.request_queue
+            if is_concerned and not self._has_handshakes(channel):
+                channel.gathers_until = 0.0
+                channel.next_turn()
 
     def _on_handshake_failed(self, session: CallerSession) -> None:
         key = next((key for key, each in self._handshakes.items() if each.session is session), None)
@@ -301,7 +348,8 @@ class Discovery:
             if not len(channel.instances):
                 channel.met.clear()
                 channel.hello_at = 0.0
-        instance.next_turn()
+                channel.asked_since = self._now()
+            channel.next_turn()
 
     def _close_unused_sessions(self) -> None:
         """End the sessions with retired instances that have no requests in flight."""
@@ -320,6 +368,19 @@ class Discovery:
         for key in keys:
             self._give_up(key)
         await cancel_and_wait([task for task in tasks if task is not None])
+
+
+def _suspend_places(instance: Instance) -> None:
+    """Let other calls have the places of the requests at an instance that cannot be reached."""
+    for request in instance.session.waiting.values():
+        if isinstance(request, SessionRequest) and request.place is not None:
+            request.place.suspend()
+
+
+def _resume_places(instance: Instance) -> None:
+    for request in instance.session.waiting.values():
+        if isinstance(request, SessionRequest) and request.place is not None:
+            request.place.resume()
 
 
 def _is_usable(session: CallerSession) -> bool:

@@ -1,11 +1,8 @@
-"""The instances of a service that a dispatcher knows by name: those with an open session.
-
-A new instance receives one request at a time until it has received or answered one.
-"""
+"""The instances of a service that a dispatcher knows by name: those with an open session."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from dispatch.messaging.endpoint.endpoint import Endpoint
 from dispatch.protocol.caller_session import CallerSession
@@ -23,22 +20,11 @@ class Instance:
         topic: of the instance alone.
 
     Attributes:
-        is_proven: it has received or answered a request.
         is_loss_counted: a request failed because this incarnation ended: further failures for that reason count as the
             same one.
     """
 
-    __slots__ = (
-        "_request_prefix",
-        "_turns",
-        "endpoint",
-        "incarnation",
-        "is_loss_counted",
-        "is_proven",
-        "name",
-        "session",
-        "topic",
-    )
+    __slots__ = ("_request_prefix", "endpoint", "incarnation", "is_loss_counted", "name", "session", "topic")
 
     def __init__(self, session: CallerSession, endpoint: Endpoint, topic: str) -> None:
         self.session = session
@@ -47,8 +33,6 @@ class Instance:
         self.name = session.peer_name
         self.incarnation = session.peer_incarnation
         self.is_loss_counted = False
-        self.is_proven = False
-        self._turns: list[Callable[[], object]] = []
         self._request_prefix = f"{session.id:016x}-"
 
     @property
@@ -65,33 +49,6 @@ class Instance:
     def is_suspect(self) -> bool:
         """Whether the instance has not acknowledged several probes: others are preferred."""
         return self.session.is_suspect
-
-    @property
-    def is_held(self) -> bool:
-        """Whether it is new and has a request: the next one follows when that one was received or has ended."""
-        return not self.is_proven and len(self.session.waiting) > 0
-
-    def on_turn(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` once, when this instance may receive the next request."""
-        self._turns.append(callback)
-
-    def prove(self) -> None:
-        """Record that the instance has received or answered a request."""
-        self.is_proven = True
-        self.next_turn()
-
-    def record_end(self, *, is_answered: bool) -> None:
-        """Record the end of a request while the instance is not proven."""
-        if is_answered:
-            self.prove()
-        else:
-            self.next_turn()
-
-    def next_turn(self) -> None:
-        """Release the requests that wait for it: it may receive the next one, or is lost."""
-        turns, self._turns = self._turns, []
-        for callback in turns:
-            callback()
 
 
 class Instances:
@@ -110,6 +67,14 @@ class Instances:
 
     def __iter__(self) -> Iterator[Instance]:
         return iter(tuple(self._known.values()))
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether an instance can be reached, as far as is known."""
+        for each in self._known.values():  # noqa: SIM110 # perf: no generator; each request asks, and most end at the first
+            if not each.session.is_suspect:
+                return True
+        return False
 
     def get(self, name: str) -> Instance | None:
         """Return the instance with this name; None if unknown."""

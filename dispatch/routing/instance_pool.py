@@ -125,8 +125,6 @@ class InstancePool:
         self._lives: dict[str, str] = {}
         self._only: str | None = None  # the only instance
         self._seen = -1
-        self.new: list[Instance] = []
-        """Instances that had not answered a request at the last :meth:`held`."""
         self._asking: InstanceAdmission | None = None
         self.keys = KeyHolders()
         self.balancer = Balancer(
@@ -176,12 +174,11 @@ class InstancePool:
 
     def replace_routes(self, routes: Routes, versions: Mapping[str, str | None] = NO_VERSIONS) -> None:
         """Replace the channels by these. Instances that stay keep their state, and removed ones get no further request."""
-        self._routes = list(routes)
+        former, self._routes = self._routes, list(routes)
         self._route_versions = versions
-        waited_for = self.new
         self._refresh(sum(route.instances.version for _, _, route in routes))
-        for instance in waited_for:
-            instance.next_turn()  # requests that wait for a new instance may go to another one
+        for _, _, route in former:
+            route.next_turn()  # calls that wait for an instance may go to another one
 
     def configure(self, balancing: Balancing, outlier_detection: OutlierDetection | None) -> None:
         """Apply other settings; the state of the instances is kept."""
@@ -250,12 +247,27 @@ class InstancePool:
                 probe = permit if type(permit) is BreakerPermit else None
         return SelectedInstance(route, instance, pick, probe, self._observer)
 
-    def held(self) -> list[Instance]:
-        """Return all instances if each one is new and has not answered its first request; otherwise none."""
+    def can_send(self, *, needs_instance: bool, repeatable: bool, requires: Range | None = None) -> bool:
+        """Return whether a request can be sent now; arguments as of :meth:`Channel.can_send` and :meth:`pick`."""
+        now = self._clock()
+        if requires is not None and (eligible := self.select_versions(requires)):
+            instances = [self._places[name][1] for name in eligible]
+            if not any(instance is None or not instance.is_suspect for instance in instances):
+                return False
+        for _, _, route in self._routes:  # noqa: SIM110 # perf: no generator; each request asks
+            if route.can_send(now, needs_instance=needs_instance, repeatable=repeatable):
+                return True
+        return False
+
+    def has_other(self, name: str) -> bool:
+        """Return whether there is another instance that can be reached and has asked for no pause."""
         self._refresh_if_changed()
-        self.new = [each for each in self.new if not each.is_proven]
-        held = [each for each in self.new if each.is_held]
-        return held if len(held) == len(self._places) else []
+        others = [
+            id
+            for id, (_, instance) in self._places.items()
+            if id != name and (instance is None or not instance.is_suspect)
+        ]
+        return self.balancer.has_calm(others)
 
     def select_versions(self, requires: Range) -> frozenset[str]:
         """Return the names of the instances whose version is in the range."""
@@ -285,14 +297,14 @@ class InstancePool:
         named = [
             name
             for name, (_, instance) in self._places.items()
-            if instance is not None and not instance.is_held and (eligible is None or name in eligible)
+            if instance is not None and (eligible is None or name in eligible)
         ]
         willing = [name for name in named if name not in refused] or named
         return max(willing, key=lambda name: _weight(name, key)) if willing else None
 
     def _admits(self, name: str) -> bool:
         instance = self._places[name][1]
-        if instance is not None and (instance.is_suspect or instance.is_held):
+        if instance is not None and instance.is_suspect:
             return False
         guards = self._asking
         return guards is None or guards.admits(name)
@@ -320,7 +332,6 @@ class InstancePool:
                 weights[name] = weight
                 self._versions[name] = version
         there, self._places = self._places, places
-        self.new = [each for _, each in places.values() if each is not None and not each.is_proven]
         self._only = next(iter(places)) if len(places) == 1 else None
         self.balancer.replace(weights)
         for name, (_, instance) in places.items():

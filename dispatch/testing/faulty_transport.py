@@ -9,14 +9,14 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from dispatch.testing.delay_queue import DelayQueue
 from dispatch.testing.faults import Direction, FaultInjector, Faults
 from dispatch.testing.faulty_publisher import FaultyPublisher
 from dispatch.testing.faulty_subscription import FaultySubscription
 from dispatch.testing.message_path import MessagePath
-from dispatch.transports import Handler, Mode, Subscription, TopicPublisher, Transport
+from dispatch.transports import AnswerLate, Handler, Mode, Subscription, TopicPublisher, Transport
 from dispatch.transports.base import RECONNECT_WAIT_S
 
 
@@ -61,7 +61,7 @@ class FaultyTransport:
             await asyncio.sleep(wait + 1e-6)  # a sleep may end a rounding error early
         return not self.is_disconnected and await self.inner.await_connection(deadline)
 
-    def was_disconnected_since(self, instant: float) -> bool:
+    def was_disconnected_since(self, instant: float, topics: Collection[str] = ()) -> bool:
         # The time at which a change of the faults restored the connection is not known.
         until = (
             self._disconnected_until if self._disconnected_in_epoch == self.injector.epoch else self._disconnected_from
@@ -80,10 +80,16 @@ class FaultyTransport:
         await self.inner.start()
         self.is_closed = False
 
+    def has_subscriber(self, topic: str) -> bool:
+        return self.inner.has_subscriber(topic)
+
     async def publisher(self, topic: str) -> TopicPublisher:
         return FaultyPublisher(self, await self.inner.publisher(topic))
 
-    async def subscribe(self, topic: str, handler: Handler, *, mode: Mode, name: str) -> Subscription:
+    async def subscribe(
+        self, topic: str, handler: Handler, *, mode: Mode, name: str, answer_late: AnswerLate | None = None
+    ) -> Subscription:
+        # ``answer_late`` is not passed on: its answers would bypass the faults.
         subscription = FaultySubscription(self, topic, handler)
         subscription.inner = await self.inner.subscribe(topic, subscription.on_message, mode=mode, name=name)
         return subscription

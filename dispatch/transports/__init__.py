@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dispatch.transports.base import (
+    AnswerLate,
     DurableMessage,
     Handler,
     Message,
@@ -17,6 +18,7 @@ from dispatch.transports.base import (
 from dispatch.transports.security import Security
 
 __all__ = [
+    "AnswerLate",
     "DurableMessage",
     "Handler",
     "Message",

@@ -7,7 +7,7 @@ All methods are called on one event loop, and all callbacks run on it. Topic nam
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from typing import Protocol
 
@@ -75,6 +75,9 @@ class Mode(StrEnum):
 
 Handler = Callable[[Message], None]
 """Handles a message. Synchronous; must not raise (the transport logs and counts an exception, and continues)."""
+
+AnswerLate = Callable[[bytes], tuple[str, bytes] | None]
+"""Returns the answer to a message, a topic and a packet, that does not wait for the event loop. Called on another thread."""
 
 OnFailure = Callable[[TransportError], None]
 """Called at most once, when a message was not sent or may not have been sent."""
@@ -156,8 +159,9 @@ class Transport(Protocol):
         """Return whether the broker is in reach. Wait for it up to :data:`RECONNECT_WAIT_S` after the loss of the
         connection, not beyond ``deadline`` (on the loop's clock)."""
 
-    def was_disconnected_since(self, instant: float) -> bool:
-        """Return whether the broker was known to be out of reach at some time since ``instant`` (on the loop's clock)."""
+    def was_disconnected_since(self, instant: float, topics: Collection[str] = ()) -> bool:
+        """Return whether the broker was known to be out of reach at some time since ``instant`` (on the loop's clock), or
+        one of these open ``topics`` to have no connection."""
 
     @property
     def max_message_bytes(self) -> int:
@@ -173,6 +177,9 @@ class Transport(Protocol):
             TransportError: the broker is out of reach, or the address is not usable.
         """
 
+    def has_subscriber(self, topic: str) -> bool:
+        """Return whether a message to ``topic`` may reach a subscriber. False is certain; only the embedded broker knows."""
+
     async def publisher(self, topic: str) -> TopicPublisher:
         """Open a publisher for ``topic``.
 
@@ -180,9 +187,12 @@ class Transport(Protocol):
             TransportError: unreachable, refused, or no such tenant or namespace; the message names the fix.
         """
 
-    async def subscribe(self, topic: str, handler: Handler, *, mode: Mode, name: str) -> Subscription:
+    async def subscribe(
+        self, topic: str, handler: Handler, *, mode: Mode, name: str, answer_late: AnswerLate | None = None
+    ) -> Subscription:
         """Deliver the messages of ``topic`` to ``handler``. ``name`` is the subscription that SHARED subscribers have in
-        common, and the name of a FANOUT subscription at the broker.
+        common, and the name of a FANOUT subscription at the broker. ``answer_late`` answers messages that arrive while the
+        event loop is blocked; where messages arrive on the event loop itself, it is never called.
 
         Raises:
             TransportError: as :meth:`publisher`.

@@ -13,11 +13,11 @@ import asyncio
 import logging
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
-from dispatch.transports.base import DurableMessage, Handler, Mode, OnFailure
+from dispatch.transports.base import AnswerLate, DurableMessage, Handler, Mode, OnFailure
 from dispatch.transports.errors import closed, sending_failed
 
 logger = logging.getLogger("dispatch.transport")
@@ -148,6 +148,9 @@ class MemoryBroker:
                     del groups[key]
         if not groups:
             self._topics.pop(subscription.topic, None)
+
+    def has_subscriber(self, topic: str) -> bool:
+        return topic in self._topics
 
     def publish(self, topic: str, message: MemoryMessage) -> bool:
         """Deliver ``message``. Return False if the topic's backlog is full and it was refused."""
@@ -327,7 +330,7 @@ class MemoryTransport:
     async def await_connection(self, deadline: float) -> bool:
         return self.connected
 
-    def was_disconnected_since(self, instant: float) -> bool:
+    def was_disconnected_since(self, instant: float, topics: Collection[str] = ()) -> bool:
         return self._broker is None
 
     def another(self) -> MemoryTransport:
@@ -350,11 +353,16 @@ class MemoryTransport:
             broker = brokers[self.url] = MemoryBroker()
         self._broker = broker
 
+    def has_subscriber(self, topic: str) -> bool:
+        return topic.startswith("persistent://") or self.broker().has_subscriber(topic)
+
     async def publisher(self, topic: str) -> MemoryPublisher:
         self.broker()
         return MemoryPublisher(self, topic)
 
-    async def subscribe(self, topic: str, handler: Handler, *, mode: Mode, name: str) -> MemorySubscription:
+    async def subscribe(
+        self, topic: str, handler: Handler, *, mode: Mode, name: str, answer_late: AnswerLate | None = None
+    ) -> MemorySubscription:
         broker = self.broker()
         subscription = MemorySubscription(self, topic, handler, mode, name)
         subscription.attach(broker)

@@ -291,13 +291,15 @@ class ClientInvoker:
         ask: calls the client.
     """
 
-    is_connected = True  # the connection is the client's own
-
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
 
-    async def await_connection(self, call: Call) -> None:
-        """The client waits for its connection itself."""
+    def is_ready(self, call: Call) -> bool:
+        """True: the connection is the client's own."""
+        return True
+
+    async def await_ready(self, call: Call) -> None:
+        """Do nothing: the client waits for its connection itself."""
 
     def has_untried(self, call: Call) -> bool:
         """True: the client has one topic, and its broker may give the request to another instance."""

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from dispatch.errors import TransportError
-from dispatch.transports import Handler, Mode, OnFailure, Subscription, Ticket, TopicPublisher
+from dispatch.transports import AnswerLate, Handler, Mode, OnFailure, Subscription, Ticket, TopicPublisher
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.dispatcher_and_service import BROKER
 
@@ -84,7 +84,7 @@ class CountedTransport(MemoryTransport):
         return _CountedPublisher(self, await super().publisher(topic))
 
     async def subscribe(  # type: ignore[override] # likewise
-        self, topic: str, handler: Handler, *, mode: Mode, name: str
+        self, topic: str, handler: Handler, *, mode: Mode, name: str, answer_late: AnswerLate | None = None
     ) -> _CountedSubscription:
         assert self.open[self.kind, topic] == 0, "it is not opened before it was closed"
         self.open[self.kind, topic] += 1

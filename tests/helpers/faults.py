@@ -9,7 +9,7 @@ from dispatch import testing
 from dispatch.messaging.wire.properties import Property
 from dispatch.testing import FaultInjector
 from dispatch.testing import Faults as FaultPlan
-from dispatch.transports import Handler, Message, Mode, Subscription, Transport
+from dispatch.transports import AnswerLate, Handler, Message, Mode, Subscription, Transport
 
 __all__ = ["FaultPlan", "FaultyTransport"]
 
@@ -43,7 +43,9 @@ class FaultyTransport(testing.FaultyTransport):
         """Replies that reached handlers, on this connection and on others made of it."""
         return self._handed.total()
 
-    async def subscribe(self, topic: str, handler: Handler, *, mode: Mode, name: str) -> Subscription:
+    async def subscribe(
+        self, topic: str, handler: Handler, *, mode: Mode, name: str, answer_late: AnswerLate | None = None
+    ) -> Subscription:
         return await super().subscribe(topic, _counting(topic, handler, self._handed), mode=mode, name=name)
 
 
@@ -52,7 +54,9 @@ class _Further(testing.FaultyTransport):
         super().__init__(inner, injector)
         self._handed = handed
 
-    async def subscribe(self, topic: str, handler: Handler, *, mode: Mode, name: str) -> Subscription:
+    async def subscribe(
+        self, topic: str, handler: Handler, *, mode: Mode, name: str, answer_late: AnswerLate | None = None
+    ) -> Subscription:
         return await super().subscribe(topic, _counting(topic, handler, self._handed), mode=mode, name=name)
 
 

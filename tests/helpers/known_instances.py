@@ -80,7 +80,7 @@ def arouse_suspicion(instance: Instance) -> None:
     line = line_of(instance)
     instance.session.probe()
     instance.session.packets_to_send(line.now)
-    line.lose(2.0)
+    line.lose(0.6)
     assert instance.is_suspect
 
 

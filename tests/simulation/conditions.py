@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 LOSS_WITHOUT_FAILURE = 0.2
 """Up to this share of lost packets no request fails while both processes live."""
-OUTAGE_WITHOUT_FAILURE_S = 5.0
-"""Unannounced outages of the network up to this length fail no request."""
+OUTAGE_WITHOUT_FAILURE_S = 0.5
+"""Unannounced outages of the network up to this length fail no request: half of the silence after which a callee is gone. An
+endpoint notices longer ones, because the broker confirms no packet."""
 
 
 @dataclass(frozen=True, kw_only=True)

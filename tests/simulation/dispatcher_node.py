@@ -13,6 +13,8 @@ from dispatch.protocol.events import (
     Failure,
     PeerConflict,
     PeerDraining,
+    PeerRecovered,
+    PeerSuspected,
     ReplyReceived,
     RequestFailed,
     RequestRefused,
@@ -156,6 +158,10 @@ class DispatcherNode(Node):
                     "a conflict without a second process"
                 )
                 self.world.counts["conflicts"] += 1
+            case PeerSuspected():
+                self.world.counts["suspicions"] += 1
+            case PeerRecovered():
+                assert not session.is_suspect
             case ReplyReceived():
                 self._on_reply(self._find(event.request), event)
             case ChunkReceived():

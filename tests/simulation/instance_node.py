@@ -7,6 +7,8 @@ from dispatch.protocol.events import (
     Event,
     PeerConflict,
     PeerDraining,
+    PeerRecovered,
+    PeerSuspected,
     RequestCancelled,
     RequestDeclined,
     RequestReceived,
@@ -58,7 +60,7 @@ class InstanceNode(Node):
             case RequestDeclined():
                 assert (session.id, event.stream) not in self._running, "a request that runs is declined"
                 self.world.counts[f"declined: {event.reason}"] += 1
-            case PeerDraining() | PeerConflict():
+            case PeerDraining() | PeerConflict() | PeerSuspected() | PeerRecovered():
                 pass
             case _:
                 raise AssertionError(f"an instance receives {event}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 
 from dispatch._internal.permit import Rejection
@@ -14,20 +13,21 @@ from dispatch.calls.error_messages import (
     error_from_missing_instance,
     error_from_oversized_request,
     error_from_rejection,
+    error_from_unanswered_request,
+    error_from_unserved_topic,
 )
 from dispatch.calls.resolution.resolution_errors import error_from_requirement
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.errors import DispatchError, Outcome, TransportError
 from dispatch.messaging.rpc.correlation import Correlator
-from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Settled
+from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Settled, TimedOut
 from dispatch.messaging.rpc.pending import ReplyStream, Single, Slot
 from dispatch.messaging.rpc.session_exchange import SessionExchange
 from dispatch.messaging.rpc.session_request import SessionRequest, SessionStream
 from dispatch.messaging.wire.properties import Property, Refusal
 from dispatch.resilience.retry.decision import RetryTarget
-from dispatch.routing.channel import Channel
+from dispatch.routing.channel import DISCOVERY_S, GONE_S, Channel
 from dispatch.routing.channel_registry import Channels
-from dispatch.routing.discovery import HELLO_URGENT_S
 from dispatch.routing.instance import Instance
 from dispatch.routing.instance_pool import InstancePool, SelectedInstance
 from dispatch.routing.pool_registry import PoolRegistry
@@ -36,10 +36,12 @@ from dispatch.transports import Transport
 STREAM_BUFFER = 1024
 """Chunks held for a reader that is slower than its stream: seconds of a fast model. A reader further behind gets an error,
 because a non-persistent topic cannot be held back."""
-DISCOVERY_S = 1.0
-"""Seconds that a call waits for an instance if only a known one may execute it, or if the service had some: four hellos."""
+LEAST_REST = 0.1
+"""Share of a call's time that is left to the tool when its call waits for an instance, where it usually takes less."""
+MAX_WAITING = 10_000
+"""Calls that wait for an instance at once: some kilobytes each."""
 MAX_HOPS = 4
-"""Instances that are tried in turn while each one declines the request because it is draining."""
+"""Instances that are tried in turn while each one declines the request, because it is draining or overloaded."""
 
 _SUCCESS = Outcome.SUCCESS
 _KEY_HOLDER = RetryTarget.KEY_HOLDER
@@ -71,20 +73,84 @@ class InstanceInvoker:
         self._channels = channels
         self._pools = pools
         self._now = correlator.now
+        self._waiting = 0
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether the broker is in reach."""
-        return self._transport.connected
+    def is_ready(self, call: Call) -> bool:
+        """Whether the request of a call can be sent now: the broker is in reach, and an instance."""
+        pool = self._pools.get(call.tool)
+        return pool is not None and self._transport.connected and self._can_send(pool, call)
 
-    async def await_connection(self, call: Call) -> None:
-        """Wait for the broker to come back, for a moment.
+    def _can_send(self, pool: InstancePool, call: Call) -> bool:
+        tool = call.tool
+        is_large = len(call.payload) > self._transport.max_message_bytes  # only a session carries it
+        return pool.can_send(
+            needs_instance=is_large or tool.policy.known_instances_only,
+            repeatable=tool.repeatable,
+            requires=tool.requires,
+        )
+
+    async def await_ready(self, call: Call) -> None:
+        """Wait for the broker, briefly, and for an instance of the tool's service: until :meth:`_latest_start`.
 
         Raises:
-            TransportError: it did not.
+            DispatchError: there is none. Nothing was sent.
         """
-        if not await self._transport.await_connection(call.deadline):
-            raise error_from_disconnection(call.tool.label, self._transport.url)
+        tool, deadline = call.tool, call.deadline
+        if not self._transport.connected and not await self._transport.await_connection(deadline):
+            raise error_from_disconnection(tool.label, self._transport.url)
+        pool = self._pools.get(tool) or await self._pools.open(tool, deadline)
+        if self._can_send(pool, call):
+            return
+        for route in pool.routes:
+            if not (route.is_known or self._transport.has_subscriber(route.request_queue)):
+                raise error_from_unserved_topic(tool.label, route.request_queue)
+        if self._waiting >= MAX_WAITING:
+            raise error_from_rejection(_NO_INSTANCE, tool.label)
+        ends = self._latest_start(call)
+        self._waiting += 1
+        try:
+            while not self._can_send(pool, call):
+                now = self._now()
+                if now >= ends:
+                    if (size := len(call.payload)) > (limit := self._transport.max_message_bytes):
+                        raise error_from_oversized_request(tool.label, size, limit)
+                    raise self._error_without_instance(tool, pool)
+                await self._await_turn(pool.routes, min(ends, now + DISCOVERY_S))
+                pool = self._pools.get(tool) or await self._pools.open(tool, deadline)
+        finally:
+            self._waiting -= 1
+
+    def _latest_start(self, call: Call) -> float:
+        """Return until when a call waits for an instance: as long as the tool could still be executed afterwards. Where no
+        instance has been known for :data:`GONE_S`, only for :data:`DISCOVERY_S`."""
+        now, tool = self._now(), call.tool
+        usual = call.guards.usual.value(now) or 0.0
+        latest = call.deadline - min(max(usual, call.limit * LEAST_REST), call.limit / 2)
+        pool = self._pools.get(tool)
+        if pool is None or pool.known:
+            return latest
+        if tool.policy.known_instances_only or any(route.had_instances for route in pool.routes):
+            gone = max(route.asked_since for route in pool.routes) + GONE_S
+        elif len(call.payload) > self._transport.max_message_bytes:
+            gone = now
+        else:
+            return latest
+        return min(latest, max(now + DISCOVERY_S, gone))
+
+    async def _await_turn(self, channels: Sequence[Channel], until: float) -> None:
+        """Wait for a change of what can be reached through ``channels``."""
+        turns = [(channel, channel.create_turn()) for channel in channels]
+        for channel in channels:
+            self._channels.discovery.seek(channel)
+            self._channels.discovery.watch_missing(channel)
+        try:
+            await asyncio.wait(
+                [turn for _, turn in turns], timeout=until - self._now(), return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for channel, turn in turns:
+                channel.leave(turn)
+                turn.cancel()
 
     def has_untried(self, call: Call) -> bool:
         """Whether the service has an instance that no attempt of the call was sent to."""
@@ -101,7 +167,7 @@ class InstanceInvoker:
         attempt.attribute_failure(disconnected=disconnected_since, now=self._now())
 
     async def invoke(self, attempt: Attempt) -> None:
-        """Send the request and await the reply; where a draining instance declines it, send it to another one.
+        """Send the request and await the reply; where an instance declines it, send it to another one.
 
         Raises:
             DispatchError: no instance may or can have the request, or its topics cannot be opened.
@@ -109,16 +175,7 @@ class InstanceInvoker:
         call = attempt.call
         tool = call.tool
         pool = call.guards.pool = self._pools.get(tool) or await self._pools.open(tool, call.deadline)
-        is_large = len(call.payload) > self._transport.max_message_bytes  # only a session carries it
-        if not pool.known:
-            if is_large or tool.policy.known_instances_only:
-                channels = [channel for channel in pool.routes if channel.hello is not None]
-                if channels:
-                    await self._await_instance(channels, call.deadline)
-            else:
-                await self._await_return(pool, call.deadline)
-        if pool.new and pool.held():
-            pool = call.guards.pool = await self._await_turn(tool, pool, call.deadline)
+        is_large = len(call.payload) > self._transport.max_message_bytes
         attempt.start(self._now())
         hops = 0
         while True:
@@ -140,10 +197,22 @@ class InstanceInvoker:
                     request.abandon()
                     raise
                 attempt.conclude(settled)
-            if attempt.outcome is _SUCCESS or hops >= MAX_HOPS or not self._is_declined(selected, settled):
+            if type(settled) is TimedOut and selected.instance is None and not selected.route.is_known:
+                attempt.fail(
+                    error_from_unanswered_request(
+                        tool.label,
+                        attempt.limit,
+                        settled.clock,
+                        selected.route.request_queue,
+                        repeatable=tool.repeatable,
+                    )
+                )
+            if selected.instance is None and type(settled) is Answer and settled.instance is None:
+                selected.route.record_answer(self._now())
+            if attempt.outcome is _SUCCESS or hops >= MAX_HOPS or not self._is_declined(pool, selected, settled):
                 return
             attempt.release_instance()
-            attempt.clear()
+            attempt.clear(self._now())
 
     async def _await_first_chunk(
         self, attempt: Attempt, pool: InstancePool, selected: SelectedInstance
@@ -204,6 +273,8 @@ class InstanceInvoker:
         attempt.request = call.observer.on_request(
             selected.topic, selected.route.request_queue, attempt.request_id, attempt.number, attempt.reason
         )
+        if instance is None:
+            self._channels.discovery.watch_missing(selected.route)
         attempt.sent = True
         call.requests += 1
         if key is not None and at_home and instance is not None:
@@ -213,15 +284,20 @@ class InstanceInvoker:
     @staticmethod
     def _error_without_instance(tool: ResolvedTool, pool: InstancePool) -> DispatchError:
         requires = tool.requires
+        if not pool.known and pool.routes[0].hello is not None:
+            return error_from_missing_instance(tool.label, pool.routes[0].request_queue)
         if requires is None or pool.select_versions(requires):
             return error_from_rejection(_NO_INSTANCE, tool.label)
         return error_from_requirement(tool.label, tool.service_id, requires.text, pool.versions, by="balancer")
 
-    def _is_declined(self, selected: SelectedInstance, settled: Settled) -> bool:
-        """Whether the instance surely did not execute the request, because it is draining or gone, so that another one may.
-        It gets no further requests. Without another known instance the caller gets the error at once."""
+    def _is_declined(self, pool: InstancePool, selected: SelectedInstance, settled: Settled) -> bool:
+        """Whether the instance surely did not execute the request, because it is draining, overloaded or gone, so that
+        another one may; or an instance was found for a repeatable request that was sent to the shared topic. Without another
+        instance the caller gets the error at once."""
         if selected.instance is None:
-            return False
+            return type(settled) is Lost and not settled.sent
+        if type(settled) is Answer and settled.refused == Refusal.OVERLOADED:
+            return pool.has_other(selected.instance.name)
         if type(settled) is Answer and settled.refused == Refusal.DRAINING:
             self._channels.discovery.retire(selected.instance)
         elif not isinstance(settled, Lost | TransportError) or settled.sent:
@@ -254,6 +330,7 @@ class InstanceInvoker:
 
     def _send(self, attempt: Attempt, request: SessionRequest) -> None:
         call, key = attempt.call, attempt.call.options.idempotency_key
+        request.place = attempt.admission.place
         headers, run_until = attempt.request.properties, None
         if key is not None or attempt.number > 1:
             headers = dict(headers)
@@ -299,6 +376,7 @@ class InstanceInvoker:
     def _publish(self, attempt: Attempt, request: Slot, channel: Channel) -> None:
         call = attempt.call
         properties = self._properties(attempt, channel)
+        request.channel, request.place, request.is_repeatable = channel, attempt.admission.place, call.tool.repeatable
         self._correlator.send(request, channel.publisher, call.payload, properties, call.tool.label)
 
     def _properties(self, attempt: Attempt, channel: Channel) -> dict[str, str]:
@@ -321,39 +399,3 @@ class InstanceInvoker:
         if tool.may_be_redelivered(key):
             properties[Property.REPEATABLE] = "1"
         return properties
-
-    # -- waiting for instances ----------------------------------------------------------------------------------
-
-    async def _await_instance(self, channels: Sequence[Channel], deadline: float) -> None:
-        """Wait until an instance of one of ``channels`` is known, for at most :data:`DISCOVERY_S`."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(min(deadline, self._now() + DISCOVERY_S)):
-                while not any(len(channel.instances) for channel in channels):
-                    for channel in channels:
-                        self._channels.discovery.send_due_hello(channel, is_urgent=True)
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(HELLO_URGENT_S):
-                            await channels[0].met.wait()
-
-    async def _await_return(self, pool: InstancePool, deadline: float) -> None:
-        """Wait until an instance of a service that had some is known again: the session with it may have ended while it was
-        not used. A service that stays without instances is a third-party one by now: its calls wait no more."""
-        channels = [channel for channel in pool.routes if channel.had_instances]
-        if channels:
-            await self._await_instance(channels, deadline)
-            if not pool.known and self._now() < deadline:
-                for channel in channels:
-                    channel.had_instances = False
-
-    async def _await_turn(self, tool: ResolvedTool, pool: InstancePool, deadline: float) -> InstancePool:
-        """Wait while every instance is new and has not answered its first request. Return the pool, open: all its instances
-        may have been replaced meanwhile."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
-                while held := pool.held():
-                    turn = asyncio.Event()
-                    for instance in held:
-                        instance.on_turn(turn.set)
-                    await turn.wait()
-                    pool = self._pools.get(tool) or await self._pools.open(tool, deadline)
-        return pool

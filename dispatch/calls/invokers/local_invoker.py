@@ -33,15 +33,17 @@ class LocalInvoker:
         new_id: returns an id that was never used before.
     """
 
-    is_connected = True  # no broker takes part
-
     def __init__(self, executors: Mapping[str, LocalExecutor], clock: Clock, new_id: Callable[[], str]) -> None:
         self._executors = executors
         self._now = clock
         self._new_id = new_id
         self._running: set[LocalExecution] = set()
 
-    async def await_connection(self, call: Call) -> None:
+    def is_ready(self, call: Call) -> bool:
+        """True: no broker takes part."""
+        return True
+
+    async def await_ready(self, call: Call) -> None:
         """Do nothing: no broker takes part."""
 
     def has_untried(self, call: Call) -> bool:

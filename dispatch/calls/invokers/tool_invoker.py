@@ -20,19 +20,13 @@ class ToolInvoker:
         self._instances = instances
         self._local = local
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether the broker is in reach."""
-        return self._instances.is_connected
+    def is_ready(self, call: Call) -> bool:
+        """See :meth:`~dispatch.calls.attempt.Invoker.is_ready`. A local tool needs nothing."""
+        return call.tool.is_local or self._instances.is_ready(call)
 
-    async def await_connection(self, call: Call) -> None:
-        """Wait for the broker, briefly. A local tool needs none.
-
-        Raises:
-            TransportError: it is out of reach.
-        """
-        if not call.tool.is_local:
-            await self._instances.await_connection(call)
+    async def await_ready(self, call: Call) -> None:
+        """See :meth:`~dispatch.calls.attempt.Invoker.await_ready`."""
+        await self._instances.await_ready(call)
 
     def invoke(self, attempt: Attempt) -> Awaitable[None]:
         """See :meth:`~dispatch.calls.attempt.Invoker.invoke`. perf: no coroutine of its own."""

@@ -331,6 +331,12 @@ class Endpoint:
 
     def _handle_timer(self, session: Session, now: float) -> None:
         if session.next_timer() <= now:
+            if session.is_suspect:
+                topics = (session.peer_inboxes[0], self.table.inboxes[0])
+                publisher = self.publishers.find(topics[0])
+                is_open = publisher is not None and publisher.opening_error is None
+                if not is_open or self._transport.was_disconnected_since(session.silent_since, topics):
+                    session.excuse_silence(now)  # the broker, or its connection to a topic, is the cause
             events = session.handle_timer(now)
             if session.is_closed:
                 self.table.forget(session)
@@ -343,7 +349,8 @@ class Endpoint:
         self._is_up = self._transport.connected
         for session in list(self.table.sessions.values()):
             if self._is_up:
-                session.resume(now)
+                if events := session.resume(now):
+                    self._handle_events(session, events)
                 self._due[session] = None
                 self._handle_timer(session, now)  # before anything is sent to a peer that has ended the session
             else:

@@ -17,11 +17,12 @@ from dispatch._internal.clock import loop_clock
 from dispatch._internal.deadline_timer import DeadlineTimer
 from dispatch._internal.permit import Rejection
 from dispatch.errors import TransportError
-from dispatch.messaging.rpc.exchange_outcome import Closed, Disposition, Fate, Tally, TimedOut, Unreadable
+from dispatch.messaging.rpc.exchange_outcome import Closed, Disposition, Fate, Lost, Tally, TimedOut, Unreadable
 from dispatch.messaging.rpc.pending import Slot
 from dispatch.messaging.wire.codec import MalformedMessageError, decode_reply
 from dispatch.messaging.wire.properties import Property, is_oversized
 from dispatch.messaging.wire.sessions import SECRET_BYTES, Session
+from dispatch.protocol.events import Failure
 from dispatch.transports.base import Message, Publisher
 
 TOMBSTONE_AGE_S = 60.0
@@ -109,6 +110,17 @@ class Correlator:
         except BaseException:  # nobody's plan; but nothing may stay behind
             slot.abandon()
             raise
+
+    def on_instance(self, channel: object) -> None:
+        """An instance of dispatch's own is known on ``channel`` now. What was sent to the shared topic before has probably
+        reached nothing: repeatable requests end, to be sent again, and the others hold no place."""
+        for slot in list(self._pending.values()):
+            if slot.channel is not channel or slot.chunks:
+                continue
+            if slot.is_repeatable:
+                slot.settle(Lost(Failure.REPLACED, sent=False))
+            elif slot.place is not None:
+                slot.place.suspend()
 
     def bury(self, id: str, fate: Fate) -> None:
         """Take ``id`` out of the table and remember it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -57,6 +57,16 @@ def create_answer(text: str, properties: Mapping[str, str], chunks: int = 1, err
     )
 
 
+class Place(Protocol):
+    """A call's place among those in flight."""
+
+    def suspend(self) -> None:
+        """Let another call have the place: the request is where it cannot be reached. Idempotent."""
+
+    def resume(self) -> None:
+        """Have the place again. Idempotent."""
+
+
 class Slot(msgspec.Struct, eq=False):
     """A request that waits. Subclasses say what a chunk does.
 
@@ -75,6 +85,12 @@ class Slot(msgspec.Struct, eq=False):
     is_shared: bool | None = None
     """Whether the first reply came on a topic that other agents share."""
     ticket: Ticket | None = None
+    channel: object | None = None
+    """On whose shared topic it was sent."""
+    place: Place | None = None
+    """Of its call in the bulkhead."""
+    is_repeatable: bool = False
+    """It may be sent to an instance, too."""
     settled: Settled | None = None
     next_chunk: int = 0
     chunks: int = 0

@@ -31,11 +31,6 @@ class Peer(Protocol):
 
     session: CallerSession
     endpoint: Endpoint
-    is_proven: bool
-    """It has received or answered a request."""
-
-    def record_end(self, *, is_answered: bool) -> None:
-        """Record the end of a request while the instance is not proven."""
 
 
 class SessionExchange:

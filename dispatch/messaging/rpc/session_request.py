@@ -24,6 +24,7 @@ from dispatch.messaging.rpc.exchange_outcome import (
     TimedOut,
     Unreadable,
 )
+from dispatch.messaging.rpc.pending import Place
 from dispatch.messaging.wire.codec import ErrorInfo
 from dispatch.protocol.events import Failure
 from dispatch.protocol.request import OutgoingRequest
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 _decode_error = msgspec.json.Decoder(ErrorInfo).decode
 _MATCHED, _MALFORMED = Disposition.MATCHED, Disposition.MALFORMED
-_ANSWERED = (Answer, Unreadable)
 _TEXT: Final = int(Status.TEXT)
 Trace = Mapping[str, str] | None
 """The trace context of a reply; None: it has none."""
@@ -56,11 +56,12 @@ class SessionRequest(OutgoingRequest):
         tally: counts its replies.
 
     Attributes:
+        place: of its call in the bulkhead, which other calls may have while the peer cannot be reached.
         settled: how it ended; None: it has not.
         waiter: has ``settled`` as its result, except for a stream.
     """
 
-    __slots__ = ("_exchange", "_texts", "clock", "peer", "settled", "tally", "waiter")
+    __slots__ = ("_exchange", "_texts", "clock", "peer", "place", "settled", "tally", "waiter")
 
     def __init__(
         self, exchange: SessionExchange, peer: Peer, deadline: float, clock: str, max_bytes: int, tally: Tally | None
@@ -68,6 +69,7 @@ class SessionRequest(OutgoingRequest):
         super().__init__(deadline, max_bytes)
         self._exchange = exchange
         self.peer = peer
+        self.place: Place | None = None
         self.clock = clock
         self.tally = tally
         self.waiter: asyncio.Future[Settled] = exchange.loop.create_future()
@@ -190,8 +192,6 @@ class SessionRequest(OutgoingRequest):
             self.settled = settled
             if self.stream >= 0:
                 self._exchange.pending -= 1
-            if not self.peer.is_proven:
-                self.peer.record_end(is_answered=type(settled) in _ANSWERED)
             self._wake()
 
     def _wake(self) -> None:

@@ -206,7 +206,7 @@ class PacketSender:
     def _pack_probe(self, path: Path, now: float, probe_frames: Frames, packets: Packets) -> None:
         """Send copies of the oldest cargo, whatever the window allows. In place of a large one send PINGs, whose
         acknowledgement shows whether it is lost: a slow receiver has it already."""
-        settings, oldest = self._settings, path.record_probe()
+        settings, oldest = self._settings, path.record_probe(now)
         if oldest is None or oldest.size > settings.probe_bytes:
             oldest = Cargo([(PING,)], FRAME_BYTES)
         for _ in range(settings.probe_copies):

@@ -68,7 +68,7 @@ class Path:
 
     __slots__ = (
         "_deviation",
-        "_last_sent",
+        "_probed_at",
         "_sent",
         "_settings",
         "ack_at",
@@ -94,7 +94,7 @@ class Path:
         self.rtt = 0.0
         self._deviation = 0.0
         self.probes = 0
-        self._last_sent = 0.0
+        self._probed_at = -math.inf
         self.retransmissions = 0
 
     # -- sending ------------------------------------------------------------------------------------------------
@@ -119,7 +119,6 @@ class Path:
         number = self.next_number
         self.next_number = number + 1
         self.in_flight += size
-        self._last_sent = now
         cargo.copies += 1
         self._sent.append(SentPacket(number, now, size, cargo, acks))
         return number
@@ -183,18 +182,22 @@ class Path:
         if not self._sent:
             return math.inf
         settings = self._settings
-        # The exponent is bounded: the interval reaches its limit long before.
-        return self._last_sent + min(self.probe_timeout * 2.0 ** min(self.probes, 16), settings.max_probe_interval)
+        # Counted from the oldest packet, not from the last one as in RFC 9002: otherwise each further packet would put off
+        # the discovery that the peer is gone. The exponent is bounded: the interval reaches its limit long before.
+        timeout = self.probe_timeout
+        wait = min(timeout * 2.0 ** min(self.probes, 16), max(timeout, settings.max_probe_interval))
+        return max(self._sent[0].sent_at, self._probed_at) + wait
 
-    def record_probe(self) -> Cargo | None:
-        """Record that a probe is due. Return the oldest cargo that is not known to have arrived; None: there is none."""
+    def record_probe(self, now: float) -> Cargo | None:
+        """Record that a probe is sent. Return the oldest cargo that is not known to have arrived; None: there is none."""
         self.probes += 1
+        self._probed_at = now
         return next((packet.cargo for packet in self._sent if not packet.cargo.is_delivered), None)
 
     def postpone_probe(self, now: float) -> None:
         """Begin to wait for acknowledgements anew: the connection was down."""
         self.probes = 0
-        self._last_sent = now
+        self._probed_at = now
 
     # -- receiving ----------------------------------------------------------------------------------------------
 

@@ -39,7 +39,8 @@ UNNUMBERED: Final = -1
     FROM,
     PATHS,
     CLOSE,
-) = range(17)
+    ALIVE,
+) = range(18)
 
 FRAME_BYTES: Final = 24
 """Estimated size of a frame without its payload."""
@@ -236,6 +237,11 @@ class Close(_Frame, tag=CLOSE):
     reason: str
 
 
+class Alive(_Frame, tag=ALIVE):
+    """Callee to caller: the process runs, although its event loop does not process packets at present. The answer to a probe
+    from another thread; it acknowledges nothing."""
+
+
 Frame = (
     Hello
     | Accept
@@ -254,6 +260,7 @@ Frame = (
     | From
     | Paths
     | Close
+    | Alive
 )
 Payload = Request | Reply | Chunk | End
 """The frames that can be fragmented."""
@@ -343,7 +350,7 @@ def _decode_known_frames(data: bytes) -> Packet:
         frames = []
         for each in raw.frames:
             kind = msgspec.msgpack.decode(_decode_kind(each)[0], type=int)
-            if HELLO <= kind <= CLOSE:
+            if HELLO <= kind <= ALIVE:
                 frames.append(_decode_frame(each))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError) as error:
         raise MalformedPacketError(str(error)) from None

@@ -64,6 +64,34 @@ class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
 
     _guard: BulkheadGuard | None
     _since: float
+    _is_suspended: bool = False
+    _is_measured: bool = True
+    """How long it is held is a service time."""
+
+    def suspend(self) -> None:
+        """Let another call have the place: this one is at an instance that cannot be reached. Idempotent."""
+        guard = self._guard
+        if guard is not None and not self._is_suspended:
+            self._is_suspended = True
+            self._is_measured = False
+            guard.suspended += 1
+            guard.in_flight -= 1
+            if guard._queue.length:
+                guard._grant_permits(guard._clock())
+
+    def resume(self) -> None:
+        """Count the call again, perhaps beyond the limit: its instance can be reached. Idempotent."""
+        guard = self._guard
+        if guard is not None and self._is_suspended:
+            self._is_suspended = False
+            guard.suspended -= 1
+            guard.in_flight += 1
+
+    def restart(self, now: float) -> None:
+        """Measure the service time from now on: another instance gets the request."""
+        self.resume()
+        self._since = now
+        self._is_measured = True
 
     def finish(self, outcome: Outcome, *, retry_after: float | None = None, now: float | None = None) -> None:
         """Release the permit, which goes to the next waiter at once. A second call does nothing.
@@ -77,10 +105,13 @@ class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
         self._guard = None
         if now is None:
             now = guard._clock()
-        if outcome is _SUCCESS or outcome in _SERVED:
+        if self._is_measured and (outcome is _SUCCESS or outcome in _SERVED):
             elapsed = now - self._since
             mean = guard._service_s
             guard._service_s = elapsed if mean is None else mean + RECENT * (elapsed - mean)
+        if self._is_suspended:
+            guard.suspended -= 1
+            return
         guard.in_flight -= 1
         if guard._queue.length:
             guard._grant_permits(now)
@@ -110,7 +141,8 @@ class BulkheadGuard:
         limit: maximum number of calls in flight.
         limits: of the wait queue.
         granted: permits granted so far.
-        in_flight: calls in flight.
+        in_flight: calls in flight, without suspended ones.
+        suspended: calls in flight at instances that cannot be reached: they hold no place.
         occupied: those of them whose callers have gone, while a thread, which cannot be stopped, still executes the tool.
 
     Rejections have the reasons ``full`` (no permit, and this call does not wait), ``occupied`` (no permit, and when one
@@ -131,6 +163,7 @@ class BulkheadGuard:
         "limits",
         "occupied",
         "settings",
+        "suspended",
     )
 
     def __init__(self, settings: Bulkhead, clock: Clock, limits: QueueLimits | None = None) -> None:
@@ -140,6 +173,7 @@ class BulkheadGuard:
         self.limits = QUEUE_LIMITS if limits is None else limits
         self.granted = 0
         self.in_flight = 0
+        self.suspended = 0
         self.occupied = 0
         self._apply(settings)
         self._queue = self._new_queue()
@@ -155,7 +189,7 @@ class BulkheadGuard:
     @property
     def released(self) -> int:
         """Permits released so far."""
-        return self.granted - self.in_flight
+        return self.granted - self.in_flight - self.suspended
 
     @property
     def waiting(self) -> int:

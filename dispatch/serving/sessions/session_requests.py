@@ -88,7 +88,11 @@ class SessionRequests:
             TransportError: it cannot be opened.
         """
         self._subscription = await self._transport.subscribe(
-            self._inbox, self._on_message, mode=Mode.FANOUT, name="dispatch-instance"
+            self._inbox,
+            self._on_message,
+            mode=Mode.FANOUT,
+            name="dispatch-instance",
+            answer_late=self.table.answer_late,
         )
 
     def _on_message(self, message: Message) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dispatch.transports.base import DurableMessage, Handler, Mode
+from dispatch.transports.base import AnswerLate, DurableMessage, Handler, Mode
 from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S, close_opened
 
 if TYPE_CHECKING:
@@ -146,14 +146,23 @@ class DurableSubscription:
 class PulsarSubscription:
     """See :class:`dispatch.transports.base.Subscription`."""
 
-    __slots__ = ("_owner", "durable", "handler", "last", "mode", "name", "raw", "resumes", "topic")
+    __slots__ = ("_owner", "answer_late", "durable", "handler", "last", "mode", "name", "raw", "resumes", "topic")
 
-    def __init__(self, owner: PulsarTransport, topic: str, handler: Handler, mode: Mode, name: str) -> None:
+    def __init__(
+        self,
+        owner: PulsarTransport,
+        topic: str,
+        handler: Handler,
+        mode: Mode,
+        name: str,
+        answer_late: AnswerLate | None = None,
+    ) -> None:
         self._owner = owner
         self.topic = topic
         self.handler: Handler | None = handler
         self.mode = mode
         self.name = name
+        self.answer_late = answer_late
         self.raw: Any = None
         self.durable = DurableSubscription() if mode is Mode.SHARED and topic.startswith("persistent://") else None
         self.resumes = mode is Mode.FANOUT and topic.startswith("persistent://")

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Protocol
 
 from dispatch._internal.cancellation import cancel_and_wait
@@ -28,6 +28,8 @@ POLL_S = 0.25
 """Seconds between two checks of the connections."""
 GRACE_S = 1.0
 """Seconds for pulsar-client to reconnect by itself (a topic that moves to another broker takes milliseconds)."""
+LOST_S = 10.0
+"""Seconds for which a topic without a connection is remembered: longer than a peer is given to answer."""
 SILENT_S = 0.5
 """Seconds without a receipt of a publish before a handshake probes the broker: a receipt takes milliseconds."""
 RELINK_PAUSE_S = 0.25
@@ -100,6 +102,8 @@ class ConnectionSupervisor:
         self._up = asyncio.Event()
         self._lost: dict[TopicHandle, float] = {}
         """Handles that are lost while others are connected, and since when."""
+        self._lost_at: dict[str, float] = {}
+        """When topics were last seen without a connection; those of the last seconds."""
         self._ended = False
         self._unacknowledged: object | None = None
         self._unacknowledged_since = 0.0
@@ -189,10 +193,13 @@ class ConnectionSupervisor:
                         await self._up.wait()
         return self.down_since is None and not self._ended
 
-    def was_disconnected_since(self, instant: float) -> bool:
+    def was_disconnected_since(self, instant: float, topics: Collection[str] = ()) -> bool:
         """See :class:`dispatch.transports.base.Transport`. A broker that hangs is detected by missing receipts."""
         if self.down_since is not None or self.back_at >= instant:
             return True
+        for topic in topics:
+            if self._lost_at.get(topic, -math.inf) >= instant:
+                return True
         return self._silent_for(asyncio.get_running_loop().time()) >= SILENT_S
 
     def _silent_for(self, now: float) -> float:
@@ -226,6 +233,7 @@ class ConnectionSupervisor:
                     self._owner.on_handshake(await shake_hands(self.url, self._security, PROBE_TIMEOUT_S))
             handles = [handle for handle in self._owner.handles() if handle not in self.backoff]
             lost = [handle for handle in handles if not handle.raw.is_connected()]
+            self._record_lost(lost, loop.time())
             silent = not lost and await self._is_silent()
             if not lost and not silent and self.down_since is not None:
                 self._record_reconnect()
@@ -248,6 +256,12 @@ class ConnectionSupervisor:
                 except Exception as error:  # as above
                     logger.debug("nothing can be opened yet: %s: %s", type(error).__name__, error)
                     await asyncio.sleep(RELINK_PAUSE_S)
+
+    def _record_lost(self, lost: list[TopicHandle], now: float) -> None:
+        if self._lost_at:
+            self._lost_at = {topic: at for topic, at in self._lost_at.items() if now - at < LOST_S}
+        for handle in lost:
+            self._lost_at[handle.topic] = now
 
     def _record_reconnect(self) -> None:
         self.down_since = None

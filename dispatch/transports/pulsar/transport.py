@@ -13,14 +13,15 @@ import logging
 import time
 import weakref
 from collections import deque
+from collections.abc import Collection
 from typing import Any
 
 from dispatch._internal.allocator import keep_freed_memory
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
-from dispatch.transports.base import Handler, Mode
+from dispatch.transports.base import AnswerLate, Handler, Mode
 from dispatch.transports.errors import closed
 from dispatch.transports.publish_window import PublishWindow
-from dispatch.transports.pulsar.client import CLOSED_HANDLE, RECEIVER_QUEUE, close_opened, pause
+from dispatch.transports.pulsar.client import CLOSED_HANDLE, RECEIVER_QUEUE, close_opened, pause, send_plain
 from dispatch.transports.pulsar.io_thread_state import keep_thread_state
 from dispatch.transports.pulsar.publisher import MessageSender, PulsarPublisher, PulsarTicket
 from dispatch.transports.pulsar.subscription import PulsarSubscription
@@ -34,6 +35,9 @@ CLOSE_FLUSH_S = 2.0
 RECEIPT_BATCH = 32
 """Successful receipts without a waiting publish are processed in batches of this size, so that they delay no reply. Half the
 default window."""
+LATE_S = 0.02
+"""Seconds without a turn of the event loop after which probes are answered on pulsar-client's thread; callers suspect an
+instance as soon."""
 DRAIN_BATCH = 512
 """Messages handled at a time before other tasks run."""
 
@@ -62,6 +66,8 @@ class PulsarTransport:
         self._security = security if security is not None else Security.from_environment()
         self._inbox: deque[tuple[PulsarSubscription, Any, Any]] = deque()
         self._wake_pending = False
+        self._woken_at = 0.0
+        """When the event loop was last asked to process what has arrived."""
         self._publishers: dict[str, PulsarPublisher] = {}
         # Weak: a lock lives as long as a task opens its topic or waits for that.
         self._opening: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
@@ -85,8 +91,12 @@ class PulsarTransport:
     async def await_connection(self, deadline: float) -> bool:
         return await self._supervisor.await_connection(deadline)
 
-    def was_disconnected_since(self, instant: float) -> bool:
-        return self._supervisor.was_disconnected_since(instant)
+    def was_disconnected_since(self, instant: float, topics: Collection[str] = ()) -> bool:
+        if self._supervisor.was_disconnected_since(instant, topics):
+            return True
+        handles: list[TopicHandle] = [each for topic in topics if (each := self._publishers.get(topic)) is not None]
+        handles += [each for each in self._subscriptions if each.topic in topics]
+        return not all(each.raw.is_connected() for each in handles)
 
     def another(self) -> PulsarTransport:
         return PulsarTransport(self.url, security=self._security, publish_window=self._sender.window.size)
@@ -161,6 +171,9 @@ class PulsarTransport:
 
     # -- publishing ---------------------------------------------------------------------------------------------
 
+    def has_subscriber(self, topic: str) -> bool:
+        return True
+
     async def publisher(self, topic: str) -> PulsarPublisher:
         async with self._opening.setdefault(topic, asyncio.Lock()):
             publisher = self._publishers.get(topic)
@@ -196,8 +209,10 @@ class PulsarTransport:
 
     # -- receiving ----------------------------------------------------------------------------------------------
 
-    async def subscribe(self, topic: str, handler: Handler, *, mode: Mode, name: str) -> PulsarSubscription:
-        subscription = PulsarSubscription(self, topic, handler, mode, name)
+    async def subscribe(
+        self, topic: str, handler: Handler, *, mode: Mode, name: str, answer_late: AnswerLate | None = None
+    ) -> PulsarSubscription:
+        subscription = PulsarSubscription(self, topic, handler, mode, name, answer_late)
         subscription.raw = await self._supervisor.open(subscription.open)
         self._subscriptions.add(subscription)
         return subscription
@@ -237,10 +252,25 @@ class PulsarTransport:
         while len(self._inbox) >= RECEIVER_QUEUE and not self._closed and generation == self._supervisor.generation:
             time.sleep(0.002)
         self._inbox.append((subscription, consumer, message))
+        if self._wake_pending:
+            if subscription.answer_late is not None and time.monotonic() - self._woken_at >= LATE_S:
+                self._answer_late(subscription.answer_late, message)
+            return
         self._wake()
+
+    def _answer_late(self, answer_late: AnswerLate, message: Any) -> None:
+        """Answer a message on this thread, because the event loop is blocked."""
+        try:
+            answer = answer_late(message.data())
+            publisher = None if answer is None else self._publishers.get(answer[0])
+            if answer is not None and publisher is not None:
+                send_plain(publisher.raw, answer[1], _ignore_receipt)
+        except Exception as error:  # of any kind: it would end the process
+            logger.debug("no late answer: %s", type(error).__name__)
 
     def _wake(self) -> None:
         if not self._wake_pending:
+            self._woken_at = time.monotonic()
             self._wake_pending = True
             try:  # noqa: SIM105 - on the path of every message, where suppress() costs more
                 self._loop.call_soon_threadsafe(self._drain)  # type: ignore[union-attr] # set before any thread starts
@@ -304,6 +334,10 @@ class PulsarTransport:
     def on_reconnect(self) -> None:
         """Send the publishes that were queued while the connection was down."""
         self._sender.process_receipts()
+
+
+def _ignore_receipt(_result: Any, _message_id: Any) -> None:
+    keep_thread_state()
 
 
 _open_transports: weakref.WeakSet[PulsarTransport] = weakref.WeakSet()

@@ -34,6 +34,7 @@ async def test_so_many_at_once_so_many_in_line_and_no_more(monkeypatch: pytest.M
         assert gate.most == 2
 
 
+@pytest.mark.usefixtures("strangers")
 async def test_whoever_waits_for_a_place_sees_the_circuit_open() -> None:
     """Against a herd: those in line were let in by a breaker that has opened since."""
     policy = {

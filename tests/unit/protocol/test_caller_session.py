@@ -13,14 +13,13 @@ from dispatch.protocol.events import (
     Failure,
     PeerDraining,
     ReplyReceived,
-    RequestDelivered,
     RequestFailed,
     RequestRefused,
     SessionClosed,
 )
 from dispatch.protocol.wire.frames import CHUNK, END, GOAWAY, PING, REFUSED, REPLY, Ack, Cancel, Request, decode_packet
 from tests.helpers.handwritten_callee import HandWritten
-from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
+from tests.helpers.session_pair import INSTANCE, Pair
 
 # -- one final event --------------------------------------------------------------------------------------------
 
@@ -81,20 +80,6 @@ def test_packets_are_counted_and_gaps_acknowledged_at_once(peer: HandWritten) ->
     peer.send((PING,), number=61)
     assert not peer.session.is_urgent
     assert peer.frames() == [], "it is not due yet"
-
-
-def test_delivery_is_reported_once_where_it_is_asked_for() -> None:
-    pair = Pair()
-    pair.exchange()
-    pair.take(DISPATCHER)
-    pair.ask()
-    pair.advance(0.1)
-    assert pair.take(DISPATCHER) == []
-    pair.caller.reports_delivery = True
-    pair.ask()
-    pair.ask()
-    pair.advance(3.0)
-    assert pair.take(DISPATCHER) == [RequestDelivered()]
 
 
 def test_chunks_are_ordered(peer: HandWritten) -> None:

@@ -13,6 +13,7 @@ from dispatch.protocol.events import (
     EndReceived,
     Failure,
     PeerDraining,
+    PeerSuspected,
     ReplyReceived,
     RequestCancelled,
     RequestDeclined,
@@ -110,6 +111,7 @@ def test_a_silent_instance_is_given_up_once_and_each_request_says_whether_it_may
     pair.caller._sender.peer_window = 0
     pair.advance(30)
     assert pair.take(DISPATCHER) == [
+        PeerSuspected(),
         RequestFailed(sent, Failure.SILENT, True),
         RequestFailed(unsent, Failure.SILENT, False),
         SessionClosed(Failure.SILENT),
@@ -123,7 +125,8 @@ def test_a_restarted_instance_is_noticed_by_the_first_probe(pair: Pair) -> None:
     pair.caller.send_request(OutgoingRequest(), "tool", b"", None, pair.now)
     before = pair.now
     pair.advance(1)
-    first, _second, closed = pair.take(DISPATCHER)
+    suspected, first, _second, closed = pair.take(DISPATCHER)
+    assert suspected == PeerSuspected()
     assert first == RequestFailed(request, Failure.RESTARTED, True)
     assert closed == SessionClosed(Failure.RESTARTED)
     assert pair.now - before <= 1

@@ -28,7 +28,6 @@ def flags(session: Session) -> dict[str, object]:
 def test_a_new_session_knows_nothing_of_its_peer() -> None:
     caller = Pair().caller
     assert flags(caller) == {"is_at_rest": True}
-    assert caller.reports_delivery is False
     assert (caller.peer_name, caller.peer_incarnation, caller.peer_address, caller.peer_load) == ("", "", 0, 0)
     assert (caller.end_reason, caller.end_error) == (None, None)
 

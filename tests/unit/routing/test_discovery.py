@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator
@@ -16,17 +15,16 @@ from dispatch.messaging.rpc.session_exchange import SessionExchange
 from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES
 from dispatch.messaging.wire.sessions import Session as Secret
 from dispatch.messaging.wire.topics import reply_topic
-from dispatch.protocol import OutgoingRequest, SessionTable
+from dispatch.protocol import SessionTable
 from dispatch.protocol.events import Failure, PeerConflict
 from dispatch.routing.channel import Channel
 from dispatch.routing.discovery import (
     EVICTABLE_AFTER_S,
+    FIRST_HELLOS_S,
     HANDSHAKE_S,
     HELLO_AGAIN_S,
     HELLO_EVERY_S,
     HELLO_URGENT_S,
-    HELLO_WAIT_S,
-    HELLOS,
     MAX_HANDSHAKES,
     PROBE_EVERY_S,
     WARN_EVERY_S,
@@ -78,6 +76,8 @@ class Scene:
         await self.transport.subscribe(self.inbox, on_message, mode=Mode.FANOUT, name="dispatch-one")
 
     async def stop(self) -> None:
+        for channel in self.channels.values():
+            channel.close()
         await self.discovery.close_handshakes()
         await self.endpoint.close()
         for callee in self.callees:
@@ -223,19 +223,33 @@ async def test_two_channels_of_one_service_share_a_session() -> None:
 # -- hello --------------------------------------------------------------------------------------------------------
 
 
-async def test_the_first_call_asks_three_times_and_waits_a_tenth_of_a_second() -> None:
+async def test_hellos_are_sent_three_times_at_first_because_each_may_be_lost() -> None:
     async with scene() as made:
-        began = asyncio.get_running_loop().time()
-        await made.discovery.await_first(made.channel)
-        assert asyncio.get_running_loop().time() - began == pytest.approx(HELLO_WAIT_S)
+        made.discovery.seek(made.channel)
+        await advance(5)
         assert [dict(each.properties) for each in made.hellos.sent] == [
             {"hello": made.topics[0], "reply-to": made.inbox, "session": SECRET}
-        ] * HELLOS
+        ] * len(FIRST_HELLOS_S)
+        assert not made.channel.timers
         made.hellos.sent.clear()
-        waiting = asyncio.create_task(made.discovery.await_first(made.channel))
+        made.discovery.seek(made.channel)
         await made.meet("a")
-        await waiting
+        await advance(1)
         assert len(made.hellos.sent) == 1
+
+
+async def test_while_calls_wait_hellos_go_on() -> None:
+    async with scene() as made:
+        turn = made.channel.create_turn()
+        made.discovery.seek(made.channel)
+        await advance(0.1 + 4 * HELLO_URGENT_S)
+        assert len(made.hellos.sent) == pytest.approx(len(FIRST_HELLOS_S) + 4, abs=1)
+        await made.meet("a")
+        await idle()
+        assert turn.done()
+        sent = len(made.hellos.sent)
+        await advance(HELLO_URGENT_S + 0.1)
+        assert len(made.hellos.sent) == sent
 
 
 async def test_hellos_are_due_each_second_until_an_instance_is_known() -> None:
@@ -246,9 +260,6 @@ async def test_hellos_are_due_each_second_until_an_instance_is_known() -> None:
         assert sent_within(made, HELLO_AGAIN_S + 0.01) == 0
         await advance(HELLO_AGAIN_S + 0.01)
         assert sent_within(made, 1) == 1
-        await advance(HELLO_URGENT_S)
-        made.discovery.send_due_hello(made.channel, is_urgent=True)
-        assert len(made.hellos.sent) == 2, "calls wait for an instance"
         await made.meet("a")
         await advance(HELLO_AGAIN_S)
         assert sent_within(made, 1) == 1
@@ -392,15 +403,3 @@ async def test_closing_gives_up_the_handshakes_of_one_endpoint_or_all() -> None:
         await idle()
         assert not made.endpoint.table.sessions
         await other.close()
-
-
-async def test_an_instance_is_proven_when_it_has_received_a_request() -> None:
-    async with scene() as made:
-        callee = await made.meet("a")
-        instance = made.instance("a")
-        assert not instance.is_proven
-        callee.is_holding = True
-        instance.session.send_request(OutgoingRequest(), "tool", b"1:1", None, asyncio.get_running_loop().time())
-        made.endpoint.wake(instance.session)
-        await advance(0.1)
-        assert instance.is_proven

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dispatch.routing.instance import Instances
 from tests.helpers.known_instances import arouse_suspicion, known_instance, line_of, occupy
 
@@ -51,28 +49,6 @@ def test_requests_are_in_flight_until_they_end() -> None:
     assert busy.in_flight == 1
     busy.session.cancel(request)
     assert busy.in_flight == 0
-
-
-def test_a_new_instance_is_held_while_it_has_a_request() -> None:
-    new = known_instance()
-    assert not new.is_held
-    occupy(new)
-    assert new.is_held
-    new.prove()
-    assert not new.is_held
-
-
-@pytest.mark.parametrize("is_answered", [True, False])
-def test_the_end_of_its_request_releases_those_that_wait_for_a_new_instance(is_answered: bool) -> None:
-    new = known_instance()
-    turns: list[int] = []
-    new.on_turn(lambda: turns.append(1))
-    new.on_turn(lambda: turns.append(2))
-    new.record_end(is_answered=is_answered)
-    assert turns == [1, 2]
-    assert new.is_proven is is_answered, "only an answer proves it"
-    new.next_turn()
-    assert turns == [1, 2], "each is released once"
 
 
 def test_an_instance_that_answers_no_probe_is_suspect_until_it_does() -> None:

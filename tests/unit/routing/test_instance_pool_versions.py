@@ -75,7 +75,7 @@ def test_keys_are_spread_over_the_instances_in_the_range() -> None:
     pool, ways = stand("old", "new")
     for name in ("old", "new"):
         for number in range(3):
-            ways[name].add(f"{name}-{number}").is_proven = True
+            ways[name].add(f"{name}-{number}")
     found = Counter(pool.next(requires=TWO, key=f"key-{number}") for number in range(60))
     assert set(found) == {"new-0", "new-1", "new-2"}
 

@@ -15,7 +15,6 @@ from dispatch._internal.retention import RETENTION_S
 from dispatch.calls.resolution.resolver import ToolResolver
 from dispatch.errors import Outcome, TransportError
 from dispatch.routing.pool_registry import AGAIN_S
-from dispatch.testing import Faults, FaultyTransport
 from tests.helpers.clock import advance, idle
 from tests.helpers.counted_transport import CountedTransport
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, UNGUARDED, dispatching, serving
@@ -119,25 +118,6 @@ async def test_no_call_fails_when_all_instances_are_replaced() -> None:
         # Attempts that have the pool already use its former channel.
         assert [route.request_queue for route in pool_of(dispatcher).routes] == [f"{REQUESTS}-a-0"]
         assert (await call).text == "b"
-
-
-async def test_a_call_that_waits_for_a_new_instance_goes_to_the_one_that_replaces_it() -> None:
-    """A new instance gets one request at a time until it has answered one."""
-    transport = CountedTransport()
-    slow_replies = Faults(latency=0.02, direction="in", topics="*/dispatch-reply-*")
-    async with (
-        serving_all("a", "b"),
-        dispatching(listed("a"), transport=FaultyTransport(transport, slow_replies)) as dispatcher,
-    ):
-        first = asyncio.create_task(dispatcher.execute("work"))
-        while not dispatcher.pending_requests:
-            await advance(0.001)
-        other = asyncio.create_task(dispatcher.execute("work"))
-        await advance(0.001)
-        assert dispatcher.pending_requests == 1
-        transport.slow = 2.0
-        await dispatcher.reload(listed("b"))
-        assert [(await call).text for call in (first, other)] == ["a", "b"]
 
 
 async def test_a_call_waits_for_the_latest_of_several_replacements() -> None:

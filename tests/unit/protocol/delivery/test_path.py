@@ -106,7 +106,7 @@ def test_an_acknowledgement_of_lost_packets_alone_is_no_news() -> None:
     sender.path.record_sent(Cargo([], 1), 400, [], 100.0)
     sender.path.record_sent(Cargo([], 1), 400, [], 100.0)
     assert sender.ack(1, 1)
-    sender.path.record_probe()
+    sender.path.record_probe(100.0)
     sender.path.probes = 3
     assert not sender.ack(9, 2)
     assert sender.path.probes == 3
@@ -181,7 +181,7 @@ def test_a_steady_round_trip_time_keeps_the_least_variation() -> None:
 
 def test_without_a_packet_in_flight_there_is_no_probe() -> None:
     assert Sender().path.probe_at == math.inf
-    assert Sender().path.record_probe() is None
+    assert Sender().path.record_probe(100.0) is None
 
 
 def test_probe_intervals_double_up_to_their_limit() -> None:
@@ -190,7 +190,7 @@ def test_probe_intervals_double_up_to_their_limit() -> None:
     for _ in range(5):
         intervals.append(sender.path.probe_at - now)
         now = sender.path.probe_at
-        assert sender.path.record_probe() is sender.cargoes[0]
+        assert sender.path.record_probe(now) is sender.cargoes[0]
         sender.path.record_sent(sender.cargoes[0], 400, [], now)
     assert intervals == pytest.approx([0.1, 0.2, 0.4, 0.5, 0.5])
     sender.path.probes = 10_000
@@ -201,21 +201,30 @@ def test_a_probe_repeats_the_oldest_cargo_that_has_not_arrived() -> None:
     sender = Sender(2)
     sender.path.record_sent(sender.cargoes[0], 400, [], 100.0)
     sender.cargoes[0].is_delivered = True
-    assert sender.path.record_probe() is sender.cargoes[1]
+    assert sender.path.record_probe(100.0) is sender.cargoes[1]
 
 
 def test_an_acknowledgement_ends_the_backoff_of_probes() -> None:
     sender = Sender(2)
-    sender.path.record_probe()
-    sender.path.record_probe()
+    sender.path.record_probe(100.0)
+    sender.path.record_probe(100.0)
     assert sender.path.probes == 2
     sender.ack(0, 0, now=100.4)
     assert sender.path.probes == 0
 
 
+def test_further_packets_do_not_put_off_a_probe() -> None:
+    """A busy sender finds out as soon as an idle one that its peer is gone."""
+    sender = Sender(1)
+    due = sender.path.probe_at
+    for number in range(1, 50):
+        sender.path.record_sent(Cargo([], 1), 400, [], 100.0 + number / 1000)
+    assert sender.path.probe_at == due
+
+
 def test_a_postponed_probe_waits_anew() -> None:
     sender = Sender(1)
-    sender.path.record_probe()
+    sender.path.record_probe(100.0)
     sender.path.postpone_probe(200.0)
     assert sender.path.probe_at == pytest.approx(200.1)
 
