@@ -138,10 +138,9 @@ def error_from_unanswered_request(
 ) -> CallTimeoutError:
     """Return the error of a call whose limit passed although no instance, and no reply, was ever seen on the topic that its
     request was sent to."""
-    harm = "a repeat does no harm" if repeatable else "check its effect before you call it again"
     return CallTimeoutError(
-        f"No reply arrived within {limit:g} s, and no instance has announced itself on {request_queue}: is the service "
-        f"running? Tool '{tool}' may have been executed by a third-party service ({harm}); use another tool, or report it.",
+        f"No reply arrived within {limit:g} s, and no instance has announced itself on {request_queue} (is the service "
+        f"running?); {_doubt(tool, repeatable)}",
         clock=clock,
         retryable=repeatable,
     )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dispatch.transports import Mode
-from dispatch.transports.memory import MemoryPublisher, MemoryTicket, MemoryTransport
+from dispatch.transports.memory import MemoryPublisher, MemoryTransport
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, Peer, Service, dispatching, serving
 
@@ -82,46 +82,6 @@ async def test_nothing_that_agents_can_read_has_a_request_in_it() -> None:
     assert len(connection.published) > 100
     in_the_open = [topic for topic, _, _ in connection.published if "/request/" not in topic]
     assert in_the_open == []
-
-
-async def test_a_new_instance_gets_one_request_at_a_time_until_it_has_answered() -> None:
-    def publish_nothing(payload: bytes, properties: Mapping[str, str], **more: Any) -> MemoryTicket:
-        return MemoryTicket(more["on_failure"])
-
-    class Silent(MemoryTransport):
-        """The connection of an instance that takes requests and says nothing more, once it has announced itself."""
-
-        async def publisher(self, topic: str) -> Any:
-            class Some(MemoryPublisher):
-                def publish(self, payload: bytes, properties: Mapping[str, str], **more: Any) -> Any:
-                    heard = super().publish if "here" in properties else publish_nothing
-                    return heard(payload, properties, **more)
-
-                def send_packet(self, payload: bytes) -> bool:
-                    nonlocal packets
-                    packets += 1
-                    return packets == 1 and super().send_packet(payload)  # ACCEPT
-
-            return Some(self, topic)
-
-    async def slowly(arguments: dict[str, Any]) -> str:
-        ran.append(1)
-        return "lost"
-
-    ran: list[int] = []
-    packets = 0
-    connection = Silent(BROKER)
-    await connection.start()
-    async with serving(lambda _: "genuine"), dispatching() as dispatcher:
-        assert await dispatcher.call("work") == "genuine"
-        async with serving(slowly, broker=connection):
-            await idle()
-            assert len(dispatcher.instances("lab")) == 2
-            calls = [asyncio.create_task(dispatcher.execute("work", timeout=3)) for _ in range(100)]
-            await advance(0.1)
-            assert len(ran) == 1
-            await asyncio.gather(*calls)
-    await connection.close()
 
 
 async def test_calls_that_come_together_to_one_new_instance_all_succeed() -> None:

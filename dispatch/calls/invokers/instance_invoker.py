@@ -38,7 +38,7 @@ STREAM_BUFFER = 1024
 because a non-persistent topic cannot be held back."""
 LEAST_REST = 0.1
 """Share of a call's time that is left to the tool when its call waits for an instance, where it usually takes less."""
-MAX_WAITING = 10_000
+MAX_WAITING = 20_000
 """Calls that wait for an instance at once: some kilobytes each."""
 MAX_HOPS = 4
 """Instances that are tried in turn while each one declines the request, because it is draining or overloaded."""

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dispatch import ToolServer, serve
-from dispatch.errors import CallTimeoutError, RejectedError, ToolError, TransportError
+from dispatch.errors import RejectedError, ToolError, TransportError
 from dispatch.messaging.wire.properties import Refusal
 from dispatch.serving.announcer import LINGER_S
 from dispatch.serving.server import FLUSH_S
@@ -54,7 +54,7 @@ async def test_draining_finishes_what_runs_and_refuses_what_waits() -> None:
 async def test_draining_takes_nothing_new() -> None:
     async with stand(slowly) as (dispatcher, server):
         await server.drain()
-        with pytest.raises(CallTimeoutError):
+        with pytest.raises(RejectedError):
             await dispatcher.call("work", timeout=1)
         assert server.requests == 0
 
