@@ -113,7 +113,7 @@ def scenarios() -> st.SearchStrategy[Scenario]:
 @contextlib.contextmanager
 def small(names: tuple[str, ...], plan: FaultPlan) -> Iterator[None]:
     """Bounds that are constants of the product are small meanwhile, and no silence of the network is taken for death."""
-    settings: dict[str, Any] = {"give_up": longest_silence(plan)}
+    settings: dict[str, Any] = {"give_up": longest_silence(plan), "callee_give_up": longest_silence(plan)}
     with contextlib.ExitStack() as stack:
         for name in names:
             settings |= SETTINGS.get(name, {})

@@ -24,7 +24,7 @@ BAD = FaultPlan(drop=0.25, delay=0.1, duplicate=0.2, reorder=0.1, max_delay=1.5)
 @pytest.fixture
 def patient() -> Iterator[None]:
     """No silence of the worst network is taken for death."""
-    with override_settings(give_up=longest_silence(BAD)):
+    with override_settings(give_up=longest_silence(BAD), callee_give_up=longest_silence(BAD)):
         yield
 
 
@@ -90,6 +90,7 @@ async def test_a_dead_instance_is_noticed_long_before_the_timeout() -> None:
     await world.end()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_new_life_of_an_instance_refuses_what_was_meant_for_the_former_one() -> None:
     world = World(BAD, 1)
     server = await world.instance("steady")

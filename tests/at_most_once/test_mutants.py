@@ -48,7 +48,7 @@ def no_request_may_have_run(self: CallerSession, request: Any) -> bool:
     return False
 
 
-def a_sent_request_goes_to_another_instance(self: InstanceInvoker, selected: Any, settled: Any) -> bool:
+def a_sent_request_goes_to_another_instance(self: InstanceInvoker, _pool: Any, selected: Any, settled: Any) -> bool:
     return type(settled) is Lost and len(selected.route.instances) > 0
 
 

@@ -42,7 +42,7 @@ EXPECTED = {
     *(f"small {name}" for name in BOUNDS),
     *(type for types in REFUSALS.values() for type in types),
     "answered", "read", "left", "answered by key", "cancelled by its caller",
-    "instance-lost", "instance-restarted", "draining", "timeout", "closed", "ValueError", "send-timeout",
+    "instance-lost", "instance-restarted", "draining", "timeout", "closed", "ValueError", "no-instance",
 }  # fmt: skip
 """Events that must occur in the scenarios of a run: a run without them has checked less than it claims."""
 
