@@ -104,7 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, before)
         if options.json is not None and options.json.stat().st_size == 0:
             options.json.unlink()
-    print(report({each.name: each.title for each in scenarios}, runs), flush=True)
+    matrices = {each.name for each in scenarios if each.is_matrix}
+    print(report({each.name: each.title for each in scenarios}, runs, matrices), flush=True)
     if options.json is not None and options.json.exists():
         _say(f"written: {options.json}")
     for failure in failures:

@@ -28,16 +28,23 @@ class Figure:
         value: a number, a text, or None when it could not be measured.
         unit: ``%`` shows a share (0 to 1) in percent; any other unit is shown after the number.
         wanted: the value that a correct program has, as a text to read.
+        limit: the greatest value that a correct program has; None: the figure is for information.
     """
 
     name: str
     value: Value
     unit: str = ""
     wanted: str = ""
+    limit: float | None = None
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the value is within its limit; one that could not be measured is not."""
+        return self.limit is None or (isinstance(self.value, (int, float)) and self.value <= self.limit)
 
     def as_dict(self) -> dict[str, Any]:
         """The figure as plain values, for ``--json``."""
-        return {"name": self.name, "value": self.value, "unit": self.unit, "wanted": self.wanted}
+        return {"name": self.name, "value": self.value, "unit": self.unit, "wanted": self.wanted, "limit": self.limit}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from benchmarks.incidents.scenarios import (
     clock_skew,
     connects,
     forged_messages,
+    instances,
     kills,
     outages,
     restarts,
@@ -25,6 +26,7 @@ ALL: tuple[Scenario, ...] = (
     outages.KILLED,
     outages.PAUSED,
     kills.SCENARIO,
+    *instances.SCENARIOS,
     scrapes.SCENARIO,
     burst.SCENARIO,
 )
