@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Do = Literal["kill", "pause", "resume", "block", "drain", "serve"]
+Do = Literal["kill", "pause", "resume", "block", "drain", "serve", "note"]
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,8 @@ class Event:
     Attributes:
         at: seconds after the load began.
         do: ``kill`` (SIGKILL), ``pause`` (SIGSTOP), ``resume`` (SIGCONT), ``block`` (a call blocks the event loop of the
-            instance that executes it), ``drain`` (as SIGTERM does), or ``serve`` (an instance starts).
+            instance that executes it), ``drain`` (as SIGTERM does), ``serve`` (an instance starts), or ``note`` (nothing:
+            the moment matters).
         instance: its number; instances have numbers from 0 on.
         seconds: how long the loop is blocked.
     """
@@ -58,10 +59,10 @@ class Case:
         rate: calls per second, which do not wait for earlier ones.
         calls: calls at once, each with further arguments, instead of or beside a rate.
         seconds: how long the load runs, at most; without a rate, calls that end earlier end it.
-        events: what happens.
-        after: seconds after the beginning of the load from which on the incident must be over.
+        events: what happens, in the order of time.
+        over: number of the event with whose end the incident must be over; None: from the beginning of the load on.
         warm_up: calls before the load, one after the other.
-        policy: of the dispatcher; the default apart from timeouts.
+        policy: of the dispatcher; the default, some with other timeouts.
         options: settings of instances, by their numbers.
         late_s: seconds above which a call counts as ``late``.
         grace_s: seconds that calls in flight at the end may take.
@@ -75,7 +76,7 @@ class Case:
     calls: tuple[Mapping[str, Any], ...] = ()
     seconds: float = 10.0
     events: tuple[Event, ...] = ()
-    after: float = 0.0
+    over: int | None = None
     warm_up: int = 0
     policy: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)

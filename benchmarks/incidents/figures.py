@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.harness.statistics import percentile
 
@@ -61,12 +61,15 @@ class Call:
     kind: str
 
 
+AnyCall = TypeVar("AnyCall", bound=Call)
+
+
 def calls_of(rows: Iterable[Sequence[Any]]) -> list[Call]:
     """Calls as a worker sends them: ``[began, ended, kind]``."""
     return [Call(float(began), float(ended), str(kind)) for began, ended, kind in rows]
 
 
-def begun(calls: Iterable[Call], since: float, until: float = float("inf")) -> list[Call]:
+def begun(calls: Iterable[AnyCall], since: float, until: float = float("inf")) -> list[AnyCall]:
     """Calls that began within ``[since, until)``."""
     return [call for call in calls if since <= call.began < until]
 

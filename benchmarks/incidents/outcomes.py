@@ -7,22 +7,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.incidents.cases import Case
-from benchmarks.incidents.figures import RIGHT, Call, Figure, Value, common_failures
+from benchmarks.incidents.figures import (
+    CIRCUIT_OPEN,
+    RIGHT,
+    Call,
+    Figure,
+    Value,
+    begun,
+    common_failures,
+    first_right,
+)
 
 BULKHEAD_FULL = "bulkhead-full"
+SETTLE_S = 1.0
+"""Seconds within which calls must succeed again."""
 UNITS = {
     "failed": "%",
     "from then on": "%",
     "late": "%",
     "busiest": "%",
     "back": "s",
+    "released": "s",
     "slowest": "s",
     "wall": "s",
     "memory": "MiB",
 }
 SHOWN = ("calls", "failed", "from then on", "bulkhead-full", "twice", "slowest", "failures")
 """Figures that a table has beside those with limits."""
-TIMED = frozenset({"late", "back", "slowest", "wall", "memory"})
+TIMED = frozenset({"late", "back", "released", "slowest", "wall", "memory"})
 """Figures that depend on how busy the machine is: tests do not check them."""
 
 
@@ -47,13 +59,14 @@ class Played:
 
     Attributes:
         began: when the load began, on the machine's monotonic clock.
-        records: the calls that ended.
-        unfinished: calls that had not ended in time.
+        over: when the incident was over.
+        records: the calls, and how they ended.
         journals: numbers of the executed calls, in order, by number of the instance.
         memory: greatest growth of an instance's memory, in MiB.
     """
 
     began: float
+    over: float
     records: Sequence[Record]
     journals: Mapping[int, Sequence[int]]
     memory: float = 0.0
@@ -62,12 +75,14 @@ class Played:
 def figures_of(case: Case, played: Played, tool: str | None = None) -> list[Figure]:
     """The figures of a case, with what is wanted of them; ``tool``: of the calls of this tool alone.
 
-    - ``calls``; ``failed``: share of all that did not succeed; ``from then on``: of those that began after ``case.after``;
+    - ``calls``; ``failed``: share of all that did not succeed;
+    - ``back``: seconds from the end of the incident until the first success of a call that began after it;
+    - ``from then on``: share that failed of the calls that began after that success, or after :data:`SETTLE_S`;
+    - ``late``: share of the same calls that took longer than ``case.late_s`` or failed;
+    - ``released``: seconds from the end of the incident until the end of the last call that began before it;
     - ``elsewhere``: failed calls that were refused, or that an instance executed to which nothing happened;
-    - ``bulkhead-full``: calls that were refused because the tool's permits were taken;
-    - ``late``: share that took longer than ``case.late_s`` or failed, of those that began after ``case.after``;
+    - ``bulkhead-full``, ``circuit-open``: calls that were refused for this reason;
     - ``busiest``: share of the executions at the busiest instance;
-    - ``back``: seconds from ``case.after`` until the first success of a call that began after it;
     - ``slowest``: the longest call; ``wall``: from the first call's beginning to the last one's end;
     - ``twice``, ``repeated``: calls of tools that must not be repeated, and of others, that were executed more than once;
     - ``untrue``: calls whose error says that they were not executed, and which were;
@@ -75,8 +90,10 @@ def figures_of(case: Case, played: Played, tool: str | None = None) -> list[Figu
     """
     counted = {each.name for each in case.tools if each.is_counted and tool in (None, each.name)}
     records = [record for record in played.records if record.tool in counted]
-    since = played.began + case.after
-    later = [record for record in records if record.began >= since]
+    first = first_right(records, played.over)
+    back = None if first is None else first - played.over
+    later = begun(records, played.over + (SETTLE_S if back is None else min(back, SETTLE_S)))
+    earlier = begun(records, 0, played.over)
     executions = Counter(number for journal in played.journals.values() for number in journal)
     hurt = {event.instance for event in case.events if event.do != "serve"}
     repeatable = {each.name for each in case.tools if each.is_repeatable}
@@ -87,10 +104,11 @@ def figures_of(case: Case, played: Played, tool: str | None = None) -> list[Figu
         "failed": _failed(records),
         "from then on": _failed(later),
         "elsewhere": sum(each.kind != RIGHT and (each.is_refused or each.number in well) for each in records),
-        "bulkhead-full": sum(each.kind == BULKHEAD_FULL for each in records),
+        **{kind: sum(each.kind == kind for each in records) for kind in (BULKHEAD_FULL, CIRCUIT_OPEN)},
         "late": _share(later, [each.kind != RIGHT or each.ended - each.began > case.late_s for each in later]),
         "busiest": max(map(len, played.journals.values()), default=0) / max(1, executions.total()),
-        "back": min((each.ended - since for each in later if each.kind == RIGHT), default=None),
+        "back": back,
+        "released": max((each.ended for each in earlier), default=played.over) - played.over,
         "slowest": max((each.ended - each.began for each in records), default=None),
         "wall": max((each.ended for each in records), default=played.began) - played.began,
         "twice": sum(each.tool not in repeatable for each in repeated),

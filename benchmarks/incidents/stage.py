@@ -117,9 +117,12 @@ class _Round:
             self._agent.ask({"do": "calls", "calls": [dict(each) for each in case.calls]}, ANSWER_S)
         if case.rate:
             self._agent.ask({"do": "begin", "rate": case.rate}, ANSWER_S)
-        for event in sorted(case.events, key=lambda each: each.at):
+        over = began
+        for number, event in enumerate(case.events):
             time.sleep(max(0.0, began + event.at - time.monotonic()))
             self._do(event)
+            if number == case.over:
+                over = time.monotonic()
         left = max(0.0, began + case.seconds - time.monotonic())
         if case.rate:
             time.sleep(left)
@@ -131,7 +134,7 @@ class _Round:
             for number, was in before.items()
             if number in self._serving
         ]
-        return Played(began, [Record(*row) for row in rows], self._journals(), max(growth, default=0.0))
+        return Played(began, over, [Record(*row) for row in rows], self._journals(), max(growth, default=0.0))
 
     def _do(self, event: Event) -> None:
         number, process = event.instance, self._instances[event.instance]
@@ -162,6 +165,9 @@ class _Round:
                 self._serving.discard(number)
             case "block":
                 process.ask({"do": "block", "seconds": event.seconds}, ANSWER_S)
+
+            case "note":
+                pass
 
     def _resume(self, number: int) -> None:
         self._instances[number].signal(signal.SIGCONT)

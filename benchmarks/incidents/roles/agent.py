@@ -16,6 +16,8 @@ from dispatch.errors import CallTimeoutError, ErrorType, Outcome, TransportError
 
 CATCH_UP_S = 1.0
 """Calls later than this are skipped: a stalled process must not send a burst afterwards."""
+CANCEL_S = 10.0
+UNFINISHED = "unfinished"
 CERTAIN = (Outcome.REJECTED, Outcome.THROTTLED, Outcome.INVALID_ARGUMENTS)
 
 Row = tuple[float, float, str, int, str, bool]
@@ -44,6 +46,7 @@ class Agent:
         self._tools: list[dict[str, Any]] = command["tools"]
         self._records: list[Row] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._in_flight: dict[int, Row] = {}
         self._issuing: asyncio.Task[None] | None = None
         self._number = 0
 
@@ -83,15 +86,15 @@ class Agent:
         task.add_done_callback(self._tasks.discard)
 
     async def _execute(self, tool: str, arguments: dict[str, Any]) -> None:
-        began = time.monotonic()
+        began = self._begin(arguments, tool)
         result = await self._dispatcher.execute(tool, arguments)
         text = result.text
         is_right = text.startswith(answer_to(str(arguments["call"]))) and len(text) == 16 + arguments.get("bytes", 0)
         self._record(arguments, tool, began, result.error, is_right=is_right)
 
     async def _stream(self, tool: str, arguments: dict[str, Any]) -> None:
-        began = time.monotonic()
         pause, most = arguments.pop("stream"), arguments.pop("read", None)
+        began = time.monotonic() if most is not None else self._begin(arguments, tool)
         text, error, read = [], None, 0
         try:
             async with aclosing(self._dispatcher.stream(tool, arguments)) as chunks:
@@ -107,6 +110,11 @@ class Agent:
         expected = "".join(f"{number}\n" for number in range(arguments["chunks"]))
         self._record(arguments, tool, began, error, is_right="".join(text) == expected)
 
+    def _begin(self, arguments: dict[str, Any], tool: str) -> float:
+        began = time.monotonic()
+        self._in_flight[arguments["call"]] = (began, began, UNFINISHED, arguments["call"], tool, False)
+        return began
+
     def _record(
         self,
         arguments: dict[str, Any],
@@ -117,6 +125,7 @@ class Agent:
         is_right: bool,
     ) -> None:
         kind = error.type if error is not None else RIGHT if is_right else WRONG
+        self._in_flight.pop(arguments["call"], None)
         certain = error is not None and is_certainly_not_executed(error)
         self._records.append((began, time.monotonic(), kind, arguments["call"], tool, certain))
 
@@ -135,16 +144,18 @@ class Agent:
     async def end(self, seconds: float) -> list[Row]:
         """Stop making calls, wait up to ``seconds`` for those in flight, and return the records.
 
-        Calls that are in flight afterwards are cancelled and have no record.
+        Calls that are in flight afterwards are cancelled, and recorded as unfinished; streams whose reader stopped have no
+        record.
         """
         if self._issuing is not None:
             self._issuing.cancel()
             await asyncio.wait([self._issuing])
         await self.wait(seconds)
+        unfinished = list(self._in_flight.values())
         for task in self._tasks:
             task.cancel()
-        await self.wait(seconds)
-        return self._records
+        await self.wait(CANCEL_S)
+        return self._records + [(began, time.monotonic(), *rest) for began, _, *rest in unfinished]
 
 
 def dispatcher_of(url: str, command: dict[str, Any]) -> dispatch.Dispatcher:
