@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from benchmarks.harness.statistics import percentile
-
 RIGHT = "right"
 """The kind of a call that succeeded with the expected answer."""
 WRONG = "wrong"
@@ -82,12 +80,6 @@ def share(calls: Sequence[Call], *kinds: str) -> float | None:
 def first_right(calls: Iterable[Call], since: float) -> float | None:
     """The end of the first call that began after ``since`` and succeeded; None if none did."""
     return min((call.ended for call in calls if call.began >= since and call.kind == RIGHT), default=None)
-
-
-def p99_ms(calls: Iterable[Call]) -> float | None:
-    """99th percentile of the duration of the calls that succeeded, in milliseconds."""
-    durations = sorted(call.ended - call.began for call in calls if call.kind == RIGHT)
-    return percentile(durations, 0.99) * 1e3 if durations else None
 
 
 def common_failures(calls: Iterable[Call], most: int = 3) -> str:

@@ -67,7 +67,7 @@ def silence(
     is_alone = instances == 1
     if failed is None:
         # A killed instance takes what it had with it; a repeatable call is made again.
-        failed = 0.0 if is_repeatable and do == "kill" else 0.005
+        failed = 0.0 if is_repeatable and do != "block" else 0.005
     limits = {"from then on": 0.005} if is_alone else {"failed": failed, "bulkhead-full": 0, "elsewhere": 0}
     return Case(
         label_of(f"1 of {instances}", is_repeatable, f"{1e3 * seconds:g} ms at {rate:g}/s"),
@@ -121,16 +121,25 @@ def killing(is_repeatable: bool) -> Case:
 
 
 def gone(do: Do, instances: int, is_repeatable: bool | None, *, at: float = 5.0, length: float = 5.0) -> Case:
-    """All instances are drained or killed, and others start ``length`` seconds later."""
+    """All instances are drained or killed, and others start ``length`` seconds later.
+
+    Calls wait for them, within their timeout; those that were at a killed instance are lost.
+    """
     ends = tuple(Event(at, do, each) for each in range(instances))
     starts = tuple(Event(at + length, "serve", instances + each) for each in range(instances))
     return Case(
         label_of(
-            f"{instances} → 0 → {instances}",
+            f"{instances}, 0, {instances} instances",
             is_repeatable,
             f"{'drained' if do == 'drain' else 'killed'} for {length:g} s",
         ),
-        {"back": 1.0, "from then on": 0.005, **SAFE},
+        {
+            **({"failed": 0.005} if do == "drain" else {}),
+            "back": 1.0,
+            "from then on": 0.005,
+            "bulkhead-full": 0,
+            **SAFE,
+        },
         instances,
         kinds(is_repeatable, seconds=0.05),
         100,
@@ -142,7 +151,7 @@ def gone(do: Do, instances: int, is_repeatable: bool | None, *, at: float = 5.0,
 
 
 def later(
-    delay: float, instances: int, is_repeatable: bool | None, *, is_known: bool = False, rate: float = 100
+    delay: float, instances: int, is_repeatable: bool | None, *, is_known: bool = False, watched: float = 4.0
 ) -> Case:
     """The service starts ``delay`` seconds after the first call; ``is_known``: it is known to be dispatch's own.
 
@@ -159,12 +168,13 @@ def later(
             **({"failed": 0.0, "released": 1.0} if is_lossless else {}),
             "back": 1.0,
             "from then on": 0.005,
+            "bulkhead-full": 0,
             **SAFE,
         },
         0,
         kinds(is_repeatable, {"known-instances-only": True} if is_known else None, seconds=0.05),
-        rate,
-        seconds=delay + 4,
+        100,
+        seconds=delay + watched,
         events=tuple(Event(delay, "serve", each) for each in range(instances)),
         over=0,
         policy=TIMEOUT,
@@ -331,20 +341,20 @@ INCIDENTS = (
             for count in (1, 2)
             for is_repeatable, is_known in ((True, False), (False, True), (False, False))
         ),
-        [later(1.5, 1, True), later(1.5, 1, False, is_known=True)],
+        [later(1.5, 1, True, watched=2), later(1.5, 1, False, is_known=True, watched=2)],
     ),
     incident(
         "overloaded",
         "one of four instances has a small queue",
         map(overloaded, KINDS),
-        [overloaded(None, seconds=6)],
+        [overloaded(None, seconds=4)],
     ),
     incident("slow", "one of four instances is slow", map(slow, KINDS), [slow(None, seconds=10)]),
     incident(
         "cold",
         "the first burst",
         (cold(8, 300, 1.0), cold(8, 300, 1.0, warm_up=40), cold(4, 200, 1.0), cold(2, 100, 1.0)),
-        [cold(4, 100, 0.3)],
+        [cold(4, 240, 0.3)],
     ),
     incident(
         "hang",

@@ -6,12 +6,10 @@ from collections.abc import Iterable
 
 from benchmarks.incidents.scenario import Scenario
 from benchmarks.incidents.scenarios import (
-    burst,
     clock_skew,
     connects,
     forged_messages,
     instances,
-    kills,
     outages,
     restarts,
     scrapes,
@@ -25,10 +23,8 @@ ALL: tuple[Scenario, ...] = (
     clock_skew.SCENARIO,
     outages.KILLED,
     outages.PAUSED,
-    kills.SCENARIO,
     *instances.SCENARIOS,
     scrapes.SCENARIO,
-    burst.SCENARIO,
 )
 
 
