@@ -30,7 +30,7 @@ EPILOG = """\
 examples:
   python -m benchmarks.incidents                        everything on this checkout
   python -m benchmarks.incidents --short                a quick pass: does it run, and roughly what comes out
-  python -m benchmarks.incidents --only kills           one scenario (again with --only: another one too)
+  python -m benchmarks.incidents --only kill            one scenario (again with --only: another one too)
   python -m benchmarks.incidents --against ../released  this checkout (after) beside another one (before)
   python -m benchmarks.incidents --against old.json     the same beside figures that --json wrote earlier
   python -m benchmarks.incidents --code ../released --json old.json     another checkout alone, for later
@@ -52,8 +52,8 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="python -m benchmarks.incidents",
         description="Run incidents on a genuine Pulsar broker and measure their cost: leaking connections, forged "
-        "messages, broker outages, killed instances, a scrape of many tools, a burst of calls. The table goes to stdout "
-        "with the value that is wanted beside each figure, progress to stderr.",
+        "messages, broker outages, a scrape of many tools; killed, stopped, blocked, slow and missing instances, bursts, "
+        "streams. The tables go to stdout, with the value that is wanted beside each figure, progress to stderr.",
         epilog=EPILOG + listing,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -104,7 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, before)
         if options.json is not None and options.json.stat().st_size == 0:
             options.json.unlink()
-    print(report({each.name: each.title for each in scenarios}, runs), flush=True)
+    matrices = {each.name for each in scenarios if each.is_matrix}
+    print(report({each.name: each.title for each in scenarios}, runs, matrices), flush=True)
     if options.json is not None and options.json.exists():
         _say(f"written: {options.json}")
     for failure in failures:

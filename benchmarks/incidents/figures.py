@@ -6,9 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from benchmarks.harness.statistics import percentile
+from typing import Any, TypeVar
 
 RIGHT = "right"
 """The kind of a call that succeeded with the expected answer."""
@@ -28,16 +26,23 @@ class Figure:
         value: a number, a text, or None when it could not be measured.
         unit: ``%`` shows a share (0 to 1) in percent; any other unit is shown after the number.
         wanted: the value that a correct program has, as a text to read.
+        limit: the greatest value that a correct program has; None: the figure is for information.
     """
 
     name: str
     value: Value
     unit: str = ""
     wanted: str = ""
+    limit: float | None = None
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the value is within its limit; one that could not be measured is not."""
+        return self.limit is None or (isinstance(self.value, (int, float)) and self.value <= self.limit)
 
     def as_dict(self) -> dict[str, Any]:
         """The figure as plain values, for ``--json``."""
-        return {"name": self.name, "value": self.value, "unit": self.unit, "wanted": self.wanted}
+        return {"name": self.name, "value": self.value, "unit": self.unit, "wanted": self.wanted, "limit": self.limit}
 
 
 @dataclass(frozen=True)
@@ -54,12 +59,15 @@ class Call:
     kind: str
 
 
+AnyCall = TypeVar("AnyCall", bound=Call)
+
+
 def calls_of(rows: Iterable[Sequence[Any]]) -> list[Call]:
     """Calls as a worker sends them: ``[began, ended, kind]``."""
     return [Call(float(began), float(ended), str(kind)) for began, ended, kind in rows]
 
 
-def begun(calls: Iterable[Call], since: float, until: float = float("inf")) -> list[Call]:
+def begun(calls: Iterable[AnyCall], since: float, until: float = float("inf")) -> list[AnyCall]:
     """Calls that began within ``[since, until)``."""
     return [call for call in calls if since <= call.began < until]
 
@@ -72,12 +80,6 @@ def share(calls: Sequence[Call], *kinds: str) -> float | None:
 def first_right(calls: Iterable[Call], since: float) -> float | None:
     """The end of the first call that began after ``since`` and succeeded; None if none did."""
     return min((call.ended for call in calls if call.began >= since and call.kind == RIGHT), default=None)
-
-
-def p99_ms(calls: Iterable[Call]) -> float | None:
-    """99th percentile of the duration of the calls that succeeded, in milliseconds."""
-    durations = sorted(call.ended - call.began for call in calls if call.kind == RIGHT)
-    return percentile(durations, 0.99) * 1e3 if durations else None
 
 
 def common_failures(calls: Iterable[Call], most: int = 3) -> str:

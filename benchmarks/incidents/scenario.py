@@ -19,6 +19,7 @@ class Scenario:
         run: measures it; what it has given counts even if it fails afterwards.
         seconds: about how long that takes.
         short_seconds: the same with ``--short``.
+        is_matrix: its figures are named ``ROW: COLUMN``, and are shown as a table of Markdown.
     """
 
     name: str
@@ -26,3 +27,4 @@ class Scenario:
     run: Callable[[Lab], Iterable[Figure]]
     seconds: float
     short_seconds: float
+    is_matrix: bool = False

@@ -34,6 +34,10 @@ class Worker(Child):
         self._killed = True
         super().kill()
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self._process.send_signal(number)
+
     def close(self) -> None:
         """Wait until the process ends. One that does not end, or fails, is reported and killed; its figures count."""
         if self._killed:

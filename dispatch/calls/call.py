@@ -7,13 +7,13 @@ Step 1, resolve, is :meth:`dispatch.Dispatcher.call`; step 4 is :mod:`dispatch.c
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from logging import INFO
 from typing import Any
 
 import msgspec
 
+from dispatch._internal.clock import yield_to_others
 from dispatch.calls.argument_check import ArgumentCheck
 from dispatch.calls.attempt import Attempts
 from dispatch.calls.call_state import NO_OPTIONS, Attempt, Call, CallOptions
@@ -35,15 +35,6 @@ NO_CONTENT = ResultContent()
 _SUCCESS = Outcome.SUCCESS
 _COUNTING = (TimedOut, Lost)
 """The failures of an exchange that count the chunks that arrived."""
-
-
-async def yield_to_others() -> None:
-    """Let the event loop run its other tasks once, after a failed call.
-
-    A refused call, of an open circuit for example, has waited for nothing. A caller that repeats it at once would leave no
-    time to the loop, and so none to the call that may close the circuit again.
-    """
-    await asyncio.sleep(0)
 
 
 class Calls:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from dispatch._internal.clock import yield_to_others
 from dispatch._internal.permit import Randomness
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls.call_state import CallOptions
@@ -151,6 +152,7 @@ class Dispatcher(DispatcherLifecycle):
         Raises:
             RejectedError: ``permissions-unavailable``: the permissions of ``user`` could not be resolved.
         """
+        await yield_to_others()
         catalog, version = self.catalog, filters.get("version")
         found = catalog.list(**filters) if filters else catalog.tools.values()
         if find is not None:

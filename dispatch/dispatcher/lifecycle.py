@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Self
 
-from dispatch._internal.clock import loop_clock
+from dispatch._internal.clock import loop_clock, yield_to_others
 from dispatch._internal.other_loop import run_on_loop
 from dispatch._internal.permit import Randomness
 from dispatch.calls.call import Calls
@@ -77,6 +77,7 @@ class DispatcherLifecycle:
             RuntimeError: started already.
             TransportError: no broker answers; the message names the fix.
         """
+        await yield_to_others()
         if self._runtime is not None:
             raise RuntimeError("this dispatcher is started already")
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
+from dispatch._internal.clock import yield_to_others
 from dispatch.results.result_page import PAGE_CHARS, ResultPage
 
 READ_RESULT: Final = "read_result"
@@ -67,6 +68,7 @@ class ReadResultTool:
         Raises:
             InvalidArgumentsError: as :meth:`ResultStore.read`.
         """
+        await yield_to_others()
         most = min(limit, PAGE_CHARS) if isinstance(limit, int) else limit
         page = self._store.read(handle, offset=offset, limit=most, user=self.user)
         if page.next_offset is None:

@@ -91,6 +91,7 @@ class LiveIndex:
         """End the task. Searches go on with the index as it is."""
         self._is_closed = True
         await cancel_and_wait([self._task])
+        self._is_indexed.set()  # a task that was cancelled before its first step has not done it
 
     # -- searches -----------------------------------------------------------------------------------------------
 

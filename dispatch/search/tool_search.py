@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from dispatch._internal.clock import yield_to_others
 from dispatch.calls.finished_call import FinishedCall
 from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.search.embedder import Embedder
@@ -126,6 +127,7 @@ class ToolSearch:
             TypeError: ``query`` is no text.
             ValueError: ``limit`` is below 1.
         """
+        await yield_to_others()
         if not isinstance(query, str):
             raise TypeError(f"the query must be a text, not {type(query).__name__}")
         if limit < 1:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from dispatch._internal.clock import loop_clock
+from dispatch._internal.clock import loop_clock, yield_to_others
 from dispatch.errors import TransportError
 from dispatch.messaging.endpoint.reply_permission import ReplyPermission
 from dispatch.messaging.wire.fragments import MAX_PAYLOAD_BYTES
@@ -193,6 +193,7 @@ class ToolServer:
         Raises:
             TransportError: the broker is out of reach, or refuses; the message names the fix.
         """
+        await yield_to_others()
         try:
             if self._owns_transport:
                 await self._transport.start()
@@ -305,6 +306,7 @@ class ToolServer:
                     await self._sessions.flush()
                 if self._router is not None:
                     await self._router.flush()
+        await yield_to_others()  # only now: what is above happens also if the close is cancelled
 
     async def close(self) -> None:
         """Stop at once: cancel running requests, inform their callers, and close the connection, even if this is

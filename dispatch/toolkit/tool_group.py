@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, Protocol
 from uuid import uuid4
 
+from dispatch._internal.clock import yield_to_others
 from dispatch.toolkit.tool import Tool
 
 
@@ -106,6 +107,7 @@ class ToolPackage(ToolGroup):
             ImportError: the package itself cannot be imported.
             ValueError: two functions have the same name, or one of ``only`` does not exist.
         """
+        await yield_to_others()
         found: dict[str, Any] = {}
         for module in self._import_modules():
             for name, function in _list_functions(module):

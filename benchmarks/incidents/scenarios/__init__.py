@@ -6,11 +6,10 @@ from collections.abc import Iterable
 
 from benchmarks.incidents.scenario import Scenario
 from benchmarks.incidents.scenarios import (
-    burst,
     clock_skew,
     connects,
     forged_messages,
-    kills,
+    instances,
     outages,
     restarts,
     scrapes,
@@ -24,9 +23,8 @@ ALL: tuple[Scenario, ...] = (
     clock_skew.SCENARIO,
     outages.KILLED,
     outages.PAUSED,
-    kills.SCENARIO,
+    *instances.SCENARIOS,
     scrapes.SCENARIO,
-    burst.SCENARIO,
 )
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final, Unpack
 
 from dispatch._internal.cancellation import cancel_and_wait
+from dispatch._internal.clock import yield_to_others
 from dispatch._internal.permit import Randomness
 from dispatch.catalog.catalog import Catalog
 from dispatch.catalog.descriptors import ToolDescriptor
@@ -163,6 +164,7 @@ class Registry:
             ValueError: there is a source with that id, or its ``on_change`` is unknown.
             ApprovalsError: it holds changes, and there is no file of approvals.
         """
+        await yield_to_others()
         async with self._changing:
             sources = sources_in(source)
             for number, each in enumerate(sources):
@@ -186,6 +188,7 @@ class Registry:
         Raises:
             LookupError: there is none.
         """
+        await yield_to_others()
         async with self._changing:
             follower = self._find(id)
             await self._activator.run(lambda merger: merger.remove_source(id))
@@ -204,6 +207,7 @@ class Registry:
             CatalogError: its items are invalid; the former ones stay in force.
             Exception: it is out of reach; its items stay in force.
         """
+        await yield_to_others()
         follower = self._find(id)
         await follower.discover()
         if follower.error is not None:
@@ -220,6 +224,7 @@ class Registry:
         Raises:
             CatalogError, PolicyError, ApprovalsError, ValueError: as :class:`Registry`.
         """
+        await yield_to_others()
         if catalog is None:
             await self._activator.replace(lambda merger: merger.copy(merger.order, policy), tuple(self._followers))
             return
@@ -289,6 +294,7 @@ class Registry:
         Raises:
             CatalogError: it is invalid; nothing has changed.
         """
+        await yield_to_others()
         await self._activator.run(lambda merger: put_item(merger, kind, raw))
         await self._activator.activate(PUT)
 
@@ -302,7 +308,7 @@ class Registry:
         Raises:
             LookupError: it was not put.
         """
-
+        await yield_to_others()
         await self._activator.run(lambda merger: remove_item(merger, kind, key))
         await self._activator.activate(PUT)
 

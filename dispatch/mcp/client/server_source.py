@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from dispatch._internal.clock import yield_to_others
 from dispatch.calls.invokers.local_executor import LocalCall, LocalResult
 from dispatch.calls.resolution.local_queues import local_queue
 from dispatch.catalog.readers.item import Item
@@ -114,6 +115,7 @@ class McpServerSource:
         Raises:
             McpServerError: the server is out of reach.
         """
+        await yield_to_others()
         pool = self._start()
         await pool.wait_first()
         if not pool.is_connected:

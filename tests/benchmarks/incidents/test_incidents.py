@@ -23,7 +23,6 @@ from benchmarks.incidents.figures import (
     common_failures,
     first_right,
     median,
-    p99_ms,
     share,
 )
 from benchmarks.incidents.forged_wire import FORGED, GENUINE, Names
@@ -48,8 +47,6 @@ def test_shares_and_times_are_of_the_calls_that_began_in_time() -> None:
     assert [call.began for call in begun(CALLS, 2, 4)] == [2, 3]
     assert first_right(CALLS, 2.2) == 3.1
     assert first_right(CALLS, 4) is None
-    assert p99_ms(CALLS) == pytest.approx(500)
-    assert p99_ms(CALLS[:1]) is None
     assert common_failures([*CALLS, Call(6, 7, "timeout")], most=2) == "timeout 2, circuit-open 1"
     assert common_failures(CALLS[1:3]) == "none"
     assert median([3, None, 1]) == 2
