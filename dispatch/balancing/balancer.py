@@ -58,6 +58,7 @@ class Pick(msgspec.Struct, eq=False, gc=False):
         retry_after: float | None = None,
         in_flight: int | None = None,
         outpaced: bool = False,
+        slowness: float | None = None,
     ) -> None:
         """Record the outcome of the attempt. Only the first call counts.
 
@@ -66,6 +67,7 @@ class Pick(msgspec.Struct, eq=False, gc=False):
             retry_after: seconds of pause that the instance asked for, with THROTTLED.
             in_flight: the requests that the instance was running according to its reply, this one included.
             outpaced: the attempt was cancelled because a later hedge at another instance was answered first.
+            slowness: logarithm of its duration relative to the usual one of its tool; None: unknown.
         """
         epoch = self._epoch
         if epoch < 0:
@@ -79,7 +81,12 @@ class Pick(msgspec.Struct, eq=False, gc=False):
             balancer._learn(state, outcome, now - self.started, in_flight, now)
         if epoch != state.epoch:
             balancer.stale += 1
-        elif outcome is _SUCCESS and not state.failures and state.ejected_until is None:
+            return
+        if slowness is not None:
+            state.timed += 1.0
+            state.slowness += slowness
+            state.spread += slowness * slowness
+        if outcome is _SUCCESS and not state.failures and state.ejected_until is None:
             state.good += 1  # the hot path: nearly every call
         elif outpaced:
             balancer._detector.record_outpaced(state, balancer._clock())

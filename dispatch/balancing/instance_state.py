@@ -47,6 +47,8 @@ class InstanceState:
         current: current weight of the smooth weighted round-robin.
         failures: consecutive failures.
         good, bad: successes and failures for the success rate.
+        timed, slowness, spread: number, sum and sum of squares of the logarithms of durations, each relative to the usual
+            duration of its tool: recent answers count most.
         times: former ejections that are not forgotten yet.
         ejected_until: end of its ejection; None: not ejected.
         ejections: ejections so far.
@@ -82,7 +84,10 @@ class InstanceState:
         "paused_until",
         "place",
         "sick",
+        "slowness",
+        "spread",
         "stamp",
+        "timed",
         "times",
         "warm_from",
         "weight",
@@ -104,6 +109,7 @@ class InstanceState:
         self.failures = 0
         self.good = 0.0
         self.bad = 0.0
+        self.timed = self.slowness = self.spread = 0.0
         self.times = 0
         self.ejected_until: float | None = None
         self.ejections = 0

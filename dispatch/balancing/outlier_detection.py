@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import ceil, sqrt
+from math import ceil, log, sqrt
 
 import msgspec
 
@@ -12,8 +12,9 @@ from dispatch.errors import Outcome
 from dispatch.policy.outlier_detection import MAX_EJECTION_S, OutlierDetection
 
 Listener = Callable[[str, str, str], object]
-"""Called with the id of an instance, the change (``ejected``, ``returned``) and its reason: ``failures``, ``success-rate``;
-``over`` (the ejection time), ``answered``, ``service-recovered``. It must neither raise nor change the balancer."""
+"""Called with the id of an instance, the change (``ejected``, ``returned``) and its reason: ``failures``, ``success-rate``,
+``latency``; ``over`` (the ejection time), ``answered``, ``service-recovered``. It must neither raise nor change the
+balancer."""
 
 
 class EjectionRules(OutlierDetection, frozen=True, rename="kebab"):
@@ -34,6 +35,15 @@ class EjectionRules(OutlierDetection, frozen=True, rename="kebab"):
             where one call in 50 fails.
         interval: Seconds between judgements of success rates; calls that were too few to judge then count half. 10 (Envoy,
             gRPC). For each interval that an instance is healthy, one of its former ejections is forgotten (gRPC).
+        latency_ratio: An instance is ejected when its durations, each relative to the usual one of its tool, are so many
+            times those of the others, in the geometric mean. 3: machines of one service differ by less, and a caller hardly
+            notices less. None: durations are not compared.
+        latency_deviations: And so many standard errors above them at least (Welch's test, pooled variance). 6: durations of
+            mixed tools and payloads spread over factors of thousands, and are compared every second for ever.
+        latency_min_calls: Answers of an instance below which its durations are not judged. 30: the mean of fewer is no
+            normal distribution. Of an instance that was ejected before, :data:`MIN_CALLS_AGAIN`.
+        latency_interval: Seconds between comparisons of durations; older answers count half then. 1: a slow instance fills
+            the bulkhead within seconds.
         slow_start_from: Share of its full share with which a slow start begins. 0.1 (Envoy).
     """
 
@@ -43,12 +53,20 @@ class EjectionRules(OutlierDetection, frozen=True, rename="kebab"):
     success_rate_pair_gap: float = 0.3
     success_rate_min_calls: int = 50
     interval: float = 10.0
+    latency_ratio: float | None = 3.0
+    latency_deviations: float = 6.0
+    latency_min_calls: int = 30
+    latency_interval: float = 1.0
     slow_start_from: float = 0.1
 
     @property
     def ejects(self) -> bool:
         """Whether an instance can be ejected at all."""
-        return self.consecutive_failures is not None or self.success_rate_stdev_factor is not None
+        return (
+            self.consecutive_failures is not None
+            or self.success_rate_stdev_factor is not None
+            or self.latency_ratio is not None
+        )
 
 
 def complete_rules(settings: OutlierDetection | None) -> EjectionRules:
@@ -58,7 +76,12 @@ def complete_rules(settings: OutlierDetection | None) -> EjectionRules:
     return settings if isinstance(settings, EjectionRules) else EjectionRules(**msgspec.structs.asdict(settings))
 
 
-NO_EJECTION = EjectionRules(consecutive_failures=None, success_rate_stdev_factor=None, slow_start_window=None)
+NO_EJECTION = EjectionRules(
+    consecutive_failures=None, success_rate_stdev_factor=None, latency_ratio=None, slow_start_window=None
+)
+
+MIN_CALLS_AGAIN = 5
+"""Answers of an instance that was ejected before after which its durations are judged: each one costs its caller."""
 
 PAUSE_S = 1.0
 """Pause after THROTTLED without a retry-after, in seconds."""
@@ -94,6 +117,10 @@ def outliers(rates: Sequence[float], settings: EjectionRules) -> list[int]:
     return sorted(found, key=rates.__getitem__)
 
 
+def _mean_slowness(state: InstanceState) -> float:
+    return state.slowness / state.timed
+
+
 class OutlierDetector:
     """Decides which instances are ejected and when they return.
 
@@ -111,7 +138,7 @@ class OutlierDetector:
         ejected: number of ejected members.
     """
 
-    __slots__ = ("_judge_at", "_listener", "_members", "due", "ejected", "settings")
+    __slots__ = ("_compare_at", "_judge_at", "_listener", "_members", "due", "ejected", "settings")
 
     def __init__(
         self, settings: EjectionRules, members: Mapping[str, InstanceState], listener: Listener | None, now: float
@@ -120,6 +147,7 @@ class OutlierDetector:
         self._members = members
         self._listener = listener
         self._judge_at = now + settings.interval
+        self._compare_at = now + settings.latency_interval
         self.ejected = 0
         self.due = -NEVER
 
@@ -220,6 +248,7 @@ class OutlierDetector:
         state.epoch += 1
         state.sick = False
         state.good = state.bad = 0.0
+        state.timed = state.slowness = state.spread = 0.0
         self.due = -NEVER
 
     def _notify(self, id: str, change: str, reason: str) -> None:
@@ -246,10 +275,14 @@ class OutlierDetector:
         if now >= self._judge_at:
             self._judge_at = now + self.settings.interval
             self._judge(now)
+        if now >= self._compare_at:
+            self._compare_at = now + self.settings.latency_interval
+            if len(self._members) > 1 and self.settings.latency_ratio is not None:
+                self._compare_durations(now, self.settings.latency_ratio)
         for state in self._members.values():
             if state.ejected_until is not None and (now >= state.ejected_until or not self.settings.ejects):
                 self._release(state, now, "over")
-        due = self._judge_at
+        due = min(self._judge_at, self._compare_at) if len(self._members) > 1 else self._judge_at
         for state in self._members.values():
             due = min(due, self._warm(state, now))
             if state.ejected_until is not None and state.ejected_until < due:
@@ -268,6 +301,39 @@ class OutlierDetector:
         step = int(passed * STEPS / settings.slow_start_window)
         state.level = max(settings.slow_start_from, step / STEPS)
         return state.warm_from + (step + 1) * settings.slow_start_window / STEPS
+
+    def _compare_durations(self, now: float, ratio: float) -> None:
+        """Eject the slowest instance if it is an outlier among its peers.
+
+        Logarithms make a factor of a duration a difference, and the mean of a mixture of fast and slow tools stable. Of each
+        duration the usual one of its tool is subtracted before, so that it does not matter which tools an instance got.
+        """
+        settings = self.settings
+        healthy = [state for state in self._members.values() if state.ejected_until is None]
+        known = [state for state in healthy if state.timed >= settings.latency_min_calls]
+        judged = known + [
+            state for state in healthy if state.times and state.timed >= MIN_CALLS_AGAIN and state not in known
+        ]
+        if known and len(judged) > 1:
+            slowest = max(judged, key=_mean_slowness)
+            others = [state for state in known if state is not slowest]
+            count = sum(state.timed for state in others)
+            if others and self._is_slow(slowest, others, count, ratio) and self.can_eject():
+                self._eject(slowest, now, "latency")
+        for state in judged:
+            state.timed /= 2
+            state.slowness /= 2
+            state.spread /= 2
+
+    def _is_slow(self, slowest: InstanceState, others: Sequence[InstanceState], count: float, ratio: float) -> bool:
+        excess = _mean_slowness(slowest) - sum(state.slowness for state in others) / count
+        if excess < log(ratio):
+            return False
+        compared = [slowest, *others]
+        total = slowest.timed + count
+        within = sum(state.spread - state.slowness * state.slowness / state.timed for state in compared)
+        variance = max(within, 0.0) / max(total - len(compared), 1.0)
+        return excess >= self.settings.latency_deviations * sqrt(variance * (1 / slowest.timed + 1 / count))
 
     def _judge(self, now: float) -> None:
         settings = self.settings

@@ -22,6 +22,7 @@ from dispatch.routing.key_holders import Claim, Holder
 from dispatch.telemetry.call_observer import NO_PROPERTIES, NULL_REQUEST, CallObserver, RequestObserver
 
 _SUCCESS, _CANCELLED, _REJECTED = Outcome.SUCCESS, Outcome.CANCELLED, Outcome.REJECTED
+_TOOL_ERROR = Outcome.TOOL_ERROR
 FAILURES = frozenset({Outcome.TIMEOUT, Outcome.TRANSPORT})
 """Outcomes that have an :class:`Origin`."""
 _INSTANCE_ENDED = frozenset({ErrorType.INSTANCE_LOST, ErrorType.INSTANCE_RESTARTED})
@@ -328,8 +329,9 @@ class Attempt(msgspec.Struct, eq=False):
                 self.counts_for_instance = self.counts_for_tool = False
             instance.is_loss_counted = True
 
-    def release_instance(self) -> None:
-        """End the request and return the permits of the balancer and of the instance's breaker."""
+    def release_instance(self, now: float | None = None) -> None:
+        """End the request and return the permits of the balancer and of the instance's breaker; ``now`` as of
+        :meth:`finish`."""
         request, self.request = self.request, NULL_REQUEST
         selected, self.selected = self.selected, None
         if selected is None:
@@ -343,7 +345,18 @@ class Attempt(msgspec.Struct, eq=False):
         outcome = self.outcome if not self.is_impatient else _CANCELLED
         if not self.counts_for_instance:
             outcome = _REJECTED  # says nothing about how long a reply takes, either
-        selected.release(outcome, retry_after=self.retry_after, in_flight=in_flight, outpaced=self.is_outpaced)
+        slowness, pool = None, self.call.guards.pool
+        is_compared = now is not None and pool is not None and len(pool.balancer) > 1
+        if is_compared and (outcome is _SUCCESS or outcome is _TOOL_ERROR):
+            assert now is not None
+            slowness = self.call.guards.record_slowness(now - self.began)
+        selected.release(
+            outcome,
+            retry_after=self.retry_after,
+            in_flight=in_flight,
+            outpaced=self.is_outpaced,
+            slowness=slowness,
+        )
 
     def finish(self, now: float | None = None) -> None:
         """Step f: return every permit with the one outcome of the attempt.
@@ -351,7 +364,7 @@ class Attempt(msgspec.Struct, eq=False):
         Args:
             now: the current time on the guards' clock, if it is known.
         """
-        self.release_instance()
+        self.release_instance(now)
         outcome = self.outcome if not self.is_impatient and self.counts_for_instance else _CANCELLED
         self.admission.finish(
             outcome, sent=self.sent, retry_after=self.retry_after, counts=self.counts_for_tool, now=now

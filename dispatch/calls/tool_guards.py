@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import log
 from typing import TYPE_CHECKING
 
 from dispatch._internal.permit import Clock, Randomness
@@ -29,6 +30,11 @@ USUAL_QUANTILE = 0.95
 """The usual duration of an attempt is this quantile of the measured ones."""
 MAX_INSTANCE_BREAKERS = 512
 """Instances with a circuit breaker of their own, for each tool: twice as many as a service has at once."""
+USUAL_OF = 64
+"""Answers over which the usual duration of a tool is averaged, as the base of comparisons between instances."""
+LEAST_DURATION_S = 1e-4
+"""Shortest duration that is compared: below it the noise of the event loop prevails."""
+_LEAST_LOG = log(LEAST_DURATION_S)
 
 
 class ToolGuards:
@@ -60,6 +66,7 @@ class ToolGuards:
         "_instances",
         "_randomness",
         "_rate_limiter",
+        "_usual_log",
         "answered_at",
         "answered_by",
         "breaker",
@@ -102,6 +109,7 @@ class ToolGuards:
         self.pool: InstancePool | None = None
         self.answered_by = ""
         self.answered_at = 0.0
+        self._usual_log: float | None = None
         self.durations = LatencyHistogram(clock)
         self.usual = Quantile(self.durations, USUAL_QUANTILE)
         retry = policy.retry or DEFAULT_RETRY  # hedges are limited by the budget, too
@@ -192,6 +200,17 @@ class ToolGuards:
         if not answered_by or breaker is None or pool is None:
             return False
         return now - self.answered_at < breaker.settings.window_duration and answered_by in pool.balancer
+
+    def record_slowness(self, duration: float) -> float:
+        """Record the duration of an answered attempt. Return the logarithm of its ratio to the tool's usual one: the
+        geometric mean over all instances."""
+        value = log(duration) if duration > LEAST_DURATION_S else _LEAST_LOG
+        usual = self._usual_log
+        if usual is None:
+            self._usual_log = value
+            return 0.0
+        self._usual_log = usual + (value - usual) / USUAL_OF
+        return value - usual
 
     def admits(self, instance: str) -> bool:
         """Whether the breaker at that instance would admit a call. Nothing changes."""

@@ -59,10 +59,16 @@ class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
     observer: ServiceObserver
 
     def release(
-        self, outcome: Outcome, *, retry_after: float | None, in_flight: int | None = None, outpaced: bool = False
+        self,
+        outcome: Outcome,
+        *,
+        retry_after: float | None,
+        in_flight: int | None = None,
+        outpaced: bool = False,
+        slowness: float | None = None,
     ) -> None:
         """Return the permits of the balancer and of the breaker at this instance; arguments as of :meth:`Pick.finish`."""
-        self.pick.finish(outcome, retry_after=retry_after, in_flight=in_flight, outpaced=outpaced)
+        self.pick.finish(outcome, retry_after=retry_after, in_flight=in_flight, outpaced=outpaced, slowness=slowness)
         if self.probe is not None:
             self.probe.finish(outcome, retry_after=retry_after)
         self.route.requests.end()

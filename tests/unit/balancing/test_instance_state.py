@@ -22,7 +22,9 @@ def test_of_a_new_instance_nothing_is_known() -> None:
     made = InstanceState("a", 2.0, START)
     assert {name: getattr(made, name) for name in InstanceState.__slots__} == {
         **dict.fromkeys(("in_flight", "order", "place", "cost", "others", "current", "failures", "good", "bad"), 0),
-        **dict.fromkeys(("times", "ejections", "epoch", "paused_until", "gain", "credit"), 0),
+        **dict.fromkeys(
+            ("times", "timed", "slowness", "spread", "ejections", "epoch", "paused_until", "gain", "credit"), 0
+        ),
         **dict.fromkeys(("stamp", "others_at", "well_since", "warm_from"), START),
         "id": "a",
         "weight": 2.0,
