@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from dispatch._internal.permit import Rejection
 from dispatch._internal.suggestions import first_sentence
+from dispatch._internal.user_code import read_text, type_name, unwrap
 from dispatch.errors import (
     CallTimeoutError,
     DispatchError,
@@ -297,9 +298,10 @@ def error_from_key_holder_loss(tool: str) -> TransportError:
 
 def error_from_client_failure(tool: str, failure: Exception) -> TransportError:
     """Return the error of a wrapped client that raised an unexpected exception."""
+    raised = unwrap(failure)
     return TransportError(
         ErrorType.CLIENT_FAILED,
-        f"The wrapped client failed ({type(failure).__name__}: {first_sentence(str(failure))}); {_doubt(tool)}",
+        f"The wrapped client failed ({type_name(raised)}: {first_sentence(read_text(raised))}); {_doubt(tool)}",
         origin=Origin.TOOL,
     )
 

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, Protocol
 from uuid import uuid4
 
+from dispatch._internal.user_code import read_text, type_name
 from dispatch.toolkit.tool import Tool
 
 
@@ -136,9 +137,8 @@ class ToolPackage(ToolGroup):
                 try:
                     yield importlib.import_module(name)
                 except Exception as error:
-                    text = (
-                        f"Module {name!r} cannot be imported ({type(error).__name__}: {error}); its tools are missing."
-                    )
+                    reason = f"{type_name(error)}: {read_text(error)}"
+                    text = f"Module {name!r} cannot be imported ({reason}); its tools are missing."
                     warnings.warn(text, ToolkitWarning, stacklevel=2)
                     continue
                 if is_package:
