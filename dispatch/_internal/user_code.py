@@ -109,7 +109,7 @@ def read_tool_error(raised: BaseException) -> tuple[str, str]:
     :class:`DispatchError`, otherwise the name of the class and the text."""
     raised = unwrap(raised)
     if isinstance(raised, DispatchError):
-        with contextlib.suppress(BaseException):  # its class may call no __init__
+        with contextlib.suppress(BaseException):  # a property of its class may raise
             return read_text(raised.type), read_text(raised.message)
     if isinstance(raised, asyncio.CancelledError):
         return ErrorType.CANCELLED, "The tool was cancelled while it ran, and may have been executed in part."

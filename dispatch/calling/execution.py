@@ -154,7 +154,7 @@ def _finish(call: ParsedCall, output: str, status: FunctionCallStatus) -> Functi
 
 
 def _error_from_tool(raised: Exception, tool: str) -> DispatchError:
-    if isinstance(raised, DispatchError) and "message" in vars(raised):  # otherwise its class calls no __init__
+    if isinstance(raised, DispatchError):
         return raised
     kind, _ = read_tool_error(raised)
     if kind == ErrorType.CANCELLED:

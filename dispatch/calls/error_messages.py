@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dispatch._internal.permit import Rejection
 from dispatch._internal.suggestions import first_sentence
 from dispatch._internal.user_code import read_text, type_name, unwrap
+from dispatch.catalog import ToolDescriptor
 from dispatch.errors import (
     CallTimeoutError,
     DispatchError,
@@ -34,7 +35,7 @@ from dispatch.messaging.rpc.exchange_outcome import (
     TimedOut,
     Unreadable,
 )
-from dispatch.messaging.wire.codec import PayloadTooLargeError
+from dispatch.messaging.wire.codec import PayloadTooLargeError, decode_request
 from dispatch.messaging.wire.properties import Refusal
 from dispatch.policy import Policy, PolicyError
 from dispatch.protocol.events import Failure
@@ -206,6 +207,25 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
     if isinstance(settled, Rejection):
         return error_from_rejection(settled, tool)
     return settled
+
+
+def name_missing_argument(error: ToolError, tool: ToolDescriptor, payload: bytes) -> ToolError:
+    """Return the error of a tool, or one that says more: a tool that reads a required argument which the request does not
+    have often fails with nothing but the argument's name, a KeyError.
+
+    Args:
+        payload: of the request.
+    """
+    for argument in tool.arguments:
+        name = argument.name
+        is_named = argument.required and error.message in (repr(name), f"KeyError: {name!r}")
+        if is_named and name not in decode_request(payload).arguments:
+            return ToolError(
+                error.type,
+                f"The argument '{name}' is missing. The tool may have been executed in part: check its effect, and call it "
+                "with that argument.",
+            )
+    return error
 
 
 def _error_from_reply(answer: Answer, tool: str, limit: float, repeatable: bool) -> DispatchError:

@@ -163,7 +163,7 @@ class RequestRunner:
                 end = "error"
                 self._sender.send_error(work, *read_tool_error(raised))
                 if not isinstance(unwrap(raised), DispatchError):
-                    self._failures.log(f"the tool of service '{self._id}' failed unexpectedly", raised, service=self._id)
+                    self._failures.log(f"{self._id} failed", raised, service=self._id)
         finally:
             work.observer.on_tool_end(end, self._now() - began)
             work.observer.on_end()

@@ -202,7 +202,7 @@ class LocalExecution:
         self._fail(*read_tool_error(raised))
         if not isinstance(unwrap(raised), DispatchError) and not ends_task(raised, self.task):
             tool = self._call.tool
-            self._failures.log(f"tool '{tool}' failed unexpectedly", raised, tool=tool)
+            self._failures.log(f"tool '{tool}' failed", raised, tool=tool)
 
     async def _read(self, chunks: AsyncIterator[str]) -> str:
         """Read the chunks of a stream; return the whole text unless its caller reads them."""
