@@ -210,15 +210,15 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
 
 
 def name_missing_argument(error: ToolError, tool: ToolDescriptor, payload: bytes) -> ToolError:
-    """Return the error of a tool, or one that says more: a tool that reads a required argument which the request does not
-    have often fails with nothing but the argument's name, a KeyError.
+    """Return the error of a tool, or one that says more: a tool that reads an argument which the request does not have often
+    fails with nothing but the argument's name, a KeyError. Arguments that are declared optional are not named.
 
     Args:
         payload: of the request.
     """
-    for argument in tool.arguments:
+    for argument in tool.described_arguments:
         name = argument.name
-        is_named = argument.required and error.message in (repr(name), f"KeyError: {name!r}")
+        is_named = argument.required is not False and error.message in (repr(name), f"KeyError: {name!r}")
         if is_named and name not in decode_request(payload).arguments:
             return ToolError(
                 error.type,
