@@ -195,6 +195,13 @@ class DispatchError(RuntimeError):
 
     outcome = Outcome.TRANSPORT
     origin = Origin.TOOL
+    # Also of a subclass of an application that calls no __init__.
+    type: str = ErrorType.TOOL_ERROR.value
+    message: str = "The tool was executed and failed without a message. Report the failure, or use another tool."
+    retryable: bool = False
+    retry_after: float | None = None
+    rejected_by: str | None = None
+    alternatives: tuple[str, ...] = ()
 
     def __init__(
         self,

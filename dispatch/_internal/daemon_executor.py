@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
+from dispatch._internal.user_code import hold
+
 T = TypeVar("T")
 
 
@@ -36,7 +38,7 @@ def _call(future: Future[T], fn: Callable[..., T], args: tuple[Any, ...], kwargs
         return
     try:
         result = fn(*args, **kwargs)
-    except BaseException as error:  # reported through the future, as by any executor
-        future.set_exception(error)
+    except BaseException as raised:  # reported through the future, as by any executor
+        future.set_exception(hold(raised))
     else:
         future.set_result(result)

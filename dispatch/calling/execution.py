@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from dispatch._internal.suggestions import excerpt, find_near_names, join_alternatives, join_names
+from dispatch._internal.user_code import ErrorBoundary, read_text, read_tool_error, unwrap
 from dispatch.calling.callable_tool import CallableTool, NamedFunction, list_tools
 from dispatch.calling.function_call_result import FunctionCallResult, FunctionCallStatus
 from dispatch.calling.parsed_call import ParsedCall
@@ -105,24 +106,16 @@ class _Execution:
         if mistake is not None:
             return self._fail(call, InvalidArgumentsError(ErrorType.INVALID_ARGUMENTS, mistake))
         try:
-            if isinstance(tool, Tool):
-                return await self._execute_dispatched(call, tool)
-            result = tool.invoke(**call.args)
-            if inspect.isawaitable(result):
-                result = await result
-        except DispatchError as error:
-            return self._fail(call, error)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            message = f"Tool {tool.name!r} was cancelled, and may have been executed in part."
-            return self._fail(call, ToolError(ErrorType.CANCELLED, message))
+            with ErrorBoundary():
+                if isinstance(tool, Tool):
+                    return await self._execute_dispatched(call, tool)
+                result = tool.invoke(**call.args)
+                if inspect.isawaitable(result):
+                    result = await result
+                output = _write_output(result)
         except Exception as error:  # a tool's own error is a result for the model
-            detail = excerpt(" ".join(str(error).split()), 500)
-            message = f"Tool {tool.name!r} failed with {type(error).__name__}: {detail}"
-            return self._fail(call, ToolError(type(error).__name__, message))
-        return _finish(call, _write_output(result), FunctionCallStatus.SUCCEEDED)
+            return self._fail(call, _error_from_tool(error, tool.name))
+        return _finish(call, output, FunctionCallStatus.SUCCEEDED)
 
     async def _execute_dispatched(self, call: ParsedCall, tool: Tool) -> FunctionCallResult:
         result = await tool.execute(call.args, by_model=True, context=self._context)
@@ -158,6 +151,16 @@ def _find_mistake(call: ParsedCall, tool: CallableTool) -> str | None:
 
 def _finish(call: ParsedCall, output: str, status: FunctionCallStatus) -> FunctionCallResult:
     return FunctionCallResult(call.name, call.args, call.call_objective, output, status, call.form, call.call_id)
+
+
+def _error_from_tool(raised: Exception, tool: str) -> DispatchError:
+    if isinstance(raised, DispatchError):
+        return raised
+    kind, _ = read_tool_error(raised)
+    if kind == ErrorType.CANCELLED:
+        return ToolError(kind, f"Tool {tool!r} was cancelled, and may have been executed in part.")
+    detail = excerpt(" ".join(read_text(unwrap(raised)).split()), 500)
+    return ToolError(kind, f"Tool {tool!r} failed with {kind}: {detail}")
 
 
 def _error_from_unknown_name(name: str, known: Sequence[str]) -> RejectedError:

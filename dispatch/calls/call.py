@@ -18,7 +18,7 @@ from dispatch.calls.argument_check import ArgumentCheck
 from dispatch.calls.attempt import Attempts
 from dispatch.calls.call_state import NO_OPTIONS, Attempt, Call, CallOptions
 from dispatch.calls.error_messages import add_alternatives, error_from_timeout
-from dispatch.calls.finished_call import CallListeners, FinishedCall
+from dispatch.calls.finished_call import FinishedCall
 from dispatch.calls.preparation import authorize_call, prepare_call
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.resolution.resolver import ToolResolver
@@ -29,6 +29,7 @@ from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, TimedOut
 from dispatch.permissions import GRANTED, Authorizer, PermissionSet
 from dispatch.result import CallResult, ResultContent
 from dispatch.telemetry.call_observer import NO_PROPERTIES
+from dispatch.telemetry.events import Listeners
 from dispatch.telemetry.logs import AUDIT
 
 NO_CONTENT = ResultContent()
@@ -52,7 +53,7 @@ class Calls:
         runtime: Runtime,
         authorizer: Authorizer,
         alternatives: Callable[[str, PermissionSet], tuple[str, ...]],
-        listeners: CallListeners,
+        listeners: Listeners[FinishedCall],
     ) -> None:
         self._listeners = listeners
         self._authorizer = authorizer
@@ -141,7 +142,7 @@ class Calls:
         """Make one call and yield the chunks of its reply as they arrive: the same steps as :meth:`perform`.
 
         Args:
-            on_result: receives the result, without its text, before the last step.
+            on_result: receives the result, without its text, before the last step. What it raises is logged.
 
         Raises:
             DispatchError: the call failed; the chunks before that were yielded.
@@ -182,7 +183,7 @@ class Calls:
         if self._listeners.current:
             self._listeners.publish(FinishedCall(tool.label, options.user, result, options.by_model))
         if on_result is not None:
-            on_result(result)
+            self._listeners.call(on_result, result)
         if result.error is not None:
             await yield_to_others()
             raise result.error

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import msgspec
 
 from dispatch.calls.admission import Admission
-from dispatch.calls.error_messages import error_from_exchange
+from dispatch.calls.error_messages import error_from_exchange, name_missing_argument
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.tool_guards import ToolGuards
-from dispatch.errors import DispatchError, ErrorType, Origin, Outcome, TransportError
+from dispatch.errors import DispatchError, ErrorType, Origin, Outcome, ToolError, TransportError
 from dispatch.messaging.rpc.exchange_outcome import Answer, Settled, TimedOut
 from dispatch.resilience.attempt_timeout import attempt_deadline
 from dispatch.resilience.hedging.decision import NoHedgeReason
@@ -258,6 +258,8 @@ class Attempt(msgspec.Struct, eq=False):
         tool = self.call.tool
         error = error_from_exchange(settled, tool=tool.label, limit=self.limit, repeatable=tool.repeatable)
         assert error is not None  # only an answer can be a success
+        if tool.descriptor is not None and isinstance(error, ToolError):
+            error = name_missing_argument(error, tool.descriptor, self.call.payload)
         self.fail(error)
 
     def conclude_stream(self) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from dispatch._internal.permit import Rejection
 from dispatch._internal.suggestions import first_sentence
+from dispatch._internal.user_code import read_text, type_name, unwrap
+from dispatch.catalog import ToolDescriptor
 from dispatch.errors import (
     CallTimeoutError,
     DispatchError,
@@ -33,7 +35,7 @@ from dispatch.messaging.rpc.exchange_outcome import (
     TimedOut,
     Unreadable,
 )
-from dispatch.messaging.wire.codec import PayloadTooLargeError
+from dispatch.messaging.wire.codec import PayloadTooLargeError, decode_request
 from dispatch.messaging.wire.properties import Refusal
 from dispatch.policy import Policy, PolicyError
 from dispatch.protocol.events import Failure
@@ -228,6 +230,25 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
     return settled
 
 
+def name_missing_argument(error: ToolError, tool: ToolDescriptor, payload: bytes) -> ToolError:
+    """Return the error of a tool, or one that says more: a tool that reads an argument which the request does not have often
+    fails with nothing but the argument's name, a KeyError. Arguments that are declared optional are not named.
+
+    Args:
+        payload: of the request.
+    """
+    for argument in tool.described_arguments:
+        name = argument.name
+        is_named = argument.required is not False and error.message in (repr(name), f"KeyError: {name!r}")
+        if is_named and name not in decode_request(payload).arguments:
+            return ToolError(
+                error.type,
+                f"The argument '{name}' is missing. The tool may have been executed in part: check its effect, and call it "
+                "with that argument.",
+            )
+    return error
+
+
 def _error_from_reply(answer: Answer, tool: str, limit: float, repeatable: bool) -> DispatchError:
     refused = answer.refused
     if refused is None:
@@ -318,9 +339,10 @@ def error_from_key_holder_loss(tool: str) -> TransportError:
 
 def error_from_client_failure(tool: str, failure: Exception) -> TransportError:
     """Return the error of a wrapped client that raised an unexpected exception."""
+    raised = unwrap(failure)
     return TransportError(
         ErrorType.CLIENT_FAILED,
-        f"The wrapped client failed ({type(failure).__name__}: {first_sentence(str(failure))}); {_doubt(tool)}",
+        f"The wrapped client failed ({type_name(raised)}: {first_sentence(read_text(raised))}); {_doubt(tool)}",
         origin=Origin.TOOL,
     )
 

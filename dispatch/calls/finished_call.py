@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-from collections.abc import Callable
-
 import msgspec
 
 from dispatch.result import CallResult
-
-logger = logging.getLogger("dispatch.dispatcher")
 
 
 class FinishedCall(msgspec.Struct, frozen=True):
@@ -27,34 +21,3 @@ class FinishedCall(msgspec.Struct, frozen=True):
     user: str
     result: CallResult
     by_model: bool = False
-
-
-class CallListeners:
-    """Calls each listener at the end of each call.
-
-    Attributes:
-        current: the listeners. perf: the call path reads it; without listeners it does nothing else.
-    """
-
-    def __init__(self) -> None:
-        self.current: tuple[Callable[[FinishedCall], object], ...] = ()
-
-    def subscribe(self, listener: Callable[[FinishedCall], object]) -> Callable[[], None]:
-        """Add a listener; return a function that removes it."""
-        self.current = (*self.current, listener)
-
-        def unsubscribe() -> None:
-            listeners = list(self.current)
-            with contextlib.suppress(ValueError):
-                listeners.remove(listener)
-            self.current = tuple(listeners)
-
-        return unsubscribe
-
-    def publish(self, call: FinishedCall) -> None:
-        """Call every listener. An exception of one is logged, and affects nothing else."""
-        for listener in self.current:
-            try:
-                listener(call)
-            except Exception:
-                logger.exception("a listener of calls failed")

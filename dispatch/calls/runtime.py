@@ -48,6 +48,7 @@ class Runtime:
         tools: of the catalogue in force.
         observer: of the dispatcher.
         sources: returns the state of each source of the catalogue.
+        content: texts of tools' exceptions may be logged.
 
     Attributes:
         now: the loop's clock.
@@ -70,6 +71,8 @@ class Runtime:
         tools: ToolResolver,
         observer: DispatcherObserver,
         sources: Callable[[], Iterable[SourceStatus]] = tuple,
+        *,
+        content: bool = False,
     ) -> None:
         self.sources = sources
         self.randomness = randomness
@@ -87,7 +90,7 @@ class Runtime:
         self.guards_of: Callable[[ResolvedTool], ToolGuards] = self._guards.of_tool
         self.executors: WeakValueDictionary[str, LocalExecutor] = WeakValueDictionary()
         instances = InstanceInvoker(transport, self.exchange, self.sessions, self.routes, self._pools)
-        self._local = LocalInvoker(self.executors, self.now, self.exchange.new_id)
+        self._local = LocalInvoker(self.executors, self.now, self.exchange.new_id, content=content)
         self.attempts = Attempts(ToolInvoker(instances, self._local), self.now)
         self.flights: SingleFlight[CallResult] = SingleFlight()
         observer.attach(self)

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from dispatch._internal.suggestions import find_near_names, join_alternatives
+from dispatch._internal.user_code import read_text
 from dispatch.cli.exit_codes import CliError
 from dispatch.serving.tool_service import ToolService, read_invoke
 
@@ -78,7 +79,7 @@ def _import_failed(name: str, error: Exception) -> CliError:
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
         where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = error.msg if isinstance(error, SyntaxError) else read_text(error)
     return CliError(
         f"'{name}' cannot be imported: {type(error).__name__}: {text}{where}.",
         "fix the module; --verbose shows the traceback",

@@ -385,7 +385,8 @@ class Dispatcher(DispatcherLifecycle):
             timeout: seconds for the whole stream; None: the policy's ``stream_timeout``.
             idle_timeout: seconds that may pass without a chunk; None: the policy's ``stream_idle_timeout``.
             by_model, context: see :meth:`execute`.
-            on_result: receives the result at the end, without its text, also of a failed call.
+            on_result: receives the result at the end, without its text, also of a failed call. An exception that it raises
+                is logged.
 
         Raises:
             DispatchError: as :meth:`call`; the chunks before it were yielded.

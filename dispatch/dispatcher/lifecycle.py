@@ -12,7 +12,7 @@ from dispatch._internal.clock import loop_clock, yield_to_others
 from dispatch._internal.other_loop import run_on_loop
 from dispatch._internal.permit import Randomness
 from dispatch.calls.call import Calls
-from dispatch.calls.finished_call import CallListeners
+from dispatch.calls.finished_call import FinishedCall
 from dispatch.calls.invokers.local_executor import LocalExecutor
 from dispatch.calls.resolution.live_catalog import LiveCatalog
 from dispatch.calls.resolution.visibility import find_alternatives
@@ -24,7 +24,7 @@ from dispatch.permissions import Authorizer, Grants, GrantsFunction
 from dispatch.policy import Policy
 from dispatch.results import ResultFormatter, ResultStore
 from dispatch.search.tool_search import ToolSearch
-from dispatch.telemetry.events import CatalogChanged, Events
+from dispatch.telemetry.events import CatalogChanged, Events, Listeners
 from dispatch.telemetry.settings import Telemetry
 from dispatch.transports import Transport
 from dispatch.trustgraph.config_broker import ConfigBroker
@@ -54,7 +54,7 @@ class DispatcherLifecycle:
         if isinstance(transport, str):  # as ToolServer takes it
             raise TypeError(f"Dispatcher takes a transport, not a URL; use dispatch.connect({transport!r}, ...)")
         self.telemetry = telemetry
-        self._events = Events()
+        self._events = Events(content=telemetry.content)
         self.client_id = client_id or os.urandom(6).hex()
         self._transport = transport
         self._randomness = randomness
@@ -65,7 +65,7 @@ class DispatcherLifecycle:
         self._calls: Calls | None = None
         self._broker: ConfigBroker | None = None
         self._providers = Providers()
-        self._on_call: CallListeners = CallListeners()
+        self._on_call: Listeners[FinishedCall] = Listeners("a listener of calls", content=telemetry.content)
         self._results = ResultStore()
         self._result_formatter = ResultFormatter(self._results)
         self._search: ToolSearch | None = None
@@ -93,6 +93,7 @@ class DispatcherLifecycle:
             self._live.resolver,
             observer,
             self._live.registry.sources,
+            content=self.telemetry.content,
         )
         self._loop = asyncio.get_running_loop()
         self._runtime = runtime

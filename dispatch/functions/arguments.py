@@ -10,6 +10,7 @@ from typing import Any, Final, Union
 import msgspec
 
 from dispatch._internal.suggestions import excerpt, join_names
+from dispatch._internal.user_code import read_text
 from dispatch.catalog.errors import Report
 from dispatch.errors import ErrorType, InvalidArgumentsError
 from dispatch.functions.json_types import (
@@ -90,9 +91,10 @@ class Arguments:
             return Any, {}
         except Exception as error:  # of msgspec, of pydantic, or of a class of the program
             shown = describe_type(parameter.annotation)
+            reason = read_text(error).partition("\n")[0]
             report.add_error(
                 name,
-                f"the type '{excerpt(shown)}' has no JSON Schema ({excerpt(str(error).splitlines()[0], 200)})",
+                f"the type '{excerpt(shown)}' has no JSON Schema ({excerpt(reason, 200)})",
                 "use types that JSON can express, such as str, int, list[str], a dataclass or a TypedDict",
             )
             return Any, {}

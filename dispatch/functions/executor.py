@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -100,7 +101,7 @@ class FunctionExecutor:
         if len(threads.abandoned) >= limit:
             raise RefusedCallError(_error_from_threads(call.tool, limit))
         try:
-            return await threads.run(_call, tool.function, positional, named)
+            return await threads.run(partial(tool.function, *positional, **named))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             call.occupied = None if task is None else threads.abandoned.get(task)
@@ -124,13 +125,6 @@ async def _write_chunks(chunks: AsyncIterator[Any]) -> AsyncIterator[str]:
             stack.push_async_callback(chunks.aclose)
         async for chunk in chunks:
             yield write_result(chunk)
-
-
-def _call(function: Callable[..., Any], positional: list[Any], named: dict[str, Any]) -> Any:
-    try:
-        return function(*positional, **named)
-    except StopIteration as error:  # a future cannot hold it
-        raise RuntimeError("the function raised StopIteration") from error
 
 
 def _error_from_unknown(tool: str, key: object) -> RejectedError:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatch._internal.suggestions import excerpt
+from dispatch._internal.user_code import read_text, type_name
 from dispatch.catalog.errors import Report
 
 REQUIRED: Final = inspect.Parameter.empty
@@ -88,7 +89,7 @@ def _resolve(annotation: Any, function: Any, name: str, report: Report) -> Any:
         shown = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
         report.add_error(
             name,
-            f"the type '{excerpt(shown)}' cannot be resolved ({type(error).__name__}: {excerpt(str(error))})",
+            f"the type '{excerpt(shown)}' cannot be resolved ({type_name(error)}: {excerpt(read_text(error))})",
             "import or define its names at the top of the module, outside of 'if TYPE_CHECKING'",
         )
         return Any

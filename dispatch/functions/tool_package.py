@@ -11,6 +11,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from dispatch._internal.suggestions import excerpt, find_near_names
+from dispatch._internal.user_code import read_text, type_name
 from dispatch.catalog.errors import CatalogError, Problem
 from dispatch.catalog.sources.base import OnChange
 from dispatch.catalog.sources.folder_watch import run_in_thread
@@ -84,7 +85,7 @@ class ToolPackage(FunctionSource):
         importlib.invalidate_caches()  # modules that were added since the last scan
         try:
             package = importlib.import_module(self.package)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise CatalogError([_no_package(self.package, describe_import_error(error))]) from error
         waiting = [package]
         while waiting:
@@ -95,7 +96,7 @@ class ToolPackage(FunctionSource):
                     continue
                 try:
                     waiting.append(importlib.import_module(found.name))
-                except (Exception, SystemExit) as error:
+                except BaseException as error:
                     problem = f"the module cannot be imported ({describe_import_error(error)})"
                     fix = "correct the module, or install what it needs, and refresh the source"
                     problems.append(Problem(found.name, "", problem, fix))
@@ -118,7 +119,7 @@ def list_functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]
 
 def describe_import_error(error: BaseException) -> str:
     """Return an error of an import in one line."""
-    return excerpt(f"{type(error).__name__}: {' '.join(str(error).split())}", 200)
+    return excerpt(f"{type_name(error)}: {' '.join(read_text(error).split())}", 200)
 
 
 def _no_package(package: str, reason: str) -> Problem:

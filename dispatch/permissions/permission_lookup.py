@@ -14,6 +14,7 @@ import msgspec
 
 from dispatch._internal.clock import loop_clock
 from dispatch._internal.daemon_executor import DaemonThreads
+from dispatch._internal.user_code import ErrorBoundary, type_name, unwrap
 from dispatch.permissions.grants import InvalidAnswerError, check_answer
 from dispatch.permissions.permission_set import PermissionSet
 from dispatch.telemetry.logs import TransitionLogger
@@ -108,11 +109,12 @@ class PermissionLookup:
         permissions = None
         try:
             async with asyncio.timeout(LOOKUP_TIMEOUT_S):
-                grants = self._function(user) if self._is_async else await self._call_in_thread(user)
-                if inspect.isawaitable(grants):
-                    grants = await grants
-            permissions = PermissionSet(check_answer(grants))
-        except (Exception, SystemExit) as error:
+                with ErrorBoundary():
+                    grants = self._function(user) if self._is_async else await self._call_in_thread(user)
+                    if inspect.isawaitable(grants):
+                        grants = await grants
+                    permissions = PermissionSet(check_answer(grants))
+        except Exception as error:
             self._report(error)
         finally:
             del self._pending[user]
@@ -143,10 +145,10 @@ class PermissionLookup:
         if len(self.answers) > MAX_CACHED_USERS:
             self.answers.popitem(last=False)
 
-    def _report(self, error: BaseException) -> None:
+    def _report(self, error: Exception) -> None:
         """Log a failure, limited in rate for each type of it: without the user, and without the text of a foreign exception,
         which may contain user data or credentials."""
-        name = type(error).__name__
+        name = type_name(unwrap(error))
         text = str(error) if isinstance(error, InvalidAnswerError) else name
         self._log.log(
             logging.WARNING, (text,), f"calls are refused, because the callable in grants= failed: {text}", error=name

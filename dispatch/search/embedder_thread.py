@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from dispatch._internal.user_code import hold
 from dispatch.search.embedder import Embedder, QueryEmbedder
 
 T = TypeVar("T")
@@ -78,9 +79,7 @@ class EmbedderThread:
             try:
                 value = function()
             except BaseException as raised:  # a future must not raise SystemExit in the event loop
-                error = (
-                    raised if isinstance(raised, Exception) else RuntimeError(f"{type(raised).__name__} in an embedder")
-                )
+                error = hold(raised)
             with contextlib.suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(finish, value, error)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatch._internal.cancellation import cancel_and_wait
+from dispatch._internal.user_code import ErrorBoundary, type_name, unwrap
 from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.search.embedder import Embedder
 from dispatch.search.embedder_thread import EmbedderThread
@@ -119,18 +120,24 @@ class LiveIndex:
             raise VectorUnavailableError("no embedder is set")
         if 0 < self._retry_at <= asyncio.get_running_loop().time():
             self.request_update()
-        if active is None or active.thread.id != active.vectors.embedder_id:
+        if active is None:
             self.request_update()
-            raise VectorUnavailableError(self._problem if active is None else NOT_READY)
+            raise VectorUnavailableError(self._problem)
         texts = [query, context] if context else [query]
         try:
             async with asyncio.timeout(QUERY_TIMEOUT_S):
-                rows = await active.thread.encode_queries(texts)
-            return active.vectors.mix_rows(rows, (1.0, CONTEXT_WEIGHT)), active.vectors
+                with ErrorBoundary():
+                    if active.thread.id != active.vectors.embedder_id:
+                        self.request_update()
+                        raise VectorUnavailableError(NOT_READY)
+                    rows = await active.thread.encode_queries(texts)
+                    return active.vectors.mix_rows(rows, (1.0, CONTEXT_WEIGHT)), active.vectors
+        except VectorUnavailableError:
+            raise
         except TimeoutError:
             raise VectorUnavailableError(TOO_SLOW) from None
         except Exception as error:  # of an embedder, which may be any program
-            raise VectorUnavailableError(f"the embedder failed with {type(error).__name__}") from error
+            raise VectorUnavailableError(_describe_failure(error)) from error
 
     # -- updates ------------------------------------------------------------------------------------------------
 
@@ -200,16 +207,17 @@ class LiveIndex:
             if self._thread is None:
                 self._thread = EmbedderThread(lambda: _load(load_embedder))
             thread = self._thread
-            await thread.load()
-            if thread is not self._thread:  # the embedder was replaced meanwhile
-                return
-            embedded = self._select_vectors(thread)
-            await self._embed_pending(embedded)
+            with ErrorBoundary():
+                await thread.load()
+                if thread is not self._thread:  # the embedder was replaced meanwhile
+                    return
+                embedded = self._select_vectors(thread)
+                await self._embed_pending(embedded)
         except ImportError:
             self._report_problem(EXTRA_MISSING, retry_s=float("inf"))
             logger.info("tools are searched by their words alone, since %s", EXTRA_MISSING)
         except Exception as error:  # of an embedder, which may be any program
-            self._report_problem(f"the embedder failed with {type(error).__name__}", retry_s=RETRY_S)
+            self._report_problem(_describe_failure(error), retry_s=RETRY_S)
             logger.warning("tools are searched by their words alone: the embedder failed", exc_info=error)
         else:
             self._retry_at = 0.0
@@ -252,6 +260,10 @@ class LiveIndex:
     def _drop(self, embedded: _Embedded | None) -> None:
         if embedded is not None:
             self.index.vectors.remove(embedded.vectors)
+
+
+def _describe_failure(error: Exception) -> str:
+    return f"the embedder failed with {type_name(unwrap(error))}"
 
 
 def _load(load_embedder: Callable[[], Embedder]) -> Embedder:

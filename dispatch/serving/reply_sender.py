@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+from dispatch._internal.user_code import read_text
 from dispatch.errors import ErrorType
 from dispatch.messaging.wire.codec import result_text
 from dispatch.messaging.wire.properties import Refusal
@@ -13,8 +14,6 @@ from dispatch.serving.inbound_request import InboundRequest
 from dispatch.serving.reply_channel import ReplyTooLargeError
 
 OVERLOAD_RETRY_AFTER_S = 1.0
-MAX_ERROR_CHARS = 64 * 1024
-"""Longest error message in characters; a longer one is truncated."""
 REASONS = (
     Refusal.OVERLOADED,
     Refusal.DRAINING,
@@ -117,8 +116,4 @@ class ReplySender:
 
 def _sendable(value: object) -> str:
     """Return ``value`` as valid UTF-8 text: the text of a tool's error must not prevent the reply."""
-    try:
-        text = str(value)
-    except BaseException:  # its own __str__ raises
-        text = f"(the text of a {type(value).__name__} cannot be read)"
-    return text[:MAX_ERROR_CHARS].encode(errors="replace").decode()
+    return read_text(value).encode(errors="replace").decode()

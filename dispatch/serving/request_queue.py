@@ -19,7 +19,7 @@ from dispatch.serving.reply_sender import ReplySender
 from dispatch.serving.request_runner import RequestRunner
 from dispatch.serving.tool_executor import ToolExecutor
 from dispatch.serving.tool_service import Invoke
-from dispatch.telemetry.logs import log_exception
+from dispatch.telemetry.logs import ExceptionLogger
 from dispatch.telemetry.served_request_observer import ServerObserver
 
 logger = logging.getLogger("dispatch.service")
@@ -53,14 +53,16 @@ class RequestQueue:
         content: bool,
     ) -> None:
         self.keys = IdempotencyKeys()
-        self._runner = RequestRunner(invoke, sender, self.keys, self.refuse, observer, id=id, now=now, content=content)
+        self._failures = ExceptionLogger(logger, now, content=content)
+        self._runner = RequestRunner(
+            invoke, sender, self.keys, self.refuse, observer, id=id, now=now, failures=self._failures
+        )
         self._threads = threads
         self._sender = sender
         self._id = id
         self._concurrency = concurrency
         self._max_queue = max_queue
         self._now = now
-        self._content = content
         self._loop = asyncio.get_running_loop()
         self._slots: set[InboundRequest] = set()
         self._deadlines = DeadlineTimer(self._slots, attrgetter("stop_at"), self._runner.handle_deadline)
@@ -251,7 +253,7 @@ class RequestQueue:
         self._check_idle()
 
     def _log_failure(self, error: BaseException) -> None:
-        log_exception(logger, logging.ERROR, "a request ended without an answer", error, content=self._content)
+        self._failures.log("a request ended without an answer", error)
 
     def _next_queued(self) -> InboundRequest | None:
         """Remove and return the next queued request whose caller still waits for it."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
+from dispatch._internal.user_code import ends_task, read_tool_error, unwrap
 from dispatch.errors import DispatchError, ErrorType
 from dispatch.messaging.wire.codec import MalformedMessageError, Request, decode_request, result_text
 from dispatch.messaging.wire.properties import Refusal, is_oversized
@@ -15,10 +15,8 @@ from dispatch.serving.idempotency_keys import KEY_AGE_S, IdempotencyKeys, KeyedE
 from dispatch.serving.inbound_request import InboundRequest
 from dispatch.serving.reply_sender import ReplySender
 from dispatch.serving.tool_service import Invoke
-from dispatch.telemetry.logs import log_exception
+from dispatch.telemetry.logs import ExceptionLogger
 from dispatch.telemetry.served_request_observer import RunResult, ServerObserver
-
-logger = logging.getLogger("dispatch.service")
 
 
 class Refuse(Protocol):
@@ -36,7 +34,7 @@ class RequestRunner:
         observer: of the server.
         id: the service's id, for logs.
         now: the loop's clock.
-        content: texts of exceptions may be logged.
+        failures: logs what the tool raises unexpectedly.
     """
 
     def __init__(
@@ -49,9 +47,9 @@ class RequestRunner:
         *,
         id: str,
         now: Callable[[], float],
-        content: bool,
+        failures: ExceptionLogger,
     ) -> None:
-        self._content = content
+        self._failures = failures
         self._invoke = invoke
         self._sender = sender
         self._keys = keys
@@ -150,24 +148,22 @@ class RequestRunner:
             else:
                 self._sender.send_result(work, result_text(result))
             end = "ok"
-        except asyncio.CancelledError:
-            if not work.is_expired:
-                self._on_cancel(work)
-                raise
-            self._on_expiry(work)
-        except DispatchError as error:
-            end = "error"
-            self._sender.send_error(work, error.type, error.message)
-        except BaseException as error:  # one that leaves the task, such as SystemExit, would end the event loop
-            if isinstance(error, GeneratorExit) and not work.is_running:
-                raise  # the coroutine is being closed
-            if isinstance(error, TimeoutError) and work.is_expired:
+        except BaseException as raised:  # one that leaves the task, such as SystemExit, would end the event loop
+            if ends_task(raised, work.task):
+                if not isinstance(raised, asyncio.CancelledError):
+                    raise
+                if not work.is_expired:
+                    self._on_cancel(work)
+                    raise
+                self._on_expiry(work)
+            elif isinstance(raised, TimeoutError) and work.is_expired:
                 # Not the tool's own error: the caller's deadline, which its own clock is about to notice too.
                 self._on_expiry(work)
-                return None
-            end = "error"
-            log_exception(logger, logging.DEBUG, f"{self._id} failed", error, content=self._content)
-            self._sender.send_error(work, type(error).__name__, error)
+            else:
+                end = "error"
+                self._sender.send_error(work, *read_tool_error(raised))
+                if not isinstance(unwrap(raised), DispatchError):
+                    self._failures.log(f"{self._id} failed", raised, service=self._id)
         finally:
             work.observer.on_tool_end(end, self._now() - began)
             work.observer.on_end()

@@ -16,6 +16,8 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast
 
+from dispatch._internal.user_code import hold
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -61,7 +63,8 @@ class ToolExecutor(Executor):
         """Tasks whose thread still runs although they were cancelled, with what completes when it returns."""
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call ``function`` in a thread, in a copy of the current context, and return its result.
+        """Call ``function`` in a thread, in a copy of the current context, and return its result. Raises what the function
+        raises, as :func:`~dispatch._internal.user_code.hold` returns it.
 
         When the awaiting task is cancelled meanwhile, its thread is entered in :attr:`abandoned`.
         """
@@ -123,8 +126,8 @@ class ToolExecutor(Executor):
             if future.set_running_or_notify_cancel():
                 try:
                     result = function()
-                except BaseException as error:
-                    future.set_exception(error)
+                except BaseException as raised:
+                    future.set_exception(hold(raised))
                 else:
                     future.set_result(result)
                     del result

@@ -14,10 +14,12 @@ created.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from dispatch._internal.daemon_executor import DaemonThreads
 from dispatch.messaging.wire.codec import Request
 
 _KNOWN = ("user", "config", "arguments")
@@ -67,7 +69,13 @@ class ToolService:
         raise NotImplementedError
 
 
-def read_invoke(service: object, run_in_thread: RunInThread = asyncio.to_thread) -> Invoke:
+async def run_in_new_thread(function: Callable[[Request], Any], request: Request) -> Any:
+    """Call ``function`` with ``request`` in a thread of its own, with a copy of the current context."""
+    thread, context = DaemonThreads("dispatch-tool"), contextvars.copy_context()
+    return await asyncio.get_running_loop().run_in_executor(thread, context.run, function, request)
+
+
+def read_invoke(service: object, run_in_thread: RunInThread = run_in_new_thread) -> Invoke:
     """Return a function that calls ``service.invoke`` in any of its three forms; a plain ``def`` through ``run_in_thread``.
 
     Raises:
@@ -95,14 +103,8 @@ def read_invoke(service: object, run_in_thread: RunInThread = asyncio.to_thread)
     if inspect.iscoroutinefunction(method):
         return call
 
-    def guarded(request: Request) -> Any:
-        try:
-            return call(request)
-        except StopIteration as error:  # a future cannot hold it: the caller would never resume
-            raise RuntimeError("the tool raised StopIteration") from error
-
     async def in_thread(request: Request) -> Any:
-        result = await run_in_thread(guarded, request)
+        result = await run_in_thread(call, request)
         return await result if inspect.isawaitable(result) else result
 
     return in_thread

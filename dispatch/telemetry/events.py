@@ -7,10 +7,12 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 import msgspec
+
+from dispatch.telemetry.logs import ExceptionLogger
 
 logger = logging.getLogger("dispatch.telemetry")
 
@@ -164,38 +166,70 @@ class ChangeHeld(Event, frozen=True, tag="change-held"):
     new: str
 
 
-Listener = Callable[[Event], object]
+T = TypeVar("T")
+U = TypeVar("U")
 
 
-class Events:
-    """Delivers events to listeners and streams. An exception of a listener is logged and affects nothing else."""
+class Listeners(Generic[T]):
+    """Functions of the application that receive values. What one of them raises is logged, and affects nothing else.
 
-    def __init__(self) -> None:
-        self._listeners: list[Listener] = []
+    Args:
+        name: of the listeners, for the log, such as ``a listener of events``.
+        content: texts of exceptions may be logged.
+
+    Attributes:
+        current: the listeners. perf: the call path reads it; without listeners it does nothing else.
+    """
+
+    def __init__(self, name: str, *, content: bool = False) -> None:
+        self.current: tuple[Callable[[T], object], ...] = ()
+        self._name = name
+        self._log = ExceptionLogger(logger, content=content)
+
+    def subscribe(self, listener: Callable[[T], object]) -> Callable[[], None]:
+        """Add a listener; return a function that removes it."""
+        self.current = (*self.current, listener)
+
+        def unsubscribe() -> None:
+            listeners = list(self.current)
+            with contextlib.suppress(ValueError):
+                listeners.remove(listener)
+            self.current = tuple(listeners)
+
+        return unsubscribe
+
+    def publish(self, value: T) -> None:
+        """Call every listener with ``value``."""
+        for listener in self.current:
+            self.call(listener, value)
+
+    def call(self, listener: Callable[[U], object], value: U) -> None:
+        """Call one function with ``value``, as a listener."""
+        try:
+            listener(value)
+        except BaseException as raised:  # anything: it must not end what it listens to, nor cancel the caller
+            self._log.log(f"{self._name} failed", raised)
+
+
+class Events(Listeners[Event]):
+    """Delivers events to listeners and streams.
+
+    Args:
+        content: texts of listeners' exceptions may be logged.
+    """
+
+    def __init__(self, *, content: bool = False) -> None:
+        super().__init__("a listener of events", content=content)
         self._streams: WeakSet[EventStream] = WeakSet()
         self._closed = False
 
     def __len__(self) -> int:
         """Return the number of listeners and streams."""
-        return len(self._listeners) + len(self._streams)
-
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` with each event, until the returned function is called."""
-        self._listeners.append(listener)
-
-        def unsubscribe() -> None:
-            with contextlib.suppress(ValueError):
-                self._listeners.remove(listener)
-
-        return unsubscribe
+        return len(self.current) + len(self._streams)
 
     def publish(self, event: Event) -> None:
         """Deliver ``event``."""
-        for listener in tuple(self._listeners):
-            try:
-                listener(event)
-            except Exception:
-                logger.exception("a listener of events failed")
+        super().publish(event)
         for stream in tuple(self._streams):
             stream.append(event)
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from dispatch._internal.clock import yield_to_others
+from dispatch._internal.user_code import read_text, type_name
 from dispatch.toolkit.tool import Tool
 
 
@@ -138,9 +139,8 @@ class ToolPackage(ToolGroup):
                 try:
                     yield importlib.import_module(name)
                 except Exception as error:
-                    text = (
-                        f"Module {name!r} cannot be imported ({type(error).__name__}: {error}); its tools are missing."
-                    )
+                    reason = f"{type_name(error)}: {read_text(error)}"
+                    text = f"Module {name!r} cannot be imported ({reason}); its tools are missing."
                     warnings.warn(text, ToolkitWarning, stacklevel=2)
                     continue
                 if is_package:

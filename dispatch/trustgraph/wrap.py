@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dispatch._internal.suggestions import excerpt
+from dispatch._internal.user_code import ErrorBoundary, UserCodeError, ends_task, read_text, running_task
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls.attempt import Attempts
 from dispatch.calls.call_state import Attempt, Call, CallOptions
@@ -204,10 +205,13 @@ class WrappedClient:
             if loop.time() >= call.deadline:
                 raise TimeoutError
             call.has_delivered = True
+            task = running_task()
             try:
                 await call_back(given["callback"], chunk)
-            except Exception as error:
-                raise _CallbackError(error) from error
+            except BaseException as raised:
+                if ends_task(raised, task):
+                    raise
+                raise _CallbackError(raised) from raised
 
         return await self._perform(
             call, lambda seconds: self._client.call_streaming(*self._leading(given), callback, timeout=seconds)
@@ -328,7 +332,8 @@ class ClientInvoker:
             # The client's own limit is for each message and starts late; this one covers everything. It ends a moment
             # later, because TrustGraph's client cleans up after its own limit only.
             async with asyncio.timeout(seconds + CLEANUP_S):
-                text = await self._ask(seconds)
+                with ErrorBoundary():
+                    text = await self._ask(seconds)
         except _CallbackError as failed:
             attempt.outcome = Outcome.SUCCESS  # of the tool: what failed is the caller's own callback
             raise failed.error from None
@@ -336,10 +341,10 @@ class ClientInvoker:
             raise error_from_timeout(tool, attempt.limit, attempt.clock, repeatable=call.guards.repeatable) from None
         except DispatchError:
             raise
-        except RuntimeError as error:
-            # TrustGraph's client preserves the message of the tool's error, and drops its type.
-            raise ToolError(ErrorType.TOOL_ERROR, str(error)) from error
         except Exception as error:
+            if isinstance(error, RuntimeError) and not isinstance(error, UserCodeError):
+                # TrustGraph's client preserves the message of the tool's error, and drops its type.
+                raise ToolError(ErrorType.TOOL_ERROR, read_text(error)) from error
             raise error_from_client_failure(tool, error) from error
         attempt.conclude(Answer(text))
 
@@ -347,6 +352,6 @@ class ClientInvoker:
 class _CallbackError(Exception):
     """Carries what the caller's callback raised through the client: it is the caller's own, not the client's failure."""
 
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(read_text(error))
         self.error = error

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from dispatch._internal.cancellation import retrieve_error
+from dispatch._internal.user_code import ends_task, read_tool_error, unwrap
 from dispatch.calls.invokers.local_executor import (
     FailedCallError,
     LocalCall,
@@ -22,9 +23,10 @@ from dispatch.calls.invokers.local_executor import (
     LocalResult,
     RefusedCallError,
 )
-from dispatch.errors import DispatchError, ErrorType
+from dispatch.errors import DispatchError
 from dispatch.messaging.rpc.exchange_outcome import Answer, Overflow, Settled, TimedOut
 from dispatch.messaging.wire.properties import utf8_size
+from dispatch.telemetry.logs import ExceptionLogger
 
 MAX_CHUNKS_AHEAD = 64
 """Chunks that a stream may be ahead of its reader; then its tool waits. In one process more would save nothing."""
@@ -46,6 +48,7 @@ class LocalExecution:
         keep_place: called when the execution goes on after its caller.
         mark_occupied: called when a thread goes on after its cancellation, with what is done when the thread is.
         activate: called in the task before the tool.
+        failures: logs what the tool raises unexpectedly.
 
     Attributes:
         settled: how the attempt ended; None: it has not.
@@ -57,6 +60,7 @@ class LocalExecution:
         "_call",
         "_chunks",
         "_count",
+        "_failures",
         "_idle",
         "_idle_timer",
         "_is_stream",
@@ -85,6 +89,7 @@ class LocalExecution:
         keep_place: KeepPlace,
         mark_occupied: KeepPlace,
         activate: Callable[[], object],
+        failures: ExceptionLogger,
     ) -> None:
         self.settled: Settled | None = None
         self.refused: DispatchError | None = None
@@ -95,6 +100,7 @@ class LocalExecution:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._keep_place = keep_place
         self._mark_occupied = mark_occupied
+        self._failures = failures
         self._chunks: deque[str] = deque()
         self._count = 0
         self._size = 0
@@ -178,17 +184,25 @@ class LocalExecution:
             self._fail(refused.error.type, refused.error.message)
         except FailedCallError as failed:
             self.settle(failed.error)
-        except asyncio.CancelledError:
-            if self.settled is None:  # nothing in dispatch has cancelled it
-                self._fail(
-                    ErrorType.CANCELLED, "The tool was cancelled while it ran, and may have been executed in part."
-                )
-        except DispatchError as error:
-            self._fail(error.type, error.message)
-        except BaseException as error:  # one that leaves the task, such as SystemExit, would end the event loop
-            if isinstance(error, GeneratorExit):
-                raise  # the coroutine is being closed
-            self._fail(type(error).__name__, str(error))
+        except BaseException as raised:  # one that leaves the task, such as SystemExit, would end the event loop
+            if isinstance(raised, GeneratorExit) and ends_task(raised, self.task):
+                raise
+            self._fail_by(raised)
+
+    def settle_ended(self, task: asyncio.Task[None]) -> None:
+        """Settle an attempt whose task has ended without settling it: it was cancelled before it began, for example."""
+        if self.settled is None:
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            self._fail_by(error or asyncio.CancelledError())
+
+    def _fail_by(self, raised: BaseException) -> None:
+        """End the attempt with the error of the tool, unless dispatch has ended it and cancelled the tool."""
+        if self.settled is not None:
+            return
+        self._fail(*read_tool_error(raised))
+        if not isinstance(unwrap(raised), DispatchError) and not ends_task(raised, self.task):
+            tool = self._call.tool
+            self._failures.log(f"tool '{tool}' failed", raised, tool=tool)
 
     async def _read(self, chunks: AsyncIterator[str]) -> str:
         """Read the chunks of a stream; return the whole text unless its caller reads them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from dispatch._internal.permit import Clock, Rejection
 from dispatch.calls.call_state import Attempt, Call
@@ -15,6 +16,7 @@ from dispatch.calls.invokers.local_executor import LocalCall, LocalExecutor
 from dispatch.errors import TransportError
 from dispatch.messaging.rpc.exchange_outcome import Closed
 from dispatch.messaging.wire.codec import decode_request
+from dispatch.telemetry.logs import ExceptionLogger
 
 logger = logging.getLogger("dispatch.dispatcher")
 
@@ -31,13 +33,17 @@ class LocalInvoker:
         executors: by the request topics of their services.
         clock: the loop's.
         new_id: returns an id that was never used before.
+        content: texts of tools' exceptions may be logged.
     """
 
-    def __init__(self, executors: Mapping[str, LocalExecutor], clock: Clock, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, executors: Mapping[str, LocalExecutor], clock: Clock, new_id: Callable[[], str], *, content: bool = False
+    ) -> None:
         self._executors = executors
         self._now = clock
         self._new_id = new_id
         self._running: set[LocalExecution] = set()
+        self._failures = ExceptionLogger(logger, clock, content=content)
 
     def is_ready(self, call: Call) -> bool:
         """True: no broker takes part."""
@@ -93,9 +99,10 @@ class LocalInvoker:
             keep_place=attempt.admission.keep_place,
             mark_occupied=attempt.admission.mark_occupied,
             activate=request.activate,
+            failures=self._failures,
         )
         self._running.add(execution)
-        execution.task.add_done_callback(lambda _: self._running.discard(execution))
+        execution.task.add_done_callback(partial(self._on_task_end, execution))
         if call.is_stream:
             attempt.replies = execution
             if await self._has_chunk(attempt, execution):
@@ -113,6 +120,10 @@ class LocalInvoker:
         else:
             assert execution.settled is not None
             attempt.conclude(execution.settled)
+
+    def _on_task_end(self, execution: LocalExecution, task: asyncio.Task[None]) -> None:
+        self._running.discard(execution)
+        execution.settle_ended(task)
 
     async def _has_chunk(self, attempt: Attempt, execution: LocalExecution) -> bool:
         """Wait for the first chunk of a stream. False: it ended without one."""

@@ -13,6 +13,7 @@ from typing import Final
 from dispatch._internal.cancellation import cancel_and_wait
 from dispatch._internal.permit import Randomness
 from dispatch._internal.suggestions import excerpt
+from dispatch._internal.user_code import ErrorBoundary, read_text, type_name, unwrap
 from dispatch.catalog.errors import CatalogError, Problem
 from dispatch.catalog.readers.item import Item
 from dispatch.catalog.sources.base import Source, SourceState
@@ -83,9 +84,10 @@ class SourceFollower:
         finally:
             self.is_ready.set()  # an add_source() that waits for the first items
             try:
-                closing = getattr(self.source, "close", _do_nothing)()
-                if inspect.isawaitable(closing):
-                    await closing
+                with ErrorBoundary():
+                    closing = getattr(self.source, "close", _do_nothing)()
+                    if inspect.isawaitable(closing):
+                        await closing
             except Exception as error:  # of a source, which may raise anything; the others are still to be closed
                 logger.warning("the source '%s' cannot be closed: %s", self.source.id, describe_error(error))
 
@@ -94,7 +96,8 @@ class SourceFollower:
         while True:
             began = loop.time()
             try:
-                await self._follow_changes()
+                with ErrorBoundary():
+                    await self._follow_changes()
             except Exception as error:  # of a source, which may raise anything; it is reported
                 self.record(error)
                 self.is_ready.set()
@@ -131,8 +134,9 @@ class SourceFollower:
         async with self._attempt:
             error: Exception | None = None
             try:
-                items = await self.source.discover()
-                problems = await self._accept(self.source, items)
+                with ErrorBoundary():
+                    items = await self.source.discover()
+                    problems = await self._accept(self.source, items)
                 if problems:
                     error = CatalogError(problems)
                 else:
@@ -171,8 +175,8 @@ def describe_error(error: Exception) -> str:
         errors = [problem for problem in error.problems if problem.severity == "error"]
         more = f" (and {len(errors) - 1:,} more)" if len(errors) > 1 else ""
         return excerpt(f"{errors[0]}{more}" if errors else str(error), MAX_PROBLEM_CHARS)
-    text = " ".join(str(error).split())
-    return excerpt(f"{type(error).__name__}: {text}" if text else type(error).__name__, MAX_PROBLEM_CHARS)
+    name, text = type_name(unwrap(error)), " ".join(read_text(unwrap(error)).split())
+    return excerpt(f"{name}: {text}" if text else name, MAX_PROBLEM_CHARS)
 
 
 _END: Final = object()
@@ -183,12 +187,13 @@ def _do_nothing() -> None:
 
 
 async def _await_change(changes: AsyncIterator[object]) -> object:
-    return await anext(changes, _END)
+    with ErrorBoundary():  # this is a task: SystemExit, for example, would end the event loop
+        return await anext(changes, _END)
 
 
 async def _end_iteration(changes: AsyncIterator[object], change: asyncio.Task[object]) -> None:
     await cancel_and_wait((change,))
     close = getattr(changes, "aclose", None)
     if close is not None:
-        with contextlib.suppress(Exception):  # of a source; it is not used any more
+        with contextlib.suppress(Exception), ErrorBoundary():  # of a source; it is not used any more
             await close()

@@ -15,6 +15,7 @@ from typing import Any, Final, Unpack
 from dispatch._internal.cancellation import cancel_and_wait
 from dispatch._internal.clock import yield_to_others
 from dispatch._internal.permit import Randomness
+from dispatch._internal.user_code import ErrorBoundary
 from dispatch.catalog.catalog import Catalog
 from dispatch.catalog.descriptors import ToolDescriptor
 from dispatch.catalog.errors import CatalogError, Problem
@@ -261,7 +262,8 @@ class Registry:
             follower = followers[source.id] = self._follower_of(source)
             self._connect(source, False)
             try:
-                found[source.id] = await source.discover()
+                with ErrorBoundary():
+                    found[source.id] = await source.discover()
             except CatalogError:
                 raise
             except Exception as error:  # of a source, which may raise anything: it is out of reach, and is tried again

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
@@ -10,8 +11,10 @@ from mcp.server import NotificationOptions, Server, ServerRequestContext
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.caching import CacheHint
 from mcp.server.models import InitializationOptions
-from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR, CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams
 
+from dispatch._internal.user_code import type_name
 from dispatch._internal.version import __version__
 from dispatch.errors import DispatchError
 from dispatch.mcp.server.http_app import make_app
@@ -20,11 +23,14 @@ from dispatch.mcp.server.own_tools import OwnTools
 from dispatch.mcp.server.stdio_streams import open_stdio
 from dispatch.mcp.server.tool_calls import ToolCalls
 from dispatch.mcp.server.tool_listing import ToolListing
+from dispatch.telemetry.logs import ExceptionLogger
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from dispatch.dispatcher import Dispatcher
+
+_failures = ExceptionLogger(logging.getLogger("dispatch.mcp"))
 
 UserOf = Callable[[ServerRequestContext[Any]], str]
 Search = Literal["auto", "always", "never"]
@@ -134,7 +140,14 @@ class McpServer:
 
     def _user_of(self, context: ServerRequestContext[Any]) -> str:
         if callable(self._user):
-            return self._user(context)
+            try:
+                return self._user(context)
+            except MCPError:
+                raise
+            except BaseException as raised:  # SystemExit, for example, would end the server
+                _failures.log("the function that names the user of a request failed", raised)
+                message = f"No tool was executed: the user of the request is not known ({type_name(raised)})."
+                raise MCPError(INTERNAL_ERROR, message) from None
         token = get_access_token()
         return self._user if token is None else token.subject or token.client_id
 

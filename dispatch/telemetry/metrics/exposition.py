@@ -7,6 +7,9 @@ thread releases the interpreter lock only every 5 ms, and the event loop would w
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
+import os
 import socket
 import threading
 import time
@@ -27,6 +30,10 @@ from dispatch.errors import ErrorType, TransportError
 from dispatch.telemetry.metrics.text_family import TextFamily
 from dispatch.telemetry.settings import Telemetry
 
+logger = logging.getLogger("dispatch.telemetry")
+
+MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""The environment variable that sets prometheus-client's multiprocess mode."""
 PAUSE_S = 0.0003
 """Seconds that the thread sleeps after each piece: long enough for a waiting thread to acquire the interpreter lock."""
 GZIP_LEVEL = 6
@@ -37,8 +44,21 @@ Headers = list[tuple[str, str]]
 
 
 def registry_of(telemetry: Telemetry) -> CollectorRegistry:
-    """Return the registry of the metrics."""
+    """Return the registry of the metrics. The first call warns if prometheus-client runs in its multiprocess mode."""
+    _warn_of_multiprocess_mode()
     return REGISTRY if telemetry.registry is None else telemetry.registry
+
+
+@functools.cache
+def _warn_of_multiprocess_mode() -> None:
+    """Log a warning, once in a process. dispatch's series are updated without locks, in memory: prometheus-client's files,
+    which a worker reads for all of them, have none of them."""
+    if MULTIPROCESS_VARIABLE in os.environ:
+        logger.warning(
+            "%s is set, but the metrics of dispatch are not in its files: serve those of each worker on a port of its own "
+            "(docs/how-to/observe.md, Several workers)",
+            MULTIPROCESS_VARIABLE,
+        )
 
 
 def render_metrics(

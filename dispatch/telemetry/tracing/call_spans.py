@@ -16,6 +16,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, get_current_span, set_span_in_context
 
+from dispatch._internal.user_code import type_name
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.messaging.wire.codec import json_text
 from dispatch.result import CallResult
@@ -318,13 +319,13 @@ class CallTracing:
     def redact_content(self, kind: str, tool: str, text: str) -> str | None:
         """Return what may be recorded of ``arguments`` or a ``result``; None: nothing."""
         settings = self._settings
-        shown: str | None = text
-        if settings.redact is not None:
-            try:
-                shown = settings.redact(kind, tool, text)
-            except Exception as error:
-                # The call continues. The log has the exception's type alone: its text may quote what was to be redacted.
-                name = type(error).__name__
-                logger.error("the redaction hook failed (%s): %s of '%s' not recorded", name, kind, tool)
-                return None
-        return None if shown is None else shown[:MAX_CONTENT_CHARS]
+        if settings.redact is None:
+            return text[:MAX_CONTENT_CHARS]
+        try:
+            shown = settings.redact(kind, tool, text)
+            return None if shown is None else shown[:MAX_CONTENT_CHARS]
+        except BaseException as raised:
+            # The call continues. The log has the exception's type alone: its text may quote what was to be redacted.
+            name = type_name(raised)
+            logger.error("the redaction hook failed (%s): %s of '%s' not recorded", name, kind, tool)
+            return None

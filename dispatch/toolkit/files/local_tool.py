@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from dispatch._internal.user_code import read_text, type_name
 from dispatch.toolkit.tool import Tool, ToolType
 
 
@@ -54,6 +55,6 @@ class _ImportedFunction:
             return found().function if isinstance(found, type) else found
         except Exception as error:
             raise RuntimeError(
-                f"The tool {self._name!r} was not executed: {where} cannot be loaded ({type(error).__name__}: {error}). "
-                "Correct 'module_path' or 'name' in the toolkit file, or the module."
+                f"The tool {self._name!r} was not executed: {where} cannot be loaded ({type_name(error)}: "
+                f"{read_text(error)}). Correct 'module_path' or 'name' in the toolkit file, or the module."
             ) from error

@@ -13,6 +13,7 @@ import ssl
 import struct
 from collections.abc import AsyncIterator, Iterator
 
+from dispatch._internal.user_code import read_text, type_name
 from dispatch.errors import TransportError
 from dispatch.transports.errors import (
     connection_refused,
@@ -100,10 +101,8 @@ def _prepared(url: str, security: Security) -> tuple[ssl.SSLContext | None, byte
         raise untrusted(url, f"the certificate files cannot be used: {error}") from None
     try:
         return context, _connect_command(security)
-    except Exception as error:  # any exception of the function that supplies the token
-        said = (
-            str(error) if isinstance(error, OSError) else type(error).__name__
-        )  # other exceptions may quote the token
+    except BaseException as raised:  # anything that the function that supplies the token raises
+        said = read_text(raised) if isinstance(raised, OSError) else type_name(raised)  # others may quote the token
         raise no_token(url, f"the file or the function that gives it failed: {said}") from None
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dispatch import ToolService
+from dispatch._internal.user_code import MAX_ERROR_CHARS
 from dispatch.errors import InvalidArgumentsError, ThrottledError, ToolError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
-from dispatch.serving.reply_sender import MAX_ERROR_CHARS
 from tests.helpers.clock import VirtualClockLoop, idle
 from tests.helpers.dispatcher_and_service import Peer, Service, catalog, read, serving, stand
 
@@ -104,7 +104,7 @@ class UnprintableError(Exception):
     [
         (ToolError("no-such-city", "There is no city of that name."), "no-such-city", "There is no city of that name."),
         (OddError("it broke"), "OddError", "it broke"),
-        (KeyError("topic"), "KeyError", "'topic'"),
+        (KeyError("topic"), "KeyError", "KeyError: 'topic'"),
         (ThrottledError("quota", "Not before noon."), "quota", "Not before noon."),
         (InvalidArgumentsError("bad", "No."), "bad", "No."),
         (UnprintableError(), "UnprintableError", "(the text of a UnprintableError cannot be read)"),

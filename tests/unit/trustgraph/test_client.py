@@ -116,11 +116,11 @@ async def test_a_tools_error_is_the_runtime_error_trustgraph_raises_and_has_its_
 
     async with stand(work) as (dispatcher, _):
         client = client_of(dispatcher)
-        with pytest.raises(RuntimeError, match=r"^'topic'$") as caught:
+        with pytest.raises(RuntimeError, match=r"^KeyError: 'topic'$") as caught:
             await client.call(CONFIG, ARGUMENTS)
         assert isinstance(caught.value, ToolError)
         assert caught.value.type == "KeyError"
-        with pytest.raises(RuntimeError, match=r"^'topic'$"):
+        with pytest.raises(RuntimeError, match=r"^KeyError: 'topic'$"):
             await client.call_streaming(CONFIG, ARGUMENTS, print)
 
 

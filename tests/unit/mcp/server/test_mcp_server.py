@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any, Literal
 
 import pytest
-from mcp import Client
+from mcp import Client, MCPError
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 
 from dispatch import ToolError
@@ -57,3 +58,26 @@ async def test_a_failure_is_a_result_for_the_model(mode: Literal["auto", "legacy
     error = json.loads(text_of(unknown))
     assert sorted(error) == ["alternatives", "error", "message", "retry_after", "retryable"]
     assert (error["error"], error["alternatives"], error["retryable"]) == ("unknown-tool", ["work"], False)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), LookupError("4711"), asyncio.CancelledError()])
+async def test_a_function_of_the_user_that_fails_ends_its_request_alone(
+    error: BaseException, mode: Literal["auto", "legacy"]
+) -> None:
+    broken = [True]
+
+    def find_user(_context: object) -> str:
+        if broken:
+            raise error
+        return "alice"
+
+    service = Service(lambda _: "done")
+    async with (
+        stand(service) as (dispatcher, _),
+        Client(dispatcher.mcp_server(user=find_user).sdk_server, mode=mode) as client,
+    ):
+        with pytest.raises(MCPError, match=type(error).__name__) as caught:
+            await client.call_tool("work")
+        assert "4711" not in str(caught.value)
+        broken.clear()
+        assert text_of(await client.call_tool("work")) == "done"

@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 
 import dispatch
 from dispatch import Telemetry, TransportError
-from dispatch.telemetry.metrics.exposition import expose_metrics, registry_of
+from dispatch.telemetry.metrics import exposition
+from dispatch.telemetry.metrics.exposition import MULTIPROCESS_VARIABLE, expose_metrics, registry_of
 from dispatch.telemetry.settings import SILENT
 from tests.helpers.dispatcher_and_service import serving
 from tests.helpers.telemetry_capture import Board, Spans, telling
@@ -43,6 +44,26 @@ async def asked(app: Any, accept: str | None, path: str = "/metrics") -> tuple[i
     headers = {bytes(key).lower(): bytes(value).decode() for key, value in sent[0]["headers"]}
     body = b"".join(message.get("body", b"") for message in sent[1:])
     return sent[0]["status"], headers[b"content-type"], body.decode()
+
+
+@pytest.mark.parametrize("is_set", [True, False])
+async def test_one_warning_in_the_multiprocess_mode(
+    is_set: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if is_set:
+        monkeypatch.setenv(MULTIPROCESS_VARIABLE, "/tmp/metrics")
+    else:
+        monkeypatch.delenv(MULTIPROCESS_VARIABLE, raising=False)
+    exposition._warn_of_multiprocess_mode.cache_clear()
+    board = Board()
+    for _ in range(3):
+        telemetry = Telemetry(registry=board.registry, traces="off")
+        async with serving(lambda _: "done", telemetry=telemetry), telling(telemetry) as dispatcher:
+            assert await dispatcher.call("work") == "done"
+    exposition._warn_of_multiprocess_mode.cache_clear()
+    found = [record.getMessage() for record in caplog.records if MULTIPROCESS_VARIABLE in record.getMessage()]
+    assert len(found) == int(is_set)
+    assert all("a port of its own" in text for text in found)
 
 
 async def test_openmetrics_for_clients_that_accept_it() -> None:
