@@ -43,14 +43,11 @@ class ToolkitConnection:
 
     async def list_tools(self) -> list[Any]:
         """List the tools of the server, from all pages."""
-        tools: list[Any] = []
-        cursor: str | None = None
-        while True:
-            page = await self._client.list_tools(cursor=cursor)
-            tools += page.tools
-            cursor = page.next_cursor
-            if cursor is None:
-                return tools
+        from mcp import types
+
+        from dispatch.mcp.client.tool_list import ToolList
+
+        return [tool for tool in await ToolList(poll=False).read(self._client) if isinstance(tool, types.Tool)]
 
     async def close(self) -> None:
         """End the session, and the process of the server."""
