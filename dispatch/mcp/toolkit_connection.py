@@ -75,7 +75,7 @@ async def connect_mcp(config: McpConfig) -> ToolkitConnection:
 
 
 def _open_transport(name: str, config: McpTransportConfig) -> Any:
-    from dispatch.mcp.client.transports.http import HttpTransport
+    from dispatch.mcp.client.transports.http import HttpTransport, check_headers
     from dispatch.mcp.client.transports.stdio import StdioTransport
 
     headers = {key: str(value) for key, value in config.headers.items()}
@@ -85,5 +85,7 @@ def _open_transport(name: str, config: McpTransportConfig) -> Any:
         case "SSE":
             from mcp.client.sse import sse_client
 
-            return sse_client(config.url, headers, timeout=config.timeout, sse_read_timeout=config.sse_read_timeout)
+            return sse_client(
+                config.url, check_headers(headers), timeout=config.timeout, sse_read_timeout=config.sse_read_timeout
+            )
     return HttpTransport(config.url, headers)

@@ -30,7 +30,7 @@ _STDIO_TYPES: Final = ("stdio", "local")
 _HTTP_TYPES: Final = ("http", "streamable-http", "streamableHttp", "streamable_http", "remote")
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{)[^}])*))?\}")
-_UNKNOWN_FORM: Final = re.compile(r"\$\{(?=\S)\w*\W?")
+_UNKNOWN_FORM: Final = re.compile(r"\$\{(?=.)\w*\W?")
 """The begin of a form of other programs, such as ``${env:NAME}``: what follows may be a secret."""
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Final
 
 from mcp import MCPError, types
 from mcp.types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND
-from pydantic import ValidationError
 
 from dispatch._internal.permit import Rejection
 from dispatch._internal.suggestions import excerpt, first_sentence
@@ -24,7 +22,7 @@ from dispatch.errors import (
     ToolError,
     TransportError,
 )
-from dispatch.mcp.client.replies import Failure, describe_invalid, find_retry_after
+from dispatch.mcp.client.transports.replies import TransportFailure, compact_json, describe_invalid, find_retry_after
 from dispatch.result import ResultContent
 
 MAX_REASON_CHARS: Final = 300
@@ -59,7 +57,7 @@ def text_of(result: types.CallToolResult) -> str:
     as compact JSON."""
     parts = [_describe(block) for block in result.content]
     if result.structured_content is not None and not any(map(_has_text, result.content)):
-        parts = [*filter(None, parts), json.dumps(result.structured_content, ensure_ascii=False, separators=(",", ":"))]
+        parts = [*filter(None, parts), compact_json(result.structured_content)]
     return "\n".join(parts)
 
 
@@ -100,11 +98,13 @@ def error_from_mcp_error(error: MCPError, tool: str, server: str) -> RefusedCall
     refusal = _refusal_of(error, reason, tool, f"its MCP server '{excerpt(server)}'")
     if refusal is not None:
         return RefusedCallError(refusal)
-    if error.code == Failure.MALFORMED:
+    if error.code == TransportFailure.MALFORMED:
         return error_from_unreadable_result(tool, server, error)
-    if error.code == Failure.REPLY_LOST or (error.code == CONNECTION_CLOSED and error.message.startswith(_LOSSES)):
+    if error.code == TransportFailure.REPLY_LOST or (
+        error.code == CONNECTION_CLOSED and error.message.startswith(_LOSSES)
+    ):
         return error_from_loss(tool, server)
-    what = reason if error.code == Failure.HTTP_STATUS else f"error {error.code} ({reason})"
+    what = reason if error.code == TransportFailure.HTTP_STATUS else f"error {error.code} ({reason})"
     return FailedCallError(
         TransportError(
             ErrorType.SERVER_FAILED,
@@ -129,19 +129,15 @@ def _refusal_of(error: MCPError, reason: str, tool: str, server: str) -> Dispatc
             f"{refused} does not have it ({reason}). Use another tool, or report the failure.",
             rejected_by="service",
         )
-    if error.code == Failure.UNAUTHORIZED:
+    if error.code in (TransportFailure.UNAUTHORIZED, TransportFailure.FORBIDDEN):
+        is_unknown = error.code == TransportFailure.UNAUTHORIZED
+        what = "does not accept the credentials" if is_unknown else "does not permit it with these credentials"
         return RejectedError(
             ErrorType.UNAUTHORIZED,
-            f"{refused} does not accept the credentials ({reason}). Report that the headers of the server need valid ones.",
+            f"{refused} {what} ({reason}). Use another tool, or report that the server's 'headers' have to be corrected.",
             rejected_by="service",
         )
-    if error.code == Failure.FORBIDDEN:
-        return RejectedError(
-            ErrorType.NOT_PERMITTED,
-            f"{refused} does not permit it with these credentials ({reason}). Use another tool, or report the failure.",
-            rejected_by="service",
-        )
-    if error.code == Failure.THROTTLED:
+    if error.code == TransportFailure.THROTTLED:
         after = find_retry_after(error)
         when = "later" if after is None else f"in {math.ceil(after)} s or later"
         return ThrottledError(
@@ -190,10 +186,8 @@ def error_from_unreadable_result(tool: str, server: str, problem: Exception) -> 
 
 def _describe_problem(problem: Exception) -> str:
     """Return what is wrong with a result, without any value of it."""
-    if isinstance(problem, ValidationError):
-        return describe_invalid(problem)
     path = getattr(problem.__cause__, "json_path", None)  # of jsonschema's error: the SDK's text has the value
-    return str(problem) if path is None else f"{path} does not match the output schema"
+    return describe_invalid(problem) if path is None else f"{path} does not match the output schema"
 
 
 def error_from_missing_session(tool: str, retry_after: float) -> RefusedCallError:

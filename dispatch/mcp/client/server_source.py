@@ -17,12 +17,12 @@ from dispatch.catalog.readers.item import Item
 from dispatch.catalog.sources.base import OnChange
 from dispatch.mcp.client.callbacks import Callbacks
 from dispatch.mcp.client.configuration import ServerSettings
-from dispatch.mcp.client.replies import RefusedTool
 from dispatch.mcp.client.session import McpSession, SessionTransport
 from dispatch.mcp.client.session_pool import SessionPool
 from dispatch.mcp.client.tool_items import refused_item, service_item, tool_item
 from dispatch.mcp.client.tool_list import ListedTool
 from dispatch.mcp.client.transports.http import HttpTransport
+from dispatch.mcp.client.transports.replies import RefusedTool
 from dispatch.mcp.client.transports.stdio import StdioTransport
 from dispatch.policy import Policy
 

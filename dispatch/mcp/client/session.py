@@ -12,16 +12,15 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from mcp import Client, MCPError, types
-from pydantic import ValidationError
 
 from dispatch._internal.cancellation import cancel_and_wait
 from dispatch._internal.permit import Randomness
 from dispatch._internal.suggestions import excerpt
 from dispatch._internal.version import __version__
 from dispatch.mcp.client.callbacks import Callbacks
-from dispatch.mcp.client.replies import describe_invalid, find_retry_after
 from dispatch.mcp.client.tool_list import LIST_S, ListedTool, ToolList
 from dispatch.mcp.client.transports.http import HttpTransport
+from dispatch.mcp.client.transports.replies import describe_invalid, find_retry_after
 from dispatch.mcp.client.transports.stdio import StdioTransport
 
 logger = logging.getLogger("dispatch.mcp")
@@ -161,7 +160,7 @@ class McpSession:
                     await self._run(started)
             except Exception as error:  # of a server or of the SDK, which may raise anything; it is reported
                 self.problem = describe_failure(error)
-                asked = find_retry_after(error)
+                asked = find_retry_after(first_error(error))
             if self._opened_at is not None and loop.time() - self._opened_at >= STABLE_S:
                 wait = FIRST_RETRY_S
             if self._is_unknown and self._opened_at is not None:
@@ -264,13 +263,17 @@ class McpSession:
         self._on_change()
 
 
-def describe_failure(error: BaseException) -> str:
-    """Return the reason of a failure in one line; of a group of errors, the first one's."""
+def first_error(error: BaseException) -> BaseException:
+    """Return ``error``, or the first one in a group of errors."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if isinstance(error, ValidationError):
-        return excerpt(f"an invalid result ({describe_invalid(error)})", 300)  # its own text has values
-    text = " ".join(str(error).split())
+    return error
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return the reason of a failure in one line; of a group of errors, the first one's."""
+    error = first_error(error)
+    text = " ".join(describe_invalid(error).split())
     if isinstance(error, (SessionEndedError, MCPError)):
         return excerpt(text, 300)
     return excerpt(f"{type(error).__name__}: {text}" if text else type(error).__name__, 300)

@@ -16,7 +16,6 @@ from dispatch.balancing.balancer import Balancer, Pick
 from dispatch.calls.invokers.local_executor import FailedCallError, LocalCall, LocalResult, RefusedCallError
 from dispatch.errors import Outcome
 from dispatch.mcp.client.callbacks import Callbacks
-from dispatch.mcp.client.replies import Failure
 from dispatch.mcp.client.results import (
     error_from_input_required,
     error_from_invalid_result,
@@ -28,6 +27,7 @@ from dispatch.mcp.client.results import (
 from dispatch.mcp.client.session import McpSession
 from dispatch.mcp.client.tool_items import TOOL_PARAM
 from dispatch.mcp.client.tool_list import ListedTool
+from dispatch.mcp.client.transports.replies import TransportFailure
 from dispatch.policy import Policy
 
 REOPEN_S: Final = 2.0
@@ -173,7 +173,7 @@ class SessionPool:
                     raise
                 result = await self._call(session, call)
         except MCPError as error:
-            if error.code == Failure.INVALID_RESULT:
+            if error.code == TransportFailure.INVALID_RESULT:
                 raise error_from_invalid_result(call.tool, session.name, error) from None
             raise error_from_mcp_error(error, call.tool, session.name) from None
         except (RuntimeError, ValueError) as error:  # the SDK checks results against the output schema
@@ -197,9 +197,9 @@ class SessionPool:
                 return await client.call_tool(name, call.arguments)
             result = await client.session.call_tool(name, call.arguments, allow_input_required=True)
         except MCPError as error:
-            if error.code == Failure.FORGOTTEN:
+            if error.code == TransportFailure.FORGOTTEN:
                 raise ForgottenSessionError from None
-            if error.code == Failure.NOT_SENT:
+            if error.code == TransportFailure.NOT_SENT:
                 raise UnsentCallError from None
             if error.code != HEADER_MISMATCH:
                 raise

@@ -10,7 +10,7 @@ from dispatch.calls.resolution.local_queues import local_queue, local_reply_queu
 from dispatch.catalog.errors import Problem
 from dispatch.catalog.readers.item import Item, Refused
 from dispatch.mcp.client.configuration import ServerSettings
-from dispatch.mcp.client.replies import RefusedTool
+from dispatch.mcp.client.transports.replies import RefusedTool
 
 TOOL_PARAM: Final = "mcp-tool-name"
 """Config param of the services: the name that the server has for the tool."""

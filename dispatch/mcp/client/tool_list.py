@@ -14,7 +14,7 @@ from mcp.types import INVALID_PARAMS
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from dispatch._internal.cancellation import cancel_and_wait
-from dispatch.mcp.client.replies import RefusedTool, describe_invalid, find_refused_tools, find_retry_after
+from dispatch.mcp.client.transports.replies import RefusedTool, describe_invalid, find_refused_tools, find_retry_after
 
 logger = logging.getLogger("dispatch.mcp")
 
@@ -157,7 +157,7 @@ class ToolList:
                 try:
                     on_tools(await self.read(client))
                 except (MCPError, ValueError, TimeoutError) as error:
-                    reason = describe_invalid(error) if isinstance(error, ValueError) else error
+                    reason = describe_invalid(error) or f"its pages take more than {LIST_S:g} s"
                     logger.warning("the list of tools cannot be read again: %s", reason)
                     await asyncio.sleep(max(LISTEN_AGAIN_S, find_retry_after(error) or 0.0))
                     self._is_changed.set()

@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -23,10 +23,10 @@ from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
 from dispatch._internal.suggestions import excerpt
 from dispatch.mcp.client.configuration import find_header_problem
-from dispatch.mcp.client.replies import (
+from dispatch.mcp.client.transports.replies import (
     FAILURES,
     MAX_MESSAGE_BYTES,
-    Failure,
+    TransportFailure,
     UnreadableMessageError,
     failed_reply,
     is_malformed,
@@ -38,6 +38,8 @@ CONNECT_S: Final = 5.0
 MAX_IDLE_CONNECTIONS: Final = 100
 LAST_REPLIES_S: Final = 0.05
 """Seconds in which calls in flight receive their errors before a session that is of no use is closed."""
+REFUSALS_S: Final = 1.0
+"""Seconds in which a server that has forgotten a session has to refuse the calls in flight, which are then sent again."""
 PING_S: Final = 2.0
 """Seconds in which a server has to answer the ping that shows whether it knows the session."""
 
@@ -52,7 +54,9 @@ _NEVER_OF_A_SESSION: Final = (
     HTTPStatus.REQUEST_TIMEOUT,
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.BAD_GATEWAY,
     HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
 )
 _OF_THE_SESSION: Final = (MCP_SESSION_ID, MCP_PROTOCOL_VERSION_HEADER)
 _FORGOTTEN: Final = "the session is unknown"
@@ -97,9 +101,10 @@ class HttpTransport:
         self._url = url
         self._headers = check_headers(headers)
         self._stack = AsyncExitStack()
+        self._http: HttpClient | None = None
 
     async def __aenter__(self) -> tuple[Any, Any]:
-        http = HttpClient(self._on_unreachable, self._on_unknown, self._headers)
+        http = self._http = HttpClient(self._on_unreachable, self._on_unknown, self._headers)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(http)
             streams = await stack.enter_async_context(
@@ -119,7 +124,15 @@ class HttpTransport:
 
     def _on_unknown(self) -> None:
         self.is_unknown = True
-        self._on_unreachable()
+        self._await_refusals(asyncio.get_running_loop().time() + REFUSALS_S)
+
+    def _await_refusals(self, deadline: float) -> None:
+        """End the session when the server has refused the other calls in flight, too, or at the deadline."""
+        loop = asyncio.get_running_loop()
+        if self._http is None or not self._http.in_flight or loop.time() >= deadline:
+            self._on_unreachable()
+        else:
+            loop.call_later(LAST_REPLIES_S, self._await_refusals, deadline)
 
 
 class HttpClient(httpx2.AsyncClient):
@@ -130,6 +143,9 @@ class HttpClient(httpx2.AsyncClient):
         on_unreachable: called when there is no connection to the server.
         on_unknown: called when the server does not know the session.
         headers: of each request.
+
+    Attributes:
+        in_flight: requests without a reply.
     """
 
     def __init__(
@@ -142,6 +158,7 @@ class HttpClient(httpx2.AsyncClient):
         )
         self._on_unreachable = on_unreachable
         self._on_unknown = on_unknown
+        self.in_flight = 0
         self._is_forgotten = False
         self._checking = asyncio.Lock()
 
@@ -150,6 +167,8 @@ class HttpClient(httpx2.AsyncClient):
         if request.method == "DELETE" and self._is_forgotten:  # the end of the session
             return httpx2.Response(HTTPStatus.NO_CONTENT, request=request)
         exchange = Exchange.of(request)
+        is_request = exchange is not None and exchange.id is not None
+        self.in_flight += is_request
         try:
             response = await super().send(request, **options)
             if exchange is None or response.has_redirect_location:
@@ -167,10 +186,12 @@ class HttpClient(httpx2.AsyncClient):
                 self._on_unreachable()
             if request.method != "POST":
                 raise
-            failure = Failure.REPLY_LOST if is_sent else Failure.NOT_SENT
+            failure = TransportFailure.REPLY_LOST if is_sent else TransportFailure.NOT_SENT
             id = None if exchange is None else exchange.id
             reply = failed_reply(id, failure, f"{type(error).__name__}: {error}")
             return _response(httpx2.Response(HTTPStatus.OK, request=request), reply)
+        finally:
+            self.in_flight -= is_request
 
     async def _read_reply(self, exchange: Exchange, response: httpx2.Response) -> httpx2.Response:
         try:
@@ -182,15 +203,18 @@ class HttpClient(httpx2.AsyncClient):
             text = reply.error.message if isinstance(reply, JSONRPCError) else body[:10_000].decode(errors="replace")
             reply = _failure_of(exchange, response, reply)
             if await self._check_session(response.request, response.status_code, text):
-                reply = exchange.fail(Failure.FORGOTTEN, _FORGOTTEN)
+                reply = exchange.fail(TransportFailure.FORGOTTEN, _FORGOTTEN)
         elif reply is None:
             status = f"HTTP status {response.status_code} without a reply"
-            reply = exchange.fail(Failure.MALFORMED, exchange.problem if body.strip() and exchange.problem else status)
+            reply = exchange.fail(
+                TransportFailure.MALFORMED, exchange.problem if body.strip() and exchange.problem else status
+            )
         return _response(response, await self._check_reply(response.request, exchange, reply))
 
-    async def _read_events(self, exchange: Exchange, response: httpx2.Response) -> AsyncIterator[bytes]:
+    async def _read_events(self, exchange: Exchange, response: httpx2.Response) -> AsyncGenerator[bytes, None]:
         """Yield the events of a stream, with readable messages only."""
-        awaits_reply = exchange.id is not None
+        awaits_reply = is_request = exchange.id is not None
+        self.in_flight += is_request
         try:
             async for event in httpx2.EventSource(response, max_event_size=MAX_MESSAGE_BYTES):
                 messages = exchange.read(event.data.encode()) if event.event == "message" and event.data else []
@@ -201,8 +225,12 @@ class HttpClient(httpx2.AsyncClient):
                     yield data
         except httpx2.SSEError as error:  # an event that is too large
             exchange.problem = str(error)
+        finally:
+            self.in_flight -= is_request
         if awaits_reply and exchange.problem:
-            for data in _encode_event(httpx2.ServerSentEvent(), [exchange.fail(Failure.MALFORMED, exchange.problem)]):
+            for data in _encode_event(
+                httpx2.ServerSentEvent(), [exchange.fail(TransportFailure.MALFORMED, exchange.problem)]
+            ):
                 yield data
 
     async def _check_reply(self, request: httpx2.Request, exchange: Exchange, reply: JSONRPCMessage) -> JSONRPCMessage:
@@ -210,7 +238,7 @@ class HttpClient(httpx2.AsyncClient):
         if not isinstance(reply, JSONRPCError) or reply.error.code in FAILURES:
             return reply
         is_forgotten = await self._check_session(request, HTTPStatus.OK, reply.error.message)
-        return exchange.fail(Failure.FORGOTTEN, _FORGOTTEN) if is_forgotten else reply
+        return exchange.fail(TransportFailure.FORGOTTEN, _FORGOTTEN) if is_forgotten else reply
 
     # -- the session --------------------------------------------------------------------------------------------
 
@@ -222,7 +250,11 @@ class HttpClient(httpx2.AsyncClient):
         Args:
             status, text: of the refusal.
         """
-        if MCP_SESSION_ID not in request.headers or status in _NEVER_OF_A_SESSION:
+        version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
+        has_id = MCP_SESSION_ID in request.headers
+        if status in _NEVER_OF_A_SESSION or version is None or version in MODERN_PROTOCOL_VERSIONS:
+            return False
+        if status >= 500 and not has_id:
             return False
         if (status < 400 or status in _OF_CREDENTIALS) and not _ABOUT_SESSIONS.search(text):
             return False
@@ -280,7 +312,7 @@ class Exchange:
         head = msgspec.json.decode(request.content, type=_Head)
         return cls(head.id, is_modern) if head.method and head.id is not None else None
 
-    def fail(self, failure: Failure, message: str, data: object = None) -> JSONRPCError:
+    def fail(self, failure: TransportFailure, message: str, data: object = None) -> JSONRPCError:
         """Return the reply that reports a failure of this request."""
         return failed_reply(self.id, failure, message, data)
 
@@ -289,8 +321,11 @@ class Exchange:
         try:
             messages = read_messages(data, is_modern=self._is_modern)
         except UnreadableMessageError as error:
+            if error.is_request:
+                return []
             self.problem = str(error)
-            return [self.fail(Failure.MALFORMED, self.problem)] if error.is_reply and self.id is not None else []
+            is_reply = error.is_message and self.id is not None
+            return [self.fail(TransportFailure.MALFORMED, self.problem)] if is_reply else []
         return messages if self.id is None else list(map(self._assign_id, messages))
 
     def find_reply(self, data: bytes) -> JSONRPCMessage | None:
@@ -300,7 +335,7 @@ class Exchange:
     def _assign_id(self, message: JSONRPCMessage) -> JSONRPCMessage:
         if isinstance(message, _REPLIES):
             if message.id is not None and str(message.id) != str(self.id):
-                return self.fail(Failure.MALFORMED, "the reply names another request")
+                return self.fail(TransportFailure.MALFORMED, "the reply names another request")
             assert self.id is not None
             message.id = self.id  # a server that could not read the request writes null
         return message
@@ -316,7 +351,7 @@ class _Head(msgspec.Struct):
 class _EventBytes(httpx2.AsyncByteStream):
     """The body of a response whose events were read and written again."""
 
-    def __init__(self, response: httpx2.Response, events: AsyncIterator[bytes]) -> None:
+    def __init__(self, response: httpx2.Response, events: AsyncGenerator[bytes, None]) -> None:
         self._response = response
         self._events = events
 
@@ -325,6 +360,7 @@ class _EventBytes(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         """End the connection."""
+        await self._events.aclose()
         await self._response.aclose()
 
 
@@ -348,7 +384,7 @@ def _response(response: httpx2.Response, reply: JSONRPCMessage) -> httpx2.Respon
     return httpx2.Response(HTTPStatus.OK, headers=headers, content=_encode(reply), request=response.request)
 
 
-def _stream(response: httpx2.Response, events: AsyncIterator[bytes]) -> httpx2.Response:
+def _stream(response: httpx2.Response, events: AsyncGenerator[bytes, None]) -> httpx2.Response:
     headers = {**_other_headers(response), "content-type": "text/event-stream"}
     stream = _EventBytes(response, events)
     return httpx2.Response(response.status_code, headers=headers, stream=stream, request=response.request)
@@ -380,17 +416,17 @@ def _failure_of(exchange: Exchange, response: httpx2.Response, reply: JSONRPCMes
     if error is not None:
         text = f"{text}: {error.error.message}"
     if status == HTTPStatus.UNAUTHORIZED:
-        return exchange.fail(Failure.UNAUTHORIZED, text)
+        return exchange.fail(TransportFailure.UNAUTHORIZED, text)
     if status == HTTPStatus.FORBIDDEN:
-        return exchange.fail(Failure.FORBIDDEN, text)
+        return exchange.fail(TransportFailure.FORBIDDEN, text)
     retry_after = read_retry_after(response.headers.get("retry-after", ""), time.time())
     if status == HTTPStatus.TOO_MANY_REQUESTS or (status == HTTPStatus.SERVICE_UNAVAILABLE and retry_after is not None):
-        return exchange.fail(Failure.THROTTLED, text, retry_after)
+        return exchange.fail(TransportFailure.THROTTLED, text, retry_after)
     if error is not None:
         return error
     if status == HTTPStatus.NOT_FOUND and MCP_SESSION_ID not in response.request.headers:
         return JSONRPCError(jsonrpc="2.0", id=exchange.id, error=ErrorData(code=METHOD_NOT_FOUND, message=text))
-    return exchange.fail(Failure.HTTP_STATUS, text)
+    return exchange.fail(TransportFailure.HTTP_STATUS, text)
 
 
 def read_retry_after(value: str, now: float) -> float | None:

@@ -25,7 +25,12 @@ from mcp.types import PROTOCOL_VERSION_META_KEY
 from mcp_types import JSONRPCRequest
 
 from dispatch._internal.clock import loop_clock
-from dispatch.mcp.client.replies import MAX_MESSAGE_BYTES, UnreadableMessageError, is_malformed, read_messages
+from dispatch.mcp.client.transports.replies import (
+    MAX_MESSAGE_BYTES,
+    UnreadableMessageError,
+    is_malformed,
+    read_messages,
+)
 from dispatch.mcp.client.transports.stderr_log import StderrLog
 
 logger = logging.getLogger("dispatch.mcp")

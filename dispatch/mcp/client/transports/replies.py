@@ -28,7 +28,6 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 from mcp_types.methods import validate_server_result
-from pydantic import ValidationError
 
 from dispatch._internal.suggestions import excerpt
 from dispatch.catalog.frozen_json import describe_kind
@@ -41,7 +40,7 @@ REFUSED_TOOLS: Final = "dispatch/refused-tools"
 """Key of ``_meta`` in a list of tools: name and problem of each tool that was left out."""
 
 
-class Failure(IntEnum):
+class TransportFailure(IntEnum):
     """Codes of errors of the transports. An error of a server never has one of them."""
 
     NOT_SENT = -32981
@@ -64,7 +63,7 @@ class Failure(IntEnum):
     """The result has a number that JSON does not have."""
 
 
-FAILURES: Final = frozenset(map(int, Failure))
+FAILURES: Final = frozenset(map(int, TransportFailure))
 
 
 class UnreadableMessageError(ValueError):
@@ -72,20 +71,20 @@ class UnreadableMessageError(ValueError):
 
     Attributes:
         is_message: they were meant as one; False: a line of a log, for instance.
-        is_reply: they were meant as a reply.
+        is_request: they were meant as a request or a notification.
         is_cut: their end is missing.
     """
 
     def __init__(self, problem: str, outline: Outline) -> None:
         super().__init__(problem)
         self.is_message = outline.is_message
-        self.is_reply = outline.is_message and not outline.is_request
+        self.is_request = outline.is_request
         self.is_cut = outline.is_cut
 
 
 def read_messages(data: bytes, *, is_modern: bool) -> list[JSONRPCMessage]:
     """Read a message, or a batch of them. A reply that names its request and is unreadable becomes an error of that request
-    with the code :attr:`Failure.MALFORMED`.
+    with the code :attr:`TransportFailure.MALFORMED`.
 
     Args:
         is_modern: the protocol is 2026-07-28 or later.
@@ -115,33 +114,33 @@ def _read_unusual(data: bytes, problem: str, is_modern: bool) -> Iterator[JSONRP
     outline = Outline.of(data)
     if outline.id is None or not outline.is_message or outline.is_request:
         raise UnreadableMessageError(problem, outline)
-    yield failed_reply(outline.id, Failure.MALFORMED, problem)
+    yield failed_reply(outline.id, TransportFailure.MALFORMED, problem)
 
 
-def failed_reply(id: RequestId | None, failure: Failure, message: str, data: object = None) -> JSONRPCError:
+def failed_reply(id: RequestId | None, failure: TransportFailure, message: str, data: object = None) -> JSONRPCError:
     """Return the reply that reports a failure of the transport."""
     return JSONRPCError(jsonrpc="2.0", id=id, error=ErrorData(code=failure, message=message, data=data))
 
 
 def is_malformed(message: JSONRPCMessage) -> bool:
     """Whether the message stands for an unreadable reply."""
-    return isinstance(message, JSONRPCError) and message.error.code == Failure.MALFORMED
+    return isinstance(message, JSONRPCError) and message.error.code == TransportFailure.MALFORMED
 
 
 def find_retry_after(error: BaseException) -> float | None:
     """Return the seconds of the pause that a server has asked for; None: it did not."""
-    if isinstance(error, MCPError) and error.code == Failure.THROTTLED:
+    if isinstance(error, MCPError) and error.code == TransportFailure.THROTTLED:
         return error.error.data if isinstance(error.error.data, float) else None
     return None
 
 
-def describe_invalid(error: ValueError) -> str:
-    """Return what is wrong with a message or a result, without any value of it."""
-    if not isinstance(error, ValidationError):
-        return type(error).__name__
-    if error.title.startswith("union[JSONRPC"):
-        return "no message of JSON-RPC 2.0"
+def describe_invalid(error: BaseException) -> str:
+    """Return what is wrong with a message or a result: of an error of the SDK's models, without any value."""
+    if not hasattr(error, "errors"):
+        return str(error)
     first = error.errors(include_url=False, include_input=False)[0]
+    if first["loc"] and str(first["loc"][0]).startswith("JSONRPC"):
+        return "no message of JSON-RPC 2.0"
     if first["type"] == "json_invalid":
         return f"not JSON: {first['ctx']['error']}"
     what = "of no known kind" if first["type"] == "union_tag_invalid" else first["msg"]
@@ -231,7 +230,7 @@ def _complete(message: JSONRPCMessage, data: bytes, is_modern: bool) -> JSONRPCM
         _complete_tool_list(result, is_modern)
     else:
         if _UNUSUAL_NUMBER.search(data) and not _is_finite(result):
-            return failed_reply(message.id, Failure.INVALID_RESULT, "NaN and infinity are no JSON numbers")
+            return failed_reply(message.id, TransportFailure.INVALID_RESULT, "NaN and infinity are no JSON numbers")
         _complete_call(result, is_modern)
     return message
 
@@ -254,7 +253,12 @@ def _complete_call(result: dict[str, Any], is_modern: bool) -> None:
         result["content"] = []
     if has_structure and not is_modern and not isinstance(result["structuredContent"], dict):
         structured = result.pop("structuredContent")  # earlier versions of MCP have objects only
-        result["content"] = result["content"] or [{"type": "text", "text": json.dumps(structured, ensure_ascii=False)}]
+        result["content"] = result["content"] or [{"type": "text", "text": compact_json(structured)}]
+
+
+def compact_json(value: object) -> str:
+    """Return structured content as the text that a model reads."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 # -- lists of tools ---------------------------------------------------------------------------------------------------
@@ -303,11 +307,12 @@ def _complete_tool_list(result: dict[str, Any], is_modern: bool) -> None:
     result["_meta"] = {**result.get("_meta", {}), REFUSED_TOOLS: refused}
 
 
-def _find_mistake(result: dict[str, Any], is_modern: bool) -> ValidationError | None:
+def _find_mistake(result: dict[str, Any], is_modern: bool) -> Any:
+    """Return the error of the SDK's models; None: they accept the page."""
     try:
         validate_server_result("tools/list", LATEST_MODERN_VERSION if is_modern else LATEST_HANDSHAKE_VERSION, result)
         ListToolsResult.model_validate(result, by_name=False)
-    except ValidationError as error:
+    except ValueError as error:
         return error
     return None
 
