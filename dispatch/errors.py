@@ -105,7 +105,8 @@ class ErrorType(StrEnum):
 
     # From the service and its instances.
     OVERLOADED = "overloaded"
-    """The instance has no room for a further request; the tool was not executed."""
+    """The instance has no room for a further request, or the tool's MCP server asks for a pause (HTTP 429, 503); the tool
+    was not executed."""
     DRAINING = "draining"
     """The instance is shutting down and accepts no requests; the tool was not executed."""
     INVALID_REQUEST = "invalid-request"
@@ -149,7 +150,8 @@ class ErrorType(StrEnum):
     CONNECTION_REFUSED = "connection-refused"
     """The broker refused the connection; no tool was executed."""
     UNAUTHORIZED = "unauthorized"
-    """The broker refused the credentials, or they cannot be read; no tool was executed."""
+    """The broker, or the tool's MCP server (HTTP 401, 403), refused the credentials, or they cannot be read; no tool was
+    executed."""
     UNTRUSTED = "untrusted"
     """The TLS handshake with the broker failed; no tool was executed."""
     WRONG_PROTOCOL = "wrong-protocol"

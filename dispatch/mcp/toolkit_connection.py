@@ -43,14 +43,11 @@ class ToolkitConnection:
 
     async def list_tools(self) -> list[Any]:
         """List the tools of the server, from all pages."""
-        tools: list[Any] = []
-        cursor: str | None = None
-        while True:
-            page = await self._client.list_tools(cursor=cursor)
-            tools += page.tools
-            cursor = page.next_cursor
-            if cursor is None:
-                return tools
+        from mcp import types
+
+        from dispatch.mcp.client.tool_list import ToolList
+
+        return [tool for tool in await ToolList(poll=False).read(self._client) if isinstance(tool, types.Tool)]
 
     async def close(self) -> None:
         """End the session, and the process of the server."""
@@ -78,7 +75,7 @@ async def connect_mcp(config: McpConfig) -> ToolkitConnection:
 
 
 def _open_transport(name: str, config: McpTransportConfig) -> Any:
-    from dispatch.mcp.client.transports.http import HttpTransport
+    from dispatch.mcp.client.transports.http import HttpTransport, check_headers
     from dispatch.mcp.client.transports.stdio import StdioTransport
 
     headers = {key: str(value) for key, value in config.headers.items()}
@@ -88,5 +85,7 @@ def _open_transport(name: str, config: McpTransportConfig) -> Any:
         case "SSE":
             from mcp.client.sse import sse_client
 
-            return sse_client(config.url, headers, timeout=config.timeout, sse_read_timeout=config.sse_read_timeout)
+            return sse_client(
+                config.url, check_headers(headers), timeout=config.timeout, sse_read_timeout=config.sse_read_timeout
+            )
     return HttpTransport(config.url, headers)

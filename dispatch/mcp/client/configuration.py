@@ -29,7 +29,11 @@ _SILENT: Final = ("autoApprove", "alwaysAllow", "description", "name", "timeout"
 _STDIO_TYPES: Final = ("stdio", "local")
 _HTTP_TYPES: Final = ("http", "streamable-http", "streamableHttp", "streamable_http", "remote")
 
-_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{)[^}])*))?\}")
+_UNKNOWN_FORM: Final = re.compile(r"\$\{(?=.)\w*\W?")
+"""The begin of a form of other programs, such as ``${env:NAME}``: what follows may be a secret."""
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
@@ -89,7 +93,7 @@ def read_configuration(raw: object, origin: str, environment: Mapping[str, str])
     Args:
         raw: JSON values.
         origin: file, for messages.
-        environment: values of ``${NAME}``; ``${NAME:-DEFAULT}`` has a default.
+        environment: values of ``${NAME}``; ``${NAME:-DEFAULT}`` has a default. Other forms are mistakes.
 
     Returns:
         Problems: none of it can be used.
@@ -138,7 +142,7 @@ def _read_server(name: str, raw: object, report: Report, environment: Mapping[st
         env=strings.read_object("env"),
         cwd=strings.read("cwd", "/srv/files") or None,
         urls=urls,
-        headers=strings.read_object("headers"),
+        headers=_read_headers(reader, strings),
         is_trusted=bool(reader.read_flag("trusted")),
         only=only if value.get("only") is not None else None,
         prefix=_read_choice(reader, "prefix", ("always", "never")),
@@ -171,15 +175,35 @@ def _check_kind(reader: ObjectReader, command: str, urls: tuple[str, ...]) -> No
 
 def _read_urls(reader: ObjectReader, strings: _Strings) -> tuple[str, ...]:
     given = reader.raw.get("url")
-    urls = (
+    texts = (
         strings.read_list("url", "https://host/mcp")
         if isinstance(given, tuple)
         else (strings.read("url", "https://host/mcp"),)
     )
+    urls = [text.strip() for text in texts]
     for url in urls:
         if url and not url.startswith(("http://", "https://")):
             reader.add_error("url", f"{describe_value(url)} is no HTTP address", 'write "url": "https://host/mcp"')
     return tuple(dict.fromkeys(filter(None, urls)))
+
+
+def _read_headers(reader: ObjectReader, strings: _Strings) -> Mapping[str, str]:
+    headers = strings.read_object("headers")
+    found = {name: value.strip() for name, value in headers.items()}  # a secret from a file has a line end
+    for name, value in found.items():
+        problem = find_header_problem(name, value)
+        if problem:  # the report has no value: it may be a secret
+            reader.report.add_error(join_path("headers", name), problem, "correct it, or the variable that it is from")
+    return found
+
+
+def find_header_problem(name: str, value: str) -> str:
+    """Return why HTTP cannot send a header, without its value; empty: it can."""
+    if not _HEADER_NAME.fullmatch(name):
+        return "the name is no name of an HTTP header"
+    if not _HEADER_VALUE.fullmatch(value):
+        return "the value has a line break or another character that HTTP headers do not have"
+    return ""
 
 
 def _read_choice(reader: ObjectReader, key: str, choices: tuple[Any, ...]) -> Any:
@@ -220,6 +244,12 @@ class _Strings:
         return {name: self._expand(join_path(key, name), each) for name, each in (values or EMPTY).items()}
 
     def _expand(self, key: str, text: str) -> str:
+        unknown = _UNKNOWN_FORM.search(_VARIABLE.sub("", text))
+        if unknown is not None:
+            fix = "write ${NAME} or ${NAME:-default}, with the name of an environment variable"
+            self._reader.report.add_error(key, f"'{excerpt(unknown[0])}…' is no form of a variable", fix)
+            return ""
+
         def value_of(match: re.Match[str]) -> str:
             name, default = match.groups()
             value = self._environment.get(name) or default

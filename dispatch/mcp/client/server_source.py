@@ -20,8 +20,10 @@ from dispatch.mcp.client.callbacks import Callbacks
 from dispatch.mcp.client.configuration import ServerSettings
 from dispatch.mcp.client.session import McpSession, SessionTransport
 from dispatch.mcp.client.session_pool import SessionPool
-from dispatch.mcp.client.tool_items import service_item, tool_item
+from dispatch.mcp.client.tool_items import refused_item, service_item, tool_item
+from dispatch.mcp.client.tool_list import ListedTool
 from dispatch.mcp.client.transports.http import HttpTransport
+from dispatch.mcp.client.transports.replies import RefusedTool
 from dispatch.mcp.client.transports.stdio import StdioTransport
 from dispatch.policy import Policy
 
@@ -122,16 +124,22 @@ class McpServerSource:
             raise McpServerError(f"{pool.problem}; it is tried again")
         tools = {tool.name: tool for tool in pool.tools or () if self._is_used(tool.name)}
         self._report_unknown(tools)
-        names = self._names.update(self.settings.name, tuple(tools))
+        names = self._names.update(self.settings.name, [name for name in tools if name])
         items: dict[str, tuple[bytes, Item]] = {}
         for name, tool in tools.items():
-            key = msgspec.json.encode([names[name], tool.model_dump(mode="json", by_alias=True, exclude_none=True)])
-            known = self._items.get(name)
-            if known is None or known[0] != key:
-                known = key, tool_item(self.id, names[name], tool, self.settings)
-            items[name] = known
+            items[name] = self._find_item(names.get(name, ""), tool)
         self._items = items
         return [self._service, *(item for _, item in items.values())]
+
+    def _find_item(self, name: str, tool: ListedTool) -> tuple[bytes, Item]:
+        if isinstance(tool, RefusedTool):
+            key = msgspec.json.encode([name, tool])
+            create = partial(refused_item, name, tool, self.settings)
+        else:
+            key = msgspec.json.encode([name, tool.model_dump(mode="json", by_alias=True, exclude_none=True)])
+            create = partial(tool_item, self.id, name, tool, self.settings)
+        known = self._items.get(tool.name)
+        return known if known is not None and known[0] == key else (key, create())
 
     def _is_used(self, tool: str) -> bool:
         return self.settings.only is None or tool in self.settings.only

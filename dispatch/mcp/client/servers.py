@@ -109,7 +109,7 @@ class InvalidServerSource:
 
 def _read_file(path: str | os.PathLike[str]) -> object:
     try:
-        return parse_json(Path(path).read_text("utf-8"))
+        return parse_json(Path(path).read_text("utf-8-sig"))  # some editors begin a UTF-8 file with a byte order mark
     except DocumentError as error:
         raise CatalogError([Problem(str(path), *mistake) for mistake in error.mistakes]) from None
     except (OSError, UnicodeDecodeError) as error:

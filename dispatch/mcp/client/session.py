@@ -18,17 +18,20 @@ from dispatch._internal.permit import Randomness
 from dispatch._internal.suggestions import excerpt
 from dispatch._internal.version import __version__
 from dispatch.mcp.client.callbacks import Callbacks
-from dispatch.mcp.client.tool_list import ToolList
+from dispatch.mcp.client.tool_list import LIST_S, ListedTool, ToolList
 from dispatch.mcp.client.transports.http import HttpTransport
+from dispatch.mcp.client.transports.replies import describe_invalid, find_retry_after
 from dispatch.mcp.client.transports.stdio import StdioTransport
 
 logger = logging.getLogger("dispatch.mcp")
 
 HANDSHAKE_S: Final = 10.0
-"""Seconds that the start of a server, the handshake and its first list of tools may take."""
+"""Seconds that the start of a server, the handshake and the first page of its tools may take."""
 FIRST_RETRY_S: Final = 0.5
 """Seconds until a server that has ended is started again; doubled each time."""
 MAX_RETRY_S: Final = 30.0
+MAX_PAUSE_S: Final = 300.0
+"""Seconds until the next attempt at most, if a server has asked for a pause."""
 STABLE_S: Final = 5.0
 """Seconds after which a session that ends begins with :data:`FIRST_RETRY_S` again."""
 JITTER: Final = 0.2
@@ -79,7 +82,7 @@ class McpSession:
         randomness: Randomness = random.random,
     ) -> None:
         self.name = name
-        self.tools: tuple[types.Tool, ...] | None = None
+        self.tools: tuple[ListedTool, ...] | None = None
         self.problem = "not connected yet"
         self._open_transport = open_transport
         self._callbacks = callbacks
@@ -90,6 +93,7 @@ class McpSession:
         self._client: Client | None = None
         self._transport: SessionTransport | None = None
         """Of the client."""
+        self._is_reopening = False
         self._opened = asyncio.Event()
         self._opened_at: float | None = None
         self._retry_at = 0.0
@@ -118,18 +122,22 @@ class McpSession:
     def client(self) -> Client | None:
         """The client of the SDK; None: there is no session."""
         transport = self._transport
-        return None if transport is None or transport.ended.is_set() or self.is_unknown else self._client
+        return None if transport is None or transport.ended.is_set() or self._is_unknown else self._client
 
     @property
-    def is_unknown(self) -> bool:
-        """Whether the server has forgotten the session. A request that it answered with an error was not executed."""
+    def is_reopening(self) -> bool:
+        """Whether the server has forgotten the session, and a new one is being opened."""
+        return self._is_reopening or (self._opened_at is not None and self._is_unknown)
+
+    @property
+    def _is_unknown(self) -> bool:
         return isinstance(self._transport, HttpTransport) and self._transport.is_unknown
 
-    async def wait_open(self, timeout: float) -> bool:
-        """Wait until the session is open, for ``timeout`` seconds at most; return whether it is."""
+    async def wait_reopened(self, timeout: float) -> bool:
+        """Wait while the session is being opened again, for ``timeout`` seconds at most; return whether it is open."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while self.client is None:
+                while self.client is None and self.is_reopening:
                     self._opened.clear()
                     await self._opened.wait()
         return self.client is not None
@@ -146,16 +154,21 @@ class McpSession:
         wait = FIRST_RETRY_S
         while True:
             self._opened_at = None
+            asked: float | None = None
             try:
                 async with self._limit_starts() as started:
                     await self._run(started)
             except Exception as error:  # of a server or of the SDK, which may raise anything; it is reported
                 self.problem = describe_failure(error)
+                asked = find_retry_after(first_error(error))
             if self._opened_at is not None and loop.time() - self._opened_at >= STABLE_S:
                 wait = FIRST_RETRY_S
-            if self.is_unknown:
+            if self._is_unknown and self._opened_at is not None:
+                self._is_reopening = True
                 continue
-            delay = wait * (1 - JITTER * self._randomness())
+            self._is_reopening = False
+            self._opened.set()  # there is nothing to wait for
+            delay = max(wait * (1 - JITTER * self._randomness()), min(asked or 0.0, MAX_PAUSE_S))
             self._retry_at = loop.time() + delay
             logger.warning("%s: %s; the next attempt is in %.1f s", self.name, self.problem, delay)
             self._first.set()
@@ -199,6 +212,8 @@ class McpSession:
         tasks: list[asyncio.Task[Any]] = [holder, opening]
         try:
             done, _ = await asyncio.wait(tasks, timeout=HANDSHAKE_S, return_when=asyncio.FIRST_COMPLETED)
+            if not done and tools.has_page:
+                done, _ = await asyncio.wait(tasks, timeout=LIST_S, return_when=asyncio.FIRST_COMPLETED)
             if opening not in done:
                 if holder in done:
                     holder.result()
@@ -229,7 +244,7 @@ class McpSession:
         async with client:
             ready.set_result(client)
             await transport.ended.wait()
-        raise SessionEndedError("it does not know the session any more" if self.is_unknown else "the server has ended")
+        raise SessionEndedError("it does not know the session any more" if self._is_unknown else "the server has ended")
 
     async def _open(self, ready: asyncio.Future[Client], tools: ToolList) -> None:
         client = await ready
@@ -237,21 +252,28 @@ class McpSession:
         self.problem = ""
         self._client = client
         self._opened_at = asyncio.get_running_loop().time()
+        self._is_reopening = False
         self._opened.set()
         self._set_tools(found)
         self._first.set()
         logger.info("%s: connected, protocol %s, %d tools", self.name, client.protocol_version, len(found))
 
-    def _set_tools(self, tools: Sequence[types.Tool]) -> None:
+    def _set_tools(self, tools: Sequence[ListedTool]) -> None:
         self.tools = tuple(tools)
         self._on_change()
 
 
-def describe_failure(error: BaseException) -> str:
-    """Return the reason of a failure in one line; of a group of errors, the first one's."""
+def first_error(error: BaseException) -> BaseException:
+    """Return ``error``, or the first one in a group of errors."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    text = " ".join(str(error).split())
+    return error
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return the reason of a failure in one line; of a group of errors, the first one's."""
+    error = first_error(error)
+    text = " ".join(describe_invalid(error).split())
     if isinstance(error, (SessionEndedError, MCPError)):
         return excerpt(text, 300)
     return excerpt(f"{type(error).__name__}: {text}" if text else type(error).__name__, 300)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from mcp import MCPError, types
-from mcp.types import CONNECTION_CLOSED, HEADER_MISMATCH, INVALID_REQUEST
+from mcp.types import HEADER_MISMATCH
 
 from dispatch._internal.clock import loop_clock
 from dispatch.balancing.balancer import Balancer, Pick
@@ -18,7 +18,7 @@ from dispatch.errors import Outcome
 from dispatch.mcp.client.callbacks import Callbacks
 from dispatch.mcp.client.results import (
     error_from_input_required,
-    error_from_loss,
+    error_from_invalid_result,
     error_from_mcp_error,
     error_from_missing_session,
     error_from_unreadable_result,
@@ -26,17 +26,20 @@ from dispatch.mcp.client.results import (
 )
 from dispatch.mcp.client.session import McpSession
 from dispatch.mcp.client.tool_items import TOOL_PARAM
-from dispatch.mcp.client.transports.http import NOT_SENT, REPLY_LOST
+from dispatch.mcp.client.tool_list import ListedTool
+from dispatch.mcp.client.transports.replies import TransportFailure
 from dispatch.policy import Policy
 
-_LOSSES: Final = ("Connection closed", "SSE stream ")
-"""Beginnings of the SDK's texts."""
 REOPEN_S: Final = 2.0
 """Seconds that a call waits for a new session with a server that has forgotten the former one."""
 
 
 class UnsentCallError(Exception):
-    """A session cannot be used, and the server did not receive the call."""
+    """A session cannot be used, and the server did not execute the call."""
+
+
+class ForgottenSessionError(UnsentCallError):
+    """The server does not know the session."""
 
 
 class SessionPool:
@@ -80,7 +83,7 @@ class SessionPool:
         return any(session.client is not None for session in self._sessions.values())
 
     @property
-    def tools(self) -> tuple[types.Tool, ...] | None:
+    def tools(self) -> tuple[ListedTool, ...] | None:
         """The tools of the server: those of the first open session, or otherwise of the first one that had any."""
         sessions = sorted(self._sessions.values(), key=lambda session: session.client is None)
         return next((session.tools for session in sessions if session.tools is not None), None)
@@ -147,23 +150,31 @@ class SessionPool:
             try:
                 with self.pick(tried) as session:
                     if session is None:
+                        if not tried and await self._wait_reopened():
+                            continue
                         raise error_from_missing_session(call.tool, self.retry_after)
                     tried.add(session.name)
                     return await self._execute_at(session, call)
             except UnsentCallError:
                 continue  # at another address
 
+    async def _wait_reopened(self) -> bool:
+        """Wait for the sessions that are being opened again; return whether one is open."""
+        sessions = [session for session in self._sessions.values() if session.is_reopening]
+        await asyncio.gather(*(session.wait_reopened(REOPEN_S) for session in sessions))
+        return bool(sessions) and self.is_connected
+
     async def _execute_at(self, session: McpSession, call: LocalCall) -> LocalResult:
         try:
             try:
                 result = await self._call(session, call)
-            except UnsentCallError:
-                if not session.is_unknown or not await session.wait_open(REOPEN_S):
+            except ForgottenSessionError:
+                if not await session.wait_reopened(REOPEN_S):
                     raise
                 result = await self._call(session, call)
         except MCPError as error:
-            if error.code == REPLY_LOST or _is_loss(error):
-                raise error_from_loss(call.tool, session.name) from None
+            if error.code == TransportFailure.INVALID_RESULT:
+                raise error_from_invalid_result(call.tool, session.name, error) from None
             raise error_from_mcp_error(error, call.tool, session.name) from None
         except (RuntimeError, ValueError) as error:  # the SDK checks results against the output schema
             raise error_from_unreadable_result(call.tool, session.name, error) from None
@@ -186,15 +197,12 @@ class SessionPool:
                 return await client.call_tool(name, call.arguments)
             result = await client.session.call_tool(name, call.arguments, allow_input_required=True)
         except MCPError as error:
-            if error.code == NOT_SENT or (error.code == INVALID_REQUEST and session.is_unknown):
+            if error.code == TransportFailure.FORGOTTEN:
+                raise ForgottenSessionError from None
+            if error.code == TransportFailure.NOT_SENT:
                 raise UnsentCallError from None
             if error.code != HEADER_MISMATCH:
                 raise
             return await client.call_tool(name, call.arguments)  # was not executed; it reads the tool's schema again
         assert isinstance(result, (types.CallToolResult, types.InputRequiredResult))
         return result
-
-
-def _is_loss(error: MCPError) -> bool:
-    """Whether the SDK reports the end of a connection. Servers use the same code for errors of their own."""
-    return error.code == CONNECTION_CLOSED and error.message.startswith(_LOSSES)

@@ -7,8 +7,10 @@ from typing import Any, Final
 from mcp import types
 
 from dispatch.calls.resolution.local_queues import local_queue, local_reply_queue
-from dispatch.catalog.readers.item import Item
+from dispatch.catalog.errors import Problem
+from dispatch.catalog.readers.item import Item, Refused
 from dispatch.mcp.client.configuration import ServerSettings
+from dispatch.mcp.client.transports.replies import RefusedTool
 
 TOOL_PARAM: Final = "mcp-tool-name"
 """Config param of the services: the name that the server has for the tool."""
@@ -41,7 +43,7 @@ def tool_item(service: str, name: str, tool: types.Tool, settings: ServerSetting
         "name": name,
         "description": tool.description or tool.title or "",
         "service": service,
-        "input-schema": {"type": "object", **tool.input_schema},  # some servers write no type
+        "input-schema": tool.input_schema,
         TOOL_PARAM: tool.name,
     }
     if tool.output_schema is not None:
@@ -49,6 +51,13 @@ def tool_item(service: str, name: str, tool: types.Tool, settings: ServerSetting
     if settings.is_trusted and tool.annotations is not None:
         raw |= _annotations(tool.annotations)
     return Item(f"{settings.name}: {tool.name}", "tool", name, raw)
+
+
+def refused_item(name: str, tool: RefusedTool, settings: ServerSettings) -> Item:
+    """Return a tool of a server that is not usable, with the reason; ``name``: in the catalogue."""
+    origin = f"{settings.name}: {tool.name or '(a tool without a name)'}"
+    fix = "correct the definition at the server"
+    return Item(origin, "tool", name, Refused((Problem(origin, "", tool.problem, fix),)))
 
 
 def _annotations(hints: types.ToolAnnotations) -> dict[str, bool]:

@@ -13,6 +13,7 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
 from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 
@@ -48,6 +49,7 @@ def make_app(server: Server[Any], path: str, hosts: Collection[str], tokens: Map
         # The SDK adds them only with the settings of an OAuth server; the last one is the outermost.
         app.add_middleware(AuthContextMiddleware)
         app.add_middleware(AuthenticationMiddleware, backend=BearerAuthBackend(verifier))
+    app.add_middleware(TrimmedHeaders)
     return app
 
 
@@ -66,3 +68,20 @@ def protect_against_rebinding(hosts: Collection[str]) -> TransportSecuritySettin
 def _with_port(host: str) -> Iterator[str]:
     yield host
     yield f"{host}:*"
+
+
+class TrimmedHeaders:
+    """ASGI application that removes the blanks around the values of headers. They are no part of a value (RFC 9110, section
+    5.5), but httptools keeps those behind it, and the SDK compares ``mcp-name`` and others with the message.
+
+    Args:
+        app: receives all requests.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
+        await self._app(scope, receive, send)

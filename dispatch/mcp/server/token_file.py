@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from pathlib import Path
 from typing import Final
@@ -25,7 +26,8 @@ def read_tokens(path: str | os.PathLike[str]) -> dict[str, str]:
     """
     form = 'write {"alice": "TOKEN"}, a token or a list of tokens for each user'
     try:
-        given = msgspec.json.decode(Path(path).read_bytes(), type=dict[str, str | list[str]])
+        content = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)  # some editors begin a file with it
+        given = msgspec.json.decode(content, type=dict[str, str | list[str]])
     except OSError as error:
         raise TokenFileError(f"The token file '{path}' cannot be read: {error.strerror or error}.") from None
     except msgspec.MsgspecError as error:

@@ -41,6 +41,7 @@ from dispatch.mcp.client.results import (
     error_from_missing_session,
     error_from_unreadable_result,
 )
+from dispatch.mcp.client.transports.replies import TransportFailure
 from dispatch.messaging.rpc.exchange_outcome import (
     Answer,
     Closed,
@@ -183,9 +184,20 @@ def formatted() -> list[DispatchError]:
     return [unknown.value, error_from_invalid_output("Tool 'work'", [Mistake("/a", "is required")])]
 
 
+UNSEEN = ("NOT_SENT", "FORGOTTEN", "INVALID_RESULT")
+"""Failures of MCP's transports that :class:`SessionPool` handles itself."""
+
+
 def of_mcp_servers() -> list[DispatchError]:
-    answers = (MCPError(code, "It broke. Badly.") for code in (INVALID_PARAMS, METHOD_NOT_FOUND, INTERNAL_ERROR))
+    codes = (
+        INVALID_PARAMS,
+        METHOD_NOT_FOUND,
+        INTERNAL_ERROR,
+        *(each for each in TransportFailure if each.name not in UNSEEN),
+    )
+    answers = [MCPError(code, "It broke. Badly.") for code in codes]
     return [
+        error_from_mcp_error(MCPError(TransportFailure.THROTTLED, "HTTP status 429", 7.5), "work", "server").error,
         *(error_from_mcp_error(each, "work", "server").error for each in answers),
         error_from_loss("work", "server").error,
         error_from_unreadable_result("work", "server", ValueError("No. Content.")).error,

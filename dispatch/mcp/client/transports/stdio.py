@@ -1,7 +1,8 @@
 """An MCP server as a child process: messages on stdin and stdout, stderr in the log.
 
-The SDK's own transport waits for the end of the output, which the children of a server that was killed keep open, and ends
-only the server itself if it obeys. This one observes the process, and ends its whole group.
+The SDK's own transport does not notice the end of a server whose children keep its output open, leaves the children of a
+server that ends by itself running, and drops replies that it cannot read. This one observes the process, ends its whole
+group, and ends the call of an unreadable reply.
 """
 
 from __future__ import annotations
@@ -20,15 +21,20 @@ from typing import Final, Self, cast
 import anyio
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp.types import PROTOCOL_VERSION_META_KEY
+from mcp_types import JSONRPCRequest
 
 from dispatch._internal.clock import loop_clock
+from dispatch.mcp.client.transports.replies import (
+    MAX_MESSAGE_BYTES,
+    UnreadableMessageError,
+    is_malformed,
+    read_messages,
+)
 from dispatch.mcp.client.transports.stderr_log import StderrLog
 
 logger = logging.getLogger("dispatch.mcp")
 
-MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of a message of a server. One that is longer ends the connection: its end cannot be found."""
 MAX_UNREAD: Final = 1_000
 """Messages that may wait for the session; then the pipe is not read until half of them are read."""
 EXIT_S: Final = 1.0
@@ -110,6 +116,10 @@ class ServerProcess(asyncio.SubprocessProtocol):
         self._parts: list[bytes] = []
         """Parts of a message whose end has not arrived."""
         self._size = 0
+        self._is_modern = False
+        """The protocol is 2026-07-28 or later."""
+        self._is_cut = False
+        """The lines since the last readable message may be parts of an unreadable one."""
         self._is_paused = False
         self._has_output = False
         self._reader: asyncio.Future[None] | None = None
@@ -225,9 +235,15 @@ class ServerProcess(asyncio.SubprocessProtocol):
         if not line.strip():
             return
         try:
-            self._unread.append(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
-        except ValueError:  # a server that writes its log to stdout
-            self._log.feed(b"(stdout) " + line + b"\n")
+            messages = read_messages(line, is_modern=self._is_modern)
+        except UnreadableMessageError as error:
+            self._is_cut |= error.is_cut
+            if error.is_message or self._is_cut:  # the log has no replies
+                line = b"an unreadable message of %d bytes" % len(line)
+            self._log.feed(b"(stdout) " + line + b"\n")  # a server that writes its log to stdout
+        else:
+            self._unread.extend(map(SessionMessage, messages))
+            self._is_cut = any(is_malformed(message) for message in messages)
 
     def _set_paused(self, is_paused: bool) -> None:
         assert self._transport is not None
@@ -277,6 +293,9 @@ class ServerProcess(asyncio.SubprocessProtocol):
         await self._may_write.wait()
         if self.ended.is_set() or self._stdin is None:
             raise anyio.BrokenResourceError
+        if isinstance(item.message, JSONRPCRequest):
+            meta = (item.message.params or {}).get("_meta") or {}
+            self._is_modern = PROTOCOL_VERSION_META_KEY in meta
         self._stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
 
     async def aclose(self) -> None:

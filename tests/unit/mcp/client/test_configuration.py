@@ -8,7 +8,7 @@ import pytest
 
 from dispatch.mcp.client.configuration import Configuration, ServerSettings, read_configuration
 
-ENVIRONMENT = {"TOKEN": "secret", "HOME": "/home/ada", "EMPTY": ""}
+ENVIRONMENT = {"TOKEN": "secret", "HOME": "/home/ada", "EMPTY": "", "FORM": "${env:TOKEN}"}
 
 
 def read(raw: object) -> Configuration:
@@ -61,7 +61,15 @@ def test_an_empty_list_of_tools_uses_none() -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("${TOKEN}-${TOKEN}", "secret-secret"), ("${NONE:-x}", "x"), ("${EMPTY:-x}", "x"), ("$TOKEN ${", "$TOKEN ${")],
+    [
+        *[
+            ("${TOKEN}-${TOKEN}", "secret-secret"),
+            ("${NONE:-x}", "x"),
+            ("${EMPTY:-x}", "x"),
+            ("$TOKEN ${", "$TOKEN ${"),
+        ],
+        *[("${NONE:-}x", "x"), ("${FORM}", "${env:TOKEN}"), ("{TOKEN} $$", "{TOKEN} $$")],
+    ],
 )
 def test_variables(text: str, value: str) -> None:
     assert read_one({"command": text}).command == value
@@ -117,3 +125,52 @@ def test_no_servers_at_all(raw: object) -> None:
     found = read_configuration(raw, "mcp.json", {})
     assert isinstance(found, list)
     assert "mcpServers" in str(found[0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("${env:TOKEN}", "${input:token}", "${TOKEN-x}", "${TOKEN:=x}", "${TOKEN:?x}", "${}", "${ TOKEN}x", "${TOKEN"),
+        *("${1}", "${NONE:-${TOKEN}}", "${TOKEN} ${env:TOKEN}", "${TO-KEN}"),
+    ],
+)
+def test_forms_of_variables_of_other_programs_are_mistakes(text: str) -> None:
+    for entry, key in (
+        ({"command": "x", "args": ["-y", text]}, "args[1]"),
+        ({"command": "x", "env": {"KEY": text}}, "env.KEY"),
+        ({"url": text}, "url"),
+        ({"url": "https://host", "headers": {"Authorization": f"Bearer {text}"}}, "headers.Authorization"),
+    ):
+        (invalid,) = read({"one": entry}).invalid
+        assert str(invalid.problems[0]).startswith(f"mcp.json: one: {key}: '${{")
+        assert "${NAME}" in str(invalid.problems[0])
+        assert "secret" not in str(invalid.problems)
+
+
+@pytest.mark.parametrize("blanks", ["\n", "\r\n", " ", "\t\n"])
+def test_blanks_around_a_secret_from_a_file_are_removed(blanks: str) -> None:
+    entry = {"url": "${URL}", "headers": {"Authorization": "Bearer ${TOKEN}", "X-Key": "${TOKEN}"}}
+    environment = {"TOKEN": f"secret{blanks}", "URL": f"https://host/mcp{blanks}"}
+    found = read_configuration({"one": entry}, "mcp.json", environment)
+    assert isinstance(found, Configuration)
+    (settings,) = found.servers
+    assert settings.headers == {"Authorization": "Bearer secret", "X-Key": "secret"}
+    assert settings.urls == ("https://host/mcp",)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("X-Key", f"secret{each}secret") for each in ("\n", "\r\n", "\0", "\x7f", "ü", "…", "\ud83d")],
+        *[(name, "secret") for name in ("", "X Key", "X-Key:", "X-Key\n", "Größe")],
+    ],
+)
+def test_a_header_that_cannot_be_sent_is_named_without_its_value(name: str, value: str) -> None:
+    entry = {"url": "https://host/mcp", "headers": {"Accept-Language": "de", name: "${VALUE}"}}
+    found = read_configuration({"one": entry}, "mcp.json", {"VALUE": value})
+    assert isinstance(found, Configuration)
+    (invalid,) = found.invalid
+    (problem,) = invalid.problems
+    assert "headers" in problem.key
+    assert name.strip() in problem.key or not name.isprintable()
+    assert "secret" not in str(problem)

@@ -225,3 +225,8 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text('{"mcpServers": {,}}')
     with pytest.raises(dispatch.CatalogError, match="line 1, column 17"):
         dispatch.McpServers(tmp_path / "mcp.json")
+
+
+def test_a_file_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text('\ufeff{"mcpServers": {"größe": {"command": "x"}}}', "utf-8")
+    assert [each.id for each in dispatch.McpServers(tmp_path / "mcp.json").sources] == ["mcp-gr_e"]

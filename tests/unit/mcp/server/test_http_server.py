@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -116,3 +118,27 @@ async def test_a_session_belongs_to_its_user() -> None:
         session = {"mcp-session-id": (await http.post(url, json=start, headers=alice)).headers["mcp-session-id"]}
         assert (await http.post(url, json=DISCOVER, headers=bob | session)).status_code == 404
         assert (await http.post(url, json=DISCOVER, headers=alice | session)).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["work", " work ", "\twork\t", "  =?base64?d29yaw==?=  "])
+async def test_blanks_around_the_value_of_a_header_are_no_part_of_it(name: str) -> None:
+    meta = {"protocolVersion": "2026-07-28", "clientInfo": {"name": "test", "version": "1"}, "clientCapabilities": {}}
+    params = {"name": "work", "_meta": {f"io.modelcontextprotocol/{key}": value for key, value in meta.items()}}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+    async with stand(lambda _: "done") as (dispatcher, _), serving(dispatcher.mcp_server()) as url:
+        address = urlsplit(url)
+        lines = [
+            *(
+                f"POST {address.path} HTTP/1.1",
+                f"Host: {address.netloc}",
+                "Accept: application/json, text/event-stream",
+            ),
+            *("Content-Type: application/json", "MCP-Protocol-Version: 2026-07-28 ", "Mcp-Method: tools/call\t"),
+            *(f"Mcp-Name:{name}", f"Content-Length: {len(body)}", "Connection: close", "", body),
+        ]
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        writer.write("\r\n".join(lines).encode())
+        answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"done" in answer

@@ -24,6 +24,12 @@ def test_a_user_has_a_token_or_several(tmp_path: Path) -> None:
     assert read_tokens(file) == {ALICE: "alice", BOB: "bob", NEXT: "bob"}
 
 
+def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    file.write_text(json.dumps({"alice": ALICE}), "utf-8-sig")
+    assert read_tokens(file) == {ALICE: "alice"}
+
+
 @pytest.mark.parametrize(
     ("contents", "problem"),
     [

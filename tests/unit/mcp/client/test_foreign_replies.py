@@ -1,0 +1,430 @@
+"""Replies as foreign servers write them: each call ends at once, with a name for what happened, and no reply is logged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+
+import dispatch
+from dispatch.mcp.client.transports.http import read_retry_after
+from tests.helpers.mcp_servers.programs import call_until_ok, connected
+from tests.helpers.mcp_servers.scripted import Answer, event, result, scripted_http, scripted_stdio
+
+SECRET = "secret-page"
+GOOD = result({"content": [{"type": "text", "text": "fine"}]})
+DEEP = "[" * 5_000 + "]" * 5_000
+
+MALFORMED = {
+    "half a surrogate pair": result({"content": [{"type": "text", "text": "secret-page \ud83d"}]}),
+    "not UTF-8": '{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"secret-page \xff"}]}}',
+    "a control character": '{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"secret-page \t"}]}}',
+    "no result": '{"jsonrpc":"2.0","id":@ID@,"result":null}',
+    "a result that is a list": '{"jsonrpc":"2.0","id":@ID@,"result":["secret-page"]}',
+    "an error without a message": '{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32000}}',
+    "an error with a code that is a text": '{"jsonrpc":"2.0","id":@ID@,"error":{"code":"E42","message":"secret-page"}}',
+    "an error that is a text": '{"jsonrpc":"2.0","id":@ID@,"error":"secret-page"}',
+    "no version": '{"id":@ID@,"result":{"content":[{"type":"text","text":"secret-page"}]}}',
+    "another version": '{"jsonrpc":"1.0","result":{"content":[{"type":"text","text":"secret-page"}]},"id":@ID@}',
+    "an id that is a float": '{"jsonrpc":"2.0","id":@ID@.0,"result":{"content":[{"type":"text","text":"secret-page"}]}}',
+    "the id at the end": '{"jsonrpc":"2.0","result":{"content":[{"type":"text","text":"secret-page \\ud83d"}]},"id":@ID@}',
+    "deep nesting": result({"content": [], "structuredContent": {"id": 7, "a": "DEEP"}}).replace('"DEEP"', DEEP),
+    "a cut line": '{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"secret-page',
+    "content that is a text": result({"content": "secret-page"}),
+    "a block of an unknown type": result({"content": [{"type": "secret-page", "text": "x"}]}),
+    "a text that is a number": result({"content": [{"type": "text", "text": 4711}]}),
+    "no content": result({"value": "secret-page"}),
+}
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(test())  # type: ignore[arg-type] # a coroutine
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO)
+    return caplog
+
+
+async def assert_malformed(dispatcher: dispatch.Dispatcher, name: str) -> None:
+    found = await dispatcher.execute(name, {}, timeout=30)
+    assert found.error is not None, name
+    assert (found.error.type, found.outcome) == ("malformed-reply", "transport"), name
+    assert found.duration < 15, name
+    assert SECRET not in found.error.message
+    assert "4711" not in found.error.message
+
+
+def test_an_unreadable_reply_on_stdio_ends_its_call(logged: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        answers = {f"tool-{number}": text for number, text in enumerate(MALFORMED.values())}
+        policy = {"breaker": None}
+        async with connected({"s": scripted_stdio({**answers, "good": GOOD}, policy=policy)}) as dispatcher:
+            for name in answers:
+                await assert_malformed(dispatcher, name)
+            assert await dispatcher.call("good", {}) == "fine"
+
+    run(test)
+    assert SECRET not in logged.text
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["json", "events"])
+def test_an_unreadable_reply_over_http_ends_its_call(logged: pytest.LogCaptureFixture, is_stream: bool) -> None:
+    async def test() -> None:
+        answers = dict(enumerate(MALFORMED.values()))
+        if is_stream:  # the bytes of a stream are decoded with replacements
+            answers = {number: text for number, text in answers.items() if "\xff" not in text}
+
+        def answer(message: dict[str, Any], _: object) -> Answer:
+            text = answers.get(int(message["params"]["name"].partition("-")[2]), GOOD)
+            return event(text) if is_stream else Answer(text)
+
+        names = [f"tool-{number}" for number in answers]
+        with scripted_http(answer, tools=[*names, "good-99"]) as server:
+            async with connected({"s": {"url": server.url, "policy": {"breaker": None}}}) as dispatcher:
+                for name in names:
+                    await assert_malformed(dispatcher, name)
+                assert await dispatcher.call("good-99", {}) == "fine"
+
+    run(test)
+    assert SECRET not in logged.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "type"),
+    [
+        (Answer("<html>secret-page</html>", kind="text/html"), "malformed-reply"),
+        (Answer("secret-page"), "malformed-reply"),
+        (Answer(""), "malformed-reply"),
+        (Answer("", 202), "malformed-reply"),
+        (Answer("", 204), "malformed-reply"),
+        (Answer('{"jsonrpc":"2.0","id":"another","result":{"content":[]}}'), "malformed-reply"),
+        (
+            Answer('{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}'),
+            "malformed-reply",
+        ),
+        (event("secret-page"), "malformed-reply"),
+        (event('{"jsonrpc":"2.0","id":"another","result":{"content":[]}}'), "malformed-reply"),
+        (Answer(": nothing\n\n", kind="text/event-stream"), "instance-lost"),
+        (Answer('{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"it broke"}}'), "server-failed"),
+        (Answer('{"jsonrpc":"2.0","error":{"code":-32000,"message":"it broke"}}'), "server-failed"),
+        (Answer('{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"it broke"}}', 400), "invalid-arguments"),
+        (event('{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"it broke"}}'), "server-failed"),
+        (Answer('{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32981,"message":"it broke"}}'), "server-failed"),
+        (Answer("<html>secret-page</html>", 502, "text/html"), "server-failed"),
+        (Answer('{"error":"secret-page"}', 400), "server-failed"),
+        (Answer("secret-page", 404, "text/plain"), "unknown-tool"),
+    ],
+)
+def test_other_replies_over_http_that_are_no_results(
+    logged: pytest.LogCaptureFixture, answer: Answer, type: str
+) -> None:
+    async def test() -> None:
+        with scripted_http(answer) as server:
+            async with connected({"s": {"url": server.url}}) as dispatcher:
+                found = await dispatcher.execute("work", {}, timeout=30)
+                assert found.error is not None
+                assert found.error.type == type
+                assert found.duration < 15
+                assert SECRET not in found.error.message
+                assert server.requests.count("tools/call") == 1
+
+    run(test)
+    assert SECRET not in logged.text
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(GOOD, kind="text/plain"),
+        Answer("\xef\xbb\xbf" + GOOD),
+        Answer(f"[{GOOD}]"),
+        Answer(GOOD.replace("@ID@", '"@ID@"')),
+        event('{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"\\ud83d"}}', "[DONE]", GOOD),
+        event('{"jsonrpc":"2.0","id":"a","method":"sampling/createMessage","params":"secret-page"}', GOOD),
+        event(GOOD.replace('"result"', '\ndata: "result"')),
+        Answer(
+            "id: 1\ndata:\n\nevent: ping\ndata: x\n\ndata: " + GOOD + "\n\n", kind="text/event-stream; charset=utf-8"
+        ),
+    ],
+)
+def test_unusual_replies_over_http_that_are_results(logged: pytest.LogCaptureFixture, answer: Answer) -> None:
+    async def test() -> None:
+        with scripted_http(answer) as server:
+            async with connected({"s": {"url": server.url}}) as dispatcher:
+                assert await dispatcher.call("work", {}) == "fine"
+
+    run(test)
+    assert SECRET not in logged.text
+
+
+def test_a_reply_of_many_megabytes_in_one_event() -> None:
+    async def test() -> None:
+        with scripted_http(event(result({"content": [{"type": "text", "text": "x" * 3_000_000}]}))) as server:
+            async with connected({"s": {"url": server.url}}) as dispatcher:
+                assert len(await dispatcher.call("work", {})) == 3_000_000
+
+    run(test)
+
+
+def test_unusual_replies_on_stdio_that_are_results_and_lines_that_are_none(logged: pytest.LogCaptureFixture) -> None:
+    lines = [
+        "hello",
+        '{"level":"info","id":@ID@,"msg":"a line of a log"}',
+        "[INFO] ready",
+        '{"jsonrpc":"2.0","result":"secret-page"}',
+    ]
+    broken = '{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"one\nsecret-page"}]}}'
+    answers = {
+        "log": "\n".join([*lines, GOOD]),
+        "mark": "\xef\xbb\xbf" + GOOD,
+        "batch": f"[{GOOD}]",
+        "end": GOOD + "\r",
+    }
+
+    async def test() -> None:
+        async with connected({"s": scripted_stdio({**answers, "broken": broken})}) as dispatcher:
+            for name in answers:
+                assert await dispatcher.call(name, {}) == "fine"
+            await assert_malformed(dispatcher, "broken")
+            assert await dispatcher.call("mark", {}) == "fine"
+
+    run(test)
+    assert SECRET not in logged.text
+    assert "s: (stdout) hello" in logged.messages
+    assert "s: (stdout) [INFO] ready" in logged.messages
+    assert "a line of a log" in logged.text
+    assert any("an unreadable message of" in each for each in logged.messages)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1E+400", "1" * 400 + ".0"])
+@pytest.mark.parametrize("is_http", [False, True], ids=["stdio", "http"])
+def test_numbers_that_json_does_not_have(number: str, is_http: bool) -> None:
+    bad = result({"content": [], "structuredContent": {"a": [{"b": "NUMBER"}]}}).replace('"NUMBER"', number)
+    good = result(
+        {"content": [{"type": "text", "text": f"{number} Infinity 1e999"}], "structuredContent": {"a": 1e300}}
+    )
+
+    async def test() -> None:
+        with scripted_http(
+            lambda message, _: Answer(bad if message["params"]["name"] == "bad" else good), tools=["bad", "good"]
+        ) as server:
+            entry = {"url": server.url} if is_http else scripted_stdio({"bad": bad, "good": good})
+            async with connected({"s": entry}) as dispatcher:
+                found = await dispatcher.execute("bad", {}, timeout=30)
+                assert isinstance(found.error, dispatch.ToolError)
+                assert found.error.type == "invalid-result"
+                assert "was executed" in found.error.message
+                assert number in await dispatcher.call("good", {})
+
+    run(test)
+
+
+# -- results in old and new forms --------------------------------------------------------------------------------------
+
+STRUCTURED = {
+    "no text": ({"content": [], "structuredContent": {"a": [1, "größe"]}}, '{"a":[1,"größe"]}'),
+    "no content": ({"structuredContent": {"a": 1}}, '{"a":1}'),
+    "null for an empty list": ({"content": None, "structuredContent": {"a": 1}, "isError": None}, '{"a":1}'),
+    "an empty text": ({"content": [{"type": "text", "text": ""}], "structuredContent": {"a": 1}}, '{"a":1}'),
+    "a text": ({"content": [{"type": "text", "text": "x"}], "structuredContent": {"a": 1}}, "x"),
+    "null, which is nothing": ({"content": [{"type": "text", "text": "x"}], "structuredContent": None}, "x"),
+    "a list": ({"content": [], "structuredContent": [1, 2]}, "[1,2]"),
+    "nothing": ({"content": []}, ""),
+    "a picture": (
+        {"content": [{"type": "image", "data": "AAAA", "mimeType": "image/png"}], "structuredContent": {"a": 1}},
+        '[image: image/png, 3 bytes]\n{"a":1}',
+    ),
+}
+
+
+@pytest.mark.parametrize("is_modern", [False, True], ids=["legacy", "2026-07-28"])
+@pytest.mark.parametrize("is_http", [False, True], ids=["stdio", "http"])
+def test_structured_content_and_results_without_a_type(is_modern: bool, is_http: bool) -> None:
+    answers = {f"tool-{number}": result(value) for number, (value, _) in enumerate(STRUCTURED.values())}
+    answers["failed"] = result({"content": [], "structuredContent": {"code": 7}, "isError": True})
+
+    async def test() -> None:
+        with scripted_http(
+            lambda message, _: Answer(answers[message["params"]["name"]]), tools=list(answers), is_modern=is_modern
+        ) as server:
+            entry = {"url": server.url} if is_http else scripted_stdio(answers, is_modern=is_modern)
+            async with connected({"s": entry}) as dispatcher:
+                for number, (kind, (value, text)) in enumerate(STRUCTURED.items()):
+                    found = await dispatcher.execute(f"tool-{number}", {})
+                    assert (found.error, found.text) == (None, text), kind
+                    if isinstance(value.get("structuredContent"), dict) or is_modern:
+                        assert found.structured_content == value.get("structuredContent"), kind
+                failed = await dispatcher.execute("failed", {})
+                assert failed.error is not None
+                assert failed.error.message == '{"code":7}'
+
+    run(test)
+
+
+# -- HTTP statuses -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "seconds"),
+    [
+        (Answer("slow down", 429, "text/plain", {"Retry-After": " 7 "}), 7.0),
+        (
+            Answer(
+                '{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"quota"}}',
+                429,
+                headers={"Retry-After": "7"},
+            ),
+            7.0,
+        ),
+        (Answer("", 503, headers={"Retry-After": "7"}), 7.0),
+        (Answer("", 429), None),
+    ],
+)
+def test_a_server_that_asks_for_a_pause(
+    answer: Answer, seconds: float | None, logged: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        policy = {"retry": None, "breaker": {"consecutive-failures": 2}}
+        with scripted_http(answer) as server:
+            async with connected({"s": {"url": server.url, "policy": policy}}) as dispatcher:
+                found = await dispatcher.execute("work", {})
+                assert isinstance(found.error, dispatch.ThrottledError)
+                assert found.outcome is dispatch.Outcome.THROTTLED
+                assert found.error.retry_after == seconds
+                assert found.error.rejected_by == "service"
+                assert f"HTTP status {answer.status}" in found.error.message
+                for _ in range(10):
+                    await dispatcher.execute("work", {})
+
+    run(test)
+    assert "closed to open" not in logged.text
+
+
+def test_a_pause_that_is_asked_for_at_the_handshake(logged: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        with scripted_http(Answer(GOOD)) as server:
+            server.refuse_all = Answer("", 503, headers={"Retry-After": "7"})
+            async with connected({"s": {"url": server.url}}) as dispatcher:
+                assert "HTTP status 503" in dispatcher.registry.sources()[0].problem
+
+    run(test)
+    assert "HTTP status 503 Service Unavailable; the next attempt is in 7.0 s" in logged.text
+
+
+def test_dates_and_nonsense_in_retry_after() -> None:
+    now = 1_800_000_000.0
+    assert read_retry_after(formatdate(now + 90, usegmt=True), now) == 90
+    assert read_retry_after(formatdate(now - 90, usegmt=True), now) == 0
+    assert [read_retry_after(text, now) for text in ("2.5", "-1", "", "soon", "nan", "inf")] == [
+        2.5,
+        0,
+        None,
+        None,
+        None,
+        None,
+    ]
+
+
+@pytest.mark.parametrize(("status", "what"), [(401, "401 Unauthorized"), (403, "403 Forbidden")])
+def test_credentials_that_are_refused(status: int, what: str) -> None:
+    async def test() -> None:
+        with scripted_http(Answer(result({"content": []})), refuse=Answer("", 404)) as server:
+            headers = {"Authorization": "Bearer secret-page"}
+            async with connected({"s": {"url": server.url, "headers": headers}}) as dispatcher:
+                assert await dispatcher.call("work", {}) == ""
+                server.refuse_all = Answer("no", status, "text/plain")
+                for _ in range(3):
+                    found = await dispatcher.execute("work", {})
+                    assert isinstance(found.error, dispatch.RejectedError)
+                    assert (found.error.type, found.error.retryable) == ("unauthorized", False)
+                    assert f"HTTP status {what}" in found.error.message
+            async with connected({"s": {"url": server.url, "headers": headers}}) as dispatcher:
+                assert f"HTTP status {what}" in dispatcher.registry.sources()[0].problem
+
+    run(test)
+
+
+# -- sessions that the server has forgotten ------------------------------------------------------------------------------
+
+
+def error(code: int, message: str, status: int) -> Answer:
+    return Answer(json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}), status)
+
+
+FORGOTTEN = {
+    "TypeScript SDK": error(-32001, "Session not found", 404),
+    "TypeScript SDK, not initialized": error(-32000, "Bad Request: Server not initialized", 400),
+    "TypeScript examples": error(-32000, "Bad Request: No valid session ID provided", 400),
+    "Python SDK": error(-32600, "Session not found", 404),
+    "Python SDK 1.8": Answer("Bad Request: No valid session ID provided", 400, "text/plain"),
+    "Go": Answer("Invalid session ID", 404, "text/plain"),
+    "Go, old": Answer("Invalid session ID", 400, "text/plain"),
+    "Rust": Answer("Unauthorized: Session not found", 401, "text/plain"),
+    "a gateway": Answer("", 410),
+    "an error without a status": error(-32000, "No valid session", 200),
+    "an event": event('{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32000,"message":"Server not initialized"}}'),
+}
+
+
+@pytest.mark.parametrize("form", FORGOTTEN.values(), ids=FORGOTTEN)
+def test_a_session_that_the_server_has_forgotten_is_opened_again(form: Answer) -> None:
+    async def test() -> None:
+        with scripted_http(Answer(GOOD), refuse=form) as server:
+            async with connected({"s": {"url": server.url}}) as dispatcher:
+                assert await dispatcher.call("work", {}) == "fine"
+                for _ in range(2):
+                    server.sessions.clear()  # it has restarted
+                    found = await asyncio.gather(*(dispatcher.execute("work", {}) for _ in range(20)))
+                    assert [each.error for each in found] == [None] * 20
+                assert server.requests.count("initialize") == 3
+
+    run(test)
+
+
+def test_a_session_that_a_server_answers_with_its_own_failure_is_opened_again_for_the_next_call() -> None:
+    async def test() -> None:
+        with scripted_http(Answer(GOOD), refuse=Answer("TypeError", 500, "text/plain")) as server:
+            async with connected({"s": {"url": server.url}}) as dispatcher:
+                assert await dispatcher.call("work", {}) == "fine"
+                server.sessions.clear()
+                found = await dispatcher.execute("work", {})
+                assert found.error is not None
+                assert found.error.type == "server-failed"  # it may have been executed
+                await call_until_ok(dispatcher, "work", {})
+
+    run(test)
+
+
+@pytest.mark.parametrize("status", [400, 404, 409, 500])
+def test_an_error_in_a_session_that_the_server_knows_ends_only_its_call(status: int) -> None:
+    async def test() -> None:
+        with scripted_http(error(-32000, "no such browser session", status), refuse=Answer("", 404)) as server:
+            async with connected({"s": {"url": server.url}}) as dispatcher:
+                for _ in range(3):
+                    found = await dispatcher.execute("work", {})
+                    assert found.error is not None
+                    assert found.error.type == "server-failed"
+                    assert "no such browser session" in found.error.message
+                assert server.requests.count("tools/call") == 3
+                assert server.requests.count("initialize") == 1
+
+    run(test)
+
+
+def test_a_server_that_knows_no_session_at_all_is_not_asked_without_a_pause() -> None:
+    async def test() -> None:
+        with scripted_http(Answer(GOOD), refuse=Answer("", 404)) as server:
+            server.sessions = type("Nothing", (set,), {"add": lambda *_: None})()
+            async with connected({"s": {"url": server.url}}) as dispatcher:
+                await asyncio.sleep(1)
+                assert dispatcher.registry.sources()[0].state == "failed"
+                assert server.requests.count("initialize") <= 3
+
+    run(test)
