@@ -78,6 +78,9 @@ class Admission(msgspec.Struct, eq=False):
         breaker = guards.breaker
         if breaker is not None:
             answer = breaker.admit(now)
+            pool = guards.pool
+            if type(answer) is Rejection and pool is not None and breaker.expect_recovery(pool.returned_at):
+                answer = breaker.admit(now)  # an instance has come to a service that had none
             if type(answer) is Rejection:
                 return answer
             self._breaker = answer  # type: ignore[assignment] # a permit

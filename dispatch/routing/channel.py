@@ -41,6 +41,7 @@ class Channel:
         hello_at: when the next hello is due.
         met: set while an instance is known.
         had_instances: an instance has been known, in the last :data:`GONE_S`.
+        joined_at: when the first instance became known, while none was.
         asked_since: when the channel began to look for instances: when it was opened, or its last instance was lost.
         gathers_until: instances have just announced themselves, and their handshakes are under way: calls wait for these, so
             that the first instance does not get all of them.
@@ -60,6 +61,7 @@ class Channel:
         "hello_at",
         "instances",
         "is_missing_reported",
+        "joined_at",
         "met",
         "publisher",
         "reply_topic",
@@ -86,6 +88,7 @@ class Channel:
         self.hello_at = 0.0
         self.met = asyncio.Event()
         self.had_instances = False
+        self.joined_at = -math.inf
         self.asked_since = asked_since
         self.gathers_until = 0.0
         self.answered_at = -math.inf

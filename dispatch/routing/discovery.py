@@ -302,6 +302,7 @@ class Discovery:
         channel.is_missing_reported = False
         channel.met.set()
         if is_first:
+            channel.joined_at = self._now()
             if self._has_handshakes(channel):
                 channel.gathers_until = self._now() + GATHER_S
                 channel.call_later("gather", GATHER_S, channel.next_turn)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
 from typing import Protocol
 
 import msgspec
@@ -169,6 +170,11 @@ class InstancePool:
     def routes(self) -> list[Channel]:
         """The channels."""
         return [route for _, _, route in self._routes]
+
+    @property
+    def returned_at(self) -> float:
+        """When the first instance became known, while none was."""
+        return max((route.joined_at for _, _, route in self._routes), default=-inf)
 
     @property
     def known(self) -> int:

@@ -119,6 +119,7 @@ class CircuitBreaker:
         "_may_reject",
         "_on_recovery",
         "_open_duration",
+        "_opened_at",
         "_reason",
         "_rejects_until",
         "epoch",
@@ -148,6 +149,7 @@ class CircuitBreaker:
         self._failure_rules = FailureRules(rules)
         self._half_open_calls: HalfOpenCalls | None = None
         self._lost = 0
+        self._opened_at = 0.0
         self._rejects_until = _NEVER  # the end of the open duration, or of a pause that the service asked for
         self._may_reject = False  # False: admit needs no further check
         self._reason = "paused"
@@ -211,6 +213,16 @@ class CircuitBreaker:
         if self.state is not _OPEN:
             self._open_duration.end_healthy_period(now, self.settings)
             self._transition_to(_OPEN, reason)
+
+    def expect_recovery(self, since: float) -> bool:
+        """End the open duration early, once: something that happened at ``since``, on the breaker's clock, suggests that the
+        service has recovered, and half-open calls show whether it has. Return False where the circuit is not open, or was
+        opened later."""
+        if self.state is not _OPEN or since <= self._opened_at:
+            return False
+        self._opened_at = since
+        self._rejects_until = _NEVER
+        return True
 
     def force_open(self) -> None:
         """Reject every call until :meth:`reset`, :meth:`disable` or :meth:`metrics_only`."""
@@ -297,6 +309,7 @@ class CircuitBreaker:
         return min(retry_after, self.settings.max_retry_after) if retry_after is not None and retry_after > 0 else 0.0
 
     def _open(self, now: float, reason: str, retry_after: float | None) -> None:
+        self._opened_at = now
         seconds = self._open_duration.record_opening(now, self._limit_retry_after(retry_after), self.settings)
         self._rejects_until = max(self._rejects_until, now + seconds)  # an earlier pause stays in force
         self._transition_to(_OPEN, reason)

@@ -129,3 +129,20 @@ def test_open_until_ignores_an_instant_in_the_past(instant: float) -> None:
     bench = Bench()
     bench.breaker.open_until(instant)
     assert (bench.breaker.state, bench.told) == (State.CLOSED, [])
+
+
+def test_a_sign_of_recovery_ends_the_open_duration_once() -> None:
+    bench = Bench().opened()
+    opened_at = bench.now
+    assert not bench.breaker.expect_recovery(opened_at - 1), "it happened before"
+    bench.now += 1
+    assert bench.breaker.expect_recovery(bench.now)
+    bench.permit()
+    assert bench.breaker.state is State.HALF_OPEN
+    assert not bench.breaker.expect_recovery(bench.now)
+
+
+def test_a_circuit_that_an_operator_has_opened_expects_no_recovery() -> None:
+    bench = Bench()
+    bench.breaker.force_open()
+    assert not bench.breaker.expect_recovery(bench.now + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from types import SimpleNamespace
@@ -185,7 +186,7 @@ async def test_closing_lets_a_waiting_thread_go(
         waits.set()
         assert go_on.wait(10)
 
-    monkeypatch.setattr(transport_module, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(transport_module, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
     async with connected() as transport:
         await listen(transport, lambda message: None)
         thread = threading.Thread(target=broker.consumer().deliver, args=range(3 * small_inbox))
@@ -341,3 +342,39 @@ def test_nothing_escapes_into_pulsars_threads_even_when_the_loop_is_gone(broker:
     assert escaped == []
     assert failures.told == []
     transport_module._open_transports.discard(transport)
+
+
+async def test_messages_are_answered_on_the_other_thread_while_the_loop_is_blocked(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered: list[int] = []
+
+    def answer_late(payload: bytes) -> tuple[str, bytes] | None:
+        answered.append(threading.get_ident())
+        if payload == b"broken":
+            raise ValueError("a message that cannot be answered")
+        return (OTHER, b"alive") if payload == b"probe" else None
+
+    async with connected() as transport:
+        await transport.publisher(OTHER)
+        await transport.subscribe(TOPIC, lambda _message: None, mode=Mode.FANOUT, name="x", answer_late=answer_late)
+
+        def deliver(*payloads: bytes) -> None:
+            """On a thread of pulsar-client, while this one, the loop's, waits."""
+            consumer = broker.consumer()
+            thread = threading.Thread(
+                target=consumer.deliver, args=[SimpleNamespace(data=lambda p=p: p) for p in payloads]
+            )
+            thread.start()
+            thread.join()
+
+        deliver(b"probe", b"probe")
+        assert answered == [], "the loop may be about to process them"
+        monkeypatch.setattr(transport_module, "LATE_S", 0.0)
+        deliver(b"probe", b"broken", b"request")
+        assert len(answered) == 3
+        assert threading.get_ident() not in answered
+        await idle()
+        deliver(b"probe")
+        assert len(answered) == 3, "the loop runs again"
+        assert [bytes(each.payload) for each in broker.producer(OTHER).sent] == [b"alive"]
