@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from dispatch._internal.suggestions import excerpt, find_near_names, join_alternatives, join_names
+from dispatch._internal.utf8 import scalar_text
 from dispatch.calling.callable_tool import CallableTool, NamedFunction, list_tools
 from dispatch.calling.function_call_result import FunctionCallResult, FunctionCallStatus
 from dispatch.calling.parsed_call import ParsedCall
@@ -157,7 +158,9 @@ def _find_mistake(call: ParsedCall, tool: CallableTool) -> str | None:
 
 
 def _finish(call: ParsedCall, output: str, status: FunctionCallStatus) -> FunctionCallResult:
-    return FunctionCallResult(call.name, call.args, call.call_objective, output, status, call.form, call.call_id)
+    return FunctionCallResult(
+        call.name, call.args, call.call_objective, scalar_text(output), status, call.form, call.call_id
+    )
 
 
 def _error_from_unknown_name(name: str, known: Sequence[str]) -> RejectedError:

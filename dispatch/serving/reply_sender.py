@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+from dispatch._internal.utf8 import scalar_text
 from dispatch.errors import ErrorType
-from dispatch.messaging.wire.codec import result_text
+from dispatch.messaging.wire.codec import describe_invalid_result, result_text
 from dispatch.messaging.wire.properties import Refusal
 from dispatch.serving.idempotency_keys import KeyedExecution
 from dispatch.serving.inbound_request import InboundRequest
@@ -106,12 +107,7 @@ class ReplySender:
                 f"The tool was executed, but its result is too large to send ({error}). Ask for less in one call.",
             )
         except ValueError as error:
-            self.send_error(
-                work,
-                ErrorType.INVALID_RESULT,
-                f"The tool was executed, but its result is not valid text ({error}). Report the failure, or use another "
-                "tool.",
-            )
+            self.send_error(work, ErrorType.INVALID_RESULT, describe_invalid_result(f"is not valid text ({error})"))
         return False
 
 
@@ -121,4 +117,4 @@ def _sendable(value: object) -> str:
         text = str(value)
     except BaseException:  # its own __str__ raises
         text = f"(the text of a {type(value).__name__} cannot be read)"
-    return text[:MAX_ERROR_CHARS].encode(errors="replace").decode()
+    return scalar_text(text[:MAX_ERROR_CHARS])

@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dispatch._internal.suggestions import excerpt
+from dispatch._internal.utf8 import scalar_text
 
 CALLS = logging.getLogger("dispatch.calls")
 """One line for each call, at DEBUG."""
@@ -66,7 +67,12 @@ class TransitionLogger:
                 text = f"{text} ({int(last[1])} more since the last line)"
             last[:] = [now, 0]
             self._last.move_to_end(key)
-        self._logger.log(level, text, extra={f"dispatch_{name}": value for name, value in facts.items()})
+        self._logger.log(level, text, extra=_name_facts(facts))
+
+
+def _name_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a record: formatters write them as they are."""
+    return {f"dispatch_{name}": scalar_text(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
 
 
 def log_exception(logger: logging.Logger, level: int, text: str, error: BaseException, *, content: bool) -> None:
@@ -112,7 +118,7 @@ def log_decision(user: str, tool: str, is_allowed: bool, reason: str, *, permiss
         excerpt(tool),
         excerpt(user, MAX_USER_CHARS),
         f"{reason} {excerpt(permission)}" if permission else reason,
-        extra={f"dispatch_{name}": fact for name, fact in facts.items()},
+        extra=_name_facts(facts),
     )
 
 
@@ -138,5 +144,5 @@ def log_call(tool: str, outcome: str, seconds: float, *, call_id: str, error_typ
         tool,
         outcome,
         seconds,
-        extra={f"dispatch_{name}": fact for name, fact in facts.items()},
+        extra=_name_facts(facts),
     )

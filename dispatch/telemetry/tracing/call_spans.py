@@ -16,6 +16,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, get_current_span, set_span_in_context
 
+from dispatch._internal.utf8 import scalar_text
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.messaging.wire.codec import json_text
 from dispatch.result import CallResult
@@ -308,9 +309,7 @@ class CallTracing:
         if not parent.is_valid and self._sample < 1.0 and self._random() >= self._sample:
             return
         known = {TOOL_TYPE: EXTENSION}
-        span = self._start(
-            OTHER, tool.encode(errors="replace").decode(), context, known
-        )  # any text, with surrogates too
+        span = self._start(OTHER, scalar_text(tool), context, known)
         span.set_attribute(OUTCOME, str(error.outcome))
         _conclude(span, error.outcome, error)
         span.end()
@@ -327,4 +326,4 @@ class CallTracing:
                 name = type(error).__name__
                 logger.error("the redaction hook failed (%s): %s of '%s' not recorded", name, kind, tool)
                 return None
-        return None if shown is None else shown[:MAX_CONTENT_CHARS]
+        return None if shown is None else scalar_text(shown[:MAX_CONTENT_CHARS])
