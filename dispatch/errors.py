@@ -10,6 +10,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Final
 
+from dispatch._internal.utf8 import scalar_text
+
 OTHER_TYPE: Final = "_OTHER"
 """The value of ``error.type`` for an error whose type is not an :class:`ErrorType` (OpenTelemetry's fallback value)."""
 
@@ -126,7 +128,8 @@ class ErrorType(StrEnum):
     RESULT_TOO_LARGE = "result-too-large"
     """The service could not send the result because it is too large; the tool was executed."""
     INVALID_RESULT = "invalid-result"
-    """The service could not send the result because it is not valid text; the tool was executed."""
+    """The result is not valid text (half of a surrogate pair), or has a number that JSON does not have (NaN, infinity); the
+    tool was executed."""
     INVALID_OUTPUT = "invalid-output"
     """The answer does not match the tool's ``output-schema``; the tool was executed, and its answer is preserved."""
     TOOL_ERROR = "tool-error"
@@ -183,6 +186,8 @@ _OWN_TYPES = frozenset(map(str, ErrorType))
 class DispatchError(RuntimeError):
     """Base class of every error of a call. A ``RuntimeError``, because that is what TrustGraph's client raises.
 
+    Half of a surrogate pair in ``type`` or ``message`` becomes ``?``: an error reaches models and logs as valid text.
+
     Attributes:
         outcome: the :class:`Outcome` of the call.
         origin: where it arose, for TIMEOUT and TRANSPORT.
@@ -215,8 +220,10 @@ class DispatchError(RuntimeError):
         rejected_by: str | None = None,
         alternatives: tuple[str, ...] = (),
     ) -> None:
+        if isinstance(message, str):
+            message = scalar_text(message)
         super().__init__(message)
-        self.type = str(type)
+        self.type = scalar_text(str(type))
         self.message = message
         self.retryable = retryable
         self.retry_after = retry_after

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from dispatch._internal.utf8 import scalar_value
 from dispatch.adapters.dialects.fitted_schema import Style
 from dispatch.adapters.model_tool import ToolAnswer, answer_call
 from dispatch.calling import ParsedCall, parse
@@ -40,7 +41,7 @@ async def execute(
     value = _read_mapping(call)
     parsed = _parse(value, style)
     answer = await _answer(dispatcher, parsed, user, context)
-    return _write(answer, parsed, style)
+    return cast(dict[str, Any], scalar_value(_write(answer, parsed, style)))
 
 
 def _read_mapping(call: object) -> Mapping[str, Any]:

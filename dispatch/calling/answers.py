@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
+from dispatch._internal.utf8 import scalar_value
 from dispatch.calling.function_call_result import FunctionCallResult, FunctionCallStatus
 from dispatch.calling.parsed_call import CallForm
 
@@ -19,7 +20,7 @@ def format_answers(results: Iterable[FunctionCallResult]) -> list[dict[str, Any]
     """
     messages: list[dict[str, Any]] = []
     for form, group in groupby(results, key=lambda result: result.form):
-        messages += _format(form, list(group))
+        messages += scalar_value(_format(form, list(group)))
     return messages
 
 

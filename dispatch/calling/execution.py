@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from dispatch._internal.suggestions import excerpt, find_near_names, join_alternatives, join_names
 from dispatch._internal.user_code import ErrorBoundary, read_text, read_tool_error, unwrap
+from dispatch._internal.utf8 import scalar_text
 from dispatch.calling.callable_tool import CallableTool, NamedFunction, list_tools
 from dispatch.calling.function_call_result import FunctionCallResult, FunctionCallStatus
 from dispatch.calling.parsed_call import ParsedCall
@@ -150,7 +151,9 @@ def _find_mistake(call: ParsedCall, tool: CallableTool) -> str | None:
 
 
 def _finish(call: ParsedCall, output: str, status: FunctionCallStatus) -> FunctionCallResult:
-    return FunctionCallResult(call.name, call.args, call.call_objective, output, status, call.form, call.call_id)
+    return FunctionCallResult(
+        call.name, call.args, call.call_objective, scalar_text(output), status, call.form, call.call_id
+    )
 
 
 def _error_from_tool(raised: Exception, tool: str) -> DispatchError:

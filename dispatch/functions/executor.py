@@ -18,7 +18,7 @@ from dispatch.errors import ErrorType, InvalidArgumentsError, RejectedError, Thr
 from dispatch.functions.function_tool import CONFIG_PARAM, FunctionTool
 from dispatch.functions.json_types import encode_custom
 from dispatch.functions.providers import Providers
-from dispatch.messaging.wire.codec import result_text
+from dispatch.messaging.wire.codec import check_result_text, result_text
 from dispatch.serving.tool_executor import ToolExecutor
 
 MAX_THREADS: Final = 64
@@ -112,11 +112,13 @@ def write_result(result: Any) -> str:
     """Return the result of a function as text: a text unchanged, any other value as JSON.
 
     Raises:
+        ToolError: ``invalid-result``: it has half of a surrogate pair, or a number that JSON does not have.
         TypeError: JSON cannot express it.
     """
-    if isinstance(result, str):
-        return result
-    return result_text(msgspec.to_builtins(result, str_keys=True, enc_hook=encode_custom))
+    is_text = isinstance(result, str)
+    text = result_text(result if is_text else msgspec.to_builtins(result, str_keys=True, enc_hook=encode_custom))
+    check_result_text(text)
+    return text
 
 
 async def _write_chunks(chunks: AsyncIterator[Any]) -> AsyncIterator[str]:

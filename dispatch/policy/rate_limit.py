@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from dispatch._internal.utf8 import scalar_value
 from dispatch.policy.validation import PolicyError, check_seconds
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -76,7 +77,7 @@ class RateLimit(msgspec.Struct, frozen=True, rename="kebab"):
 
     def __str__(self) -> str:
         document = self.as_document()
-        return document if isinstance(document, str) else msgspec.json.encode(document).decode()
+        return document if isinstance(document, str) else msgspec.json.encode(scalar_value(document)).decode()
 
     def as_document(self) -> str | dict[str, Any]:
         """The value for a descriptor: the text of the rate, or an object of the keys that differ from their defaults."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatch._internal.utf8 import scalar_text, scalar_value
 from dispatch.errors import DispatchError, ErrorType, ToolError
 from dispatch.result import CallResult
 from dispatch.results.cutting import find_cut
@@ -154,7 +155,7 @@ def _write_error(error: DispatchError, message: str) -> str:
         "retry_after": error.retry_after,
         "alternatives": list(error.alternatives),
     }
-    return msgspec.json.encode(values).decode()
+    return msgspec.json.encode(scalar_value(values)).decode()
 
 
 def _write_json(value: object, *, indent: int) -> str:
@@ -170,7 +171,7 @@ def _write_json(value: object, *, indent: int) -> str:
 
 
 def _content(*texts: str, is_error: bool = False) -> dict[str, Any]:
-    content: dict[str, Any] = {"content": [{"type": "text", "text": text} for text in texts]}
+    content: dict[str, Any] = {"content": [{"type": "text", "text": scalar_text(text)} for text in texts]}
     if is_error:
         content["isError"] = True
     return content

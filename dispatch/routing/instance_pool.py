@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 
 from dispatch._internal.permit import Clock, Randomness
+from dispatch._internal.utf8 import encode_text
 from dispatch.balancing.balancer import Balancer, Pick
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.catalog.version_ranges import Range
@@ -376,4 +377,4 @@ class InstancePool:
 
 
 def _weight(name: str, key: str) -> bytes:
-    return hashlib.blake2b(f"{name}\0{key}".encode(), digest_size=8).digest()
+    return hashlib.blake2b(encode_text(f"{name}\0{key}"), digest_size=8).digest()

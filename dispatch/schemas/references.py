@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import urldefrag, urljoin
+from urllib.parse import unquote, urldefrag, urljoin
 
 from dispatch._internal.suggestions import excerpt
-from dispatch.schemas.mistake import Mistake, join_pointer
+from dispatch.schemas.mistake import Mistake, join_pointer, split_pointer
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _BUILT_IN: Final = "https://json-schema.org/draft/2020-12/"
@@ -54,6 +54,34 @@ def find_outside_references(schema: object) -> tuple[Mistake, ...]:
         if isinstance(dialect, str) and dialect.rstrip("#") not in _DIALECTS:
             found.append(_refuse((*keys, "$schema"), dialect, f'must be "{DIALECT}", not'))
     return tuple(found)
+
+
+def find_dead_references(schema: object) -> tuple[_Keys, ...]:
+    """Return the places of ``$ref`` and ``$dynamicRef`` to places that are not in ``schema``. References of a schema with
+    several resources (``$id`` inside) are not followed."""
+    subschemas = [(keys, each) for keys, _, each in _iterate_subschemas(schema, (), "")]
+    if any("$id" in each for keys, each in subschemas if keys):
+        return ()
+    anchors = {each.get(keyword) for _, each in subschemas for keyword in ("$anchor", "$dynamicAnchor")}
+    return tuple(
+        (*keys, keyword)
+        for keys, each in subschemas
+        for keyword in ("$ref", "$dynamicRef")
+        if isinstance(reference := each.get(keyword), str)
+        and reference.startswith("#")
+        and not (_has_place(schema, reference[1:]) if reference[1:2] in ("", "/") else reference[1:] in anchors)
+    )
+
+
+def _has_place(schema: object, pointer: str) -> bool:
+    for key in split_pointer(unquote(pointer)):
+        if isinstance(schema, Mapping) and key in schema:
+            schema = schema[key]
+        elif isinstance(schema, (list, tuple)) and key.isdecimal() and int(key) < len(schema):
+            schema = schema[int(key)]
+        else:
+            return False
+    return isinstance(schema, (Mapping, bool))
 
 
 def _iterate_subschemas(schema: object, keys: _Keys, base: str) -> Iterator[tuple[_Keys, str, Mapping[str, Any]]]:

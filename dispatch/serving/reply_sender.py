@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from dispatch._internal.user_code import read_text
+from dispatch._internal.utf8 import scalar_text
 from dispatch.errors import ErrorType
-from dispatch.messaging.wire.codec import result_text
+from dispatch.messaging.wire.codec import describe_invalid_result, result_text
 from dispatch.messaging.wire.properties import Refusal
 from dispatch.serving.idempotency_keys import KeyedExecution
 from dispatch.serving.inbound_request import InboundRequest
@@ -105,15 +106,10 @@ class ReplySender:
                 f"The tool was executed, but its result is too large to send ({error}). Ask for less in one call.",
             )
         except ValueError as error:
-            self.send_error(
-                work,
-                ErrorType.INVALID_RESULT,
-                f"The tool was executed, but its result is not valid text ({error}). Report the failure, or use another "
-                "tool.",
-            )
+            self.send_error(work, ErrorType.INVALID_RESULT, describe_invalid_result(f"is not valid text ({error})"))
         return False
 
 
 def _sendable(value: object) -> str:
     """Return ``value`` as valid UTF-8 text: the text of a tool's error must not prevent the reply."""
-    return read_text(value).encode(errors="replace").decode()
+    return scalar_text(read_text(value))

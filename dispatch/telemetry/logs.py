@@ -12,12 +12,13 @@ import os
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
 from dispatch._internal.suggestions import excerpt
 from dispatch._internal.user_code import type_name, unwrap
+from dispatch._internal.utf8 import scalar_text
 
 CALLS = logging.getLogger("dispatch.calls")
 """One line for each call, at DEBUG."""
@@ -87,8 +88,12 @@ class TransitionLogger:
             last[:] = [now, 0]
             self._last.move_to_end(key)
         line = text if isinstance(text, str) else text()
-        extra = {f"dispatch_{name}": value for name, value in facts.items()}
-        self._logger.log(level, f"{line}{suffix}", exc_info=exc_info, extra=extra)
+        self._logger.log(level, f"{line}{suffix}", exc_info=exc_info, extra=_name_facts(facts))
+
+
+def _name_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a record: formatters write them as they are."""
+    return {f"dispatch_{name}": scalar_text(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
 
 
 class ExceptionLogger:
@@ -203,7 +208,7 @@ def log_decision(user: str, tool: str, is_allowed: bool, reason: str, *, permiss
         excerpt(tool),
         excerpt(user, MAX_USER_CHARS),
         f"{reason} {excerpt(permission)}" if permission else reason,
-        extra={f"dispatch_{name}": fact for name, fact in facts.items()},
+        extra=_name_facts(facts),
     )
 
 
@@ -229,5 +234,5 @@ def log_call(tool: str, outcome: str, seconds: float, *, call_id: str, error_typ
         tool,
         outcome,
         seconds,
-        extra={f"dispatch_{name}": fact for name, fact in facts.items()},
+        extra=_name_facts(facts),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -18,8 +19,12 @@ from dispatch.catalog.readers.tool import read_tool
 from dispatch.catalog.version_selection import find_service_version
 from dispatch.policy import DEFAULT_POLICY, Policy
 
+_log = logging.getLogger("dispatch.catalog")
+
 KINDS: Final = ("tool-service", "tool")
 """Kinds of items: TrustGraph's config types, and the names of the folders."""
+
+_SCHEMAS: Final = ("input-schema", "output-schema")
 
 Services = Mapping[str, Sequence[ServiceDescriptor]]
 """The versions of each service by id, in any order."""
@@ -50,6 +55,8 @@ class Item(msgspec.Struct, frozen=True, gc=False):
             and of its version; ``""``: none.
         raw: the descriptor as JSON values; or an :class:`Unreadable`, or a :class:`Refused`.
         namespace: prefix of its name or id, and of the service that it refers to: ``crm`` makes ``find`` into ``crm-find``.
+        is_foreign: its schemas are another system's, whose authors do not read the reports: a schema is translated or
+            widened, and no reason to refuse the tool.
     """
 
     origin: str
@@ -57,6 +64,7 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     key: str
     raw: object
     namespace: str = ""
+    is_foreign: bool = False
 
     @property
     def key_name(self) -> str:
@@ -147,14 +155,24 @@ def read_tool_item(
         problems = tuple(report.problems)
         return ReadItem(item, None, None, problems, report.has_errors, name, other if isinstance(other, str) else "")
     service = find_service(item, services)
-    tool = read_tool(raw, item.key, service, report, item.namespace, base)
+    tool = read_tool(raw, item.key, service, report, item.namespace, base, is_foreign=item.is_foreign)
     meant = {tool.service, item.add_namespace(tool.service), ""}
     if service is None and tool.service.strip() and unavailable.refused.isdisjoint(meant):
         _report_unknown_service(item, tool.service, services, unavailable, report)
     problems = tuple(report.problems)
     if report.has_errors:
         return ReadItem(item, None, None, problems, True, tool.name, version=tool.version)
+    if item.is_foreign:
+        _log_widened(item, problems)
     return ReadItem(item, None, tool if service else None, problems, False, tool.name, version=tool.version)
+
+
+def _log_widened(item: Item, problems: Sequence[Problem]) -> None:
+    widened = [each for each in problems if each.severity == "warning" and each.key.startswith(_SCHEMAS)]
+    if widened:
+        first = widened[0]
+        more = f" ({len(widened) - 1:,} more)" if len(widened) > 1 else ""
+        _log.warning("%s is used with a part of its schema: %s: %s%s", item.origin, first.key, first.problem, more)
 
 
 def find_service(item: Item, services: Services) -> ServiceDescriptor | None:

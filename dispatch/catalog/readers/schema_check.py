@@ -1,67 +1,176 @@
-"""Checks an ``input-schema`` and an ``output-schema``: JSON Schema 2020-12 without references to addresses. The schema
-itself is used unchanged, and nothing is fetched for it."""
+"""Reads an ``input-schema`` and an ``output-schema``: JSON Schema 2020-12 without references to addresses. A schema in that
+dialect is used unchanged, and nothing is fetched for it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from dispatch.catalog.errors import Report
-from dispatch.catalog.frozen_json import describe_kind, describe_value, join_path
+from dispatch.catalog.frozen_json import FrozenDict, describe_kind, describe_value, join_path
 from dispatch.schemas import Mistake, find_outside_references, find_schema_problems
 from dispatch.schemas.engine import has_engine
 from dispatch.schemas.mistake import split_pointer
-from dispatch.schemas.references import DIALECT, SCHEMA_KEYWORDS, SCHEMA_LIST_KEYWORDS, SCHEMA_OBJECT_KEYWORDS
+from dispatch.schemas.older_dialects import GUESSED, find_dialect, translate_schema
+from dispatch.schemas.references import (
+    DIALECT,
+    SCHEMA_KEYWORDS,
+    SCHEMA_LIST_KEYWORDS,
+    SCHEMA_OBJECT_KEYWORDS,
+    find_dead_references,
+)
+from dispatch.schemas.widening import widen_schema
+
+MAX_ROUNDS: Final = 20
+"""Times that a schema of another system is checked after parts of it were removed; beyond it only its type is used."""
 
 _TYPES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 
-def check_input_schema(schema: Mapping[str, Any], report: Report) -> None:
-    """Report each mistake of the schema of a tool's arguments: its root is no object, and those of :func:`check_schema`."""
+class _Fault(NamedTuple):
+    """A fault of a schema.
+
+    Attributes:
+        place: keys of the place in the schema; empty: the whole schema, or a place that is not known.
+        problem: the fault, as a problem of the report.
+        fix: how to correct it.
+    """
+
+    place: tuple[str | int, ...]
+    problem: str
+    fix: str
+
+
+def read_input_schema(schema: Mapping[str, Any], report: Report, *, is_foreign: bool = False) -> dict[str, Any]:
+    """Return the schema of a tool's arguments. Its root is an object; otherwise as :func:`read_schema`."""
     if schema.get("type") != "object":
         given = f"is {describe_value(schema['type'])}" if "type" in schema else "is missing"
-        report.add_error(
-            "input-schema.type",
-            f"the type of the root {given}, and a tool's arguments are an object",
-            'write "type": "object", with one property for each argument',
-        )
-    check_schema(schema, report, "input-schema")
+        problem = f"the type of the root {given}, and a tool's arguments are an object"
+        if is_foreign:
+            schema = FrozenDict({**schema, "type": "object"})
+            _report_widened(report, "input-schema.type", problem)
+        else:
+            fix = 'write "type": "object", with one property for each argument'
+            report.add_error("input-schema.type", problem, fix)
+    read = read_schema(schema, report, "input-schema", is_foreign=is_foreign)
+    return read if read.get("type") == "object" or not is_foreign else FrozenDict({**read, "type": "object"})
 
 
-def check_schema(schema: Mapping[str, Any], report: Report, path: str) -> None:
-    """Report each keyword of ``schema``, at ``path`` of its descriptor, whose value JSON Schema 2020-12 does not allow, and
-    each reference to an address.
+def read_schema(schema: Mapping[str, Any], report: Report, path: str, *, is_foreign: bool = False) -> dict[str, Any]:
+    """Return the schema at ``path`` of a descriptor in JSON Schema 2020-12: a schema that names an older dialect is
+    translated. Report each keyword whose value is not allowed, and each reference to an address.
 
     With the extra ``schema`` this includes patterns, references to places in the schema, and every rule of the metaschema.
     Depth and size are those of the descriptor, which is limited.
+
+    Args:
+        is_foreign: keywords with a fault are removed and reported as warnings. A schema that names no dialect is translated
+            as well where only an older one could be meant.
     """
-    before = len(report.problems)
-    _check_schema(schema, report, path)
-    outside = find_outside_references(schema)
-    for mistake in outside:
+    dialect = find_dialect(schema)
+    translated = translate_schema(schema, dialect or GUESSED) if dialect or is_foreign else schema
+    what = "keywords of another dialect than 2020-12, which are translated"
+    if is_foreign:
+        if translated is not schema:
+            report.add_info(f"{path}.$schema", what, "nothing is to be done")
+        return _widen(_freeze(translated), report, path)
+    if dialect is not None:
+        if translated is schema:
+            what = "another dialect than 2020-12, by which the schema is checked"
+        report.add_warning(f"{path}.$schema", what, f'write "{DIALECT}", and the keywords of that dialect')
+        schema = _freeze(translated)
+    faults = list(_find_faults(schema, ()))
+    faults += _find_outside(schema)
+    for fault in faults:
+        report.add_error(_path_of(fault.place, path), fault.problem, fault.fix)
+    # The checks above have better words for the same mistakes, which the metaschema finds in parts of a value.
+    known = tuple(_path_of(fault.place, path) for fault in faults)
+    for fault in _find_problems(schema):
+        key = _path_of(fault.place, path)
+        if not any(key == each or key.startswith((f"{each}.", f"{each}[")) for each in known):
+            report.add_error(key, fault.problem, fault.fix)
+    return _freeze(schema)
+
+
+def _widen(schema: Mapping[str, Any], report: Report, path: str) -> dict[str, Any]:
+    """Return ``schema`` without what has a fault."""
+    for _ in range(MAX_ROUNDS):
+        faults = [*_find_faults(schema, ()), *_find_outside(schema), *_find_dead_references(schema)]
+        faults = faults or list(_find_problems(schema))
+        if not faults:
+            return _freeze(schema)
+        former = schema
+        for fault in faults:
+            if fault.place:
+                widened = widen_schema(schema, fault.place)
+                if widened is not schema:
+                    schema = _freeze(widened)
+                    _report_widened(report, _path_of(fault.place, path), fault.problem)
+        if schema is former:
+            break
+    _report_widened(report, path, faults[0].problem)
+    return _freeze({key: schema[key] for key in ("type", "title", "description") if isinstance(schema.get(key), str)})
+
+
+def _report_widened(report: Report, key: str, problem: str) -> None:
+    report.add_warning(key, f"{problem}; it is not checked", "correct the schema where the tool is defined")
+
+
+def _freeze(schema: Mapping[str, Any]) -> FrozenDict[Any]:
+    """Return a schema, partly immutable, as an immutable one."""
+    if isinstance(schema, FrozenDict):
+        return schema
+    return FrozenDict({key: _freeze_value(each) for key, each in schema.items()})
+
+
+def _freeze_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _freeze(value)
+    return tuple(map(_freeze_value, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _path_of(place: tuple[str | int, ...], path: str) -> str:
+    """Return the path in a descriptor of a place in its schema at ``path``."""
+    for key in place:
+        path = f"{path}[{key}]" if isinstance(key, int) else join_path(path, key)
+    return path
+
+
+def _place_of(pointer: str, schema: object) -> tuple[str | int, ...]:
+    """Return the keys of a JSON Pointer."""
+    place: list[str | int] = []
+    for part in split_pointer(pointer):
+        if isinstance(schema, tuple):
+            place.append(int(part))
+            schema = schema[int(part)]
+        else:
+            place.append(part)
+            schema = schema.get(part) if isinstance(schema, Mapping) else None
+    return tuple(place)
+
+
+def _find_outside(schema: Mapping[str, Any]) -> Iterator[_Fault]:
+    for mistake in find_outside_references(schema):
         fix = 'copy the schema into "$defs" of this one, and write "$ref": "#/$defs/NAME"'
         if mistake.path.endswith("/$schema"):
             fix = f'write "{DIALECT}"'
-        report.add_error(_key_of(mistake.path, schema, path), mistake.message, fix)
-    dialect = schema.get("$schema", DIALECT)
-    if isinstance(dialect, str) and dialect.rstrip("#") != DIALECT and not _names_dialect(outside):
-        report.add_warning(
-            f"{path}.$schema", "another dialect than 2020-12, by which the schema is checked", f'write "{DIALECT}"'
-        )
+        yield _Fault(_place_of(mistake.path, schema), mistake.message, fix)
+
+
+def _find_problems(schema: Mapping[str, Any]) -> Iterator[_Fault]:
+    """Yield what the engine finds; nothing without it."""
     if has_engine():
-        # The checks above have better words for the same mistakes, which the metaschema finds in parts of a value.
-        known = tuple(problem.key for problem in report.problems[before:])
         for mistake in find_schema_problems(schema):
-            key = _key_of(mistake.path, schema, path)
-            if not any(key == each or key.startswith((f"{each}.", f"{each}[")) for each in known):
-                report.add_error(key, _describe(mistake), "correct it as JSON Schema 2020-12 requires")
+            fix = "correct it as JSON Schema 2020-12 requires"
+            yield _Fault(_place_of(mistake.path, schema), _describe(mistake), fix)
 
 
-def _names_dialect(outside: Sequence[Mistake]) -> bool:
-    return any(mistake.path == "/$schema" for mistake in outside)
+def _find_dead_references(schema: Mapping[str, Any]) -> Iterator[_Fault]:
+    for place in find_dead_references(schema):
+        yield _Fault(place, "a reference to a place that does not exist", 'write "$ref": "#/$defs/NAME"')
 
 
 def _describe(mistake: Mistake) -> str:
@@ -69,62 +178,43 @@ def _describe(mistake: Mistake) -> str:
     return str(msgspec.structs.replace(mistake, path="")).removeprefix("the whole value ")
 
 
-def _key_of(pointer: str, schema: object, path: str) -> str:
-    """Return the path in a descriptor of the place ``pointer`` in ``schema``."""
-    for part in split_pointer(pointer):
-        if isinstance(schema, tuple):
-            path = f"{path}[{part}]"
-            schema = schema[int(part)]
-        else:
-            path = join_path(path, part)
-            schema = schema.get(part) if isinstance(schema, Mapping) else None
-    return path
-
-
-def _check_schema(schema: object, report: Report, path: str) -> None:
+def _find_faults(schema: object, place: tuple[str | int, ...]) -> Iterator[_Fault]:
+    """Yield each keyword whose value has a wrong type."""
     if isinstance(schema, bool):
         return
     if not isinstance(schema, Mapping):
         fix = 'write {"type": "string"}, or true for any value'
-        if isinstance(schema, tuple) and path.endswith(".items"):
+        if isinstance(schema, tuple) and place[-1:] == ("items",):
             fix = "rename 'items' to 'prefixItems', as in JSON Schema 2020-12"
-        report.add_error(path, f"{describe_kind(schema)} instead of a schema", fix)
+        yield _Fault(place, f"{describe_kind(schema)} instead of a schema", fix)
         return
     for keyword, value in schema.items():
-        at = join_path(path, keyword)
+        at = (*place, keyword)
         if keyword in SCHEMA_KEYWORDS:
-            _check_schema(value, report, at)
+            yield from _find_faults(value, at)
         elif keyword in SCHEMA_LIST_KEYWORDS:
-            _check_schema_list(value, report, at)
+            if not isinstance(value, tuple) or not value:
+                kind = (
+                    "an empty list"
+                    if isinstance(value, tuple)
+                    else f"{describe_kind(value)} instead of a list of schemas"
+                )
+                yield _Fault(at, kind, 'write [{"type": "string"}], or remove it')
+                continue
+            for index, inner in enumerate(value):
+                yield from _find_faults(inner, (*at, index))
         elif keyword in SCHEMA_OBJECT_KEYWORDS:
-            _check_schema_object(value, report, at)
+            if not isinstance(value, Mapping):
+                problem = f"{describe_kind(value)} instead of an object of schemas"
+                yield _Fault(at, problem, 'write {"topic": {"type": "string"}}')
+                continue
+            for key, inner in value.items():
+                yield from _find_faults(inner, (*at, key))
         elif keyword in _VALUES:
             is_valid, expected, example = _VALUES[keyword]
             if not is_valid(value):
-                report.add_error(
-                    at, f"{describe_value(value)} instead of {expected}", f'write "{keyword}": {json.dumps(example)}'
-                )
-
-
-def _check_schema_list(value: object, report: Report, path: str) -> None:
-    if not isinstance(value, tuple) or not value:
-        problem = (
-            "an empty list" if isinstance(value, tuple) else f"{describe_kind(value)} instead of a list of schemas"
-        )
-        report.add_error(path, problem, 'write [{"type": "string"}], or remove it')
-        return
-    for index, inner in enumerate(value):
-        _check_schema(inner, report, f"{path}[{index}]")
-
-
-def _check_schema_object(value: object, report: Report, path: str) -> None:
-    if not isinstance(value, Mapping):
-        report.add_error(
-            path, f"{describe_kind(value)} instead of an object of schemas", 'write {"topic": {"type": "string"}}'
-        )
-        return
-    for key, inner in value.items():
-        _check_schema(inner, report, join_path(path, key))
+                fix = f'write "{keyword}": {json.dumps(example)}'
+                yield _Fault(at, f"{describe_value(value)} instead of {expected}", fix)
 
 
 def _is_text(value: object) -> bool:

@@ -21,7 +21,7 @@ from dispatch.catalog.frozen_json import FrozenDict, describe_value, join_path
 from dispatch.catalog.readers.field_validation import MAX_MODEL_NAME_CHARS, ObjectReader
 from dispatch.catalog.readers.item_key import ItemKey
 from dispatch.catalog.readers.policy_check import check_policy
-from dispatch.catalog.readers.schema_check import check_input_schema, check_schema
+from dispatch.catalog.readers.schema_check import read_input_schema, read_schema
 from dispatch.catalog.version_ranges import RANGE_EXAMPLE, parse_range
 from dispatch.catalog.version_selection import select_service
 from dispatch.catalog.versions import is_version
@@ -73,6 +73,8 @@ def read_tool(
     report: Report,
     namespace: str = "",
     defaults: Policy = DEFAULT_POLICY,
+    *,
+    is_foreign: bool = False,
 ) -> ToolDescriptor:
     """Return the descriptor in ``raw``. After an error in ``report`` only its name and service may be used.
 
@@ -81,6 +83,7 @@ def read_tool(
         service: that it refers to; None: unknown, so that its config is not checked.
         namespace: prefix of its name.
         defaults: under the policies of the service and the tool.
+        is_foreign: its schemas are widened instead of refused.
     """
     params = {param.name: param for param in service.config_params} if service else {}
     own = {key: value for key, value in raw.items() if key not in params or key not in DISPATCH_KEYS}
@@ -105,7 +108,7 @@ def read_tool(
         category=reader.read_text("category", "entertainment"),
         tags=reader.read_texts("tags", "fun"),
         author=reader.read_text("author", "the jokes team"),
-        output_schema=_output_schema(reader),
+        output_schema=_output_schema(reader, is_foreign),
         read_only=bool(reader.read_flag("read-only")),
         idempotent=bool(reader.read_flag("idempotent")),
         destructive=reader.read_flag("destructive"),
@@ -116,7 +119,7 @@ def read_tool(
         groups=_texts_or(reader, "group", DEFAULT_GROUPS),
         state=reader.read_text("state", "running") or None,
         applicable_states=_texts_or(reader, "applicable-states", ANY_STATE),
-        input_schema=_input_schema(reader),
+        input_schema=_input_schema(reader, is_foreign),
     )
     if tool.read_only and tool.destructive:
         reader.add_error(
@@ -203,7 +206,7 @@ def _rollout(reader: ObjectReader, version: str | None) -> dict[str, float]:
     return shares
 
 
-def _input_schema(reader: ObjectReader) -> dict[str, Any] | None:
+def _input_schema(reader: ObjectReader, is_foreign: bool) -> dict[str, Any] | None:
     schema = reader.read_object("input-schema", {"type": "object", "properties": {"topic": {"type": "string"}}})
     if schema is None:
         return None
@@ -213,15 +216,12 @@ def _input_schema(reader: ObjectReader) -> dict[str, Any] | None:
             "both 'input-schema' and 'arguments' describe the arguments",
             "remove 'arguments', which the schema replaces, or remove 'input-schema'",
         )
-    check_input_schema(schema, reader.report)
-    return schema
+    return read_input_schema(schema, reader.report, is_foreign=is_foreign)
 
 
-def _output_schema(reader: ObjectReader) -> dict[str, Any] | None:
+def _output_schema(reader: ObjectReader, is_foreign: bool) -> dict[str, Any] | None:
     schema = reader.read_object("output-schema", {"type": "string"})
-    if schema is not None:
-        check_schema(schema, reader.report, "output-schema")
-    return schema
+    return None if schema is None else read_schema(schema, reader.report, "output-schema", is_foreign=is_foreign)
 
 
 def _config(reader: ObjectReader, raw: dict[str, Any], service: ServiceDescriptor | None) -> FrozenDict[Any]:

@@ -50,7 +50,7 @@ def tool_item(service: str, name: str, tool: types.Tool, settings: ServerSetting
         raw["output-schema"] = tool.output_schema
     if settings.is_trusted and tool.annotations is not None:
         raw |= _annotations(tool.annotations)
-    return Item(f"{settings.name}: {tool.name}", "tool", name, raw)
+    return Item(f"{settings.name}: {tool.name}", "tool", name, raw, is_foreign=True)
 
 
 def refused_item(name: str, tool: RefusedTool, settings: ServerSettings) -> Item:

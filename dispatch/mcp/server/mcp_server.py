@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from mcp.server import NotificationOptions, Server, ServerRequestContext
 from mcp.server.auth.middleware.auth_context import get_access_token
-from mcp.server.caching import CacheHint
 from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams
@@ -34,9 +33,6 @@ _failures = ExceptionLogger(logging.getLogger("dispatch.mcp"))
 
 UserOf = Callable[[ServerRequestContext[Any]], str]
 Search = Literal["auto", "always", "never"]
-
-LIST_TTL_MS: Final = 60_000
-"""Milliseconds for which a client may use a list that it has fetched; those that listen for changes fetch it at once."""
 
 
 class McpServerOptions(TypedDict, total=False):
@@ -101,7 +97,8 @@ class McpServer:
         self.sdk_server: Server[None] = _SdkServer(
             name,
             version=__version__,
-            cache_hints={"tools/list": CacheHint(LIST_TTL_MS, "private")},
+            # No cache hints, so that a list is stale at once: tools may change at any time, and the server does not know
+            # which clients listen for it.
             lifespan=self._watch_changes,
             get_tool_input_schema=self._find_input_schema,
             on_list_tools=self._list_tools,

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatch.errors import ErrorType, ToolError
+
 PROPERTIES_BYTES: Final = 20 * 1024
 """Bytes of the broker's message limit that are reserved for properties."""
 
@@ -196,14 +198,41 @@ def result_text(result: object) -> str:
     """Encode the result of a tool as the text of a response: a string unchanged, any other value as JSON.
 
     Raises:
+        ToolError: ``invalid-result``: it has a number that JSON does not have.
         TypeError: the result cannot be written as JSON.
     """
     if isinstance(result, str):
         return result
     try:
         # json.dumps as TrustGraph does, so that both sides give the same text; but unicode stays readable to a model.
-        return json.dumps(result, ensure_ascii=False)
+        text = json.dumps(result, ensure_ascii=False)
+        if "NaN" in text or "Infinity" in text:  # of numbers, or in a text
+            try:
+                json.dumps(result, allow_nan=False)
+            except ValueError:
+                problem = "has NaN or an infinite number, which JSON does not have"
+                raise ToolError(ErrorType.INVALID_RESULT, describe_invalid_result(problem)) from None
+        return text
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(
             f"the tool returned a {type(result).__name__}, which cannot be written as JSON: {error}"
         ) from None
+
+
+def check_result_text(text: str) -> None:
+    """Check that the text of a result can be sent as UTF-8.
+
+    Raises:
+        ToolError: ``invalid-result``: it has half of a surrogate pair.
+    """
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            problem = f"is not valid text ({error})"
+            raise ToolError(ErrorType.INVALID_RESULT, describe_invalid_result(problem)) from None
+
+
+def describe_invalid_result(problem: str) -> str:
+    """Return the message of an ``invalid-result`` error; ``problem``: the predicate of a sentence about the result."""
+    return f"The tool was executed, but its result {problem}. Report the failure, or use another tool."

@@ -26,6 +26,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
+from dispatch._internal.utf8 import encode_text
 from dispatch.errors import ErrorType, TransportError
 from dispatch.telemetry.metrics.text_family import TextFamily
 from dispatch.telemetry.settings import Telemetry
@@ -91,7 +92,7 @@ def render_metrics(
         others = []
         for family in families:
             if plain and isinstance(family, TextFamily):
-                yield from (piece.encode() for piece in family.text(open_metrics))
+                yield from (encode_text(piece) for piece in family.text(open_metrics))
             else:
                 others.append(family)
         yield encoder(_FamilyList(others))  # ends with OpenMetrics' end mark

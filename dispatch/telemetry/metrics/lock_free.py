@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Exemplar, Metric
 from prometheus_client.registry import Collector
 
+from dispatch._internal.utf8 import scalar_text
 from dispatch.telemetry.metrics.text_family import HistogramFamily, Timed, ValueFamily, Values, number
 
 S = TypeVar("S", "CounterSeries", "HistogramSeries")
@@ -116,6 +117,7 @@ class _LockFreeMetric(Collector, Generic[S]):
         """Return the series with these label values, created on first use. The look-up takes a lock: keep the series."""
         if len(values) != len(self._labels):
             raise ValueError(f"{self._name} needs a value for each label of {self._labels}, not {values}")
+        values = tuple(map(scalar_text, values))
         with self._lock:
             found = self._series.get(values)
             if found is None:
@@ -134,10 +136,10 @@ class _LockFreeMetric(Collector, Generic[S]):
         Raises:
             ValueError: the metric has no such label, or the first one is missing.
         """
-        at = [(self._labels.index(name), value) for name, value in wanted.items()]
+        at = [(self._labels.index(name), scalar_text(value)) for name, value in wanted.items()]
         if self._labels[0] not in wanted:
             raise ValueError(f"name the first label of {self._name}: {self._labels[0]}")
-        first = (wanted[self._labels[0]],)
+        first = (scalar_text(wanted[self._labels[0]]),)
         with self._lock:
             remaining = []
             for values in self._by_first.pop(first, ()):

@@ -17,6 +17,7 @@ from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, get_current_span, set_span_in_context
 
 from dispatch._internal.user_code import type_name
+from dispatch._internal.utf8 import scalar_text
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.messaging.wire.codec import json_text
 from dispatch.result import CallResult
@@ -309,9 +310,7 @@ class CallTracing:
         if not parent.is_valid and self._sample < 1.0 and self._random() >= self._sample:
             return
         known = {TOOL_TYPE: EXTENSION}
-        span = self._start(
-            OTHER, tool.encode(errors="replace").decode(), context, known
-        )  # any text, with surrogates too
+        span = self._start(OTHER, scalar_text(tool), context, known)
         span.set_attribute(OUTCOME, str(error.outcome))
         _conclude(span, error.outcome, error)
         span.end()
@@ -319,11 +318,11 @@ class CallTracing:
     def redact_content(self, kind: str, tool: str, text: str) -> str | None:
         """Return what may be recorded of ``arguments`` or a ``result``; None: nothing."""
         settings = self._settings
-        if settings.redact is None:
-            return text[:MAX_CONTENT_CHARS]
+        shown: str | None = text
         try:
-            shown = settings.redact(kind, tool, text)
-            return None if shown is None else shown[:MAX_CONTENT_CHARS]
+            if settings.redact is not None:
+                shown = settings.redact(kind, tool, text)
+            return None if shown is None else scalar_text(shown[:MAX_CONTENT_CHARS])
         except BaseException as raised:
             # The call continues. The log has the exception's type alone: its text may quote what was to be redacted.
             name = type_name(raised)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from dispatch.calls.invokers.call_context import CallContext
 from dispatch.calls.invokers.local_executor import LocalCall, RefusedCallError
-from dispatch.errors import InvalidArgumentsError, RejectedError, ThrottledError
+from dispatch.errors import InvalidArgumentsError, RejectedError, ThrottledError, ToolError
 from dispatch.functions.decorator import tool
 from dispatch.functions.executor import FunctionExecutor, write_result
 from dispatch.functions.function_tool import FunctionTool
@@ -101,3 +102,14 @@ async def test_all_threads_occupied_by_calls_that_have_ended() -> None:
 def test_a_value_that_json_cannot_express_is_no_result() -> None:
     with pytest.raises(TypeError, match="JSON cannot express a complex"):
         write_result([1j])
+
+
+@pytest.mark.parametrize("result", [math.nan, [-math.inf], {"a": {"b": math.inf}}, "\ud800", ["\udce9"], {"\ud83d": 1}])
+def test_a_result_that_json_or_utf8_does_not_have(result: object) -> None:
+    with pytest.raises(ToolError, match="was executed") as caught:
+        write_result(result)
+    assert caught.value.type == "invalid-result"
+
+
+def test_a_text_about_numbers_is_a_result() -> None:
+    assert write_result({"a": "NaN", "Infinity": 1}) == '{"a": "NaN", "Infinity": 1}'

@@ -81,6 +81,13 @@ async def test_half_a_surrogate_pair_is_an_error() -> None:
         assert error.type == "invalid-result"
 
 
+@pytest.mark.parametrize("result", [float("nan"), [float("inf")], {"a": {"b": float("-inf")}}])
+async def test_a_number_that_json_does_not_have_is_an_error(result: object) -> None:
+    error = await failure(lambda _: result)
+    assert error.type == "invalid-result"
+    assert "NaN or an infinite number" in error.message
+
+
 async def test_an_endless_result_is_an_error() -> None:
     endless: dict[str, Any] = {}
     endless["again"] = endless
@@ -258,9 +265,10 @@ class Counting:
         (Counting(error=ToolError("no-more", "That is all.")), "no-more"),
         (Counting(item={1, 2}), "TypeError"),
         (Counting(item="\ud800"), "invalid-result"),
+        (Counting(item=float("nan")), "invalid-result"),
         (Counting(item="x" * MAX_MESSAGE_BYTES), "result-too-large"),
     ],
-    ids=["exception", "tool error", "no JSON", "surrogate", "too large"],
+    ids=["exception", "tool error", "no JSON", "surrogate", "no number", "too large"],
 )
 async def test_a_stream_that_fails_ends_with_an_error_and_stops(stream: Counting, type: str) -> None:
     got: list[str] = []

@@ -81,6 +81,18 @@ async def test_many_changes_are_one_notification(channel: Channel, mode: Mode) -
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("channel", CHANNELS)
+async def test_a_client_that_does_not_listen_gets_the_new_list(channel: Channel, mode: Mode) -> None:
+    async with (
+        dispatching(catalog(work={})) as dispatcher,
+        connected(dispatcher.mcp_server(), channel, mode) as client,
+    ):
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["read_result", "work"]
+        await dispatcher.reload(catalog(work={}, more={}))
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["more", "read_result", "work"]
+
+
+@pytest.mark.parametrize("mode", MODES)
 async def test_changed_permissions_change_the_list(mode: Mode, tmp_path: Path) -> None:
     file = tmp_path / "grants.json"
     file.write_text(json.dumps({"users": {"alice": []}}))

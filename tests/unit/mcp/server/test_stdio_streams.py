@@ -12,7 +12,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp_types import TextContent
 
-from dispatch import Policy
+from dispatch import Dispatcher, Policy
 from dispatch.mcp.server.stdio_streams import DescriptorLines, open_descriptors
 from tests.helpers.cli_processes import REPO
 from tests.helpers.dispatcher_and_service import Service, stand
@@ -57,24 +57,73 @@ async def test_messages_of_any_length_arrive_whole() -> None:
         assert [text_of(each) for each in await asyncio.gather(*many)] == [str(number) for number in range(200)]
 
 
-@pytest.mark.wall_clock
-async def test_a_line_that_is_no_message_ends_nothing() -> None:
-    requests, responses = os.pipe(), os.pipe()
-    async with stand(lambda _: "done") as (dispatcher, _):
+PING = b'{"jsonrpc":"2.0","id":7,"method":"ping"}\n'
+
+
+class Pipes:
+    """A server on two pipes.
+
+    Attributes:
+        client: what the client writes to.
+        reading: what the client reads.
+        task: the server.
+    """
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        requests, responses = os.pipe(), os.pipe()
+        self.client, self.reading = requests[1], responses[0]
+        self._answers: DescriptorLines | None = None
         server = dispatcher.mcp_server().sdk_server
 
         async def serve() -> None:
             async with open_descriptors(requests[0], responses[1]) as streams:
                 await server.run(*streams, server.create_initialization_options())
+            for descriptor in (requests[0], responses[1]):
+                os.close(descriptor)
 
-        task = asyncio.create_task(serve())
-        answers = aiter(DescriptorLines(responses[0]))
-        ping = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
-        os.write(requests[1], b"\n{\nnull\n[]\n\xff\xfe\n" + json.dumps(ping).encode() + b"\n")
-        while json.loads(await anext(answers)).get("id") != 7:
-            pass
-        os.close(requests[1])
-        await task
-    os.close(responses[1])
-    for descriptor in (requests[0], responses[0]):
-        os.close(descriptor)
+        self.task = asyncio.create_task(serve())
+
+    def write(self, data: bytes) -> None:
+        os.write(self.client, data)
+
+    async def read(self) -> Any:
+        if self._answers is None:
+            self._answers = DescriptorLines(self.reading)
+        return json.loads(await anext(self._answers))
+
+
+@pytest.mark.wall_clock
+async def test_a_line_that_is_no_message_ends_nothing_and_has_an_answer() -> None:
+    async with stand(lambda _: "done") as (dispatcher, _):
+        server = Pipes(dispatcher)
+        server.write(b"\n{\nnull\n \r\n[]\n\xff\xfe\n" + PING.replace(b"7", b"1.5") + PING)
+        answers = [await server.read() for _ in range(6)]
+        assert [each["error"]["code"] for each in answers[:5]] == [-32700, -32600, -32600, -32700, -32600]
+        assert [each["id"] for each in answers] == [None, None, None, None, 1.5, 7]
+        os.close(server.client)
+        await server.task
+    os.close(server.reading)
+
+
+@pytest.mark.wall_clock
+async def test_a_last_line_that_is_cut_off_has_an_answer() -> None:
+    async with stand(lambda _: "done") as (dispatcher, _):
+        server = Pipes(dispatcher)
+        server.write(PING.rstrip(b"}\n") + b",")
+        os.close(server.client)
+        answer = await server.read()
+        assert (answer["id"], answer["error"]["code"]) == (7, -32700)
+        await server.task
+    os.close(server.reading)
+
+
+@pytest.mark.wall_clock
+async def test_a_client_that_closes_stdout_ends_the_server() -> None:
+    async with stand(lambda _: "done") as (dispatcher, _):
+        server = Pipes(dispatcher)
+        server.write(PING)
+        assert await asyncio.to_thread(os.read, server.reading, 65_536)  # no thread goes on to read
+        os.close(server.reading)
+        server.write(b"{\n")
+        await server.task
+    os.close(server.client)
