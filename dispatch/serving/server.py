@@ -20,7 +20,7 @@ from dispatch.errors import TransportError
 from dispatch.messaging.endpoint.reply_permission import ReplyPermission
 from dispatch.messaging.wire.fragments import MAX_PAYLOAD_BYTES
 from dispatch.messaging.wire.topic_name import TopicName
-from dispatch.messaging.wire.topics import instance_topic, reply_topic
+from dispatch.messaging.wire.topics import instance_topic, name_service, reply_topic
 from dispatch.protocol import SessionTable
 from dispatch.serving.announcer import Announcer
 from dispatch.serving.plain.plain_replies import PlainReplySender
@@ -55,7 +55,8 @@ class ToolServer:
         broker: ``pulsar://…``, ``pulsar+ssl://…``, ``memory://…``, or a started transport, which the server does not close.
         service: the service's name: ``joke`` listens on ``non-persistent://tg/request/joke`` and replies on
             ``non-persistent://tg/response/joke``, as in TrustGraph. Servers of one name on one topic share its requests.
-            Default: the last part of ``request_queue``.
+            Default: the last part of ``request_queue``. Metrics have this name; by default that of dispatchers
+            (:func:`~dispatch.messaging.wire.topics.name_service`).
         request_queue: whole name of the request topic, instead of the one from ``service``.
         response_queue: whole name of the response topic, instead of the one from ``service``.
         instance: this server's own id, on every reply. Default: the service's name and 8 random hex digits.
@@ -107,6 +108,8 @@ class ToolServer:
         self.request_queue = request_queue
         self.response_queue = response_queue
         self.service = service or request_queue.rpartition("/")[2]
+        self.meter_label = service or name_service(request_queue)
+        """Name of the service in metrics and traces."""
         self.instance = instance or f"{self.service}-{os.urandom(4).hex()}"
         self.incarnation = os.urandom(8).hex()
         """The random name of this run of the instance; requests for another incarnation are refused."""
@@ -209,7 +212,7 @@ class ToolServer:
         router = self._router = ReplyRouter(self._transport, self.response_queue, self._reply_namespaces)
         replies = reply_topic(self.response_queue, "{dispatcher}")
         self._observer = self._telemetry.observe_server(
-            ServerNames(self.service, self.instance, self.request_queue, replies, self.response_queue)
+            ServerNames(self.meter_label, self.instance, self.request_queue, replies, self.response_queue)
         )
         sender = ReplySender(self.refused, id=self.service)
         queue = self._queue = RequestQueue(
