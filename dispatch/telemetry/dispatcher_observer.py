@@ -114,9 +114,7 @@ class _ObservedService(ServiceObserver):
 
     __slots__ = ("_id", "_instances", "_label", "replies")
 
-    def __init__(
-        self, id: str, label: str, meter: ServiceMeter | None, instances: TelemetryDispatcherObserver
-    ) -> None:
+    def __init__(self, id: str, label: str, meter: ServiceMeter | None, instances: TelemetryDispatcherObserver) -> None:
         self.replies: Mapping[Disposition, Counter] | None = None if meter is None else meter.replies
         self._id = id
         self._label = label
