@@ -17,7 +17,7 @@ import msgspec
 from dispatch.calls.argument_check import ArgumentCheck
 from dispatch.calls.attempt import Attempts
 from dispatch.calls.call_state import NO_OPTIONS, Attempt, Call, CallOptions
-from dispatch.calls.error_messages import add_alternatives, error_from_timeout
+from dispatch.calls.error_messages import add_alternatives, error_from_timeout, name_missing_argument
 from dispatch.calls.finished_call import CallListeners, FinishedCall
 from dispatch.calls.preparation import authorize_call, prepare_call
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
@@ -33,6 +33,7 @@ from dispatch.telemetry.logs import AUDIT
 
 NO_CONTENT = ResultContent()
 _SUCCESS = Outcome.SUCCESS
+_TOOL_ERROR = Outcome.TOOL_ERROR
 _COUNTING = (TimedOut, Lost)
 """The failures of an exchange that count the chunks that arrived."""
 
@@ -220,6 +221,9 @@ class Calls:
         tool, error = call.tool, attempt.error
         if error is not None:
             error = self._with_alternatives(tool, error, call.options.user)
+            if error.outcome is _TOOL_ERROR and tool.descriptor is not None:
+                declared = [each.name for each in tool.descriptor.described_arguments]
+                error = name_missing_argument(error, tool.label, declared, call.payload)
         now, settled = self._now(), attempt.settled
         text, chunks, instance, content = "", 0, None, NO_CONTENT
         if type(settled) is Answer:
@@ -248,7 +252,7 @@ class Calls:
 
     def _with_alternatives(self, tool: ResolvedTool, error: DispatchError, user: str) -> DispatchError:
         """Add tools to ``error`` that could serve instead and that the user may call."""
-        if not tool.is_tool or error.outcome in (Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS):
+        if not tool.is_tool or error.outcome in (_TOOL_ERROR, Outcome.INVALID_ARGUMENTS):
             return error
         permissions = self._authorizer.known_permissions(user, self._now())
         return add_alternatives(error, self._alternatives(tool.label, permissions))

@@ -7,10 +7,11 @@ says "try again": a model that reads this repeats the call hundreds of times.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 
 from dispatch._internal.permit import Rejection
-from dispatch._internal.suggestions import first_sentence
+from dispatch._internal.suggestions import excerpt, first_sentence
 from dispatch.errors import (
     CallTimeoutError,
     DispatchError,
@@ -33,12 +34,12 @@ from dispatch.messaging.rpc.exchange_outcome import (
     TimedOut,
     Unreadable,
 )
-from dispatch.messaging.wire.codec import PayloadTooLargeError
+from dispatch.messaging.wire.codec import PayloadTooLargeError, decode_request
 from dispatch.messaging.wire.properties import Refusal
 from dispatch.policy import Policy, PolicyError
 from dispatch.protocol.events import Failure
 from dispatch.schemas import Mistake
-from dispatch.schemas.mistake import join_mistakes
+from dispatch.schemas.mistake import IS_REQUIRED, join_mistakes, split_pointer
 
 _CIRCUIT = {
     "open": "its circuit breaker is open because too many of its calls failed",
@@ -62,6 +63,8 @@ _RATE = {
 _RATE_LIMITS = {"rate-limit": "its rate limit", "user-rate-limit": "its rate limit for this user"}
 _CLOSED = frozenset({"closed", "closing", "loop-ended"})
 """Reasons of guards that reject because the dispatcher is closed."""
+_KEY_ERROR = re.compile(r"""(?:KeyError: )?(['"])(.*)\1""")
+"""The text of a Python KeyError, with or without its type."""
 
 
 # -- a guard rejected the call --------------------------------------------------------------------------------------
@@ -333,11 +336,31 @@ def error_from_mistake(tool: str, policy: Policy, mistake: Exception) -> Invalid
 
 def error_from_argument_mistakes(tool: str, mistakes: Sequence[Mistake]) -> InvalidArgumentsError:
     """Return the error of a call whose arguments do not match the tool's schema. The tool was not executed."""
-    count = "a mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
+    what = f"its arguments have {len(mistakes)} mistakes"
+    if len(mistakes) == 1:
+        keys = split_pointer(mistakes[0].path)
+        is_missing = mistakes[0].message == IS_REQUIRED and len(keys) == 1
+        what = f"the argument '{excerpt(keys[0])}' is missing" if is_missing else "its arguments have a mistake"
     return InvalidArgumentsError(
         ErrorType.INVALID_ARGUMENTS,
-        f"Tool '{tool}' was not executed: its arguments have {count} ({join_mistakes(mistakes)}). Correct the arguments.",
+        f"Tool '{tool}' was not executed: {what} ({join_mistakes(mistakes)}). Correct the arguments.",
     )
+
+
+def name_missing_argument(error: DispatchError, tool: str, declared: Collection[str], payload: bytes) -> DispatchError:
+    """Return ``error`` with a text that names the missing argument, if the tool's own error is Python's KeyError of a
+    declared argument that the call does not have: the text of a KeyError is the key alone, ``'product'``.
+
+    Args:
+        declared: names of the tool's arguments.
+        payload: of the request.
+    """
+    found = _KEY_ERROR.fullmatch(error.message) if error.type == KeyError.__name__ else None
+    if found is None or found[2] not in declared or found[2] in decode_request(payload).arguments:
+        return error
+    error.message = f"The argument '{found[2]}' is missing: tool '{tool}' was executed and failed without it. Add it."
+    error.args = (error.message,)
+    return error
 
 
 def error_from_oversized_request(tool: str, size: int, limit: int) -> InvalidArgumentsError:

@@ -263,7 +263,7 @@ def _description(reader: ObjectReader) -> str:
 
 def _arguments(reader: ObjectReader) -> tuple[Argument, ...]:
     arguments: dict[str, Argument] = {}
-    example = {"name": "topic", "type": "string", "description": "What the joke is about"}
+    example = {"name": "topic", "type": "string", "description": "What the joke is about", "required": True}
     for entry in reader.read_objects("arguments", _ARGUMENT_KEYS, example):
         argument = Argument(
             name=sys.intern(entry.read_name("name", "topic")),
