@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
-from dispatch._internal.suggestions import excerpt, find_near_names, join_alternatives, join_names
+from dispatch._internal.suggestions import excerpt, find_near_names, join_alternatives, join_names, quote_excerpt
 from dispatch.calling.callable_tool import CallableTool, NamedFunction, list_tools
 from dispatch.calling.function_call_result import FunctionCallResult, FunctionCallStatus
 from dispatch.calling.parsed_call import ParsedCall
@@ -162,7 +162,7 @@ def _finish(call: ParsedCall, output: str, status: FunctionCallStatus) -> Functi
 
 def _error_from_unknown_name(name: str, known: Sequence[str]) -> RejectedError:
     near = find_near_names(name, known)
-    reason = f"No tool was executed: there is no tool {excerpt(name)!r}"
+    reason = f"No tool was executed: there is no tool {quote_excerpt(name)}"
     if near:
         message = f"{reason}. Use {join_alternatives(near)}."
     elif known:

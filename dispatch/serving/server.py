@@ -13,8 +13,9 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
+from dispatch._internal.arguments import check_instance, explain_keywords
 from dispatch._internal.clock import loop_clock
 from dispatch.errors import TransportError
 from dispatch.messaging.endpoint.reply_permission import ReplyPermission
@@ -32,8 +33,9 @@ from dispatch.serving.sessions.session_requests import SessionRequests
 from dispatch.serving.tool_executor import ToolExecutor
 from dispatch.serving.tool_service import read_invoke
 from dispatch.telemetry.served_request_observer import NULL_SERVER, ServerNames, ServerObserver
-from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
+from dispatch.telemetry.settings import DEFAULT_TELEMETRY, EXPECTED_TELEMETRY, Telemetry
 from dispatch.transports import Mode, Security, Subscription, Transport, open_transport
+from dispatch.transports.errors import describe_without_call
 
 logger = logging.getLogger("dispatch.service")
 
@@ -76,6 +78,7 @@ class ToolServer:
         ValueError: a limit is out of range.
     """
 
+    @explain_keywords
     def __init__(
         self,
         implementation: object,
@@ -105,6 +108,7 @@ class ToolServer:
             raise ValueError(f"max_payload_bytes must be at least 1, not {max_payload_bytes}")
         if max_queue < 0:
             raise ValueError(f"max_queue must be at least 0, not {max_queue}")
+        check_instance("telemetry", telemetry, Telemetry, EXPECTED_TELEMETRY)
         self.request_queue = request_queue
         self.response_queue = response_queue
         self.service = service or request_queue.rpartition("/")[2]
@@ -120,12 +124,10 @@ class ToolServer:
         self._reply_namespaces = tuple(reply_namespaces)
         self.drain_timeout = drain_timeout
         self.max_payload_bytes = max_payload_bytes
-        self._owns_transport = isinstance(broker, str)
-        self._transport: Transport = (
-            open_transport(broker, security=security, publish_window=publish_window)
-            if isinstance(broker, str)
-            else broker
-        )
+        self._owns_transport = isinstance(broker, (str, type)) or not hasattr(broker, "subscribe")
+        self._transport = cast(Transport, broker)
+        if self._owns_transport:
+            self._transport = open_transport(cast(str, broker), security=security, publish_window=publish_window)
         self._telemetry = telemetry
         self._observer: ServerObserver = NULL_SERVER
         self._queue: RequestQueue | None = None
@@ -200,9 +202,12 @@ class ToolServer:
             if self._owns_transport:
                 await self._transport.start()
             await self._listen()
-        except BaseException:
+        except BaseException as error:
             if self._owns_transport:
                 await self._transport.close()
+            if isinstance(error, TransportError):  # its reader operates a service, and has made no call
+                error.message = describe_without_call(error)
+                error.args = (error.message,)
             raise
         self._observer.attach(self)
         logger.info("%s serves %s, replies on %s", self.instance, self.request_queue, self.response_queue)

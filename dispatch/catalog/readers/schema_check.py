@@ -3,12 +3,12 @@ itself is used unchanged, and nothing is fetched for it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from dispatch._internal.suggestions import write_json
 from dispatch.catalog.errors import Report
 from dispatch.catalog.frozen_json import describe_kind, describe_value, join_path
 from dispatch.schemas import Mistake, find_outside_references, find_schema_problems
@@ -102,7 +102,7 @@ def _check_schema(schema: object, report: Report, path: str) -> None:
             is_valid, expected, example = _VALUES[keyword]
             if not is_valid(value):
                 report.add_error(
-                    at, f"{describe_value(value)} instead of {expected}", f'write "{keyword}": {json.dumps(example)}'
+                    at, f"{describe_value(value)} instead of {expected}", f'write "{keyword}": {write_json(example)}'
                 )
 
 

@@ -6,6 +6,7 @@ import re
 import sys
 from typing import Any, Final
 
+from dispatch._internal.extras import install_extra
 from dispatch._internal.suggestions import excerpt, find_near_names
 from dispatch.catalog.descriptors import (
     ANY_STATE,
@@ -132,7 +133,7 @@ def read_tool(
             report.add_error(
                 "policy.check-arguments",
                 "'always' needs jsonschema-rs, which is not installed",
-                'pip install \'tool-dispatch[schema]\', or write "check-arguments": "model"',
+                f'{install_extra("schema")}, or write "check-arguments": "model"',
             )
         try:
             check_repeats(tool, policy, tool.policy)
