@@ -40,7 +40,7 @@ def build_dashboard() -> Dashboard:
         stat_panel(
             "Availability",
             "Share of calls that got a reply, a tool's own error included. Timeouts, transport errors, rejections and "
-            "throttling count against it; cancelled calls are excluded.",
+            "throttling count against it; cancelled calls, and calls at their user's own rate limit, are excluded.",
             "percentunit",
             query(f"1 - {bad_call_ratio(INTERVAL)}"),
             base=BAD,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.telemetry.alerting.promql import BAD_CALLS, COUNTED_CALLS, KNOWN_TOOLS
+from dispatch.telemetry.alerting.promql import BAD_CALLS, COUNTED_CALLS, KNOWN_TOOLS, USER_LIMITED, subtract
 
 SELECTED_DISPATCHERS = 'job=~"$job",instance=~"$dispatcher"'
 """Matches the selected dispatchers."""
@@ -61,8 +61,12 @@ def burn_rate(window: str, *by: str) -> str:
 
 
 def bad_call_ratio(window: str, *by: str) -> str:
-    """Return the share of bad calls, as the alerts define it: calls without a reply. Calls of unknown tools are excluded."""
-    bad = sum_by(rate("dispatch_calls_total", SELECTED_TOOLS, KNOWN_TOOLS, BAD_CALLS, window=window), *by)
-    return ratio(
-        bad, sum_by(rate("dispatch_calls_total", SELECTED_TOOLS, KNOWN_TOOLS, COUNTED_CALLS, window=window), *by)
-    )
+    """Return the share of bad calls, as the alerts define it: calls without a reply. Calls of unknown tools, and calls that
+    ended at their user's own rate limit, are excluded."""
+
+    def count(metric: str, matcher: str) -> str:
+        return sum_by(rate(metric, SELECTED_TOOLS, KNOWN_TOOLS, matcher, window=window), *by)
+
+    limited = count("dispatch_rate_limited_total", USER_LIMITED)
+    bad, counted = (subtract(count("dispatch_calls_total", each), limited) for each in (BAD_CALLS, COUNTED_CALLS))
+    return ratio(bad, counted)

@@ -142,7 +142,8 @@ def build_dashboard() -> Dashboard:
         ),
         line_panel(
             "Rate-limit rejections by scope",
-            "Attempts rejected by a rate limit per second, by scope: of the tool, or of a user.",
+            "Rejections per second by scope: attempts that the tool's rate limit rejected, calls that ended at their user's "
+            "own limit.",
             "reqps",
             query(sum_by(rate("dispatch_rate_limited_total", SELECTED_TOOL), "scope"), "{{scope}}"),
             stacked=True,

@@ -65,7 +65,11 @@ def tool() -> build.QueryVariable:
 def services() -> build.QueryVariable:
     """Build the variable for any number of services."""
     metric = f"dispatch_replies_total{{{SELECTED_DISPATCHERS}}}"
-    return _labels("service", "Service", "service", metric, "Id of a tool service").include_all(True).multi(True)
+    return (
+        _labels("service", "Service", "service", metric, "Tool service: name of its request topic")
+        .include_all(True)
+        .multi(True)
+    )
 
 
 def objective() -> build.CustomVariable:

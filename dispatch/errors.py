@@ -195,7 +195,7 @@ class DispatchError(RuntimeError):
         message: what failed, whether the tool was executed, and what to do next; ``str(error)`` is the same.
         retryable: a repeat is safe *and* could help. False whenever the tool may have been executed, unless the tool is
             declared read-only or idempotent.
-        retry_after: seconds to wait before a repeat, or None when unknown.
+        retry_after: seconds to wait before a repeat, rounded up to milliseconds, or None when unknown.
         rejected_by: the part that rejected the call (``permissions``, ``service`` …), for REJECTED and THROTTLED.
         alternatives: names of tools that can be used instead.
     """
@@ -226,7 +226,7 @@ class DispatchError(RuntimeError):
         self.type = scalar_text(str(type))
         self.message = message
         self.retryable = retryable
-        self.retry_after = retry_after
+        self.retry_after = None if retry_after is None else round(retry_after + 0.000_499, 3)
         self.rejected_by = rejected_by
         self.alternatives = alternatives
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -53,7 +54,7 @@ def join_names(names: Sequence[str], limit: int = 20) -> str:
 
 def join_alternatives(names: Sequence[str]) -> str:
     """Return ``'a'``, or ``'a' or 'b'``, or ``'a', 'b' or 'c'``."""
-    quoted = [repr(excerpt(name)) for name in names]
+    quoted = [quote_excerpt(name) for name in names]
     return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
 
 
@@ -61,6 +62,19 @@ def excerpt(text: str, limit: int = 80) -> str:
     """Return ``text`` for a message: at most ``limit`` characters, all of them printable."""
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     return cut if cut.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+
+
+def quote_excerpt(text: str, limit: int = 80) -> str:
+    """Return :func:`excerpt` in quotes, in those that the text does not have. Unlike in ``repr``, which would escape the
+    escapes of the excerpt, a line break is ``\\n``."""
+    shown = excerpt(text, limit)
+    quote = '"' if "'" in shown and '"' not in shown else "'"
+    return f"{quote}{shown}{quote}"
+
+
+def write_json(value: object) -> str:
+    """Return ``value`` as JSON for a message, with letters of all languages as they are and everything printable."""
+    return excerpt(json.dumps(value, ensure_ascii=False), 1_000)
 
 
 def first_sentence(text: str) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dispatch._internal.extras import install_extra
+
 
 def missing_extra(extra: str, library: str) -> ImportError:
     """Return the error for a library that is not installed; it names the extra."""
     return ImportError(
         f"dispatch.adapters.{extra} needs {library}, which is not installed or too old. "
-        f"Install it: pip install 'tool-dispatch[{extra.replace('_', '-')}]'",
+        f"Install it: {install_extra(extra.replace('_', '-'))}",
         name=library,
     )

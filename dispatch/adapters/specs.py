@@ -17,7 +17,7 @@ class Specs(list[dict[str, Any]]):
 
     Attributes:
         widened: name of a tool → ``path: what the API cannot express``, for each place where the schema of its arguments
-            accepts more than the tool's own. A call is checked against the tool's own.
+            accepts more than the tool's own, or offers less. A call is checked against the tool's own.
     """
 
     def __init__(self, values: Iterable[dict[str, Any]], widened: dict[str, tuple[str, ...]]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import structs
 
-from dispatch._internal.suggestions import excerpt
+from dispatch._internal.suggestions import quote_excerpt
 from dispatch.calling.json_reading.json_fault import JsonFaultError
 from dispatch.calling.json_reading.json_reader import read_json
 from dispatch.calling.json_reading.mark_finder import MarkFinder
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 def write_error(form: CallForm, place: Place, reason: str, around: str = "") -> str:
     """Return the error of a call that cannot be read: place, reason, the text around the fault, and what to write."""
-    near = f", near {excerpt(around, MAX_EXCERPT_CHARS - 20)!r}"[:MAX_EXCERPT_CHARS] if around else ""
+    near = f", near {quote_excerpt(around, MAX_EXCERPT_CHARS - 20)}"[:MAX_EXCERPT_CHARS] if around else ""
     shape = f"as {SHAPES[form]} " if form in SHAPES else ""
     return (
         f"The call at line {place.line}, column {place.column} was not executed: {reason}{near}. "

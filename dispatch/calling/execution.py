@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
-from dispatch._internal.suggestions import excerpt, find_near_names, join_alternatives, join_names
+from dispatch._internal.suggestions import excerpt, find_near_names, join_alternatives, join_names, quote_excerpt
 from dispatch._internal.user_code import ErrorBoundary, read_text, read_tool_error, unwrap
 from dispatch._internal.utf8 import scalar_text
 from dispatch.calling.callable_tool import CallableTool, NamedFunction, list_tools
@@ -168,7 +168,7 @@ def _error_from_tool(raised: Exception, tool: str) -> DispatchError:
 
 def _error_from_unknown_name(name: str, known: Sequence[str]) -> RejectedError:
     near = find_near_names(name, known)
-    reason = f"No tool was executed: there is no tool {excerpt(name)!r}"
+    reason = f"No tool was executed: there is no tool {quote_excerpt(name)}"
     if near:
         message = f"{reason}. Use {join_alternatives(near)}."
     elif known:

@@ -56,12 +56,5 @@ class ArgumentCheck:
 
 
 def schema_of_arguments(descriptor: ToolDescriptor) -> Mapping[str, Any]:
-    """Return the schema by which arguments are checked: ``input-schema``, or that of ``arguments``. Only arguments that are
-    declared ``required`` must be given: TrustGraph's descriptors do not declare it, and have optional ones."""
-    if descriptor.input_schema is not None:
-        return descriptor.input_schema
-    return {
-        "type": "object",
-        "properties": {argument.name: {"type": argument.type} for argument in descriptor.arguments},
-        "required": [argument.name for argument in descriptor.arguments if argument.required],
-    }
+    """Return the schema by which arguments are checked, the one that models are shown."""
+    return descriptor.parameters

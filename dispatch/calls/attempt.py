@@ -120,7 +120,7 @@ class Attempts:
 
         Args:
             number: of the attempt, from 1.
-            target: HOME: the instance that the call's idempotency key belongs to.
+            target: which instances may be used: any, or only the holder of the call's idempotency key.
             hedge: it runs beside the first attempt, and does not wait for a place.
         """
         guards = call.guards

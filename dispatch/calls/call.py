@@ -7,6 +7,7 @@ Step 1, resolve, is :meth:`dispatch.Dispatcher.call`; step 4 is :mod:`dispatch.c
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from logging import INFO
 from typing import Any
@@ -32,6 +33,7 @@ from dispatch.telemetry.call_observer import NO_PROPERTIES
 from dispatch.telemetry.events import Listeners
 from dispatch.telemetry.logs import AUDIT
 
+_log = logging.getLogger("dispatch.calls")
 NO_CONTENT = ResultContent()
 _SUCCESS = Outcome.SUCCESS
 _COUNTING = (TimedOut, Lost)
@@ -62,6 +64,7 @@ class Calls:
         self._attempts: Attempts = runtime.attempts
         self._alternatives = alternatives
         self._argument_check = ArgumentCheck()
+        self._is_empty_reported = False
 
     async def select_tool(
         self, resolver: ToolResolver, name: str, version: str | None, user: str, idempotency_key: str | None
@@ -77,6 +80,11 @@ class Calls:
             return resolver.select(name, version, caller, can_admit=runtime.can_admit, randomness=runtime.randomness)
         except DispatchError as error:
             runtime.observe_unresolved(name, error)
+            if not resolver.catalog.tools and not self._is_empty_reported and not list(runtime.sources()):
+                self._is_empty_reported = True
+                _log.warning(
+                    "No tools are loaded, because connect(catalog=…) was not given: give a folder, a Catalog or a source."
+                )
             await yield_to_others()
             permissions = self._authorizer.known_permissions(user, self._now())
             raise hide_names(resolver.catalog, error, name, permissions) from None

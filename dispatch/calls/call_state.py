@@ -132,7 +132,7 @@ class Attempt(msgspec.Struct, eq=False):
         call: that it belongs to.
         number: from 1; a hedge has that of the first attempt.
         reason: ``first``, ``retry`` or ``hedge``.
-        target: where the request may go: HOME is the instance that holds the call's idempotency key.
+        target: which instances may be used: any, or only the holder of the call's idempotency key.
         admission: its way through the guards.
         began: when the guards had admitted it, on the loop's clock.
         deadline, clock, limit: when it ends, the name of that limit, and the limit in seconds.

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from dispatch._internal.permit import Rejection
-from dispatch._internal.suggestions import first_sentence
+from dispatch._internal.suggestions import excerpt, first_sentence
 from dispatch._internal.user_code import read_text, type_name, unwrap
 from dispatch.catalog import ToolDescriptor
 from dispatch.errors import (
@@ -40,7 +40,7 @@ from dispatch.messaging.wire.properties import Refusal
 from dispatch.policy import Policy, PolicyError
 from dispatch.protocol.events import Failure
 from dispatch.schemas import Mistake
-from dispatch.schemas.mistake import join_mistakes
+from dispatch.schemas.mistake import IS_REQUIRED, join_mistakes, split_pointer
 
 _CIRCUIT = {
     "open": "its circuit breaker is open because too many of its calls failed",
@@ -376,10 +376,14 @@ def error_from_mistake(tool: str, policy: Policy, mistake: Exception) -> Invalid
 
 def error_from_argument_mistakes(tool: str, mistakes: Sequence[Mistake]) -> InvalidArgumentsError:
     """Return the error of a call whose arguments do not match the tool's schema. The tool was not executed."""
-    count = "a mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
+    what = f"its arguments have {len(mistakes)} mistakes"
+    if len(mistakes) == 1:
+        keys = split_pointer(mistakes[0].path)
+        is_missing = mistakes[0].message == IS_REQUIRED and len(keys) == 1
+        what = f"the argument '{excerpt(keys[0])}' is missing" if is_missing else "its arguments have a mistake"
     return InvalidArgumentsError(
         ErrorType.INVALID_ARGUMENTS,
-        f"Tool '{tool}' was not executed: its arguments have {count} ({join_mistakes(mistakes)}). Correct the arguments.",
+        f"Tool '{tool}' was not executed: {what} ({join_mistakes(mistakes)}). Correct the arguments.",
     )
 
 

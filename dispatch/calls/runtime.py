@@ -79,7 +79,7 @@ class Runtime:
         self._transport = transport
         self._tools = tools
         self.observer = observer
-        unmatched = observer.observe_service(OTHER).replies
+        unmatched = observer.observe_service(OTHER, OTHER).replies
         self.exchange = Correlator(strange=None if unmatched is None else Tally(unmatched))
         self.now: Callable[[], float] = self.exchange.now
         self.sessions = SessionExchange(self.exchange.replies)
@@ -174,11 +174,11 @@ class Runtime:
         return found
 
     def pools(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
-        """Return the instances of each service, by the service's id. Each instance is listed once, in the state that the
-        service's own pool has of it; pools of tools with balancing settings of their own may differ."""
+        """Return the instances of each service, by the service's name in metrics. Each instance is listed once, in the state
+        that the service's own pool has of it; pools of tools with balancing settings of their own may differ."""
         services: dict[str, dict[str, InstanceView]] = {}
         for key, pool in self._pools.all():
-            views = services.setdefault(key.service, {})
+            views = services.setdefault(key.meter_label, {})
             for view in pool.glimpse():
                 known = views.get(view.id)
                 if known is not None:

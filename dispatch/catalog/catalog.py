@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any, TypeVar
 
+from dispatch._internal.arguments import explain_keywords
 from dispatch._internal.suggestions import excerpt, find_near_names, join_alternatives, join_names
 from dispatch.catalog.descriptors import EMPTY, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.errors import Problem
@@ -140,6 +141,7 @@ class Catalog:
         return cls()
 
     @classmethod
+    @explain_keywords
     def of(cls, services: Iterable[Mapping[str, Any]] = (), tools: Iterable[Mapping[str, Any]] = ()) -> Catalog:
         """Return a catalogue of raw descriptors: the contents of their files as Python ``dict``.
 

@@ -90,7 +90,7 @@ class Argument(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
         name: its key in the request's ``arguments``.
         type: one of :data:`ARGUMENT_TYPES`. A hint for the model: the service itself checks its arguments.
         description: text for the model.
-        required: the argument must be given; None: not declared, as in all descriptors of TrustGraph.
+        required: the argument must be given; None: not declared, as by TrustGraph, and so optional.
     """
 
     name: str
@@ -154,6 +154,19 @@ class ToolDescriptor(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
     def repeatable(self) -> bool:
         """A repeated call has no further effect: see :func:`dispatch.policy.repeatable`."""
         return repeatable(self)
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The JSON Schema of the arguments, which models are shown and calls are checked against: ``input_schema``, or that
+        of ``arguments``. Only arguments that are declared ``required`` must be given: TrustGraph's descriptors do not
+        declare it, and its services have optional arguments."""
+        if self.input_schema is not None:
+            return self.input_schema
+        return {
+            "type": "object",
+            "properties": {each.name: {"type": each.type, "description": each.description} for each in self.arguments},
+            "required": [each.name for each in self.arguments if each.required],
+        }
 
     @property
     def described_arguments(self) -> tuple[Argument, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from dispatch._internal.extras import install_extra
+
 EXIT_USAGE = 2
 
 
@@ -24,9 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as missing:
         if missing.name not in ("rich", "typer"):
             raise
-        sys.stderr.write(
-            f"dispatch: the command line requires the package '{missing.name}': pip install 'tool-dispatch[cli]'\n"
-        )
+        sys.stderr.write(f"dispatch: the command line requires the package '{missing.name}': {install_extra('cli')}\n")
         return EXIT_USAGE
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted.\n")

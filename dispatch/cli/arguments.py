@@ -72,7 +72,8 @@ def _parse_word(word: str, declared: Mapping[str, Argument]) -> tuple[str, Any]:
 
 def _parse_typed(key: str, text: str, kind: str) -> Any:
     stripped = text.strip()
-    fix = f"write {_quote(f'{key}={_EXAMPLES[kind]}')}; to send it as a string: {key}:={_quote_for_shell(json.dumps(text))}"
+    as_string = _quote_for_shell(json.dumps(text, ensure_ascii=False))
+    fix = f"write {_quote(f'{key}={_EXAMPLES[kind]}')}; to send it as a string: {key}:={as_string}"
     problem = f"'{key}' is {'an' if kind[0] in 'aio' else 'a'} {kind}, and {stripped!r} is not one."
     try:
         value = json.loads(stripped.lower() if kind == "boolean" else stripped, parse_constant=_reject_constant)

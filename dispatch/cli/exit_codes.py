@@ -10,6 +10,7 @@ from dispatch.catalog import CatalogError
 from dispatch.cli.output import colorize, make_printable, print_err
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.policy import PolicyError
+from dispatch.transports.errors import describe_without_call
 
 
 class Exit(IntEnum):
@@ -77,9 +78,9 @@ def exit_code_of(error: DispatchError | None) -> Exit:
     return _BY_OUTCOME[error.outcome]
 
 
-def print_call_error(error: DispatchError, hint: str = "") -> None:
-    """Write the error of a call to stderr: message, outcome, type."""
-    print_error(error.message)
+def print_call_error(error: DispatchError, hint: str = "", message: str = "") -> None:
+    """Write the error of a call to stderr: message, outcome, type. ``message``: default: of the error."""
+    print_error(message or error.message)
     details = [f"outcome {error.outcome}", f"type {make_printable(error.type, limit=200)}"]
     if error.rejected_by is not None:
         details.append(f"rejected by {error.rejected_by}")
@@ -109,7 +110,7 @@ def report_error(error: Exception, verbose: bool) -> Exit:
     if verbose:
         traceback.print_exception(error)
     if isinstance(error, DispatchError):
-        print_call_error(error)
+        print_call_error(error, message=describe_without_call(error))
         return exit_code_of(error)
     if isinstance(error, CliError):
         print_error(error.message, error.fix)
@@ -117,6 +118,11 @@ def report_error(error: Exception, verbose: bool) -> Exit:
     if isinstance(error, CatalogError | PolicyError):
         print_error(str(error))
         return Exit.USAGE
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        print_error(
+            f"{error.strerror}: '{error.filename}'.", "correct the path, or the permissions of the file or folder"
+        )
+        return Exit.FAILED
     if isinstance(error, list_expected_errors()):
         print_error(str(error))
         return Exit.FAILED

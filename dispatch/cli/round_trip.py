@@ -62,7 +62,7 @@ def _catalog(request_queue: str, response_queue: str) -> Catalog:
                 "name": "echo",
                 "description": "Replies with the given word.",
                 "service": "echo",
-                "arguments": [{"name": "word", "type": "string", "description": "The word."}],
+                "arguments": [{"name": "word", "type": "string", "description": "The word.", "required": True}],
             }
         ],
     )

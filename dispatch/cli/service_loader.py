@@ -92,7 +92,7 @@ def _attribute(module: ModuleType, module_name: str, name: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError:
-            near = find_near_names(part, [known for known in dir(found) if not known.startswith("_")])
+            near = _find_near_services(found, part)
             fix = (
                 f"did you mean {join_alternatives(near)}?"
                 if near
@@ -100,6 +100,23 @@ def _attribute(module: ModuleType, module_name: str, name: str) -> Any:
             )
             raise CliError(f"'{module_name}' has no '{name}'.", fix) from None
     return found
+
+
+def _find_near_services(owner: Any, name: str) -> tuple[str, ...]:
+    """Return names of ``owner`` that ``name`` may mean: of services, or else of functions and classes that lead to one. A
+    constant is never served."""
+    names = [known for known in dir(owner) if not known.startswith("_")]
+    services = [known for known in names if _is_service(getattr(owner, known, None))]
+    near = find_near_names(name, services) or tuple(
+        known for known in services if known.casefold() in name.casefold() or name.casefold() in known.casefold()
+    )
+    others = [known for known in names if callable(getattr(owner, known, None)) and known not in services]
+    return near or find_near_names(name, others)
+
+
+def _is_service(value: Any) -> bool:
+    """Return whether ``value`` is a class with an ``invoke``, or an object of one; not the base class itself."""
+    return value is not ToolService and callable(getattr(value, "invoke", None))
 
 
 def _only_service(module: ModuleType, module_name: str) -> Any:

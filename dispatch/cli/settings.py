@@ -47,8 +47,9 @@ _OPTIONS: dict[str, Any] = {
         typer.Option(
             "--catalog",
             metavar="DIR",
-            help="Folder with tool-service/ID.json and tool/NAME.json. Several: of two tools with one name the first one is "
-            "used. Default: DISPATCH_CATALOG, else tools/ if it exists.",
+            help="Folder with tool-service/ID.json and tool/NAME.json. May be given several times: where two folders "
+            "have a tool of the same name, that of the first one is used. Default: DISPATCH_CATALOG, else tools/ if it "
+            "exists.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
@@ -202,7 +203,7 @@ class Settings:
         return folders
 
     def load_catalog(self) -> Catalog:
-        """Load the catalogue of all folders: of two tools with one name the first one is used.
+        """Load the catalogue of all folders. Where two have a tool of the same name, that of the first one is used.
 
         Raises:
             CliError: no folder is given, or one is given twice.

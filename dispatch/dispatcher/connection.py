@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dispatch._internal.arguments import explain_keywords
 from dispatch.catalog.live.source_list import CatalogLike
 from dispatch.dispatcher.dispatcher import Dispatcher
 from dispatch.permissions import Grants, GrantsFunction
-from dispatch.policy import DEFAULT_POLICY, Policy
+from dispatch.policy import DEFAULT_POLICY, PolicyLike
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.transports import Security, open_transport
 
 
+@explain_keywords
 def connect(
     broker: str,
     catalog: CatalogLike | None = None,
     *,
-    policy: Policy = DEFAULT_POLICY,
+    policy: PolicyLike = DEFAULT_POLICY,
     grants: Grants | GrantsFunction | None = None,
     approvals: str | Path | None = None,
     security: Security | None = None,
@@ -30,8 +32,9 @@ def connect(
         broker: ``pulsar://HOST:PORT``, ``pulsar+ssl://HOST:PORT``, or ``memory://[NAME]`` (embedded, in process).
         catalog: a :class:`Catalog`, a folder with ``tool-service/ID.json`` and ``tool/NAME.json``, a source
             (:class:`Folder`, :class:`TrustGraphConfig`, :class:`Functions`, :class:`ToolPackage`), or a list of them:
-            of two tools with one name the first is used.
-        policy: defaults under the policies of services and tools.
+            where two have a tool of the same name, that of the first one is used.
+        policy: defaults under the policies of services and tools: a :class:`Policy`, or an object of its keys as in a
+            descriptor, over the defaults: ``{"timeout": 10}``.
         grants: permissions of users: :class:`Grants`, or a callable ``user -> list of grants``, also a coroutine function,
             asked at most once a minute for each user, for at most 1 s. None: tools with permissions are refused.
         approvals: file of the approved definitions of sources with ``on_change="hold"``.

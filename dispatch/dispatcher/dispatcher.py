@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from dispatch._internal.arguments import explain_keywords
 from dispatch._internal.clock import yield_to_others
 from dispatch._internal.permit import Randomness
 from dispatch.balancing.snapshot import InstanceView
@@ -29,7 +30,7 @@ from dispatch.dispatcher.lifecycle import DispatcherLifecycle
 from dispatch.dispatcher.tool import NO_ARGUMENTS, Tool
 from dispatch.errors import DispatchError
 from dispatch.permissions import Grants, GrantsFunction
-from dispatch.policy import DEFAULT_POLICY, Policy
+from dispatch.policy import DEFAULT_POLICY, PolicyLike
 from dispatch.resilience.breaker.breaker import CircuitBreaker
 from dispatch.result import CallResult
 from dispatch.results import ResultStore
@@ -56,12 +57,13 @@ class Dispatcher(DispatcherLifecycle):
         TypeError: ``transport`` is a URL, which :func:`dispatch.connect` takes.
     """
 
+    @explain_keywords
     def __init__(
         self,
         transport: Transport,
         catalog: CatalogLike | None,
         *,
-        policy: Policy = DEFAULT_POLICY,
+        policy: PolicyLike = DEFAULT_POLICY,
         grants: Grants | GrantsFunction | None = None,
         approvals: str | Path | None = None,
         client_id: str | None = None,
@@ -91,7 +93,7 @@ class Dispatcher(DispatcherLifecycle):
         """The sources of the catalogue: add, remove and refresh them, and put tools of your own."""
         return self._live.registry
 
-    async def reload(self, catalog: CatalogLike | None = None, *, policy: Policy | None = None) -> None:
+    async def reload(self, catalog: CatalogLike | None = None, *, policy: PolicyLike | None = None) -> None:
         """Put another catalogue, or another policy, in force.
 
         Calls in flight go on as they began; breakers keep their state, and measurements of tools and instances stay. The

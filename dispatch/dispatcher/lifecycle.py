@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Self
 
+from dispatch._internal.arguments import check_instance, describe_type
 from dispatch._internal.clock import loop_clock, yield_to_others
 from dispatch._internal.other_loop import run_on_loop
 from dispatch._internal.permit import Randomness
@@ -21,11 +22,11 @@ from dispatch.catalog.live.source_list import CatalogLike
 from dispatch.catalog.sources.base import Source
 from dispatch.functions.providers import Providers
 from dispatch.permissions import Authorizer, Grants, GrantsFunction
-from dispatch.policy import Policy
+from dispatch.policy import PolicyLike
 from dispatch.results import ResultFormatter, ResultStore
 from dispatch.search.tool_search import ToolSearch
 from dispatch.telemetry.events import CatalogChanged, Events, Listeners
-from dispatch.telemetry.settings import Telemetry
+from dispatch.telemetry.settings import EXPECTED_TELEMETRY, Telemetry
 from dispatch.transports import Transport
 from dispatch.trustgraph.config_broker import ConfigBroker
 
@@ -44,7 +45,7 @@ class DispatcherLifecycle:
         transport: Transport,
         catalog: CatalogLike | None,
         *,
-        policy: Policy,
+        policy: PolicyLike | None,
         grants: Grants | GrantsFunction | None,
         approvals: str | Path | None,
         client_id: str | None,
@@ -53,6 +54,11 @@ class DispatcherLifecycle:
     ) -> None:
         if isinstance(transport, str):  # as ToolServer takes it
             raise TypeError(f"Dispatcher takes a transport, not a URL; use dispatch.connect({transport!r}, ...)")
+        if isinstance(transport, type) or not hasattr(transport, "subscribe"):
+            raise TypeError(
+                f"Dispatcher takes a transport, not {describe_type(transport)}; use dispatch.connect(URL, ...)"
+            )
+        check_instance("telemetry", telemetry, Telemetry, EXPECTED_TELEMETRY)
         self.telemetry = telemetry
         self._events = Events(content=telemetry.content)
         self.client_id = client_id or os.urandom(6).hex()

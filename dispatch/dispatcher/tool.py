@@ -101,13 +101,8 @@ class Tool:
     def parameters(self) -> dict[str, Any]:
         """The arguments as a JSON Schema object, as model APIs expect them: a copy of the descriptor's ``input-schema``, or
         a schema of its ``arguments``."""
-        if self._descriptor.input_schema is not None:
-            schema: dict[str, Any] = thaw(self._descriptor.input_schema)
-            return schema
-        properties = {a.name: {"type": a.type, "description": a.description} for a in self._descriptor.arguments}
-        # TrustGraph's descriptors do not declare `required`: all their arguments are.
-        required = [a.name for a in self._descriptor.arguments if a.required is not False]
-        return {"type": "object", "properties": properties, "required": required}
+        schema: dict[str, Any] = thaw(self._descriptor.parameters)
+        return schema
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"

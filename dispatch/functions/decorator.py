@@ -8,12 +8,14 @@ from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
+from dispatch._internal.arguments import NamedFields
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ATTRIBUTE: Final = "__dispatch_tool__"
 
 
-class Declaration(msgspec.Struct, frozen=True):
+class Declaration(msgspec.Struct, metaclass=NamedFields, frozen=True):
     """What a function declares as a tool; see :func:`tool`. The values are checked when a source delivers the tool."""
 
     name: str | None = None

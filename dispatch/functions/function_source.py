@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from dispatch.catalog.sources.folder_watch import run_in_thread
 from dispatch.functions.executor import FunctionExecutor
 from dispatch.functions.function_tool import CONFIG_PARAM, FunctionTool, IsProvided
 from dispatch.functions.providers import Providers
+
+_log = logging.getLogger("dispatch.catalog")
 
 
 class FunctionSource(ABC):
@@ -83,6 +86,12 @@ class FunctionSource(ABC):
         items, tools = await run_in_thread(lambda: self._describe(functions, self._is_provided))
         refused = [Item(each.file, "tool", "", Refused((each,)), self.namespace) for each in problems]
         found = [self._reuse(item) for item in (*items, *refused)]
+        for item in found:
+            is_new = self._former.get((item.origin, item.key)) is not item
+            if is_new and item.kind == "tool" and not _is_described(item):
+                _log.warning(
+                    "%s has no docstring, by which models choose tools. Write in it when to use it.", item.origin
+                )
         self._former = {(item.origin, item.key): item for item in found}
         self.executor.replace_tools(tools)
         return found
@@ -125,3 +134,8 @@ class FunctionSource(ABC):
         """Return the former item if it is the same: it is not read again."""
         former = self._former.get((item.origin, item.key))
         return former if former is not None and repr(former) == repr(item) else item
+
+
+def _is_described(item: Item) -> bool:
+    """Return whether the tool has a description, or is refused for other reasons."""
+    return not isinstance(item.raw, dict) or bool(item.raw["description"].strip())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from dispatch._internal.arguments import explain_keywords
 from dispatch.catalog.catalog import check_items
 from dispatch.catalog.errors import CatalogError, Problem
 from dispatch.catalog.readers.item import Refused
@@ -31,6 +32,7 @@ class Functions(FunctionSource):
         TypeError: one is not callable.
     """
 
+    @explain_keywords
     def __init__(
         self, *functions: Callable[..., Any], id: str = "functions", namespace: str = "", on_change: OnChange = "apply"
     ) -> None:

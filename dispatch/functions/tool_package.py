@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
+from dispatch._internal.arguments import explain_keywords
 from dispatch._internal.suggestions import excerpt, find_near_names
 from dispatch._internal.user_code import read_text, type_name
 from dispatch.catalog.errors import CatalogError, Problem
@@ -40,6 +41,7 @@ class ToolPackage(FunctionSource):
         CatalogError: there is no such package.
     """
 
+    @explain_keywords
     def __init__(
         self,
         package: str,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 from typing import Final
 
-MISSING_EXTRA: Final = "MCP needs the package mcp, which is not installed. Install it: pip install 'tool-dispatch[mcp]'"
+from dispatch._internal.extras import install_extra
+
+MISSING_EXTRA: Final = f"MCP needs the package mcp, which is not installed. Install it: {install_extra('mcp')}"
 
 
 def require_extra() -> None:

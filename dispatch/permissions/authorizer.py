@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
+from dispatch._internal.arguments import describe_type
 from dispatch.permissions.grants import Grants
 from dispatch.permissions.grants_watcher import GrantsWatcher
 from dispatch.permissions.permission_lookup import LOOKUP_TIMEOUT_S, MAX_CACHED_USERS, GrantsFunction, PermissionLookup
@@ -50,10 +51,10 @@ class Authorizer:
         self._lookup: PermissionLookup | None = None
         self._listeners: tuple[Callable[[], object], ...] = ()
         if grants is not None and not isinstance(grants, Grants):
-            if not callable(grants):
+            if not callable(grants) or isinstance(grants, type):
                 raise TypeError(
-                    f"grants must be dispatch.Grants or a callable, not {type(grants).__name__}; load a file with "
-                    "dispatch.Grants.load(FILE)"
+                    f"grants must be dispatch.Grants or a callable, not {describe_type(grants)}; load a file with "
+                    "dispatch.Grants.load(FILE), or give the content of one to dispatch.Grants.of({…})"
                 )
             self._lookup = PermissionLookup(grants)
 

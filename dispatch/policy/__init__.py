@@ -6,7 +6,7 @@ from dispatch.policy.balancing import Balancing
 from dispatch.policy.breaker import Breaker
 from dispatch.policy.bulkhead import Bulkhead
 from dispatch.policy.outlier_detection import OutlierDetection
-from dispatch.policy.policy import DEFAULT_POLICY, Policy, parse_policy
+from dispatch.policy.policy import DEFAULT_POLICY, Policy, PolicyLike, parse_policy, read_policy
 from dispatch.policy.rate_limit import RateLimit
 from dispatch.policy.repeat_safety import Annotations, check_repeats, repeatable
 from dispatch.policy.retry import DEFAULT_RETRY, Retry
@@ -24,11 +24,13 @@ __all__ = [
     "OutlierDetection",
     "Policy",
     "PolicyError",
+    "PolicyLike",
     "RateLimit",
     "Retry",
     "Slo",
     "check_repeats",
     "check_seconds",
     "parse_policy",
+    "read_policy",
     "repeatable",
 ]

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from dispatch._internal.arguments import NamedFields
 from dispatch.policy.validation import PolicyError, merge_keys
 
 STRATEGIES: Final = ("round-robin", "weighted", "least-request", "peak-ewma")
@@ -19,7 +20,7 @@ MAX_CHOICES = 256
 """Instances compared for one request: as many as a dispatcher knows of one service."""
 
 
-class Balancing(msgspec.Struct, frozen=True, rename="kebab"):
+class Balancing(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
     """How the instance for a request is chosen. In a descriptor a text alone is the strategy.
 
     Attributes:

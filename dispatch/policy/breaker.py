@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dispatch._internal.arguments import NamedFields
 from dispatch.policy.validation import PolicyError, check_count, check_flag, check_seconds, merge_keys
 
 WINDOW_CALLS = 100
@@ -20,7 +21,7 @@ MIN_OPEN_SECONDS = 0.001
 """The shortest open duration: below it a breaker has no effect."""
 
 
-class Breaker(msgspec.Struct, frozen=True, rename="kebab"):
+class Breaker(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
     """When a circuit breaker opens, for how long, and how it closes. Times are in seconds, shares between 0 and 1.
 
     The breaker opens by the first rule that applies: share of failures, share of slow calls, consecutive failures, time

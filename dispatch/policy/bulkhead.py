@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dispatch._internal.arguments import NamedFields
 from dispatch.policy.validation import PolicyError, check_seconds, merge_keys
 
 MAX_CONCURRENT_CALLS = 10_000
@@ -31,7 +32,7 @@ def _check_priorities(value: object) -> None:
         )
 
 
-class Bulkhead(msgspec.Struct, frozen=True, rename="kebab"):
+class Bulkhead(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
     """Limit of a tool's calls in flight, and of the time that a call waits for a permit.
 
     A bare number means ``max_concurrent_calls``: ``"bulkhead": 16``. The queue is bounded by waiting time, not by a small

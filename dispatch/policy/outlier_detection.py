@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dispatch._internal.arguments import NamedFields
 from dispatch.policy.validation import PolicyError, check_count, check_flag, check_seconds, merge_keys
 
 MAX_CONSECUTIVE_FAILURES = 100_000
@@ -16,7 +17,7 @@ MAX_EJECTION_S = 300.0
 """Seconds of the longest ejection, and of the longest pause that an instance may ask for (Envoy's ``max_ejection_time``)."""
 
 
-class OutlierDetection(msgspec.Struct, frozen=True, rename="kebab"):
+class OutlierDetection(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
     """Passive health checks: when an instance is ejected, for how long, and how it returns.
 
     Timeouts and transport errors are failures, unless they originate locally (:class:`dispatch.Origin`). A throttled call is

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from dispatch._internal.arguments import NamedFields, describe_type
 from dispatch.policy.balancing import Balancing, parse_balancing
 from dispatch.policy.breaker import Breaker, parse_breaker
 from dispatch.policy.bulkhead import Bulkhead, parse_bulkhead
@@ -25,7 +26,7 @@ CHECKS: Final = ("model", "always", "never")
 """Values of ``check-arguments``."""
 
 
-class Policy(msgspec.Struct, frozen=True, rename="kebab"):
+class Policy(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
     """Limits of the calls of a tool, and settings of its guards. Times are in seconds, sizes in bytes.
 
     Attributes:
@@ -153,6 +154,23 @@ _PARTS: Mapping[str, tuple[type, Callable[[Any, Any], Any]]] = {
 
 DEFAULT_POLICY = Policy()
 """The defaults."""
+PolicyLike = Policy | Mapping[str, Any]
+"""A policy, or an object of its keys as in a descriptor: ``{"timeout": 10, "rate-limit": "9/s"}``, over the defaults."""
+
+
+def read_policy(given: PolicyLike | None, base: Policy = DEFAULT_POLICY) -> Policy:
+    """Return the policy that a program gives: a :class:`Policy`, or an object as in a descriptor, merged over ``base``.
+    None: ``base``.
+
+    Raises:
+        TypeError: it is neither.
+        PolicyError: an unknown key, or an invalid value.
+    """
+    if given is None or isinstance(given, Policy):
+        return base if given is None else given
+    if not isinstance(given, Mapping):
+        raise TypeError(f"policy must be dispatch.Policy(timeout=10) or {{'timeout': 10}}, not {describe_type(given)}.")
+    return parse_policy(given, base)
 
 
 def parse_policy(raw: object, base: Policy = DEFAULT_POLICY) -> Policy:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from dispatch._internal.arguments import NamedFields
 from dispatch._internal.utf8 import scalar_value
 from dispatch.policy.validation import PolicyError, check_seconds
 
@@ -27,7 +28,7 @@ _EXAMPLE = 'write a number and s, m, h or d, for instance "100/s", "10/m" or "0.
 _OBJECT = 'write "100/s" or {"rate": "100/s", "burst": 20}'
 
 
-class RateLimit(msgspec.Struct, frozen=True, rename="kebab"):
+class RateLimit(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
     """A rate limit. In a descriptor ``"100/s"``, or an object with these keys. ``str(limit)`` is the same text, or the same
     object as JSON; :func:`parse_rate_limit` accepts both.
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from dispatch._internal.arguments import NamedFields
 from dispatch.policy.policy import Policy
 from dispatch.policy.validation import PolicyError
 
@@ -27,7 +28,7 @@ class Declared(Protocol):
         """The tool may destroy data; None: not declared, so it may."""
 
 
-class Annotations(msgspec.Struct, frozen=True):
+class Annotations(msgspec.Struct, metaclass=NamedFields, frozen=True):
     """Declarations without a descriptor. The defaults are those of a tool that declares nothing."""
 
     read_only: bool = False

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dispatch._internal.arguments import NamedFields
 from dispatch.policy.validation import PolicyError, check_seconds, merge_keys
 
 MAX_ATTEMPTS = 10
 """More is a slip: a call that failed ten times fails again."""
 
 
-class Retry(msgspec.Struct, frozen=True, rename="kebab"):
+class Retry(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
     """Number, time and share of repeated attempts. Which calls may be repeated is no setting: see
     :mod:`dispatch.policy.repeat_safety`.
 

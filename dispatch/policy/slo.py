@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dispatch._internal.arguments import NamedFields
 from dispatch.policy.validation import PolicyError, check_seconds, merge_keys
 
 MIN_OBJECTIVE, MAX_OBJECTIVE = 0.5, 0.9999
@@ -28,7 +29,7 @@ def _check_objective(value: object, key: str, example: str) -> None:
         raise PolicyError(key, f"{value!r} is not from {MIN_OBJECTIVE:g} to {MAX_OBJECTIVE:g}", fix)
 
 
-class Slo(msgspec.Struct, frozen=True, rename="kebab"):
+class Slo(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
     """A service level objective of a tool, over any time. docs/how-to/runbook.md says which calls are good.
 
     Attributes:

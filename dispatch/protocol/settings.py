@@ -1,4 +1,5 @@
-"""The constants of the protocol, each with its reason. Tests override single ones; users cannot."""
+"""The constants of the protocol, each with its reason. Tests override single ones. A program sets one of them,
+``max_payload_bytes`` of a :class:`dispatch.ToolServer`; :func:`fit_settings` reduces sizes to the broker's limit."""
 
 from __future__ import annotations
 

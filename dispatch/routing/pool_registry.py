@@ -22,6 +22,7 @@ from dispatch._internal.permit import Randomness
 from dispatch._internal.retention import Retention
 from dispatch.catalog import ServiceDescriptor
 from dispatch.errors import ErrorType, TransportError
+from dispatch.messaging.wire.topics import name_service
 from dispatch.policy import Policy
 from dispatch.routing.channel import Channel
 from dispatch.routing.channel_registry import Channels
@@ -55,6 +56,11 @@ class PoolKey(msgspec.Struct, frozen=True, cache_hash=True):
     version: str | None = None
     tool: str = ""
     tool_version: str | None = None
+
+    @property
+    def meter_label(self) -> str:
+        """The service's name in metrics, which its own processes use too."""
+        return name_service(self.topics[0])
 
     @property
     def owner(self) -> Owner:
@@ -313,7 +319,9 @@ class PoolRegistry:
             clock=self._clock,
             randomness=self._randomness,
             greet=self._routes.discovery.send_due_hello,
-            observer=NULL_SERVICE if is_former else self._observer.observe_service(entry.key.service),
+            observer=NULL_SERVICE
+            if is_former
+            else self._observer.observe_service(entry.key.service, entry.key.meter_label),
             is_former=is_former,
         )
 
@@ -369,7 +377,7 @@ class PoolRegistry:
             entry.is_retired = False
             self._retention.restore(entry.key)
             if pool is not None:
-                pool.restore(self._observer.observe_service(entry.key.service))
+                pool.restore(self._observer.observe_service(entry.key.service, entry.key.meter_label))
         if pool is not None:
             pool.configure(user.policy.balancing, user.policy.outlier_detection)
         self._set_wanted(entry)

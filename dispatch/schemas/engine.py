@@ -5,12 +5,14 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from dispatch._internal.extras import install_extra
+
 if TYPE_CHECKING:
     from types import ModuleType
 
 MISSING_EXTRA = (
     "Validation against a JSON Schema needs jsonschema-rs, which is not installed. "
-    "Install it: pip install 'tool-dispatch[schema]'"
+    f"Install it: {install_extra('schema')}"
 )
 
 

@@ -11,6 +11,8 @@ from dispatch._internal.suggestions import excerpt, join_names
 
 MAX_SHOWN: Final = 20
 """Mistakes, and allowed values of each, that one text has: a model corrects a few at a time, and its context is limited."""
+IS_REQUIRED: Final = "is required"
+"""Message of a property that is missing."""
 
 
 class Mistake(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from dispatch._internal.suggestions import excerpt
-from dispatch.schemas.mistake import Mistake, join_pointer
+from dispatch.schemas.mistake import IS_REQUIRED, Mistake, join_pointer
 
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError
@@ -77,7 +77,7 @@ class MistakeReader:
             case "Type":
                 yield Mistake(path, _describe_types(kind.types, _find_value(value, place)))
             case "Required":
-                yield Mistake(path + join_pointer([kind.property]), "is required")
+                yield Mistake(path + join_pointer([kind.property]), IS_REQUIRED)
             case "Enum":
                 yield _read_options(path, kind.options)
             case "Constant":

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote, urldefrag, urljoin
 
-from dispatch._internal.suggestions import excerpt
+from dispatch._internal.suggestions import quote_excerpt
 from dispatch.schemas.mistake import Mistake, join_pointer, split_pointer
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -118,4 +118,4 @@ def _is_inside(address: str, resources: set[str]) -> bool:
 
 
 def _refuse(keys: _Keys, address: str, rule: str) -> Mistake:
-    return Mistake(join_pointer(keys), f"{rule} {excerpt(address)!r}: nothing is fetched for a schema")
+    return Mistake(join_pointer(keys), f"{rule} {quote_excerpt(address)}: nothing is fetched for a schema")

@@ -8,11 +8,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from dispatch._internal.extras import install_extra
+
 try:
     import numpy as np
 except ImportError:
     raise ImportError(
-        "Search by meaning needs WordLlama, which is not installed. Install it: pip install 'tool-dispatch[search]'"
+        f"Search by meaning needs WordLlama, which is not installed. Install it: {install_extra('search')}"
     ) from None
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ def _load_model() -> Any:
         import wordllama
     except ImportError:
         raise ImportError(
-            "Search by meaning needs WordLlama, which is not installed. Install it: pip install 'tool-dispatch[search]'"
+            f"Search by meaning needs WordLlama, which is not installed. Install it: {install_extra('search')}"
         ) from None
     finally:
         root.removeHandler(guard)

@@ -13,14 +13,15 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
+from dispatch._internal.arguments import check_instance, explain_keywords
 from dispatch._internal.clock import loop_clock, yield_to_others
 from dispatch.errors import TransportError
 from dispatch.messaging.endpoint.reply_permission import ReplyPermission
 from dispatch.messaging.wire.fragments import MAX_PAYLOAD_BYTES
 from dispatch.messaging.wire.topic_name import TopicName
-from dispatch.messaging.wire.topics import instance_topic, reply_topic
+from dispatch.messaging.wire.topics import instance_topic, name_service, reply_topic
 from dispatch.protocol import SessionTable
 from dispatch.serving.announcer import Announcer
 from dispatch.serving.plain.plain_replies import PlainReplySender
@@ -32,8 +33,9 @@ from dispatch.serving.sessions.session_requests import SessionRequests
 from dispatch.serving.tool_executor import ToolExecutor
 from dispatch.serving.tool_service import read_invoke
 from dispatch.telemetry.served_request_observer import NULL_SERVER, ServerNames, ServerObserver
-from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
+from dispatch.telemetry.settings import DEFAULT_TELEMETRY, EXPECTED_TELEMETRY, Telemetry
 from dispatch.transports import Mode, Security, Subscription, Transport, open_transport
+from dispatch.transports.errors import describe_without_call
 
 logger = logging.getLogger("dispatch.service")
 
@@ -55,7 +57,8 @@ class ToolServer:
         broker: ``pulsar://…``, ``pulsar+ssl://…``, ``memory://…``, or a started transport, which the server does not close.
         service: the service's name: ``joke`` listens on ``non-persistent://tg/request/joke`` and replies on
             ``non-persistent://tg/response/joke``, as in TrustGraph. Servers of one name on one topic share its requests.
-            Default: the last part of ``request_queue``.
+            Default: the last part of ``request_queue``. Metrics have this name; by default that of dispatchers
+            (:func:`~dispatch.messaging.wire.topics.name_service`).
         request_queue: whole name of the request topic, instead of the one from ``service``.
         response_queue: whole name of the response topic, instead of the one from ``service``.
         instance: this server's own id, on every reply. Default: the service's name and 8 random hex digits.
@@ -75,6 +78,7 @@ class ToolServer:
         ValueError: a limit is out of range.
     """
 
+    @explain_keywords
     def __init__(
         self,
         implementation: object,
@@ -104,9 +108,12 @@ class ToolServer:
             raise ValueError(f"max_payload_bytes must be at least 1, not {max_payload_bytes}")
         if max_queue < 0:
             raise ValueError(f"max_queue must be at least 0, not {max_queue}")
+        check_instance("telemetry", telemetry, Telemetry, EXPECTED_TELEMETRY)
         self.request_queue = request_queue
         self.response_queue = response_queue
         self.service = service or request_queue.rpartition("/")[2]
+        self.meter_label = service or name_service(request_queue)
+        """Name of the service in metrics and traces."""
         self.instance = instance or f"{self.service}-{os.urandom(4).hex()}"
         self.incarnation = os.urandom(8).hex()
         """The random name of this run of the instance; requests for another incarnation are refused."""
@@ -117,12 +124,10 @@ class ToolServer:
         self._reply_namespaces = tuple(reply_namespaces)
         self.drain_timeout = drain_timeout
         self.max_payload_bytes = max_payload_bytes
-        self._owns_transport = isinstance(broker, str)
-        self._transport: Transport = (
-            open_transport(broker, security=security, publish_window=publish_window)
-            if isinstance(broker, str)
-            else broker
-        )
+        self._owns_transport = isinstance(broker, (str, type)) or not hasattr(broker, "subscribe")
+        self._transport = cast(Transport, broker)
+        if self._owns_transport:
+            self._transport = open_transport(cast(str, broker), security=security, publish_window=publish_window)
         self._telemetry = telemetry
         self._observer: ServerObserver = NULL_SERVER
         self._queue: RequestQueue | None = None
@@ -198,9 +203,12 @@ class ToolServer:
             if self._owns_transport:
                 await self._transport.start()
             await self._listen()
-        except BaseException:
+        except BaseException as error:
             if self._owns_transport:
                 await self._transport.close()
+            if isinstance(error, TransportError):  # its reader operates a service, and has made no call
+                error.message = describe_without_call(error)
+                error.args = (error.message,)
             raise
         self._observer.attach(self)
         logger.info("%s serves %s, replies on %s", self.instance, self.request_queue, self.response_queue)
@@ -210,7 +218,7 @@ class ToolServer:
         router = self._router = ReplyRouter(self._transport, self.response_queue, self._reply_namespaces)
         replies = reply_topic(self.response_queue, "{dispatcher}")
         self._observer = self._telemetry.observe_server(
-            ServerNames(self.service, self.instance, self.request_queue, replies, self.response_queue)
+            ServerNames(self.meter_label, self.instance, self.request_queue, replies, self.response_queue)
         )
         sender = ReplySender(self.refused, id=self.service)
         queue = self._queue = RequestQueue(

@@ -19,6 +19,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from dispatch._internal.arguments import describe_type
 from dispatch._internal.daemon_executor import DaemonThreads
 from dispatch.messaging.wire.codec import Request
 
@@ -81,8 +82,16 @@ def read_invoke(service: object, run_in_thread: RunInThread = run_in_new_thread)
     Raises:
         TypeError: there is no ``invoke``, or its parameters match no form. The message shows the forms.
     """
+    if isinstance(service, type):
+        raise TypeError(f"{service.__name__} is a class: pass an instance, {service.__name__}(); {_WAYS}")
     method = getattr(service, "invoke", None)
     name = type(service).__name__
+    if callable(service) and method is None:
+        function = getattr(service, "__name__", "f")
+        raise TypeError(
+            f"{describe_type(service)} is no tool service. A dispatcher calls it in its own process with "
+            f"connect(…, catalog=dispatch.Functions({function})); to serve it, call it in an invoke method: {_WAYS}"
+        )
     if not callable(method) or getattr(method, "__func__", None) is ToolService.invoke:
         raise TypeError(f"{name} has no invoke method; {_WAYS}")
     positional, keywords = _parameters(name, method)

@@ -172,8 +172,9 @@ class DispatcherObserver:
         """Return the observer of a version of the tool with that label. None: the tool declares no version."""
         return NULL_TOOL
 
-    def observe_service(self, id: str) -> ServiceObserver:
-        """Return the observer of the service ``id``; ``_OTHER``: of replies that belong to no service."""
+    def observe_service(self, id: str, label: str) -> ServiceObserver:
+        """Return the observer of the service ``id``, with the ``label`` of its series; ``_OTHER``: of replies that belong to
+        no service."""
         return NULL_SERVICE
 
     def observe_sessions(self, table: Any) -> None:

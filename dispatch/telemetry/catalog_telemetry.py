@@ -119,9 +119,10 @@ class TelemetryCatalogObserver(CatalogObserver):
         )
 
     def on_source_changed(self, source: str, old: str, new: str, problem: str = "") -> None:
-        """Observe that a source changed its state. The series of a removed source are removed."""
+        """Observe that a source changed its state, or has another problem in the same state. The series of a removed source
+        are removed."""
         self._publish(SourceChanged, source=source, old=old, new=new, problem=problem)
-        change = f"{old} to {new}" if old else f"added, {new}"
+        change = f"still {new}" if old == new else f"{old} to {new}" if old else f"added, {new}"
         reason = f" ({excerpt(problem, MAX_SHOWN_CHARS)})" if problem else ""
         self._log.log(
             logging.WARNING if new in ("stale", "failed") else logging.INFO,

@@ -112,15 +112,16 @@ class _ObservedTool(ToolObserver):
 class _ObservedService(ServiceObserver):
     """Observes replies and instances of one service."""
 
-    __slots__ = ("_id", "_instances", "replies")
+    __slots__ = ("_id", "_instances", "_label", "replies")
 
-    def __init__(self, id: str, meter: ServiceMeter | None, instances: TelemetryDispatcherObserver) -> None:
+    def __init__(self, id: str, label: str, meter: ServiceMeter | None, instances: TelemetryDispatcherObserver) -> None:
         self.replies: Mapping[Disposition, Counter] | None = None if meter is None else meter.replies
         self._id = id
+        self._label = label
         self._instances = instances
 
     def on_instance_change(self, instance: str, change: str, reason: str) -> None:
-        self._instances.on_instance_change(self._id, instance, change, reason)
+        self._instances.on_instance_change(self._id, instance, change, reason, self._label)
 
 
 class TelemetryDispatcherObserver(DispatcherObserver):
@@ -150,7 +151,7 @@ class TelemetryDispatcherObserver(DispatcherObserver):
         self._observed: ObservedDispatcher | None = None
         self._tools: dict[str, ToolMeter] = {}
         self._versions: dict[tuple[str, str], VersionMeter] = {}
-        self._services: dict[str, ServiceMeter] = {}
+        self._services: dict[tuple[str, str], ServiceMeter] = {}
         if settings.metrics:
             registry = registry_of(settings)
             self._instruments = Instruments.of(registry)
@@ -188,11 +189,11 @@ class TelemetryDispatcherObserver(DispatcherObserver):
             meter = self._tools[label] = self._instruments.acquire_tool(label)
         return meter
 
-    def observe_service(self, id: str) -> ServiceObserver:
-        meter = self._services.get(id)
+    def observe_service(self, id: str, label: str) -> ServiceObserver:
+        meter = self._services.get((id, label))
         if meter is None and self._instruments is not None:
-            meter = self._services[id] = self._instruments.acquire_service(id)
-        return _ObservedService(id, meter, self)
+            meter = self._services[id, label] = self._instruments.acquire_service(label)
+        return _ObservedService(id, label, meter, self)
 
     def observe_sessions(self, table: SessionTable) -> None:
         if self._sessions is not None:
@@ -229,9 +230,10 @@ class TelemetryDispatcherObserver(DispatcherObserver):
             self._instruments.versions.release(meter, is_removed=True)
 
     def release_service(self, id: str) -> None:
-        meter = self._services.pop(id, None)
-        if meter is not None and self._instruments is not None:
-            self._instruments.release_service(meter.label, is_removed=True)
+        for key in [key for key in self._services if key[0] == id]:
+            meter = self._services.pop(key)
+            if self._instruments is not None:
+                self._instruments.release_service(meter.label, is_removed=True)
 
     def close(self) -> None:
         """End the observation: gauges are no longer read, counters stay."""
@@ -276,15 +278,17 @@ class TelemetryDispatcherObserver(DispatcherObserver):
             reason=reason,
         )
 
-    def on_instance_change(self, service: str, id: str, change: str, reason: str) -> None:
-        """Observe that an instance ``joined``, ``left``, was ``ejected`` or has ``returned``."""
+    def on_instance_change(self, service: str, id: str, change: str, reason: str, label: str = "") -> None:
+        """Observe that an instance ``joined``, ``left``, was ``ejected`` or has ``returned``. ``label``: of the service in
+        metrics; default: its id."""
         if self._instruments is not None:
+            label = label or service
             if change == "joined":
-                self._instruments.add_instance(service, id)
+                self._instruments.add_instance(label, id)
             elif change == "ejected":
-                self._instruments.record_ejection(service, id, reason)
+                self._instruments.record_ejection(label, id, reason)
             elif change == "left":
-                self._instruments.remove_instance(service, id)
+                self._instruments.remove_instance(label, id)
         self._publish(InstanceChanged(time.time(), service, id, change, reason))
         self._transition_log.log(
             logging.WARNING if change == "ejected" else logging.INFO,

@@ -100,13 +100,13 @@ class CatalogChanged(Event, frozen=True, tag="catalog"):
 
 
 class SourceChanged(Event, frozen=True, tag="source"):
-    """A source of the catalogue was added or removed, failed or recovered.
+    """A source of the catalogue was added or removed, failed or recovered, or fails for another reason.
 
     Attributes:
         source: its id.
         old: the former state: ``ok``, ``stale`` (its last valid items are in force) or ``failed`` (it has none); empty: the
             source was added.
-        new: the state; ``removed``: the source was removed.
+        new: the state; ``removed``: the source was removed. Equal to ``old``: only the problem is another one.
         problem: why it is not ``ok``; empty: it is.
     """
 

@@ -22,7 +22,8 @@ class ServerNames(msgspec.Struct, frozen=True):
     """The names of a tool server in metrics and traces.
 
     Attributes:
-        service, instance: ids of the service and the instance.
+        service: name of the service.
+        instance: id of the instance.
         topic: the request topic.
         replies: template of the callers' reply topics.
         responses: the service's response topic.
@@ -38,7 +39,7 @@ class ServerNames(msgspec.Struct, frozen=True):
 class ObservedServer(Protocol):
     """A tool server as a scrape reads it, on any thread."""
 
-    service: str
+    meter_label: str
     refused: dict[str, int]
 
     @property

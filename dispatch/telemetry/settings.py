@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from dispatch._internal.arguments import NamedFields
 from dispatch.telemetry.served_request_observer import NULL_SERVER, ServerNames, ServerObserver
 
 if TYPE_CHECKING:
@@ -21,7 +22,11 @@ Redact = Callable[[str, str, str], str | None]
 instead, or None to record nothing."""
 
 
-class Telemetry(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+EXPECTED_TELEMETRY: Final = "a dispatch.Telemetry, such as dispatch.Telemetry(content=True)"
+"""What errors of the argument ``telemetry`` ask for."""
+
+
+class Telemetry(msgspec.Struct, metaclass=NamedFields, frozen=True, kw_only=True, eq=False):
     """Which metrics and traces a dispatcher or a tool server records.
 
     Attributes:

@@ -11,7 +11,7 @@ from typing import Any
 
 from dispatch.catalog import Catalog, load_directory
 from dispatch.dispatcher import Dispatcher
-from dispatch.policy import DEFAULT_POLICY, Policy
+from dispatch.policy import DEFAULT_POLICY, PolicyLike
 from dispatch.serving.server import ToolServer
 from dispatch.testing.faults import FaultInjector, Faults
 from dispatch.testing.faulty_transport import FaultyTransport
@@ -71,7 +71,7 @@ class EmbeddedBroker:
         catalog: Catalog | str | Path | None = None,
         *,
         services: Mapping[str, object] | None = None,
-        policy: Policy = DEFAULT_POLICY,
+        policy: PolicyLike = DEFAULT_POLICY,
         client_id: str | None = None,
     ) -> AsyncIterator[Dispatcher]:
         """Connect a dispatcher whose connection has the faults of :attr:`injector`, and serve ``services`` for it.

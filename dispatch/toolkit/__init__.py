@@ -1,11 +1,13 @@
 """A graph of actions and tools that recommends the tools of the next step, with the names of Chat2Graph. Needs networkx: the
 extra ``toolkit``."""
 
+from dispatch._internal.extras import install_extra
+
 try:
     import networkx  # noqa: F401 - all modules of the package need it
 except ImportError:
     raise ImportError(
-        "dispatch.toolkit needs networkx, which is not installed. Install it: pip install 'tool-dispatch[toolkit]'"
+        f"dispatch.toolkit needs networkx, which is not installed. Install it: {install_extra('toolkit')}"
     ) from None
 
 from dispatch.calling.function_call_result import FunctionCallResult, FunctionCallStatus

@@ -92,8 +92,12 @@ class McpService(ToolGroup):
         """How it is reached."""
         return self._mcp_config.transport_config
 
-    async def create_connection(self) -> ToolConnection:
+    async def create_connection(self, tool_call_ctx: object = None) -> ToolConnection:
         """Open a connection.
+
+        Args:
+            tool_call_ctx: the call that needs it, as in Chat2Graph, which shares a connection between the calls of one
+                context. Here each connection is the caller's own, so that it has no effect.
 
         Raises:
             ImportError: MCP's SDK is needed and not installed; the message names the extra.

@@ -117,8 +117,7 @@ class Toolkit(Graph):
             connect_mcp: opens a connection to an MCP server; None: with MCP's SDK (extra ``mcp``).
 
         Raises:
-            CatalogError: mistakes in the file, each with its key and fix; or PyYAML is missing.
-            OSError: the file cannot be read.
+            CatalogError: mistakes in the file, each with its key and fix; it cannot be read; or PyYAML is missing.
         """
         content = read_file(file, connect_mcp)
         toolkit = cls()

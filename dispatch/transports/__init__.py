@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dispatch._internal.arguments import check_instance
 from dispatch.transports.base import (
     AnswerLate,
     DurableMessage,
@@ -42,8 +43,14 @@ def open_transport(url: str, *, security: Security | None = None, publish_window
         publish_window: publishes in flight to the broker at once; further ones are queued.
 
     Raises:
-        TransportError: the scheme of the address is not supported.
+        TransportError: the scheme of the address is not supported, or it is no text.
     """
+    if not isinstance(url, str):
+        from dispatch.transports.errors import no_address
+
+        raise no_address(url)
+    if security is not None:
+        check_instance("security", security, Security, "a dispatch.Security, such as dispatch.Security(token=…)")
     if url.startswith("memory://"):
         from dispatch.transports.memory import MemoryTransport
 

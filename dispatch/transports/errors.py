@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dispatch.errors import ErrorType, TransportError
+import re
+
+from dispatch._internal.arguments import describe_type
+from dispatch.errors import DispatchError, ErrorType, TransportError
 
 # The request was certainly not sent: no tool can have been executed, so that a repeat is safe.
 _NEVER_SENT = frozenset(
@@ -34,8 +37,17 @@ def namespace_of(topic: str) -> str:
     return "/".join(topic.partition("://")[2].split("/")[:2])
 
 
+_NO_CALL = re.compile(r"(?:No tool was executed|The tool was not executed): ")
+
+
 def _not_sent(type: ErrorType, text: str) -> TransportError:
     return TransportError(type, f"No tool was executed: {text}", sent=False)
+
+
+def describe_without_call(error: DispatchError) -> str:
+    """Return the text of an error for a reader who has made no call, such as the operator of a service: without the
+    statement that no tool was executed."""
+    return _NO_CALL.sub("", error.message, count=1)
 
 
 def opening_failed(name: str, *, url: str, topic: str) -> TransportError:
@@ -113,6 +125,15 @@ def bad_address(url: str, why: str) -> TransportError:
     return _not_sent(
         ErrorType.BAD_ADDRESS,
         f"'{url}' is not a broker address{why}. Use pulsar://HOST:6650, pulsar+ssl://HOST:6651 or memory://.",
+    )
+
+
+def no_address(given: object) -> TransportError:
+    """Return the error of a broker address that is no text."""
+    why = ": is an environment variable unset?" if given is None else "."
+    return _not_sent(
+        ErrorType.BAD_ADDRESS,
+        f"{describe_type(given)} is not a broker address{why} Use pulsar://HOST:6650, pulsar+ssl://HOST:6651 or memory://.",
     )
 
 

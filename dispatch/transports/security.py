@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dispatch._internal.arguments import explain_keywords
+
 
 @dataclass(frozen=True, slots=True)
 class Security:
@@ -36,3 +38,6 @@ class Security:
             path = Path(token_file)
             token = lambda: path.read_text().strip()  # noqa: E731 - a def could not be assigned conditionally
         return cls(token=token, trust_certs=os.environ.get("DISPATCH_TRUST_CERTS") or None)
+
+
+Security.__init__ = explain_keywords(Security.__init__)  # type: ignore[method-assign]

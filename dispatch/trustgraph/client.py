@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from dispatch._internal.arguments import explain_keywords
 from dispatch.calls.call_state import CallOptions
 from dispatch.trustgraph.dialects import DEFAULT_TIMEOUT_S, bind_values, call_back, encode_config
 
@@ -26,6 +27,7 @@ class ToolServiceClient:
         RejectedError: there is no such service.
     """
 
+    @explain_keywords
     def __init__(self, dispatcher: Dispatcher, *, service: str) -> None:
         self._dispatcher = dispatcher
         self._service = service

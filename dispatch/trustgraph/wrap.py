@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from dispatch._internal.arguments import explain_keywords
 from dispatch._internal.suggestions import excerpt
 from dispatch._internal.user_code import ErrorBoundary, UserCodeError, ends_task, read_text, running_task
 from dispatch.balancing.snapshot import InstanceView
@@ -25,7 +26,16 @@ from dispatch.errors import DispatchError, ErrorType, Origin, Outcome, ToolError
 from dispatch.messaging.rpc.exchange_outcome import Answer
 from dispatch.messaging.wire.codec import json_text
 from dispatch.permissions import Authorizer, Grants, GrantsFunction, check_permission, require_permissions
-from dispatch.policy import Annotations, Policy, PolicyError, check_repeats, check_seconds, repeatable
+from dispatch.policy import (
+    Annotations,
+    Policy,
+    PolicyError,
+    PolicyLike,
+    check_repeats,
+    check_seconds,
+    read_policy,
+    repeatable,
+)
 from dispatch.policy.repeat_safety import UNDECLARED
 from dispatch.resilience.breaker.breaker import CircuitBreaker, State
 from dispatch.result import CallResult
@@ -48,11 +58,12 @@ Ask = Callable[[float], Awaitable[str]]
 """Calls the client, with the seconds that it has."""
 
 
+@explain_keywords
 def wrap(
     client: Any,
     *,
     tool: str,
-    policy: Policy | None = None,
+    policy: PolicyLike | None = None,
     annotations: Annotations = UNDECLARED,
     permissions: Collection[str] = (),
     grants: Grants | GrantsFunction | None = None,
@@ -90,18 +101,20 @@ class WrappedClient:
         self,
         client: Any,
         tool: str,
-        policy: Policy | None = None,
+        policy: PolicyLike | None = None,
         annotations: Annotations = UNDECLARED,
         permissions: Collection[str] = (),
         grants: Grants | GrantsFunction | None = None,
         telemetry: Telemetry = DEFAULT_TELEMETRY,
     ) -> None:
+        if isinstance(client, type):
+            raise TypeError(f"{client.__name__} is a class: pass an instance, {client.__name__}(…).")
         self._telemetry = telemetry
         self._events = Events()
         self._client = client
         self.tool = tool
-        self.policy = WRAPPED_POLICY if policy is None else policy
-        own = () if policy is None or policy.hedging is None else ("hedging",)
+        self.policy = read_policy(policy, WRAPPED_POLICY)
+        own = () if self.policy.hedging is None else ("hedging",)
         check_repeats(annotations, self.policy, own)
         self._repeatable = repeatable(annotations)
         self._takes_user = has_user_parameter(client)

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from dashboards.dashboard_json import interpolate, iter_panels, list_queries, load_dashboards
 from dispatch.catalog import load_directory
 from dispatch.policy import Slo
 from dispatch.telemetry.alerting.alert import Alert
@@ -23,11 +24,11 @@ from dispatch.telemetry.alerting.rule_files import render_rule_files
 from dispatch.telemetry.metrics.collector import DispatcherCollector
 from dispatch.telemetry.metrics.service_metrics import ServerCollector
 from dispatch.telemetry.metrics.session_metrics import SessionCollector
-from tests.dashboards.alerts.case import Case
+from tests.dashboards.alerts.case import Case, calls
 from tests.dashboards.alerts.catalog import CATALOG
 from tests.dashboards.alerts.processes import PROCESSES
 from tests.dashboards.alerts.services import SERVICES
-from tests.dashboards.alerts.slo import FAST, PROMISED, SLOW
+from tests.dashboards.alerts.slo import FAST, LIMITED, PROMISED, SLOW
 from tests.dashboards.alerts.tools import TOOLS
 from tests.helpers.prometheus_binaries import find
 
@@ -118,6 +119,40 @@ def test_every_metric_in_the_rules_is_exported() -> None:
     find_variables = {name for rule in rules for name in re.findall(r"[\w:]*dispatch_[\w:]+", rule["expr"])}
     assert find_variables - recorded <= exported
     assert {name for name in find_variables if ":" in name} <= recorded
+
+
+# -- what counts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("scraped", [True, False], ids=["counted", "not exported"])
+def test_calls_of_a_user_at_its_own_limit_are_neither_good_nor_bad(tmp_path: Path, scraped: bool) -> None:
+    """90 good and 10 bad calls a minute, and 50 of one user beyond its own limit: as recorded, and as dashboards ask."""
+    answered = {calls("success"): "0+90x20", calls("timeout"): "0+6x20", calls("cancelled"): "0+30x20"}
+    refused = {calls("throttled"): "0+54x20", LIMITED: "0+50x20"} if scraped else {calls("throttled"): "0+4x20"}
+    dashboard = load_dashboards()["dispatch-overview"]
+    availability = next(each for each in iter_panels(dashboard) if each["title"] == "Availability")
+    (query,) = list_queries(availability)
+    asked = {
+        "round(tool:dispatch_bad_calls_per_counted_calls:ratio_rate5m * 1000)": 100,
+        f"round(({interpolate(query['expr'], dashboard, {}, '5m')}) * 1000)": 900,
+    }
+    expected = [
+        {"expr": f"sum({expr})", "eval_time": "15m", "exp_samples": [{"labels": "{}", "value": value}]}
+        for expr, value in asked.items()
+    ]
+    document = {
+        "rule_files": [str(COMMITTED / "recording.yml")],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in (answered | refused).items()],
+                "promql_expr_test": expected,
+            }
+        ],
+    }
+    promtool("test", "rules", *written(tmp_path, {"cases.yml": yaml.safe_dump(document)}))
 
 
 # -- each alert -----------------------------------------------------------------------------------------------------

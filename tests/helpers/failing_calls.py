@@ -45,7 +45,7 @@ SERVICES: Mapping[str, Mapping[str, Any]] = {
 }
 TOOLS: Mapping[str, Mapping[str, Any]] = {
     "look-up": {
-        "service": "library",
+        "service": "library-service",
         "read-only": True,
         "policy": {
             "timeout": 1.5,
@@ -54,9 +54,9 @@ TOOLS: Mapping[str, Mapping[str, Any]] = {
             "outlier-detection": {"consecutive-failures": 3, "base-ejection-time": 4, "slow-start-window": 3},
         },
     },
-    "tell-story": {"service": "stories", "policy": {"stream-timeout": 5}},
+    "tell-story": {"service": "stories-service", "policy": {"stream-timeout": 5}},
     "forecast": {
-        "service": "weather",
+        "service": "weather-service",
         "read-only": True,
         "policy": {
             "timeout": 0.8,
@@ -66,11 +66,11 @@ TOOLS: Mapping[str, Mapping[str, Any]] = {
         },
     },
     "transfer": {
-        "service": "bank",
+        "service": "bank-service",
         "policy": {"rate-limit": {"rate": "20/s", "burst": 4, "max-wait": 0.3}},
     },
     "statement": {
-        "service": "bank",
+        "service": "bank-service",
         "policy": {
             "user-rate-limit": {"rate": "5/s", "burst": 3, "max-wait": 0},
             "bulkhead": {"max-concurrent-calls": 2, "max-wait": 0.3},
@@ -79,7 +79,7 @@ TOOLS: Mapping[str, Mapping[str, Any]] = {
     "appraise": {
         "version": "1.4.0",
         "rollout": {"2.0.0": 25},  # one of the users
-        "service": "bank",
+        "service": "bank-service",
         "policy": {"retry": 1},
     },
 }
@@ -90,7 +90,7 @@ def catalog() -> Catalog:
     return Catalog.of(
         [
             {
-                "id": id,
+                "id": f"{id}-service",
                 "request-queue": f"non-persistent://tg/request/{id}",
                 "response-queue": f"non-persistent://tg/response/{id}",
                 **more,

@@ -65,7 +65,7 @@ async def test_its_parameters_are_a_json_schema() -> None:
                 "length": {"type": "integer", "description": "How long."},
                 "style": {"type": "string", "description": "Which way."},
             },
-            "required": ["topic", "style"],
+            "required": ["topic"],
         }
         assert dispatcher.tool("bare").parameters == {"type": "object", "properties": {}, "required": []}
 

@@ -28,7 +28,8 @@ class FittedSchema(NamedTuple):
     Attributes:
         schema: of the arguments, an object.
         is_strict: OpenAI's strict mode: the model's arguments always match.
-        widened: ``path: what the dialect cannot express``, for each place where the schema accepts more than the original.
+        widened: ``path: what the dialect cannot express``, for each place where the schema accepts more than the original,
+            or offers less.
     """
 
     schema: dict[str, Any]

@@ -32,13 +32,15 @@ _MAX_SCHEMAS: Final = 2_000
 """Schemas in the result: references to references would multiply without end."""
 _MAX_LEVELS: Final = 24
 """Levels of schemas in each other."""
+ANY_LEVELS: Final = 2
+"""Levels of arrays in the place of any value: a table is an array of arrays. Each level adds five schemas."""
 
 
 def fit_gemini(schema: Mapping[str, Any], widened: list[str]) -> dict[str, Any]:
     """Return ``schema`` for a function declaration: an object, without ``properties`` if there are none.
 
     Args:
-        widened: receives ``path: reason`` for each place that accepts more than the original.
+        widened: receives ``path: reason`` for each place that accepts more than the original, or offers less.
     """
     fitted = _GeminiFitter(schema, widened).fit(schema, "/", ())
     if fitted.get("type") == "object":
@@ -72,10 +74,10 @@ class _GeminiFitter:
         if not isinstance(schema, Mapping):
             if schema is False:
                 self._report(path, "no value is accepted")
-            return _any_value()
+            return self._fit_any(path)
         joined, references = self._join(schema, path, references)
         if joined is None:
-            return _any_value()
+            return self._fit_any(path)
         for key in _WIDENING:
             if key in joined:
                 self._report(path, key)
@@ -134,9 +136,14 @@ class _GeminiFitter:
             is_nullable = True
             kinds = [kind for kind in kinds if kind != "null"] or ["string"]
         if not kinds:
-            return _any_value()
+            return self._fit_any(path)
         fitted = [self._fit_kind(kind, schema, path, references) for kind in kinds]
         return _combine(fitted, is_nullable)
+
+    def _fit_any(self, path: str) -> dict[str, Any]:
+        self._count += ANY_LEVELS
+        self._report(path, f"any value, offered without arrays deeper than {ANY_LEVELS} levels")
+        return _any_value()
 
     @staticmethod
     def _can_replace(schema: Mapping[str, Any], kinds: list[str] | None, variants: Iterable[object]) -> bool:
@@ -254,8 +261,8 @@ def _combine(fitted: list[dict[str, Any]], is_nullable: bool) -> dict[str, Any]:
     return combined
 
 
-def _any_value(levels: int = 1) -> dict[str, Any]:
-    """Return the schema of any value. Gemini requires a type, and arrays have to state their items: arrays of arrays end
+def _any_value(levels: int = ANY_LEVELS) -> dict[str, Any]:
+    """Return the schema of any value. Gemini requires a type, and arrays have to state their items: arrays in each other end
     after ``levels``."""
     kinds: list[dict[str, Any]] = [
         {"type": kind, "nullable": True} for kind in ("string", "number", "boolean", "object")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from dispatch._internal.suggestions import quote_excerpt
 from dispatch.calling.parsed_call import MAX_DEPTH
 
 VALUE_MISSING: Final = "a JSON value is missing"
@@ -33,7 +34,7 @@ def describe_error(error: json.JSONDecodeError) -> str:
     if "':'" in error.msg:
         end = len(error.doc[: error.pos].rstrip())
         start = find_string(error.doc, end)
-        return f"':' is missing after {json.loads(error.doc[start:end], strict=False)[:40]!r}"
+        return f"':' is missing after {quote_excerpt(json.loads(error.doc[start:end], strict=False), 40)}"
     if "','" in error.msg:
         return "',' or an end bracket is missing"
     return "a name in double quotes is missing" if "property name" in error.msg else VALUE_MISSING

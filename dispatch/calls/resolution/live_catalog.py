@@ -17,7 +17,7 @@ from dispatch.catalog.live.merge import Merged
 from dispatch.catalog.live.registry import Registry
 from dispatch.catalog.live.source_list import CatalogLike, list_sources
 from dispatch.catalog.sources.base import Source
-from dispatch.policy import Policy, PolicyError
+from dispatch.policy import PolicyError, PolicyLike, read_policy
 from dispatch.telemetry.call_observer import DispatcherObserver
 
 MAX_FINGERPRINTS = 1_000
@@ -52,12 +52,18 @@ class LiveCatalog:
     """
 
     def __init__(
-        self, catalog: CatalogLike | None, policy: Policy, approvals: str | Path | None, randomness: Randomness
+        self,
+        catalog: CatalogLike | None,
+        policy: PolicyLike | None,
+        approvals: str | Path | None,
+        randomness: Randomness,
     ) -> None:
         self._runtime: CatalogUser | None = None
-        self.policy = policy
-        self.resolver = ToolResolver(Catalog.empty(), policy)
-        self.registry = Registry(catalog, policy, self, None if approvals is None else Approvals(approvals), randomness)
+        self.policy = read_policy(policy)
+        self.resolver = ToolResolver(Catalog.empty(), self.policy)
+        self.registry = Registry(
+            catalog, self.policy, self, None if approvals is None else Approvals(approvals), randomness
+        )
 
     async def start(self, runtime: CatalogUser, connect: Callable[[Source, bool], object]) -> None:
         """Follow the sources for a connected dispatcher.
@@ -73,10 +79,10 @@ class LiveCatalog:
         """Apply no further catalogue to the dispatcher's runtime, which is closed."""
         self._runtime = None
 
-    async def reload(self, catalog: CatalogLike | None, policy: Policy | None) -> None:
+    async def reload(self, catalog: CatalogLike | None, policy: PolicyLike | None) -> None:
         """See :meth:`dispatch.Dispatcher.reload`."""
         try:
-            await self.registry.replace(catalog, self.policy if policy is None else policy)
+            await self.registry.replace(catalog, self.policy if policy is None else read_policy(policy))
         except (CatalogError, PolicyError) as error:
             if self._runtime is not None:
                 given = list_sources(catalog) if catalog is not None else self.registry.sources()

@@ -26,6 +26,8 @@ MAX_RETRY_S: Final = 30.0
 JITTER: Final = 0.2
 """Share by which a wait varies, so that many dispatchers do not retry at the same instant."""
 MAX_PROBLEM_CHARS: Final = 500
+MAX_REPORTED: Final = 100
+"""Problems of a source that are reported until it is ``ok``: some texts, with a time or a port, are never the same."""
 
 Accept = Callable[[Source, Sequence[Item]], Awaitable[Sequence[Problem]]]
 """Puts the items of a source into the catalogue; returns the problems for which they are refused as a whole."""
@@ -37,7 +39,7 @@ class SourceFollower:
     Args:
         source: to follow.
         accept: see :data:`Accept`.
-        on_state: called after each change of the state or the problem.
+        on_state: called after each change of the state, and once for each further problem until the source is ``ok``.
         randomness: of the waits.
 
     Attributes:
@@ -66,6 +68,8 @@ class SourceFollower:
         self._attempt = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._wait = FIRST_RETRY_S
+        self._reported: set[str] = set()
+        """Problems since the source was ``ok``."""
 
     def set_ready(self) -> None:
         """Record that the items are in force already."""
@@ -148,13 +152,18 @@ class SourceFollower:
 
     def record(self, error: Exception | None) -> None:
         """Record how an attempt to read the source went."""
-        former, problem = self.state, "" if error is None else describe_error(error)
+        former = self.state
         self.error = error
+        self.problem = "" if error is None else describe_error(error)
         self.state = "ok" if error is None else "stale" if self._has_items else "failed"
         if self.state != former:
             self.since = time.time()
-        if self.state != former or problem != self.problem:
-            self.problem = problem
+        is_new = self.problem not in self._reported and len(self._reported) < MAX_REPORTED
+        if error is None:
+            self._reported.clear()
+        elif is_new:
+            self._reported.add(self.problem)
+        if self.state != former or (error is not None and is_new):
             self._on_state(self, former)
 
 

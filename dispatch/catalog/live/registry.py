@@ -382,7 +382,7 @@ class Registry:
         return problems or []
 
     def _on_state(self, follower: SourceFollower, former: SourceState) -> None:
-        if self._followers.get(follower.source.id) is follower and follower.state != former:
+        if self._followers.get(follower.source.id) is follower:
             self._observer.on_source_changed(follower.source.id, former, follower.state, follower.problem)
 
     def _on_activated(self, prepared: Prepared, causes: Collection[str], is_replaced: bool) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Final, cast
 
+from dispatch._internal.arguments import describe_type
 from dispatch.catalog.catalog import Catalog
 from dispatch.catalog.readers.item import Item
 from dispatch.catalog.sources.base import OnChange, Source, SourceGroup
@@ -80,17 +81,28 @@ def check_source(source: Source, ids: Sequence[str]) -> None:
         TypeError: it is no source.
         ValueError: its id is used already, or its ``on_change`` is unknown.
     """
-    if not all(hasattr(source, name) for name in ("id", "discover", "changes")):
-        raise TypeError(
-            f"{type(source).__name__} is no source of a catalogue. Fix: give a Catalog, the path of a folder, or an object "
-            "with id, discover() and changes()."
-        )
+    if isinstance(source, type) or not all(hasattr(source, name) for name in ("id", "discover", "changes")):
+        raise TypeError(f"{describe_type(source)} is no source of a catalogue. Fix: {_fix_of_source(source)}.")
     if source.id in ids or source.id == PUT:
         raise ValueError(
             f"there is a source with the id '{source.id}' already. Fix: give each source an id of its own."
         )
     if getattr(source, "on_change", "apply") not in ("apply", "hold"):
         raise ValueError(f"the source '{source.id}' has an unknown on_change. Fix: use 'apply' or 'hold'.")
+
+
+def _fix_of_source(given: object) -> str:
+    if isinstance(given, type):
+        return f"pass an instance, {given.__name__}(…)"
+    if isinstance(given, Mapping):
+        return (
+            "use dispatch.McpServers({…})"
+            if "mcpServers" in given
+            else "use dispatch.Catalog.of(services=[…], tools=[…])"
+        )
+    if callable(given):
+        return f"wrap it: dispatch.Functions({getattr(given, '__name__', 'f')})"
+    return "give a Catalog, the path of a folder, or an object with id, discover() and changes()"
 
 
 def check_items(source: Source, items: Sequence[object]) -> None:

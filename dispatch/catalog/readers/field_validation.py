@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
-from dispatch._internal.suggestions import excerpt, find_near_names
+from dispatch._internal.suggestions import excerpt, find_near_names, write_json
 from dispatch.catalog.errors import Report
 from dispatch.catalog.frozen_json import describe_kind, describe_value, join_path
 from dispatch.catalog.readers.item_key import ItemKey
@@ -56,7 +55,7 @@ class ObjectReader:
             return ""
         value = self.read_text(key, example)
         if value is not None and not value.strip() and not may_be_empty:
-            self.add_error(key, f"'{key}' is empty", f'write "{key}": {json.dumps(example)}')
+            self.add_error(key, f"'{key}' is empty", f'write "{key}": {write_json(example)}')
         return value or ""
 
     def read_name(self, key: str, example: str, default: str = "") -> str:
@@ -68,7 +67,7 @@ class ObjectReader:
             self.add_error(key, f"{len(value):,} characters", f"use a name of at most {MAX_NAME_CHARS}")
         elif value.strip() != value and value.strip():
             self.add_error(
-                key, f"{describe_value(value)} has blanks around it", f'write "{key}": {json.dumps(value.strip())}'
+                key, f"{describe_value(value)} has blanks around it", f'write "{key}": {write_json(value.strip())}'
             )
         return value
 
@@ -111,7 +110,7 @@ class ObjectReader:
             if not isinstance(value, str) or not (may_be_empty or value.strip()):
                 what = "an empty text" if isinstance(value, str) else f"{describe_value(value)} instead of a text"
                 self.report.add_error(
-                    f"{self.path_of(key)}[{index}]", what, f"write {json.dumps(example)}, or remove it"
+                    f"{self.path_of(key)}[{index}]", what, f"write {write_json(example)}, or remove it"
                 )
         # Interned: thousands of tools share a few tags, groups and permissions.
         return tuple(dict.fromkeys(sys.intern(value) for value in values if isinstance(value, str)))
@@ -182,7 +181,7 @@ class ObjectReader:
                 yield ObjectReader(value, self.report, known, path)
             else:
                 self.report.add_error(
-                    path, f"{describe_value(value)} instead of an object", f"write {json.dumps(example)}"
+                    path, f"{describe_value(value)} instead of an object", f"write {write_json(example)}"
                 )
 
     def warn_of_unknown_keys(self, silent: tuple[str, ...] = ()) -> None:
@@ -211,12 +210,12 @@ class ObjectReader:
 
     def describe_missing(self, key: str, example: object) -> str:
         """Return the fix of a missing key: rename a similar one, or add it."""
-        fix = f'add "{key}": {json.dumps(example)}'
+        fix = f'add "{key}": {write_json(example)}'
         meant = find_near_names(key, [other for other in self.raw if other not in self.known], 1)
         return f"rename '{excerpt(meant[0])}' to '{key}', or {fix}" if meant else fix
 
     def _wrong(self, key: str, expected: str, example: object) -> None:
         value = self.raw[key]
         self.add_error(
-            key, f"'{key}' is {describe_kind(value)}, not {expected}", f'write "{key}": {json.dumps(example)}'
+            key, f"'{key}' is {describe_kind(value)}, not {expected}", f'write "{key}": {write_json(example)}'
         )

@@ -6,9 +6,10 @@ import json
 import sys
 from typing import Any, Final
 
+from dispatch._internal.extras import install_extra
 from dispatch._internal.suggestions import excerpt
 
-YAML_EXTRA: Final = "pip install 'tool-dispatch[yaml]'"
+YAML_EXTRA: Final = install_extra("yaml")
 
 
 class DocumentError(ValueError):

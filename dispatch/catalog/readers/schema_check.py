@@ -3,12 +3,12 @@ dialect is used unchanged, and nothing is fetched for it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from dispatch._internal.suggestions import write_json
 from dispatch.catalog.errors import Report
 from dispatch.catalog.frozen_json import FrozenDict, describe_kind, describe_value, join_path
 from dispatch.schemas import Mistake, find_outside_references, find_schema_problems
@@ -213,7 +213,7 @@ def _find_faults(schema: object, place: tuple[str | int, ...]) -> Iterator[_Faul
         elif keyword in _VALUES:
             is_valid, expected, example = _VALUES[keyword]
             if not is_valid(value):
-                fix = f'write "{keyword}": {json.dumps(example)}'
+                fix = f'write "{keyword}": {write_json(example)}'
                 yield _Fault(at, f"{describe_value(value)} instead of {expected}", fix)
 
 

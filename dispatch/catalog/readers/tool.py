@@ -6,6 +6,7 @@ import re
 import sys
 from typing import Any, Final
 
+from dispatch._internal.extras import install_extra
 from dispatch._internal.suggestions import excerpt, find_near_names
 from dispatch.catalog.descriptors import (
     ANY_STATE,
@@ -135,7 +136,7 @@ def read_tool(
             report.add_error(
                 "policy.check-arguments",
                 "'always' needs jsonschema-rs, which is not installed",
-                'pip install \'tool-dispatch[schema]\', or write "check-arguments": "model"',
+                f'{install_extra("schema")}, or write "check-arguments": "model"',
             )
         try:
             check_repeats(tool, policy, tool.policy)
@@ -263,7 +264,7 @@ def _description(reader: ObjectReader) -> str:
 
 def _arguments(reader: ObjectReader) -> tuple[Argument, ...]:
     arguments: dict[str, Argument] = {}
-    example = {"name": "topic", "type": "string", "description": "What the joke is about"}
+    example = {"name": "topic", "type": "string", "description": "What the joke is about", "required": True}
     for entry in reader.read_objects("arguments", _ARGUMENT_KEYS, example):
         argument = Argument(
             name=sys.intern(entry.read_name("name", "topic")),

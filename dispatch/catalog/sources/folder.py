@@ -10,6 +10,8 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
+from dispatch._internal.arguments import explain_keywords
+from dispatch._internal.extras import install_extra
 from dispatch.catalog.catalog import check_items
 from dispatch.catalog.errors import CatalogError
 from dispatch.catalog.loader import require_valid
@@ -40,6 +42,7 @@ class Folder:
 
     is_atomic: Final = True
 
+    @explain_keywords
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -139,6 +142,6 @@ class Folder:
         self._is_polling_reported = True
         scan = f"'{self.path}' is scanned once in {POLL_S:g} s"
         if isinstance(error, ImportError):
-            _log.info("%s, since watchfiles is missing. For faster changes: pip install 'tool-dispatch[watch]'", scan)
+            _log.info("%s, since watchfiles is missing. For faster changes: %s", scan, install_extra("watch"))
         else:
             _log.warning("%s, since it cannot be watched (%s). Raise the limits fs.inotify.*", scan, error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import urllib.request
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from dispatch.cli.exit_codes import CliError, Exit
@@ -15,12 +15,13 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 """Of one answer: some 200,000 series."""
 
 
-def read_circuits(urls: Sequence[str]) -> Mapping[str, str]:
+def read_circuits(urls: Sequence[str], warn: Callable[[str], object] = lambda _: None) -> Mapping[str, str]:
     """Return the state of each tool's circuit by the tool's label: ``open``, or ``2 of 5 open`` if the circuits of several
     dispatchers differ.
 
     Args:
         urls: of metrics endpoints.
+        warn: receives a text for each endpoint without a circuit.
 
     Raises:
         CliError: one cannot be read.
@@ -30,13 +31,20 @@ def read_circuits(urls: Sequence[str]) -> Mapping[str, str]:
     states: dict[str, Counter[str]] = {}
     for url in urls:
         text = _fetch(url)
+        has_circuits = False
         try:
             for tool, state, number in parse_circuit_states(text):
                 states.setdefault(tool, Counter())[state] += number
+                has_circuits = True
         except ValueError as error:
             raise CliError(
                 f"The answer of {url} is {error}.", "give the URL of a metrics endpoint", Exit.TRANSPORT
             ) from None
+        if not has_circuits:
+            warn(
+                f"The metrics at {url} have no circuits: that process is no agent, or has called no tool yet. Give the "
+                "endpoint of a process that calls tools, not that of a tool service."
+            )
     return {tool: _describe(counts) for tool, counts in states.items()}
 
 

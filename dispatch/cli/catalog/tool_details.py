@@ -56,7 +56,12 @@ def describe_tool(catalog: Catalog, listed: ListedTool, circuits: Mapping[str, s
         ("author", tool.author),
     ):
         if value:
-            rows.append((label, make_printable(value if isinstance(value, str) else json.dumps(_thaw(value)))))
+            rows.append(
+                (
+                    label,
+                    make_printable(value if isinstance(value, str) else json.dumps(_thaw(value), ensure_ascii=False)),
+                )
+            )
     for argument in tool.described_arguments:
         need = {True: ", required", False: ", optional", None: ""}[argument.required]
         rows.append((f"  {argument.name}", f"{argument.type}{need}: {make_printable(argument.description)}"))

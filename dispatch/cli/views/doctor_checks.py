@@ -16,6 +16,7 @@ from dispatch.cli.views.doctor_sessions import check_sessions
 from dispatch.cli.views.token_expiry import check_token_expiry
 from dispatch.errors import ErrorType, TransportError
 from dispatch.transports import Security, Transport, open_transport
+from dispatch.transports.errors import describe_without_call
 from dispatch.transports.pulsar.service_url import endpoints
 
 if TYPE_CHECKING:
@@ -129,7 +130,9 @@ class DoctorChecks:
                 "unauthorized": "export DISPATCH_TOKEN=… (or --token-file FILE)",
                 "untrusted": "--trust-certs PEM, with the certificate that signed the broker's",
             }
-            return CheckResult("handshake", "failed", error.message, fix.get(error.type, _FOLLOW_MESSAGE))
+            return CheckResult(
+                "handshake", "failed", describe_without_call(error), fix.get(error.type, _FOLLOW_MESSAGE)
+            )
         duration = (time.perf_counter() - started) * 1000
         how = "with the token" if self._security.token is not None else "without a token"
         return CheckResult("handshake", "ok", f"Pulsar accepts the connection {how} ({duration:.0f} ms)")
@@ -215,7 +218,9 @@ class DoctorChecks:
                 return CheckResult(
                     name, "failed", "does not exist", self._creation_command(f"namespaces {namespace}") + also
                 )
-            return CheckResult(name, "failed", error.message, f"use a token whose role has permission for {namespace}")
+            return CheckResult(
+                name, "failed", describe_without_call(error), f"use a token whose role has permission for {namespace}"
+            )
         return CheckResult(name, "ok", "exists and is accessible")
 
     def _creation_command(self, what: str) -> str:
@@ -245,7 +250,7 @@ class DoctorChecks:
         try:
             duration = await measure_round_trip(self._broker, self._security, requests, responses)
         except TransportError as error:
-            return CheckResult(name, "failed", error.message, _FOLLOW_MESSAGE)
+            return CheckResult(name, "failed", describe_without_call(error), _FOLLOW_MESSAGE)
         if duration is None:
             return CheckResult(
                 name,

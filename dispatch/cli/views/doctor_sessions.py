@@ -17,6 +17,7 @@ from dispatch.routing.channel import Channel
 from dispatch.routing.channel_registry import Channels
 from dispatch.routing.instance import Instance
 from dispatch.transports import Security, Transport, open_transport
+from dispatch.transports.errors import describe_without_call
 
 ANSWERS_S = 1.0
 """Seconds in which instances answer: a hello is sent three times in the first tenth of a second."""
@@ -66,7 +67,7 @@ async def check_sessions(
         async for result in _check_services(transport, services):
             yield result
     except TransportError as error:
-        yield CheckResult("sessions", "failed", error.message, "follow the message")
+        yield CheckResult("sessions", "failed", describe_without_call(error), "follow the message")
     finally:
         await transport.close()
 
@@ -81,7 +82,9 @@ async def _check_services(transport: Transport, services: Sequence[ServiceDescri
                 channel = await channels.open(service.request_queue, service.response_queue)
                 yield await _check_service(channel, service)
             except TransportError as error:
-                yield CheckResult(f"sessions of {service.id}", "failed", error.message, "follow the message")
+                yield CheckResult(
+                    f"sessions of {service.id}", "failed", describe_without_call(error), "follow the message"
+                )
     finally:
         exchange.close()
         sessions.close()

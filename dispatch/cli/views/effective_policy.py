@@ -52,7 +52,7 @@ _SHORT = {
     **dict.fromkeys(_RATES, "rate"),
 }
 _PARTS = ("breaker", "outlier-detection", *_SHORT)
-_BROKER_SPREADS = "the broker distributes, unbatched"
+_BROKER_SPREADS = "the broker distributes the requests"
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -326,7 +326,8 @@ def _retries(target: ResolvedTool, tool: ToolDescriptor) -> str:
         return "none"
     if unrepeatable:
         return (
-            f"up to {attempts} attempts, only if the tool was not executed, or with an idempotency key: {unrepeatable}"
+            f"up to {attempts} attempts, but a call without an idempotency key is repeated only where the tool was "
+            f"certainly not executed, because the tool is {unrepeatable}"
         )
     declared = [name for name, is_so in (("read-only", tool.read_only), ("idempotent", tool.idempotent)) if is_so]
     return f"up to {attempts} attempts, after a timeout too: declared {' and '.join(declared)}"
@@ -350,6 +351,6 @@ def _requests(target: ResolvedTool) -> str:
     elif policy.known_instances_only:
         found = "known instances by name only"
     else:
-        found = f"known instances by name, and until one is known {shared}"
+        found = f"known instances, each by its name; until one is known, on {shared}"
     own = ", in an instance pool of this tool" if target.pool_key.tool else ""
     return f"{policy.balancing.strategy} over {found}{own}"

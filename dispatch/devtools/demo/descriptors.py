@@ -63,7 +63,7 @@ def demo_catalog(run: str, time_scale: TimeScale) -> Catalog:
             "search-archive",
             "archive",
             "Search the archive. The older the year, the longer it takes.",
-            {"name": "year", "type": "integer", "description": "For example: 2020"},
+            {"name": "year", "type": "integer", "description": "For example: 2020", "required": True},
         ),
         _tool("print-label", "printer", "Print a label. There is one printer.", _text("text", "Text on the label.")),
         _tool("weather", "weather", "Tell the weather of a place.", _text("place", "A town.")),
@@ -99,4 +99,4 @@ def _tool(name: str, service: str, description: str, *arguments: dict[str, Any],
 
 
 def _text(name: str, description: str) -> dict[str, Any]:
-    return {"name": name, "type": "string", "description": description}
+    return {"name": name, "type": "string", "description": description, "required": True}

@@ -200,7 +200,6 @@ class Demo:
                 transport,
                 request_queue=descriptor.request_queue,
                 response_queue=descriptor.response_queue,
-                service=id,
                 instance=instance,
                 **limits.get(id, {}),  # type: ignore[arg-type] # keys and values are ToolServer's own
             )

@@ -230,7 +230,7 @@ def _catalog(request_queue: str, response_queue: str) -> Catalog:
                 "name": "echo",
                 "description": "Replies with a number of bytes.",
                 "service": "echo",
-                "arguments": [{"name": "size", "type": "integer", "description": "Number of bytes."}],
+                "arguments": [{"name": "size", "type": "integer", "description": "Number of bytes.", "required": True}],
             }
         ],
     )

@@ -11,6 +11,15 @@ from dispatch.messaging.wire.sessions import KEY_CHARS
 from dispatch.messaging.wire.topic_name import TopicName
 
 _REPLY = "dispatch-reply-"
+_SERVICES = "tg/request"
+"""Namespace of request topics whose own name is the service's, as in TrustGraph."""
+
+
+def name_service(request_queue: str) -> str:
+    """Return the name of a service in metrics, from its request topic: all that its dispatchers and its own processes both
+    know. It is the topic's own name (``joke``), preceded by tenant and namespace outside TrustGraph's ``tg/request``."""
+    topic = TopicName.parse(request_queue)
+    return topic.name if topic.namespace_path == _SERVICES else f"{topic.namespace_path}/{topic.name}"
 
 
 def reply_topic(response_queue: str, dispatcher: str, connection: int = 0) -> str:

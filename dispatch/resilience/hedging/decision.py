@@ -82,7 +82,7 @@ class Hedging:
         and :meth:`refund` returns it if it is not sent.
 
         Args:
-            others: there is an instance that was not tried.
+            has_other_instance: there is an instance that was not tried.
         """
         if not has_other_instance:
             return NoHedgeReason.ALONE

@@ -13,7 +13,7 @@ from dispatch.calls.resolution.resolver import ToolResolver
 from dispatch.catalog import Catalog
 from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.policy import DEFAULT_POLICY, Policy, Slo
-from dispatch.telemetry.alerting.promql import BAD_CALLS, COUNTED_CALLS, quote, rate
+from dispatch.telemetry.alerting.promql import BAD_CALLS, COUNTED_CALLS, exclude_user_limited, quote, rate
 from dispatch.telemetry.alerting.slo import latency_bound
 
 WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
@@ -115,8 +115,13 @@ def _slo_rules(label: str, slo: Slo) -> Iterator[dict[str, Any]]:
     tool = f"tool={quote(label)}"
     if slo.availability is not None:
         calls, over = "dispatch_calls_total", ("outcome",)
-        counted = {each: rate(calls, each, tool, COUNTED_CALLS, over=over) for each in WINDOWS}
-        bad = {each: rate(calls, each, tool, BAD_CALLS, over=over) for each in WINDOWS}
+        counted, bad = (
+            {
+                each: exclude_user_limited(rate(calls, each, tool, outcomes, over=over), rate, each, tool)
+                for each in WINDOWS
+            }
+            for outcomes in (COUNTED_CALLS, BAD_CALLS)
+        )
         yield from _burn_rules(label, "availability", slo.availability, counted, bad)
     if slo.latency is not None:
         timed, ok = "dispatch_call_duration_seconds", 'outcome_class="ok"'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dispatch.telemetry.alerting.slo import BAD_OUTCOMES, UNCOUNTED_OUTCOME
 
 PER_PROCESS = ("instance", "pod", "node")
@@ -9,6 +11,9 @@ PER_PROCESS = ("instance", "pod", "node")
 (job, namespace, cluster)."""
 BAD_CALLS = f'outcome=~"{"|".join(BAD_OUTCOMES)}"'
 COUNTED_CALLS = f'outcome!="{UNCOUNTED_OUTCOME}"'
+USER_LIMITED = 'scope="user"'
+"""Matches calls that ended at their user's own rate limit, in ``dispatch_rate_limited_total``. They are throttled calls, and
+neither good nor bad (:func:`exclude_user_limited`)."""
 KNOWN_TOOLS = 'tool!="_OTHER"'
 """Matches tools of the catalogue: ``_OTHER`` counts calls of unknown names."""
 
@@ -31,6 +36,23 @@ def rate(metric: str, window: str, *matchers: str, over: tuple[str, ...]) -> str
 def increase(metric: str, window: str, *matchers: str, over: tuple[str, ...]) -> str:
     """Return the increase within ``window``, summed over processes and the labels ``over``."""
     return f"sum {without(*over)} (increase({series(metric, *matchers)}[{window}]))"
+
+
+def exclude_user_limited(calls: str, change: Callable[..., str], window: str, *matchers: str) -> str:
+    """Return the number or rate ``calls`` without the calls that ended at their user's own rate limit: the limit protects
+    all other users, and one user alone must not spend the tool's error budget.
+
+    Args:
+        calls: expression by tool, in which these calls are included.
+        change: :func:`rate` or :func:`increase`, as in ``calls``.
+        window, matchers: as in ``calls``, without outcomes.
+    """
+    return subtract(calls, change("dispatch_rate_limited_total", window, *matchers, USER_LIMITED, over=("scope",)))
+
+
+def subtract(calls: str, limited: str) -> str:
+    """Return ``calls`` - ``limited``, at least 0; ``limited`` may have no series."""
+    return f"clamp_min({calls} - ({limited} or 0 * {calls}), 0)"
 
 
 def quote(value: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatch.telemetry.alerting.promql import BAD_CALLS, COUNTED_CALLS, rate, without
+from dispatch.telemetry.alerting.promql import BAD_CALLS, COUNTED_CALLS, USER_LIMITED, rate, subtract, without
 
 WINDOW = "5m"
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -20,12 +20,14 @@ def recording_groups() -> list[dict[str, Any]]:
     calls = f"tool:dispatch_calls:rate{WINDOW}"
     counted = f"tool:dispatch_counted_calls:rate{WINDOW}"
     bad = f"tool:dispatch_bad_calls:rate{WINDOW}"
+    limited = f"tool:dispatch_user_limited_calls:rate{WINDOW}"
     attempts = f"tool:dispatch_attempts:rate{WINDOW}"
     tools = {
         outcomes: rate("dispatch_calls_total", WINDOW, over=()),
         calls: f"sum without (outcome) ({outcomes})",
-        counted: f"sum without (outcome) ({outcomes}{{{COUNTED_CALLS}}})",
-        bad: f"sum without (outcome) ({outcomes}{{{BAD_CALLS}}})",
+        limited: rate("dispatch_rate_limited_total", WINDOW, USER_LIMITED, over=("scope",)),
+        counted: subtract(f"sum without (outcome) ({outcomes}{{{COUNTED_CALLS}}})", limited),
+        bad: subtract(f"sum without (outcome) ({outcomes}{{{BAD_CALLS}}})", limited),
         f"tool:dispatch_bad_calls_per_counted_calls:ratio_rate{WINDOW}": f"{bad} / {counted}",
         attempts: rate("dispatch_attempts_total", WINDOW, over=("reason",)),
         f"tool:dispatch_attempts_per_calls:ratio_rate{WINDOW}": f"{attempts} / {calls}",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dispatch._internal.extras import install_extra
 from dispatch.policy import Slo
 from dispatch.telemetry.alerting.alerts import alert_groups
 from dispatch.telemetry.alerting.burn_rate import slo_groups
 from dispatch.telemetry.alerting.recording import recording_groups
 
-YAML_EXTRA = "pip install 'tool-dispatch[yaml]'"
+YAML_EXTRA = install_extra("yaml")
 RECORDING, ALERTS, SLO = "recording.yml", "alerts.yml", "slo.yml"
 """File names."""
 _HEADS = {

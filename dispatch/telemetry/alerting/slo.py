@@ -10,7 +10,7 @@ from dispatch.telemetry.names import DURATION_BUCKETS
 
 BAD_OUTCOMES = (Outcome.TIMEOUT, Outcome.TRANSPORT, Outcome.REJECTED, Outcome.THROTTLED)
 """Calls without a reply from the tool. A tool's own error and the rejection of invalid arguments are replies: they count as
-good, because dispatch and the service worked."""
+good, because dispatch and the service worked. Throttled calls at their user's own rate limit are excluded."""
 UNCOUNTED_OUTCOME = Outcome.CANCELLED
 """Excluded from both sides of the ratio: a cancelled call has no known result."""
 

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dispatch.telemetry.alerting.alert import TICKET, Alert
-from dispatch.telemetry.alerting.promql import BAD_CALLS, COUNTED_CALLS, KNOWN_TOOLS, increase, rate, without
+from dispatch.telemetry.alerting.promql import (
+    BAD_CALLS,
+    COUNTED_CALLS,
+    KNOWN_TOOLS,
+    exclude_user_limited,
+    increase,
+    rate,
+    without,
+)
 
 MIN_CALLS = 10
 """Calls below which a share is not meaningful."""
@@ -36,6 +46,14 @@ def _outcome_share(window: str, outcomes: str, of: str, above: float) -> str:
         above,
         increase(_CALLS, window, KNOWN_TOOLS, outcomes, over=("outcome",)),
     )
+
+
+def _bad_share(window: str, above: float) -> str:
+    def count(change: Callable[..., str], outcomes: str) -> str:
+        calls = change(_CALLS, window, KNOWN_TOOLS, outcomes, over=("outcome",))
+        return exclude_user_limited(calls, change, window, KNOWN_TOOLS)
+
+    return _share(count(rate, BAD_CALLS), count(rate, COUNTED_CALLS), above, count(increase, BAD_CALLS))
 
 
 def _unknown_tool_share() -> str:
@@ -82,11 +100,12 @@ TOOL_ALERTS = (
     ),
     Alert(
         "DispatchToolFailing",
-        _outcome_share("10m", BAD_CALLS, COUNTED_CALLS, 0.5),
+        _bad_share("10m", 0.5),
         "5m",
         TICKET,
         "<share> of the calls of <tool> get no reply",
-        "In 10 minutes <share> of the calls of <tool> timed out, failed in transport, or were rejected or throttled.",
+        "In 10 minutes <share> of the calls of <tool> timed out, failed in transport, or were rejected or throttled. Calls "
+        "at the limits of single users are not included.",
         "tool",
     ),
     Alert(

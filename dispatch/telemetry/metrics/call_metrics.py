@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.result import CallResult
 from dispatch.telemetry.call_observer import CallObserver, RequestObserver
-from dispatch.telemetry.metrics.instruments import ToolMeter
+from dispatch.telemetry.metrics.instruments import USER_RATE_LIMIT, ToolMeter
 from dispatch.telemetry.metrics.lock_free import CounterSeries
 from dispatch.telemetry.metrics.version_series import VersionMeter
 
@@ -71,6 +71,8 @@ class CallMetrics(CallObserver):
         elif _is_refused(result.error):
             meter.in_flight -= 1
         else:
+            if result.error.rejected_by == USER_RATE_LIMIT:
+                meter.rate_limited["user"]()
             meter.record_call(result.outcome, result.duration, exemplar)
 
     def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:

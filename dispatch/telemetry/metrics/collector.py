@@ -137,8 +137,8 @@ class DispatcherCollector(Collector):
         """Yield the instances of each service with the label of the service's series."""
         services = self._instruments.service_labels()
         for each in self._dispatchers():
-            for id, views in each.pools():
-                yield _series_label(id, services), views
+            for label, views in each.pools():
+                yield _series_label(label, services), views
 
     def _instances(self) -> Values:
         states: Counter[tuple[str, ...]] = Counter()

@@ -37,6 +37,8 @@ ones."""
 
 EJECTION_REASONS = ("failures", "success-rate", "latency")
 """Reasons of ejections (:mod:`dispatch.balancing.outlier_detection`)."""
+USER_RATE_LIMIT = "user-rate-limit"
+"""``rejected_by`` of the errors of a user's own limit."""
 REJECTED_BY = ("permissions", "breaker", "rate-limit", "bulkhead", "balancer", "service", "exchange")
 """Parts that reject attempts. The catalogue rejects only calls of tools that do not exist, which have no series."""
 
@@ -57,7 +59,8 @@ class ToolMeter:
         ok, error: durations of calls that succeeded, and of calls that failed, in seconds.
         attempts: counts attempts by reason: ``first``, ``retry``, ``hedge``.
         rejected: counts rejections by the part that rejects.
-        rate_limited: counts rejections of the rate limits by scope: ``tool``, ``user``.
+        rate_limited: counts attempts that the tool's rate limit rejected (``tool``), and calls that ended because their
+            user's own limit rejected them (``user``).
         queue_wait: seconds in queues.
         first_chunk: seconds to the first chunk of a stream.
         transitions: counts transitions of the circuit breaker by the new state.
@@ -109,8 +112,7 @@ class ToolMeter:
     def record_rejection(self, error: DispatchError) -> None:
         """Record the rejection of an attempt."""
         by = error.rejected_by
-        if by == "user-rate-limit":
-            self.rate_limited["user"]()
+        if by == USER_RATE_LIMIT:
             by = "rate-limit"
         elif by == "rate-limit":
             self.rate_limited["tool"]()
@@ -183,7 +185,8 @@ class Instruments:
         )
         self.rate_limited = LockFreeCounter(
             "dispatch_rate_limited",
-            "Attempts that a rate limit rejected, by scope: the tool's limit, or the user's.",
+            "Rejections of rate limits by scope: attempts that the tool's limit rejected, or calls that ended because their "
+            "user's own limit rejected them.",
             (*by_tool, "scope"),
             registry=registry,
         )

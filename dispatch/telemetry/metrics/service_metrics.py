@@ -98,7 +98,7 @@ class ServerCollector(Collector):
             self._servers.add(server)
 
     def _label(self, service: str) -> str:
-        """Return the label of a service's series: its id, or ``_OTHER`` for those beyond :data:`MAX_SERVICES`."""
+        """Return the label of a service's series: its name, or ``_OTHER`` for those beyond :data:`MAX_SERVICES`."""
         return service if service in self._labelled else OTHER
 
     def remove(self, server: ObservedServer) -> None:
@@ -120,16 +120,16 @@ class ServerCollector(Collector):
             counted.update(self._closed_servers)
             now: Tally[tuple[str, str]] = Tally()
             for each in servers:
-                now["running", self._label(each.service)] += each.running
-                now["queued", self._label(each.service)] += each.queued
-                now["abandoned_threads", self._label(each.service)] += each.abandoned_threads
+                now["running", self._label(each.meter_label)] += each.running
+                now["queued", self._label(each.meter_label)] += each.queued
+                now["abandoned_threads", self._label(each.meter_label)] += each.abandoned_threads
         return _families(counted, now)
 
     def _counted(self, servers: Iterable[ObservedServer]) -> Tally[tuple[str, ...]]:
         """Return the counts of ``servers`` by name, service and, for refusals, reason."""
         found: Tally[tuple[str, ...]] = Tally()
         for each in servers:
-            label = self._label(each.service)
+            label = self._label(each.meter_label)
             for name, value in each.counts().items():
                 found[name, label] += value
             for reason, value in list(each.refused.items()):

@@ -8,6 +8,7 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from dispatch._internal.extras import install_extra
 from dispatch.toolkit.drawing.layout import Box, find_depths, place_labels, place_vertices
 from dispatch.toolkit.toolkit import Toolkit
 
@@ -49,7 +50,7 @@ def draw_figure(graph: Toolkit, title: str, show: bool = False) -> Figure:
         from matplotlib.figure import Figure
     except ImportError:
         raise ImportError(
-            "Drawing a toolkit needs matplotlib, which is not installed. Install it: pip install 'tool-dispatch[draw]'"
+            f"Drawing a toolkit needs matplotlib, which is not installed. Install it: {install_extra('draw')}"
         ) from None
     if graph.vertices_count() > MAX_VERTICES:
         raise ValueError(

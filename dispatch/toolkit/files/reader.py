@@ -33,8 +33,7 @@ def read_file(path: str | Path, connect_mcp: ConnectMcp | None = None) -> Toolki
         connect_mcp: opens a connection to an MCP server when one of its tools is called.
 
     Raises:
-        CatalogError: mistakes in the file, each with its key and fix; or PyYAML is missing.
-        OSError: the file cannot be read.
+        CatalogError: mistakes in the file, each with its key and fix; it cannot be read; or PyYAML is missing.
     """
     report = Report(str(path))
     try:
@@ -42,6 +41,13 @@ def read_file(path: str | Path, connect_mcp: ConnectMcp | None = None) -> Toolki
     except DocumentError as error:
         for key, problem, fix in error.mistakes:
             report.add_error(key, problem, fix)
+        raise CatalogError(report.problems) from None
+    except OSError as error:
+        is_missing = isinstance(error, FileNotFoundError)
+        problem = "there is no such file" if is_missing else f"cannot be read: {error.strerror or error}"
+        report.add_error(
+            "", problem, "create it, or correct the path" if is_missing else "give the path of a readable file"
+        )
         raise CatalogError(report.problems) from None
     except UnicodeDecodeError as error:
         report.add_error("", f"not UTF-8: byte {error.start}", "save the file in UTF-8")

@@ -15,6 +15,7 @@ def timed(which: str, **labels: str) -> str:
 AVAILABILITY = {"tool": "look", "slo": "availability", "objective": "0.99"}
 LATENCY = {"tool": "look", "slo": "latency", "objective": "0.95"}
 GOOD, BAD = calls("success"), calls("timeout")
+LIMITED = series("dispatch_rate_limited_total", tool="look", scope="user")
 WITHIN, BELOW, ALL = timed("bucket", le="2.56"), timed("bucket", le="1.28"), timed("count")
 
 CLEAN = 300
@@ -54,6 +55,11 @@ FAST = (
                 calls("invalid_arguments"): since(20),
             },
             "who left does not count, neither as good nor as bad": {BAD: since(5), calls("cancelled"): since(50)},
+            "a user at its own limit does not count, neither as good nor as bad": {
+                BAD: since(5),
+                calls("throttled"): since(50),
+                LIMITED: since(50),
+            },
             "a tool without a promise": {
                 GOOD: "0x400",
                 BAD: "0x400",

@@ -70,7 +70,7 @@ def failing(outcome: str) -> Case:
     """Of the few calls of a tool more than half end so."""
     return Case(
         "DispatchToolFailing",
-        {calls("success"): "0+0.5x40", calls(outcome): "0+1.1x40"},
+        {calls("success"): "0+0.5x40", calls(outcome): "0+1.1x40", limited("user"): "0x40"},
         "20m",
         LOOK,
         {"fewer than ten": {calls(outcome): "0+0.95x40"}},
@@ -130,10 +130,16 @@ TOOLS = (
             calls("timeout"): "0+4.5x40",
             calls("rejected"): "0+1x40",
             calls("cancelled"): "0+9x40",
+            limited("user"): "0x40",
         },
         "20m",
         LOOK,
         {
+            "one user is beyond its own limit": {
+                calls("timeout"): "0x40",
+                calls("throttled"): "0+90x40",
+                limited("user"): "0+90x40",
+            },
             "half of the calls": {calls("success"): "0+5.5x40"},
             "errors of the tool are answers": {calls("timeout"): "0x40", calls("tool_error"): "0+4.5x40"},
             "not for five minutes yet": {calls("timeout"): "0x17 40+40x9"},

@@ -6,6 +6,7 @@ import re
 import subprocess
 import time
 import urllib.request
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from dashboards.dashboard_json import (
 )
 from dispatch import Telemetry
 from dispatch.telemetry.metrics.exposition import expose_metrics
-from tests.helpers.failing_calls import TOOLS, Troubled
+from tests.helpers.failing_calls import SERVICES, TOOLS, Troubled
 from tests.helpers.prometheus_binaries import find
 from tests.helpers.prometheus_server import JOB, SCRAPE_S, Prometheus, until
 
@@ -65,8 +66,13 @@ class Seen:
         self.missing = {(uid, title) for uid, title, _ in self._asked}
 
     def _filled(self, uid: str, expr: str) -> list[str]:
-        """As each tool has it, where one is picked."""
-        picked = [{"tool": tool} for tool in TOOLS] if uid == "dispatch-tool" else [{}]
+        """As each tool or service has it, where one is picked."""
+        choices: dict[str, tuple[str, Iterable[str]]] = {
+            "dispatch-tool": ("tool", TOOLS),
+            "dispatch-instances": ("service", (*SERVICES, "_OTHER")),
+        }
+        name, values = choices.get(uid, ("", ()))
+        picked = [{name: value} for value in values] or [{}]
         return [interpolate(expr, DASHBOARDS[uid], each, RATE_INTERVAL) for each in picked]
 
     def everything(self) -> bool:

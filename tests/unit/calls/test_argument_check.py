@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from dispatch import CallResult, Dispatcher, Outcome
+from dispatch import CallResult, Dispatcher, Outcome, ToolError
 from dispatch.calls import argument_check
 from dispatch.calls.argument_check import schema_of_arguments
+from dispatch.catalog.frozen_json import thaw
 from dispatch.errors import InvalidArgumentsError
 from dispatch.schemas import SchemaValidator
 from dispatch.schemas.engine import load_engine
@@ -117,13 +118,47 @@ async def test_arguments_without_required_may_be_missing(arguments: dict[str, An
     service = Service(lambda _: "done")
     async with stand(service, TOOLS) as (dispatcher, _):
         tool = dispatcher.tool("trustgraph")
-        assert tool.parameters["required"] == ["topic", "style"]  # what the model is shown
+        assert tool.parameters["required"] == ["topic"]  # what the model is shown
         result = await tool.execute(arguments, by_model=True)
         if not mistakes:
             assert result.text == "done"
             return
         error = assert_refused(result, service)
         assert [each for each in mistakes if each not in error.message] == []
+
+
+@pytest.mark.parametrize("tool", ["model", "trustgraph", "bare"])
+async def test_models_are_shown_the_schema_that_calls_are_checked_against(tool: str) -> None:
+    async with stand(Service(lambda _: "done"), TOOLS) as (dispatcher, _):
+        assert dispatcher.tool(tool).parameters == thaw(schema_of_arguments(TOOLS.tool(tool)))
+
+
+@pytest.mark.parametrize("text", ["'topic'", "KeyError: 'topic'"])
+@pytest.mark.parametrize("tool", ["trustgraph", "bare"])
+async def test_a_missing_argument_is_named(tool: str, text: str) -> None:
+    """By the check; and where nothing is checked, the text of Python's KeyError is explained, of any service."""
+
+    def raise_key_error(arguments: dict[str, Any]) -> str:
+        if "topic" in arguments:
+            raise ToolError("KeyError", "'cats'")
+        raise ToolError("KeyError", text)
+
+    service = Service(raise_key_error)
+    async with stand(service, TOOLS) as (dispatcher, _):
+        if tool == "trustgraph":
+            refused = assert_refused(await dispatcher.execute(tool, {}, by_model=True), service)
+            assert "the argument 'topic' is missing (/topic is required)" in refused.message
+        unchecked = (await dispatcher.execute(tool, {})).error
+        assert unchecked is not None
+        explained = unchecked.message.startswith("The argument 'topic' is missing.")
+        assert (unchecked.type, explained) == ("KeyError", tool == "trustgraph")
+        assert str(unchecked) == unchecked.message
+        with pytest.raises(ToolError) as raised:
+            await anext(dispatcher.stream(tool, {}))
+        assert raised.value.message == unchecked.message
+        own = (await dispatcher.execute(tool, {"topic": "cats"})).error
+        assert own is not None
+        assert own.message == "'cats'"
 
 
 @dataclasses.dataclass

@@ -20,7 +20,8 @@ def test_without_the_extra_it_names_the_command_that_installs_it(missing: str) -
     )
     assert end.returncode == 2
     assert end.stderr == (
-        f"dispatch: the command line requires the package '{missing}': pip install 'tool-dispatch[cli]'\n"
+        f"dispatch: the command line requires the package '{missing}': pip install 'tool-dispatch[cli]' "
+        "(in this checkout: pip install -e '.[cli]')\n"
     )
     assert end.stdout == ""
 

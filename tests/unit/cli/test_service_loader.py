@@ -15,6 +15,8 @@ MODULE = """
 from dispatch import ToolService
 from {sibling} import TEXT
 
+JOKE_SERVICE = "joke-service"
+
 class Joke(ToolService):
     async def invoke(self, config, arguments, user=""):
         return TEXT
@@ -75,6 +77,8 @@ def test_without_a_name_the_only_service_class_is_taken(tmp_path: Path) -> None:
         ("services.deeper:Joke", "The module 'services.deeper' does not exist", "the path of a file"),
         ("nowhere.py:Joke", "The file 'nowhere.py' does not exist", "the path of the file"),
         ("services:Jok", "'services' has no 'Jok'", "did you mean 'Joke'?"),
+        ("services:JokeService", "'services' has no 'JokeService'", "did you mean 'Joke'?"),
+        ("services:JOKES", "'services' has no 'JOKES'", "did you mean 'Joke'?"),
         ("services:Xyzzy", "'services' has no 'Xyzzy'", "the name of your service class"),
         ("services:Needy", "missing 1 required positional argument", "create the instance in the module"),
         ("services:Wrong", "cannot tell what 'what' is meant to be", "fix the class"),

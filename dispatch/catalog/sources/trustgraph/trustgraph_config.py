@@ -9,6 +9,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
+from dispatch._internal.arguments import explain_keywords
 from dispatch.catalog.readers.item import Item
 from dispatch.catalog.sources.base import OnChange
 from dispatch.catalog.sources.broker import Broker, BrokerSubscription
@@ -62,6 +63,7 @@ class TrustGraphConfig:
     config_types: ClassVar[tuple[str, str]] = (TOOL, SERVICE)
     """What is read of the configuration. An item of the second type is written before those of the first that need it."""
 
+    @explain_keywords
     def __init__(
         self,
         workspace: str = "default",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dispatch.cli.output import console, is_terminal, print_json, print_out
+from dispatch.cli.output import console, is_terminal, print_json, print_out, print_warning
 from dispatch.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def tools(
     if not all:
         snapshot.require_all()
     catalog = snapshot.log_warnings().catalog
-    circuits = read_circuits(metrics) if metrics else None
+    circuits = read_circuits(metrics, print_warning) if metrics else None
     if name is not None:
         found = list_tool(catalog, _find_tool(catalog, name, version, list_unused(snapshot, approved)))
         if json:

@@ -361,3 +361,15 @@ def test_references_that_multiply_end() -> None:
     check_gemini(fitted.schema)
     assert any(each.endswith("the schema is too large") for each in fitted.widened)
     assert sum(1 for _ in schemas_in(fitted.schema)) < 20_000
+
+
+def test_any_value_for_gemini_may_be_a_table_and_says_where_it_ends() -> None:
+    schema = {"type": "object", "properties": {"rows": {}, "name": {"type": "string"}}}
+    fitted = fit_schema(schema, Style.GEMINI)
+    check_gemini(fitted.schema)
+    kinds = fitted.schema["properties"]["rows"]["anyOf"]
+    for _ in range(2):
+        (array,) = [each for each in kinds if each["type"] == "array"]
+        kinds = array["items"]["anyOf"]
+    assert "array" not in [each["type"] for each in kinds]
+    assert fitted.widened == ("/rows: any value, offered without arrays deeper than 2 levels",)

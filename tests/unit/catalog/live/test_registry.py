@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ import dispatch
 from dispatch import Catalog, CatalogError, Dispatcher, Policy, PolicyError
 from dispatch.catalog import UnknownToolError
 from dispatch.catalog.live.approvals import ApprovalsError
+from dispatch.catalog.live.follower import MAX_REPORTED
 from dispatch.catalog.readers.item import Item
 from dispatch.catalog.sources.base import OnChange, SourceState
 from dispatch.telemetry.events import CatalogChanged, Event, ItemShadowed, SourceChanged
@@ -112,6 +115,41 @@ async def test_a_source_out_of_reach_or_unfit_is_added_as_well() -> None:
             await dispatcher.registry.refresh("unfit")
         await dispatcher.registry.put("tool", tool("other").raw)
         assert "other" in dispatcher.catalog.tools
+
+
+@virtual_time
+async def test_each_new_problem_of_a_stale_source_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    a = source("a")
+    async with connected(a) as (dispatcher, events):
+        caplog.set_level(logging.INFO, "dispatch.transitions")
+
+        async def attempts(*problems: str) -> list[tuple[str, str, str]]:
+            del events[:]
+            for problem in problems:
+                a.failure = ConnectionError(problem) if problem else None
+                with contextlib.suppress(ConnectionError):
+                    await dispatcher.registry.refresh("a")
+            await asyncio.sleep(0)
+            return [(each.old, each.new, each.problem) for each in events if isinstance(each, SourceChanged)]
+
+        first, second = "ConnectionError: one", "ConnectionError: two"
+        assert await attempts("one", "one", "two", "one", "two") == [("ok", "stale", first), ("stale", "stale", second)]
+        assert states(dispatcher) == {"a": "stale"}
+        assert await attempts("", "two") == [("stale", "ok", ""), ("ok", "stale", second)]
+        lines = [record.getMessage() for record in caplog.records if record.name == "dispatch.transitions"]
+        assert lines[:2] == [f"source a: ok to stale ({first})", f"source a: still stale ({second})"]
+        many = await attempts(*(f"at {number}" for number in range(MAX_REPORTED + 50)))
+        assert len(many) == MAX_REPORTED - 1
+
+
+@virtual_time
+async def test_the_first_problem_of_a_source_is_told() -> None:
+    async with connected(source("a")) as (dispatcher, events):
+        away = source("away")
+        away.failure = ConnectionError("no answer")
+        await dispatcher.registry.add_source(away)
+        changes = [(each.old, each.new, each.problem) for each in events if isinstance(each, SourceChanged)]
+        assert changes[-1] == ("failed", "failed", "ConnectionError: no answer")
 
 
 @virtual_time

@@ -13,8 +13,8 @@ from dispatch.policy import Policy
 from tests.unit.cli.conftest import Run, write_catalog
 
 REQUESTS = (
-    "round-robin over known instances by name, and until one is known one topic shared by replicas: the broker distributes, "
-    "unbatched"
+    "round-robin over known instances, each by its name; until one is known, on one topic shared by replicas: the broker "
+    "distributes the requests"
 )
 
 
@@ -40,8 +40,8 @@ def test_by_default_a_short_block_a_tool_and_the_defaults_once(run: Run, tools: 
         "",
         "tell-joke (joke-service)",
         "  guards        retry, breaker, bulkhead, rate-limit, balancing, outlier-detection",
-        "  retries       up to 2 attempts, only if the tool was not executed, or with an idempotency key: neither "
-        "read-only nor idempotent",
+        "  retries       up to 2 attempts, but a call without an idempotency key is repeated only where the tool was "
+        "certainly not executed, because the tool is neither read-only nor idempotent",
         f"  requests      {REQUESTS}",
         "  from user     breaker.open-duration 3",
         "  from service  retry.max-attempts 2",

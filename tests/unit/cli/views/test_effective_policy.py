@@ -16,7 +16,7 @@ from dispatch.errors import RejectedError
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
 
 READ_ONLY = {"read-only": True}
-SHARED = "one topic shared by replicas: the broker distributes, unbatched"
+SHARED = "one topic shared by replicas: the broker distributes the requests"
 
 
 def catalog(
@@ -225,7 +225,7 @@ def test_persistent_topics_have_nobody_to_ask_by_name() -> None:
     assert "persistent" in row(plan, "known-instances-only").without_effect
     assert "balancing" not in plan.guards
     assert plan.requests == (
-        "one persistent topic shared by replicas: the broker distributes, unbatched, and gives a request to another when "
+        "one persistent topic shared by replicas: the broker distributes the requests, and gives a request to another when "
         "its instance dies"
     )
     assert "another" not in plan_of(catalog(kind="persistent"), "look").requests
@@ -240,13 +240,14 @@ def test_persistent_topics_have_nobody_to_ask_by_name() -> None:
         (
             {},
             None,
-            "up to 3 attempts, only if the tool was not executed, or with an idempotency key: neither read-only "
-            "nor idempotent",
+            "up to 3 attempts, but a call without an idempotency key is repeated only where the tool was certainly not "
+            "executed, because the tool is neither read-only nor idempotent",
         ),
         (
             {"destructive": True},
             None,
-            "up to 3 attempts, only if the tool was not executed, or with an idempotency key: declared destructive",
+            "up to 3 attempts, but a call without an idempotency key is repeated only where the tool was certainly not "
+            "executed, because the tool is declared destructive",
         ),
         ({"read_only": True}, None, "up to 3 attempts, after a timeout too: declared read-only"),
         (
@@ -272,7 +273,7 @@ def test_how_requests_are_balanced() -> None:
     def requests(service: dict[str, Any], tool: dict[str, Any] | None = None) -> str:
         return plan_of(catalog(service, tool), "look").requests
 
-    assert requests({}) == f"round-robin over known instances by name, and until one is known {SHARED}"
+    assert requests({}) == f"round-robin over known instances, each by its name; until one is known, on {SHARED}"
     assert requests({"policy": {"known-instances-only": True}}) == "round-robin over known instances by name only"
     assert requests(stored_replies) == SHARED
     assert requests(listed) == "round-robin over topics listed in the descriptor: a, b; known instances on them by name"

@@ -45,6 +45,19 @@ async def test_a_rejection_by_the_users_rate_limit() -> None:
         }
 
 
+async def test_a_retry_that_the_users_rate_limit_rejects_does_not_hide_the_failure_of_its_call() -> None:
+    """``rate_limited_total work user`` is subtracted from the throttled calls: it counts calls, not attempts."""
+    board = Board()
+    policy = {"user-rate-limit": {"rate": "1/m", "burst": 1, "max-wait": 0}, "timeout": 9, "attempt-timeout": 1}
+    async with deaf(board, read_only=True, policy=policy) as (dispatcher, _):
+        result = await dispatcher.execute("work", user="hog")
+        counted = board.counted()
+        assert counted["rejections_total work rate-limit"] >= 1
+        assert f"calls_total work {result.outcome}" in counted
+        is_limited = result.outcome is Outcome.THROTTLED
+        assert counted.get("rate_limited_total work user", 0) == is_limited
+
+
 async def test_queue_waits_and_rejections_of_the_bulkhead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dispatch.resilience.bulkhead.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=1))
     board, gate = Board(), asyncio.Event()

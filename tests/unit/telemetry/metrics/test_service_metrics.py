@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from dispatch import Dispatcher, Telemetry, ToolServer
+from dispatch import Catalog, Dispatcher, Telemetry, ToolServer
 from dispatch.errors import ToolError
 from dispatch.telemetry.served_request_observer import NULL_SERVER
 from dispatch.telemetry.settings import SILENT
@@ -127,3 +127,36 @@ async def test_services_beyond_the_limit_share_series(
             assert found[f"dispatch_service_running{{{label}}}"] == 0
     services = {key.partition("{")[2].rstrip("}") for key in found if key.startswith("dispatch_service_requests_total")}
     assert services == {"service-0", "service-1", "_OTHER"}
+
+
+@pytest.mark.parametrize(
+    ("requests", "responses", "name"),
+    [
+        ("non-persistent://tg/request/joke", "non-persistent://tg/response/joke", "joke"),
+        ("persistent://tg/request/joke", "persistent://tg/response/joke", "joke"),
+        ("non-persistent://acme/joke/requests", "non-persistent://acme/joke/responses", "acme/joke/requests"),
+    ],
+)
+async def test_dispatcher_and_service_give_a_service_one_name(
+    registry: CollectorRegistry, requests: str, responses: str, name: str
+) -> None:
+    tools = Catalog.of(
+        [{"id": "joke-service", "request-queue": requests, "response-queue": responses}],
+        [{"type": "tool-service", "name": "tell-joke", "description": "Tells a joke.", "service": "joke-service"}],
+    )
+    telemetry = Telemetry(registry=registry)
+    server = ToolServer(
+        Service(work), BROKER, request_queue=requests, response_queue=responses, instance="one", telemetry=telemetry
+    )
+    async with server, Dispatcher(MemoryTransport(BROKER), tools, telemetry=telemetry) as dispatcher:
+        await dispatcher.call("tell-joke")
+        (instance,) = dispatcher.instances("joke-service")
+        assert instance.in_flight == 0
+        families = text_string_to_metric_families(generate_latest(registry).decode())
+        found = {
+            (sample.name.startswith("dispatch_service_"), sample.labels["service"])
+            for family in families
+            for sample in family.samples
+            if "service" in sample.labels
+        }
+    assert found == {(True, name), (False, name), (False, "_OTHER")}
