@@ -12,11 +12,8 @@ raise again. Every place that runs user code holds what it raises in one of thre
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from types import TracebackType
 from typing import Any, Final
-
-from dispatch.errors import DispatchError, ErrorType
 
 MAX_ERROR_CHARS: Final = 64 * 1024
 """Longest text of an error of user code in characters; a longer one is truncated."""
@@ -102,27 +99,3 @@ def read_text(value: object) -> str:
         return str(value)[:MAX_ERROR_CHARS]
     except BaseException:  # its own __str__ raises
         return f"(the text of a {type_name(value)} cannot be read)"
-
-
-def read_tool_error(raised: BaseException) -> tuple[str, str]:
-    """Return type and message of the error that the caller of a tool gets, which has raised ``raised``: those of a
-    :class:`DispatchError`, otherwise the name of the class and the text."""
-    raised = unwrap(raised)
-    if isinstance(raised, DispatchError):
-        with contextlib.suppress(BaseException):  # a property of its class may raise
-            return read_text(raised.type), read_text(raised.message)
-    if isinstance(raised, asyncio.CancelledError):
-        return ErrorType.CANCELLED, "The tool was cancelled while it ran, and may have been executed in part."
-    name, text = type_name(raised), read_text(raised)
-    if _has_text_of_key_error(raised):
-        text = f"{name}: {text}"
-    return name, text
-
-
-def _has_text_of_key_error(raised: BaseException) -> bool:
-    """Return whether the text is nothing but the key."""
-    return (
-        isinstance(raised, KeyError)
-        and getattr(type(raised), "__str__", None) is KeyError.__str__
-        and bool(raised.args)
-    )

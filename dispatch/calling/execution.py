@@ -10,14 +10,14 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from dispatch._internal.suggestions import excerpt, find_near_names, join_alternatives, join_names, quote_excerpt
-from dispatch._internal.user_code import ErrorBoundary, read_text, read_tool_error, unwrap
+from dispatch._internal.user_code import ErrorBoundary, read_text, unwrap
 from dispatch._internal.utf8 import scalar_text
 from dispatch.calling.callable_tool import CallableTool, NamedFunction, list_tools
 from dispatch.calling.function_call_result import FunctionCallResult, FunctionCallStatus
 from dispatch.calling.parsed_call import ParsedCall
 from dispatch.calling.parser import parse
 from dispatch.dispatcher.tool import Tool
-from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, RejectedError, ToolError
+from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, RejectedError, ToolError, read_tool_error
 from dispatch.results import ResultFormatter
 
 _CONTEXT: Final[ContextVar[Any]] = ContextVar("dispatch_calling_context", default=None)

@@ -23,13 +23,13 @@ class OutlierDetection(msgspec.Struct, metaclass=NamedFields, frozen=True, renam
     Timeouts and transport errors are failures, unless they originate locally (:class:`dispatch.Origin`). A throttled call is
     none: the instance receives less work for as long as it asked. Cancelled calls, and calls that another guard rejected,
     are not counted. An attempt that was cancelled because its hedge, begun later, was answered first counts as a consecutive
-    failure only. An instance is also ejected when its success rate is far below the others'; the constants of that rule are
-    in :class:`dispatch.balancing.outlier_detection.EjectionRules`.
+    failure only. An instance is also ejected when its success rate is far below the others', or when it takes three times as
+    long as they do; the constants of these rules are in :class:`dispatch.balancing.outlier_detection.EjectionRules`.
 
     Attributes:
-        consecutive_failures: Consecutive failures that eject an instance; None: only its success rate does. Default 5
-            (Envoy, Finagle): at one failure in three, five in a row have a chance of one in 243; a dead instance is found
-            with as many calls.
+        consecutive_failures: Consecutive failures that eject an instance; None: only its success rate or its durations do.
+            Default 5 (Envoy, Finagle): at one failure in three, five in a row have a chance of one in 243; a dead instance
+            is found with as many calls.
         base_ejection_time: Seconds of the first ejection; the second takes twice as long, the third three times; at most
             300 s (Envoy). Default 30 (Envoy, gRPC).
         max_ejection_ratio: Largest share of instances that may be ejected at once, above 0 and at most 1 (Envoy's

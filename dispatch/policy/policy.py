@@ -40,10 +40,11 @@ class Policy(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab")
         stream_idle_timeout: Seconds of the longest gap between two chunks, and before the first. Default 30: as one call.
         max_response_bytes: Bytes of the reply of one call, over all its chunks. Default 64 MiB: twelve times the broker's
             largest message.
-        known_instances_only: Send requests to known instances of dispatch's service base only. When none is known, a call
-            ends within a second (``no-instance``); otherwise its request goes to the shared topic, where third-party
-            instances may listen. Default False: third-party instances do not announce themselves, and a broker does not say
-            that a topic has no consumer, so that only the operator of the service knows.
+        known_instances_only: Send requests to known instances of dispatch's service base only. While none is known, a call
+            waits for one, as long as the tool could still be executed (``no-instance`` then, or 30 s after the last one was
+            lost). Otherwise the request of a service that has not announced itself within a second goes to the shared topic,
+            where third-party instances may listen. Default False: third-party instances do not announce themselves, and a
+            broker does not say that a topic has no consumer, so that only the operator of the service knows.
         max_request_bytes: Bytes of the request of one call. Default 64 MiB, as ``max_response_bytes``. Above the broker's
             largest message, requests and replies are sent in fragments; only dispatch's own instances accept them.
         retry: Retries of a call that may be repeated; a number alone is ``max_attempts``; None: no retry, and hedges keep

@@ -7,8 +7,8 @@ import math
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
-from dispatch._internal.user_code import ends_task, read_tool_error, unwrap
-from dispatch.errors import DispatchError, ErrorType
+from dispatch._internal.user_code import ends_task, unwrap
+from dispatch.errors import DispatchError, ErrorType, read_tool_error
 from dispatch.messaging.wire.codec import MalformedMessageError, Request, decode_request, result_text
 from dispatch.messaging.wire.properties import Refusal, is_oversized
 from dispatch.serving.idempotency_keys import KEY_AGE_S, IdempotencyKeys, KeyedExecution, RecordedReplies

@@ -6,12 +6,14 @@ import re
 
 import pytest
 
+from dispatch.calls.invokers import instance_invoker
 from dispatch.messaging.flow import paced_publisher as outgoing
 from dispatch.messaging.flow import pacer
 from dispatch.messaging.rpc import correlation
 from dispatch.messaging.wire import codec, fragments
 from dispatch.protocol import settings
 from dispatch.results import result_store
+from dispatch.routing import channel, discovery
 from dispatch.schemas import validator, validator_cache, value_size
 from dispatch.transports.pulsar import client
 from structure.layers import LAYERS
@@ -54,6 +56,13 @@ def test_the_constants_have_the_values_of_the_code() -> None:
         "pace towards third parties": f"{pacer.PACE_RATE // 10**6} MB/s beyond a burst of {pacer.PACE_BURST:,} bytes",
         "reply window of fast third parties": f"{pacer.PACE_BURST:,} bytes of expected replies",
         "outgoing queue": f"{outgoing.MAX_QUEUED:,} messages, {outgoing.MAX_QUEUED_BYTES >> 20} MiB",
+        "silence of an instance": f"{settings.DEFAULT_SETTINGS.give_up:g} s, and "
+        f"{settings.DEFAULT_SETTINGS.least_probe_timeouts} probe timeouts at least",
+        "wait for a first instance": f"{channel.DISCOVERY_S:g} s, or {channel.HELLO_WAIT_S:g} s if the call may be repeated",
+        "unanswered requests": f"{channel.MAX_UNANSWERED} on a shared topic before its first answer",
+        "memory of a lost service": f"{channel.GONE_S:g} s",
+        "calls that wait for an instance": f"{instance_invoker.MAX_WAITING:,}",
+        "gathering of first instances": f"{discovery.GATHER_S:g} s",
         "receiver queue": f"{client.RECEIVER_QUEUE:,} permits",
         "stored results": f"{result_store.RETENTION_S:,.0f} s, {result_store.MAX_BYTES >> 20} MiB",
         "compiled schemas": f"{validator_cache.MAX_VALIDATORS:,}",

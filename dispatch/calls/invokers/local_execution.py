@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from dispatch._internal.cancellation import retrieve_error
-from dispatch._internal.user_code import ends_task, read_tool_error, unwrap
+from dispatch._internal.user_code import ends_task, unwrap
 from dispatch.calls.invokers.local_executor import (
     FailedCallError,
     LocalCall,
@@ -23,7 +23,7 @@ from dispatch.calls.invokers.local_executor import (
     LocalResult,
     RefusedCallError,
 )
-from dispatch.errors import DispatchError
+from dispatch.errors import DispatchError, read_tool_error
 from dispatch.messaging.rpc.exchange_outcome import Answer, Overflow, Settled, TimedOut
 from dispatch.messaging.wire.properties import utf8_size
 from dispatch.telemetry.logs import ExceptionLogger
