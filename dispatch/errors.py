@@ -7,12 +7,9 @@ never says "try again": a model that reads this repeats the call hundreds of tim
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from enum import StrEnum
 from typing import Any, Final
 
-from dispatch._internal.user_code import read_text, type_name, unwrap
 from dispatch._internal.utf8 import scalar_text
 
 OTHER_TYPE: Final = "_OTHER"
@@ -329,27 +326,3 @@ class RejectedError(DispatchError):
     """Rejected before the tool was executed; ``rejected_by`` names the part that rejected the call."""
 
     outcome = Outcome.REJECTED
-
-
-def read_tool_error(raised: BaseException) -> tuple[str, str]:
-    """Return type and message of the error that the caller of a tool gets, which has raised ``raised``: those of a
-    :class:`DispatchError`, otherwise the name of the class and the text."""
-    raised = unwrap(raised)
-    if isinstance(raised, DispatchError):
-        with contextlib.suppress(BaseException):  # a property of its class may raise
-            return read_text(raised.type), read_text(raised.message)
-    if isinstance(raised, asyncio.CancelledError):
-        return ErrorType.CANCELLED, "The tool was cancelled while it ran, and may have been executed in part."
-    name, text = type_name(raised), read_text(raised)
-    if _has_text_of_key_error(raised):
-        text = f"{name}: {text}"
-    return name, text
-
-
-def _has_text_of_key_error(raised: BaseException) -> bool:
-    """Return whether the text is nothing but the key."""
-    return (
-        isinstance(raised, KeyError)
-        and getattr(type(raised), "__str__", None) is KeyError.__str__
-        and bool(raised.args)
-    )

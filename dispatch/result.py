@@ -1,13 +1,16 @@
-"""The result of a call: a value, without logic."""
+"""The result of a call; and the error that an exception of a tool means."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from dispatch.errors import DispatchError, Outcome
+from dispatch._internal.user_code import read_text, type_name, unwrap
+from dispatch.errors import DispatchError, ErrorType, Outcome
 
 _SUCCESS = Outcome.SUCCESS
 
@@ -74,3 +77,27 @@ class CallResult(msgspec.Struct, frozen=True):
             "content": [dict(block) for block in self.content],
             "structured_content": self.structured_content,
         }
+
+
+def read_tool_error(raised: BaseException) -> tuple[str, str]:
+    """Return type and message of the error that the caller of a tool gets, which has raised ``raised``: those of a
+    :class:`DispatchError`, otherwise the name of the class and the text."""
+    raised = unwrap(raised)
+    if isinstance(raised, DispatchError):
+        with contextlib.suppress(BaseException):  # a property of its class may raise
+            return read_text(raised.type), read_text(raised.message)
+    if isinstance(raised, asyncio.CancelledError):
+        return ErrorType.CANCELLED, "The tool was cancelled while it ran, and may have been executed in part."
+    name, text = type_name(raised), read_text(raised)
+    if _has_text_of_key_error(raised):
+        text = f"{name}: {text}"
+    return name, text
+
+
+def _has_text_of_key_error(raised: BaseException) -> bool:
+    """Return whether the text is nothing but the key."""
+    return (
+        isinstance(raised, KeyError)
+        and getattr(type(raised), "__str__", None) is KeyError.__str__
+        and bool(raised.args)
+    )

@@ -17,7 +17,8 @@ from dispatch.calling.function_call_result import FunctionCallResult, FunctionCa
 from dispatch.calling.parsed_call import ParsedCall
 from dispatch.calling.parser import parse
 from dispatch.dispatcher.tool import Tool
-from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, RejectedError, ToolError, read_tool_error
+from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, RejectedError, ToolError
+from dispatch.result import read_tool_error
 from dispatch.results import ResultFormatter
 
 _CONTEXT: Final[ContextVar[Any]] = ContextVar("dispatch_calling_context", default=None)

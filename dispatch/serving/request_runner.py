@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from dispatch._internal.user_code import ends_task, unwrap
-from dispatch.errors import DispatchError, ErrorType, read_tool_error
+from dispatch.errors import DispatchError, ErrorType
 from dispatch.messaging.wire.codec import MalformedMessageError, Request, decode_request, result_text
 from dispatch.messaging.wire.properties import Refusal, is_oversized
+from dispatch.result import read_tool_error
 from dispatch.serving.idempotency_keys import KEY_AGE_S, IdempotencyKeys, KeyedExecution, RecordedReplies
 from dispatch.serving.inbound_request import InboundRequest
 from dispatch.serving.reply_sender import ReplySender

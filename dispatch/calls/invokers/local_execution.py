@@ -23,9 +23,10 @@ from dispatch.calls.invokers.local_executor import (
     LocalResult,
     RefusedCallError,
 )
-from dispatch.errors import DispatchError, read_tool_error
+from dispatch.errors import DispatchError
 from dispatch.messaging.rpc.exchange_outcome import Answer, Overflow, Settled, TimedOut
 from dispatch.messaging.wire.properties import utf8_size
+from dispatch.result import read_tool_error
 from dispatch.telemetry.logs import ExceptionLogger
 
 MAX_CHUNKS_AHEAD = 64

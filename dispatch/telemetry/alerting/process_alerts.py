@@ -62,7 +62,7 @@ PROCESS_ALERTS = (
         TICKET,
         "<instance> has lost instances <count> times",
         "In the last 15 minutes <count> sessions of <instance> ended because the instance of the tool service did not "
-        "answer for 10 seconds. Its calls ended with 'instance-lost'.",
+        "answer for a second. Its calls ended with 'instance-lost'.",
         "process",
     ),
     Alert(

@@ -80,7 +80,7 @@ async def has_a_limit_that_is_none(dispatcher: Dispatcher, peer: Peer) -> None:
 
 
 async def is_not_answered(dispatcher: Dispatcher, peer: Peer) -> None:
-    await dispatcher.execute("work", timeout=1)
+    await dispatcher.execute("work", timeout=3)
 
 
 async def is_cancelled(dispatcher: Dispatcher, peer: Peer) -> None:

@@ -231,7 +231,7 @@ async def test_tools_services_and_instances_beyond_the_limits_share_series(
         assert now["queued_calls _OTHER"] == 0
         assert {key.split(" ")[1] for key in now if key.startswith(("replies", "instances "))} == {"_OTHER"}
         assert [key for key in now if key.startswith("instance_ejections")] == [
-            f"instance_ejections_total lab {each} {why}" for each in "cd" for why in ("failures", "success-rate")
+            f"instance_ejections_total lab {each} {why}" for each in "cd" for why in instruments.EJECTION_REASONS
         ], "the latest"
         there = [key for key in now if key.startswith("instance_inflight_calls")]
         assert there == [

@@ -90,7 +90,7 @@ async def test_a_tool_that_takes_long_costs_no_further_packets() -> None:
     board = Board()
 
     async def slow(_: dict[str, Any]) -> str:
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(0.4)
         return "done"
 
     async with serving(slow, telemetry=board.telemetry()) as server, telling(board.telemetry(), ONCE) as dispatcher:
