@@ -11,6 +11,7 @@ from dispatch.messaging.wire.sessions import KEY_CHARS
 from dispatch.messaging.wire.topic_name import TopicName
 
 _REPLY = "dispatch-reply-"
+_INSTANCE = "dispatch-instance-"
 
 
 def reply_topic(response_queue: str, dispatcher: str, connection: int = 0) -> str:
@@ -23,6 +24,11 @@ def reply_topic(response_queue: str, dispatcher: str, connection: int = 0) -> st
     return str(TopicName.parse(response_queue).sibling(f"{_REPLY}{dispatcher}{f'-{connection}' if connection else ''}"))
 
 
+def is_inbox(topic: str) -> bool:
+    """Return whether ``topic`` belongs to one process, a dispatcher or an instance, and is of no use after its end."""
+    return topic.rpartition("/")[2].startswith((_REPLY, _INSTANCE))
+
+
 def reply_key(topic: TopicName) -> str | None:
     """Return the session key in the name of a reply topic; None: it is no reply topic."""
     if not topic.name.startswith(_REPLY):
@@ -33,7 +39,7 @@ def reply_key(topic: TopicName) -> str | None:
 
 def instance_prefix(request_queue: str) -> str:
     """Return the beginning of the names of all instances' own topics in the namespace of ``request_queue``."""
-    return str(TopicName.parse(request_queue).sibling("dispatch-instance-"))
+    return str(TopicName.parse(request_queue).sibling(_INSTANCE))
 
 
 def instance_topic(request_queue: str, instance: str) -> str:

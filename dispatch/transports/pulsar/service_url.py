@@ -28,6 +28,19 @@ def endpoints(url: str) -> list[tuple[str, int]]:
     raise bad_address(url, admin)
 
 
+def broker_urls(url: str) -> list[str]:
+    """Return the URL of each broker of ``url``. The one of a single broker is ``url`` itself.
+
+    Raises:
+        TransportError: not such a URL.
+    """
+    brokers = endpoints(url)
+    if len(brokers) == 1:
+        return [url]
+    scheme = url.partition("://")[0]
+    return [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port in brokers]
+
+
 def _usable(host: str) -> bool:
     return host != "" and host.isprintable() and not any(c in host for c in "/@?# ")
 
