@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from dispatch.telemetry.call_observer import DispatcherObserver
     from dispatch.telemetry.events import Events
 
+METRICS_ADDRESS: Final = "127.0.0.1"
+"""Address of a metrics endpoint on a port of its own: only this machine can connect."""
 Redact = Callable[[str, str, str], str | None]
 """Receives ``"arguments"`` or ``"result"``, the tool's name and the text that would be recorded. Returns the text to record
 instead, or None to record nothing."""

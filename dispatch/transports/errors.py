@@ -142,8 +142,8 @@ def unreachable(url: str) -> TransportError:
     """Return the error of a connection to ``url`` that no broker accepted."""
     return _not_sent(
         ErrorType.UNREACHABLE,
-        f"no Pulsar broker replies at {url}. Start one (`dispatch broker start`) or give its address "
-        "(--broker or DISPATCH_BROKER); `dispatch doctor` finds the cause.",
+        f"no Pulsar broker replies at {url}. Start one (`dispatch broker start`) or give its address (on the command line "
+        "--broker or DISPATCH_BROKER); `dispatch doctor` finds the cause.",
     )
 
 
@@ -157,7 +157,7 @@ class UnresolvedHostError(TransportError):
         super().__init__(
             ErrorType.UNREACHABLE,
             f"No tool was executed: no Pulsar broker replies at {url}, because {what}. Correct the address "
-            "(--broker or DISPATCH_BROKER), or the name service of this machine.",
+            "(on the command line --broker or DISPATCH_BROKER), or the name service of this machine.",
             sent=False,
         )
 
