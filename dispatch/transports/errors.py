@@ -93,6 +93,20 @@ def opening_failed(name: str, *, url: str, topic: str) -> TransportError:
             )
 
 
+def describe_refusal(error: TransportError, topic: str) -> str:
+    """Return in a few words why ``topic`` cannot be opened: the same ones for topics with the same cause."""
+    namespace = namespace_of(topic)
+    match error.type:
+        case ErrorType.NO_SUCH_NAMESPACE:
+            return f"no namespace {namespace}"
+        case ErrorType.UNAUTHORIZED:
+            return f"no rights in {namespace}"
+        case ErrorType.UNREACHABLE:
+            return "no reply of the broker"
+        case _:
+            return f"{error.type} in {namespace}"
+
+
 def closed(what: str = "the connection is closed") -> TransportError:
     """Return the error of a use of a connection that is closed."""
     return TransportError(ErrorType.CLOSED, f"The tool was not executed: {what}. Open a new connection.", sent=False)
@@ -149,9 +163,24 @@ def unreachable(url: str) -> TransportError:
     """Return the error of a connection to ``url`` that no broker accepted."""
     return _not_sent(
         ErrorType.UNREACHABLE,
-        f"no Pulsar broker replies at {url}. Start one (`dispatch broker start`) or give its address "
-        "(--broker or DISPATCH_BROKER); `dispatch doctor` finds the cause.",
+        f"no Pulsar broker replies at {url}. Start one (`dispatch broker start`) or give its address (on the command line "
+        "--broker or DISPATCH_BROKER); `dispatch doctor` finds the cause.",
     )
+
+
+class UnresolvedHostError(TransportError):
+    """The name of a broker's host cannot be resolved."""
+
+    def __init__(self, url: str, *hosts: str) -> None:
+        self.hosts = hosts
+        names = " and ".join(f"'{host}'" for host in hosts)
+        what = f"the {'name' if len(hosts) == 1 else 'names'} {names} cannot be resolved"
+        super().__init__(
+            ErrorType.UNREACHABLE,
+            f"No tool was executed: no Pulsar broker replies at {url}, because {what}. Correct the address "
+            "(on the command line --broker or DISPATCH_BROKER), or the name service of this machine.",
+            sent=False,
+        )
 
 
 def unauthorized(url: str, reason: str) -> TransportError:

@@ -165,6 +165,7 @@ class Endpoint:
         for session in self._known - current:
             self._timers.discard(session)
             self._waiters.release(session)
+            self.publishers.expire(session.peer_inboxes)
             unready = self._unready.get(session.peer_inboxes[0])
             if unready is not None:
                 unready.discard(session)

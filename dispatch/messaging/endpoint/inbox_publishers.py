@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from dispatch._internal.cancellation import cancel_and_wait
 from dispatch._internal.clock import loop_clock
@@ -43,6 +43,8 @@ _OF_THE_CONNECTION = frozenset({ErrorType.UNREACHABLE, ErrorType.CLOSED})
 """Errors that say nothing about an inbox."""
 UNUSED_S = 60.0
 """Seconds without a packet after which a publisher is closed. A live session sends one every 10 s."""
+LINGER_S = 5.0
+"""The same after the end of the sessions with its owner, which has probably ended, too."""
 WARN_EVERY_S = 10.0
 """Seconds between two warnings."""
 
@@ -104,6 +106,9 @@ class InboxPublishers:
         self._openings = LeakyBucket(OPENINGS_AT_ONCE, OPENINGS_PER_S)
         self._closing: set[asyncio.Task[None]] = set()
         self._sweep: asyncio.TimerHandle | None = None
+        self._ended: dict[str, float] = {}
+        """When the sessions with the owners of these inboxes ended, in order."""
+        self._ended_sweep: asyncio.TimerHandle | None = None
         self._clock = loop_clock()
         self._quiet_until = 0.0
         self._is_closed = False
@@ -239,6 +244,30 @@ class InboxPublishers:
                 self._forget(topic, inbox)
         return len(self._inboxes) < MAX_PUBLISHERS
 
+    def expire(self, topics: Iterable[str]) -> None:
+        """Close the publishers for ``topics`` soon, if they stay unused: a session with their owner has ended."""
+        now = self._clock()
+        for topic in topics:
+            if topic in self._inboxes:
+                self._ended[topic] = now
+        if self._ended and self._ended_sweep is None and not self._is_closed:
+            self._ended_sweep = asyncio.get_running_loop().call_later(LINGER_S, self._close_ended)
+
+    def _close_ended(self) -> None:
+        self._ended_sweep = None
+        now, ended = self._clock(), self._ended
+        self._ended = {}
+        for topic, since in ended.items():
+            inbox = self._inboxes.get(topic)
+            if inbox is None or inbox.opening is not None:
+                continue
+            if now < max(since, inbox.used_at) + LINGER_S:
+                if inbox.used_at <= since + LINGER_S:  # later packets belong to another session
+                    self._ended[topic] = since
+            else:
+                self._forget(topic, inbox)
+        self.expire(())
+
     def _close_unused(self) -> None:
         since = self._clock() - UNUSED_S
         while self._inboxes:
@@ -271,6 +300,9 @@ class InboxPublishers:
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
+        if self._ended_sweep is not None:
+            self._ended_sweep.cancel()
+            self._ended_sweep = None
         await cancel_and_wait([inbox.opening for inbox in self._inboxes.values()])
         for topic, inbox in list(self._inboxes.items()):
             self._forget(topic, inbox)

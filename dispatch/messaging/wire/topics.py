@@ -11,15 +11,23 @@ from dispatch.messaging.wire.sessions import KEY_CHARS
 from dispatch.messaging.wire.topic_name import TopicName
 
 _REPLY = "dispatch-reply-"
-_SERVICES = "tg/request"
-"""Namespace of request topics whose own name is the service's, as in TrustGraph."""
+_INSTANCE = "dispatch-instance-"
+
+
+REQUEST_NAMESPACE, RESPONSE_NAMESPACE = "tg/request", "tg/response"
+"""TrustGraph's namespaces."""
 
 
 def name_service(request_queue: str) -> str:
     """Return the name of a service in metrics, from its request topic: all that its dispatchers and its own processes both
     know. It is the topic's own name (``joke``), preceded by tenant and namespace outside TrustGraph's ``tg/request``."""
     topic = TopicName.parse(request_queue)
-    return topic.name if topic.namespace_path == _SERVICES else f"{topic.namespace_path}/{topic.name}"
+    return topic.name if topic.namespace_path == REQUEST_NAMESPACE else f"{topic.namespace_path}/{topic.name}"
+
+
+def service_queues(service: str) -> tuple[str, str]:
+    """Return the request topic and the response topic of a service of this name, as in TrustGraph."""
+    return f"non-persistent://{REQUEST_NAMESPACE}/{service}", f"non-persistent://{RESPONSE_NAMESPACE}/{service}"
 
 
 def reply_topic(response_queue: str, dispatcher: str, connection: int = 0) -> str:
@@ -32,6 +40,11 @@ def reply_topic(response_queue: str, dispatcher: str, connection: int = 0) -> st
     return str(TopicName.parse(response_queue).sibling(f"{_REPLY}{dispatcher}{f'-{connection}' if connection else ''}"))
 
 
+def is_inbox(topic: str) -> bool:
+    """Return whether ``topic`` belongs to one process, a dispatcher or an instance, and is of no use after its end."""
+    return topic.rpartition("/")[2].startswith((_REPLY, _INSTANCE))
+
+
 def reply_key(topic: TopicName) -> str | None:
     """Return the session key in the name of a reply topic; None: it is no reply topic."""
     if not topic.name.startswith(_REPLY):
@@ -42,7 +55,7 @@ def reply_key(topic: TopicName) -> str | None:
 
 def instance_prefix(request_queue: str) -> str:
     """Return the beginning of the names of all instances' own topics in the namespace of ``request_queue``."""
-    return str(TopicName.parse(request_queue).sibling("dispatch-instance-"))
+    return str(TopicName.parse(request_queue).sibling(_INSTANCE))
 
 
 def instance_topic(request_queue: str, instance: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
 
 from dispatch._internal.cancellation import cancel_and_wait
+from dispatch._internal.clock import loop_clock
 from dispatch.errors import TransportError
 from dispatch.messaging.endpoint.reply_permission import ReplyPermission, find_inbox_owner
 from dispatch.messaging.flow.paced_publisher import PacedPublisher
@@ -31,21 +33,44 @@ TOPICS_OF_ONE = 16
 """Reply topics of one dispatcher: several times as many as it has."""
 MAX_LOOKED_AT = 16
 """Open topics checked for one that can be closed."""
+UNUSED_S = 60.0
+"""Seconds without a reply after which a reply topic is closed, as the inboxes of sessions are."""
+LEAST_UNUSED_S = 5.0
+"""The same for a topic that was used for a shorter time than :data:`UNUSED_S`: it is closed after as long without a reply as
+it was in use, at least this long. Most callers of one request have ended by then, and the broker deletes a topic one to two
+minutes after its last producer was closed. Not while many callers are new: closings would delay their openings."""
+SWEEP_S = 5.0
+"""Seconds between two searches for unused topics."""
+MANY_NEW = 128
+"""Openings between two searches that are many: 26 a second."""
 WARN_EVERY_S = 10.0
-"""Seconds between two warnings about lost replies."""
+"""Seconds between two warnings about lost replies, or about topics that cannot be opened."""
 
 
 class _Topic:
     """An open reply topic, or one that is being opened, with the replies that wait for it."""
 
-    __slots__ = ("opening", "owner", "publisher", "waiting")
+    __slots__ = ("opening", "owner", "publisher", "since", "used_at", "waiting")
 
-    def __init__(self, owner: str = "") -> None:
+    def __init__(self, owner: str, now: float) -> None:
         self.owner = owner
         """The session key of the dispatcher whose topic this is."""
+        self.since = self.used_at = now
         self.publisher: Publisher | None = None
         self.opening: asyncio.Task[None] | None = None
         self.waiting: deque[tuple[bytes, Mapping[str, str]]] = deque()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether replies wait for the pace."""
+        return isinstance(self.publisher, PacedPublisher) and self.publisher.queued > 0
+
+    def is_unused(self, now: float, least: float) -> bool:
+        """Return whether the caller has probably ended: no reply for as long as the topic was in use, at least for ``least``
+        and at most for :data:`UNUSED_S` seconds."""
+        if self.opening is not None or self.is_busy:
+            return False
+        return now - self.used_at >= min(max(self.used_at - self.since, least), UNUSED_S)
 
 
 class ReplyRouter:
@@ -66,10 +91,14 @@ class ReplyRouter:
         """Number of open topics of each dispatcher, by its session key."""
         self._openings = LeakyBucket(OPENINGS_AT_ONCE, OPENINGS_PER_S)
         self._closing: set[asyncio.Task[None]] = set()
+        self._sweep: asyncio.Task[None] | None = None
+        self._new = 0
+        """Openings since the last search for unused topics."""
+        self._clock = loop_clock()
         self._waiting = 0
         self._closed = False
-        self._quiet_until = 0.0
-        self._unopened_quiet_until = 0.0
+        self._quiet_until: dict[str, float] = {}
+        """Until when there are no further warnings of a kind."""
         self.lost = 0
         """Replies that could not be sent."""
         self.unopened = 0
@@ -81,7 +110,7 @@ class ReplyRouter:
         Raises:
             TransportError: it cannot be opened.
         """
-        topic = self._topics[self._response_queue] = _Topic()
+        topic = self._topics[self._response_queue] = _Topic("", self._clock())
         topic.publisher = await self._open_publisher(self._response_queue)
 
     async def _open_publisher(self, name: str) -> Publisher:
@@ -109,10 +138,14 @@ class ReplyRouter:
             owner = find_inbox_owner(name)
             if not self._can_open(owner):
                 return self._send_unopened(payload, properties)
-            topic = self._topics[name] = _Topic(owner)
+            topic = self._topics[name] = _Topic(owner, self._clock())
             self._owned[owner] += 1
+            self._new += 1
             topic.opening = asyncio.get_running_loop().create_task(self._open(name, topic))
+            if self._sweep is None:
+                self._sweep = asyncio.get_running_loop().create_task(self._close_unused(), name="dispatch-close-unused")
         elif topic.publisher is not None:
+            topic.used_at = self._clock()
             self._topics.move_to_end(name)
             return self._publish(topic.publisher, payload, properties)
         if self._waiting >= MAX_WAITING:
@@ -126,13 +159,13 @@ class ReplyRouter:
         """Return whether the limits allow another reply topic of ``owner``."""
         if self._owned[owner] >= TOPICS_OF_ONE:
             return False
-        if not self._openings.try_add(1, asyncio.get_running_loop().time()):
+        if not self._openings.try_add(1, self._clock()):
             return False
         for _ in range(MAX_LOOKED_AT):
             if len(self._topics) < MAX_REPLY_TOPICS:
                 return True
             quietest, topic = next(iter(self._topics.items()))
-            if topic.publisher is None or _is_busy(topic.publisher) or quietest == self._response_queue:
+            if topic.publisher is None or topic.is_busy or quietest == self._response_queue:
                 self._topics.move_to_end(quietest)
             else:
                 self._forget_topic(quietest, topic)
@@ -147,13 +180,26 @@ class ReplyRouter:
         if not self._owned[topic.owner]:
             del self._owned[topic.owner]
 
+    async def _close_unused(self) -> None:
+        """Close topics of callers that have probably ended, until none is open but the response topic."""
+        while len(self._topics) > 1:
+            await asyncio.sleep(SWEEP_S)
+            least, self._new = UNUSED_S if self._new >= MANY_NEW else LEAST_UNUSED_S, 0
+            for name, topic in list(self._topics.items()):
+                if name == self._response_queue or self._topics.get(name) is not topic:
+                    continue
+                if topic.is_unused(self._clock(), least):
+                    self._forget_topic(name, topic)
+                    if topic.publisher is not None:
+                        with contextlib.suppress(TransportError):
+                            await topic.publisher.close()  # one after the other: each closing takes a thread
+        self._sweep = None
+
     def _send_unopened(self, payload: bytes, properties: Mapping[str, str]) -> Ticket | None:
         """Send a reply whose topic is not opened to the response topic, where its caller listens, too. Any other message is
         dropped: its receiver asks again."""
         self.unopened += 1
-        now = asyncio.get_running_loop().time()
-        if now >= self._unopened_quiet_until:
-            self._unopened_quiet_until = now + WARN_EVERY_S
+        if self._may_warn("unopened"):
             logger.warning(
                 "too many reply topics: %d messages named one that was not opened; their replies go to %s",
                 self.unopened,
@@ -180,9 +226,10 @@ class ReplyRouter:
         try:
             topic.publisher = await self._open_publisher(name)
         except Exception as error:  # of any kind: the waiting replies need a destination
-            logger.warning(
-                "the reply topic %s cannot be opened (%s): replies go to %s", name, error, self._response_queue
-            )
+            if self._may_warn("opening"):
+                logger.warning(
+                    "the reply topic %s cannot be opened (%s): replies go to %s", name, error, self._response_queue
+                )
             self._forget_topic(name, topic)
         topic.opening = None
         publisher = topic.publisher or self._topics[self._response_queue].publisher
@@ -201,10 +248,16 @@ class ReplyRouter:
 
     def _failed(self, error: TransportError) -> None:
         self.lost += 1
-        now = asyncio.get_running_loop().time()
-        if now >= self._quiet_until:  # a lost connection fails many replies: one warning
-            self._quiet_until = now + WARN_EVERY_S
+        if self._may_warn("lost"):
             logger.warning("a reply could not be sent (%d so far): %s", self.lost, error.type)
+
+    def _may_warn(self, kind: str) -> bool:
+        """Return whether a warning of this kind is due: a lost connection fails many replies."""
+        now = self._clock()
+        if now < self._quiet_until.get(kind, 0.0):
+            return False
+        self._quiet_until[kind] = now + WARN_EVERY_S
+        return True
 
     async def flush(self) -> None:
         """Wait until every reply is sent."""
@@ -219,12 +272,8 @@ class ReplyRouter:
         """Close the topics. Later replies are lost."""
         self._closed = True
         opening = [topic.opening for topic in self._topics.values() if topic.opening is not None]
-        await cancel_and_wait([*opening, *self._closing])
+        await cancel_and_wait([*opening, *self._closing, self._sweep])
         for topic in self._topics.values():
             if topic.publisher is not None:
                 await topic.publisher.close()
         self._topics.clear()
-
-
-def _is_busy(publisher: Publisher) -> bool:
-    return isinstance(publisher, PacedPublisher) and publisher.queued > 0

@@ -29,7 +29,7 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 from dispatch._internal.utf8 import encode_text
 from dispatch.errors import ErrorType, TransportError
 from dispatch.telemetry.metrics.text_family import TextFamily
-from dispatch.telemetry.settings import Telemetry
+from dispatch.telemetry.settings import METRICS_ADDRESS, Telemetry
 
 logger = logging.getLogger("dispatch.telemetry")
 
@@ -37,6 +37,8 @@ MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """The environment variable that sets prometheus-client's multiprocess mode."""
 PAUSE_S = 0.0003
 """Seconds that the thread sleeps after each piece: long enough for a waiting thread to acquire the interpreter lock."""
+PATH = "/metrics"
+"""Path of the metrics on a port of their own."""
 GZIP_LEVEL = 6
 GZIP = 16 + zlib.MAX_WBITS
 """``wbits`` with which zlib writes gzip's format."""
@@ -177,9 +179,9 @@ def _wsgi_app(registry: CollectorRegistry) -> Callable[..., list[bytes]]:
         if environ["REQUEST_METHOD"] != "GET":
             start_response("405 Method Not Allowed", [("Allow", "GET")])
             return [b"Read the metrics with GET.\n"]
-        if environ["PATH_INFO"] == "/favicon.ico":  # browsers ask for it
-            start_response("200 OK", [])
-            return [b""]
+        if environ["PATH_INFO"] != PATH:
+            start_response("404 Not Found", [("Content-Type", "text/plain")])
+            return [f"The metrics are at {PATH}.\n".encode()]
         names = parse_qs(environ.get("QUERY_STRING", "")).get("name[]", ())
         accept, encoding = (environ.get(name, "") for name in ("HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING"))
         headers, body = render_metrics(registry, accept, encoding, names)
@@ -190,7 +192,7 @@ def _wsgi_app(registry: CollectorRegistry) -> Callable[..., list[bytes]]:
 
 
 @contextmanager
-def expose_metrics(telemetry: Telemetry, port: int, address: str = "127.0.0.1") -> Iterator[int]:
+def expose_metrics(telemetry: Telemetry, port: int, address: str = METRICS_ADDRESS) -> Iterator[int]:
     """Serve the metrics at ``http://ADDRESS:PORT/metrics`` on a thread, while the context is entered.
 
     Args:

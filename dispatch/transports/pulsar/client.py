@@ -299,10 +299,15 @@ def send_plain(producer: Any, payload: bytes, on_receipt: Receipt) -> None:
     producer._producer.send_async(builder.build(), on_receipt)
 
 
-async def close_opened(opened: Any) -> None:
-    """Close a producer, a consumer or a reader."""
-    if opened is not None:
-        await asyncio.get_running_loop().run_in_executor(_threads, _close_quietly, opened)
+async def close_opened(*opened: Any) -> None:
+    """Close producers, consumers or readers, one after the other."""
+    if any(opened):
+        await asyncio.get_running_loop().run_in_executor(_threads, _close_all, opened)
+
+
+def _close_all(opened: tuple[Any, ...]) -> None:
+    for each in opened:
+        _close_quietly(each)
 
 
 async def pause(consumer: Any) -> None:

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
+from dispatch._internal.cancellation import cancel_and_wait
 from dispatch._internal.user_code import read_text, type_name
-from dispatch.errors import TransportError
+from dispatch.errors import ErrorType, TransportError
 from dispatch.transports.errors import (
+    UnresolvedHostError,
     connection_refused,
     no_token,
     unauthorized,
@@ -23,11 +28,14 @@ from dispatch.transports.errors import (
     untrusted,
     wrong_protocol,
 )
-from dispatch.transports.pulsar.service_url import endpoints
+from dispatch.transports.pulsar.service_url import broker_urls, endpoints
 from dispatch.transports.security import Security
 
 TIMEOUT_S = 3.0
 """Timeout in seconds of the handshake: as long as pulsar-client waits for a connection."""
+
+HEAD_START_S = 0.5
+"""Seconds that earlier brokers of a list may reply after a later one: a reply takes milliseconds."""
 
 PROBE_S = 1.0
 """Timeout in seconds for probing the protocol of a port after a failed handshake."""
@@ -52,23 +60,86 @@ async def shake_hands(url: str, security: Security, timeout: float = TIMEOUT_S) 
         TransportError: ``unreachable``, ``unauthorized``, ``untrusted`` (TLS) or ``wrong-protocol`` (TLS and plain mixed up,
             or an HTTP port); each names the fix.
     """
-    problem = unreachable(url)
     context, greeting = _prepared(url, security)
-    for host, port in endpoints(url):
-        try:
-            async with asyncio.timeout(timeout):
-                return await _shake(url, host, port, context, greeting)
-        except ssl.SSLCertVerificationError as error:
-            problem = untrusted(url, error.reason or str(error))
-        except ssl.SSLError as error:
-            problem = await _mismatch(url, host, port, timeout) or untrusted(url, error.reason or str(error))
-        except _HungUpError:
-            problem = await _mismatch(url, host, port, timeout) or problem
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
-            pass  # the next broker may reply
-        except TransportError as error:
-            problem = error
-    raise problem
+
+    async def shake(broker: str) -> int | None:
+        ((host, port),) = endpoints(broker)
+        return await _shake_hands_with(url, host, port, context, greeting, timeout)
+
+    return (await find_broker(url, shake)).limit
+
+
+async def _shake_hands_with(
+    url: str, host: str, port: int, context: ssl.SSLContext | None, greeting: bytes, timeout: float
+) -> int | None:
+    try:
+        async with asyncio.timeout(timeout):
+            return await _shake(url, host, port, context, greeting)
+    except ssl.SSLCertVerificationError as error:
+        raise untrusted(url, error.reason or str(error)) from None
+    except ssl.SSLError as error:
+        raise await _mismatch(url, host, port, timeout) or untrusted(url, error.reason or str(error)) from None
+    except _HungUpError:
+        raise await _mismatch(url, host, port, timeout) or unreachable(url) from None
+    except (socket.gaierror, UnicodeError):  # UnicodeError: a label of the name is empty or too long
+        raise UnresolvedHostError(url, host) from None
+    except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
+        raise unreachable(url) from None
+
+
+@dataclass(frozen=True)
+class FoundBroker:
+    """A broker that has replied.
+
+    Attributes:
+        url: its own URL, one of those in the list.
+        limit: its ``maxMessageSize`` in bytes; None: it said none.
+        unresolved: hosts of the list whose names could not be resolved.
+    """
+
+    url: str
+    limit: int | None
+    unresolved: tuple[str, ...] = ()
+
+
+async def find_broker(url: str, shake: Callable[[str], Coroutine[Any, Any, int | None]]) -> FoundBroker:
+    """Find a broker of ``url`` that replies: the first one in the order of the list, so that all processes with one list use
+    the same broker. All are asked at once, and a broker that hangs costs :data:`HEAD_START_S`, not its timeout.
+
+    Args:
+        url: one broker, or a list.
+        shake: shakes hands with the broker of one URL, as :func:`shake_hands`.
+
+    Raises:
+        TransportError: no broker replies, or none accepts the connection.
+    """
+    brokers = broker_urls(url)
+    if len(brokers) == 1:
+        return FoundBroker(url, await shake(url))
+    tasks = [asyncio.create_task(shake(broker)) for broker in brokers]
+    try:
+        pending, head_start = set(tasks), None
+        while pending:
+            done, pending = await asyncio.wait(pending, timeout=head_start, return_when=asyncio.FIRST_COMPLETED)
+            first = next((at for at, task in enumerate(tasks) if task.done() and task.exception() is None), None)
+            if first is not None and (not done or all(task.done() for task in tasks[:first])):
+                return FoundBroker(brokers[first], tasks[first].result(), tuple(_unresolved(tasks)))
+            head_start = None if first is None else HEAD_START_S
+        hosts = tuple(_unresolved(tasks))
+        problem = UnresolvedHostError(url, *hosts) if hosts else unreachable(url)
+        raise next((error for task in tasks if not _is_unreachable(error := task.exception())), None) or problem
+    finally:
+        await cancel_and_wait(tasks)
+
+
+def _is_unreachable(error: BaseException | None) -> bool:
+    return isinstance(error, TransportError) and error.type == ErrorType.UNREACHABLE
+
+
+def _unresolved(tasks: Iterable[asyncio.Task[int | None]]) -> Iterator[str]:
+    for task in tasks:
+        if task.done() and not task.cancelled() and isinstance(error := task.exception(), UnresolvedHostError):
+            yield from error.hosts
 
 
 class _HungUpError(Exception):

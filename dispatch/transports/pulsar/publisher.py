@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dispatch.errors import TransportError
+from dispatch.messaging.wire.topics import is_inbox
 from dispatch.transports.base import OnFailure
 from dispatch.transports.errors import closed, message_rejected, publish_queue_full, sending_failed
 from dispatch.transports.publish_window import PublishWindow, QueueFullError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from dispatch.transports.pulsar.client import PulsarClient
     from dispatch.transports.pulsar.transport import PulsarTransport
 
+MAX_WAITING = 1_000
+"""Messages and packets that wait for one topic to be opened again."""
 MAX_PACKETS_IN_DOUBT = 500
 """Packets handed to pulsar-client that have no receipt yet; further ones are not sent. Half of what a broker accepts at once
 on a connection (``maxConcurrentNonPersistentMessagePerConnection``), and a twentieth of pulsar-client's queue."""
@@ -67,7 +70,7 @@ class PulsarTicket:
 class PulsarPublisher:
     """See :class:`dispatch.transports.base.TopicPublisher`."""
 
-    __slots__ = ("_owner", "raw", "sender", "topic", "users")
+    __slots__ = ("_owner", "error", "is_dormant", "opens_on_demand", "raw", "sender", "topic", "users", "waiting")
 
     def __init__(self, owner: PulsarTransport, sender: MessageSender, topic: str) -> None:
         self._owner = owner
@@ -75,6 +78,14 @@ class PulsarPublisher:
         self.topic = topic
         self.raw: Any = None
         self.users = 1
+        self.opens_on_demand = is_inbox(topic)
+        """The topic is of no use after the end of its consumer's process: opening it again would only create it again."""
+        self.is_dormant = False
+        """Its producer was lost with a connection; the next message or packet opens it again."""
+        self.error: TransportError | None = None
+        """Why the producer could not be opened again, at the last attempt."""
+        self.waiting: deque[PulsarTicket | bytes] = deque()
+        """Messages and packets that wait for the producer to be opened again."""
 
     async def open(self, link: PulsarClient, generation: int) -> Any:
         """See :class:`dispatch.transports.pulsar.supervisor.TopicHandle`."""
@@ -104,13 +115,13 @@ class PulsarPublisher:
 
     @property
     def opening_error(self) -> TransportError | None:
-        return self.sender.find_opening_error(self)
+        return self.error or self.sender.find_opening_error(self)
 
     def send_packet(self, payload: bytes) -> bool:
         return self.sender.send_packet(self, payload)
 
     async def writable(self, flow: str) -> None:
-        await self.sender.wait_until(lambda: not self.sender.window.waiting(flow))
+        await self.sender.wait_until(lambda: not (self.waiting or self.sender.window.waiting(flow)))
 
     async def close(self) -> None:
         self.users -= 1
@@ -161,14 +172,22 @@ class MessageSender:
         window: limits publishes in flight, and the queue before it.
         supervisor: of the connection.
         wake: makes the event loop call :meth:`process_receipts` soon; called on any thread.
+        reopen: opens a dormant publisher, unless that is under way, and calls :meth:`send_waiting` or :meth:`fail_waiting`.
     """
 
     def __init__(
-        self, window: PublishWindow[PulsarTicket], supervisor: ConnectionSupervisor, wake: Callable[[], None]
+        self,
+        window: PublishWindow[PulsarTicket],
+        supervisor: ConnectionSupervisor,
+        wake: Callable[[], None],
+        reopen: Callable[[PulsarPublisher], None],
     ) -> None:
         self.window = window
         self._supervisor = supervisor
         self._wake = wake
+        self._reopen = reopen
+        self._waiting = 0
+        """Messages and packets that wait for dormant publishers."""
         self._outstanding: set[PulsarTicket] = set()
         self._oldest: PulsarTicket | None = None
         self.receipts: deque[tuple[PulsarTicket, str | TransportError | None]] = deque()
@@ -226,6 +245,8 @@ class MessageSender:
             and packets.count_outstanding() >= MAX_PACKETS_IN_DOUBT
         ):
             return False
+        if publisher.is_dormant:
+            return self._hold(publisher, payload)
         try:
             send_plain(publisher.raw, payload, packets.on_receipt)
         except Exception:  # pulsar-client cannot send it at all: the session's probes report a connection that stays so
@@ -252,6 +273,10 @@ class MessageSender:
     def withdraw(self, ticket: PulsarTicket) -> bool:
         """Remove ``ticket`` from the queue. Return False if it was sent."""
         withdrawn = self.window.withdraw(ticket.flow, ticket)
+        if not withdrawn and ticket in ticket.publisher.waiting:
+            ticket.publisher.waiting.remove(ticket)
+            self._waiting -= 1
+            withdrawn = True
         if withdrawn and self._writers:
             self._release_writers()  # while the connection is down, no receipt would
         return withdrawn
@@ -277,6 +302,12 @@ class MessageSender:
                 self._writers.append((reached, waiter))
 
     def _send(self, ticket: PulsarTicket) -> None:
+        if ticket.publisher.is_dormant:
+            self.window.settle()
+            if not self._hold(ticket.publisher, ticket):
+                error = publish_queue_full(MAX_WAITING, topic=ticket.publisher.topic, retry_after=1.0)
+                asyncio.get_running_loop().call_soon(ticket.fail, error)
+            return
         self._outstanding.add(ticket)
         payload, properties = ticket.payload, ticket.properties
         ticket.payload = ticket.properties = None
@@ -286,6 +317,39 @@ class MessageSender:
             self.receipts.append((ticket, message_rejected(error, topic=ticket.publisher.topic)))
             self.is_urgent = True
             self._wake()
+
+    def _hold(self, publisher: PulsarPublisher, item: PulsarTicket | bytes) -> bool:
+        """Hold a message or packet until ``publisher`` is open again. Return False if too many wait."""
+        if len(publisher.waiting) >= MAX_WAITING:
+            return False
+        publisher.waiting.append(item)
+        self._waiting += 1
+        self._reopen(publisher)
+        return True
+
+    def _release_waiting(self, publisher: PulsarPublisher) -> Iterator[PulsarTicket | bytes]:
+        for _ in range(len(publisher.waiting)):  # one at a time: its flow must not seem to be empty meanwhile
+            self._waiting -= 1
+            yield publisher.waiting.popleft()
+
+    def send_waiting(self, publisher: PulsarPublisher) -> None:
+        """Send what waited for ``publisher``, which is open again; or queue it again if the connection is lost."""
+        for item in self._release_waiting(publisher):
+            if isinstance(item, bytes):
+                self.send_packet(publisher, item)
+                continue
+            try:
+                self.submit(item, len(item.payload or b""))
+            except TransportError as error:
+                item.fail(error)
+        self._release_writers()
+
+    def fail_waiting(self, publisher: PulsarPublisher, error: TransportError) -> None:
+        """Fail what waits for ``publisher``, which cannot be opened."""
+        for item in self._release_waiting(publisher):
+            if not isinstance(item, bytes):
+                item.fail(error)
+        self._release_writers()
 
     def _on_receipt(self, ticket: PulsarTicket, result: Any, message_id: Any) -> None:
         # On pulsar-client's thread: an exception here would end the process.
@@ -337,11 +401,19 @@ class MessageSender:
 
     async def flush(self) -> None:
         """Wait until every message is sent, and every message and packet has its receipt."""
-        await self.wait_until(lambda: not (self.window.queued or self._outstanding or self.packets.count_outstanding()))
+        await self.wait_until(
+            lambda: not (self.window.queued or self._waiting or self._outstanding or self.packets.count_outstanding())
+        )
 
     async def flush_publisher(self, publisher: PulsarPublisher) -> None:
         """Wait until every message of ``publisher`` has its receipt."""
-        await self.wait_until(lambda: all(each.publisher is not publisher for each in self._outstanding))
+        await self.wait_until(
+            lambda: not publisher.waiting and all(each.publisher is not publisher for each in self._outstanding)
+        )
+
+    def unacknowledged_publishers(self) -> set[PulsarPublisher]:
+        """Return the publishers of messages that have no receipt yet."""
+        return {ticket.publisher for ticket in self._outstanding}
 
     def find_unacknowledged(self) -> object | None:
         """Return a ticket without a receipt, the same one until its receipt arrives. Without one, and with packets that

@@ -10,16 +10,17 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Sequence
 from typing import Any, Protocol
 
 from dispatch._internal.cancellation import cancel_and_wait
 from dispatch.errors import ErrorType, TransportError
 from dispatch.transports.base import RECONNECT_WAIT_S
-from dispatch.transports.errors import closed, unreachable
+from dispatch.transports.errors import closed, describe_refusal, unreachable
 from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S, PulsarClient, close_opened
-from dispatch.transports.pulsar.handshake import shake_hands
+from dispatch.transports.pulsar.handshake import TIMEOUT_S, find_broker, shake_hands
 from dispatch.transports.pulsar.reopen_backoff import ReopenBackoff
+from dispatch.transports.pulsar.service_url import broker_urls
 from dispatch.transports.security import Security
 
 logger = logging.getLogger("dispatch.transport")
@@ -69,6 +70,10 @@ class SupervisedConnection(Protocol):
         """Return a publish without a receipt, or a number of receipts while another one is due: equal until a receipt
         arrives. None if none is due."""
 
+    async def release_on_demand(self, lost: Iterable[TopicHandle]) -> None:
+        """Close those of ``lost`` that the next message opens again, without publishes in flight: they are no handles until
+        then, so that topics of processes that have ended are not created again."""
+
     @property
     def is_limit_stale(self) -> bool:
         """Whether the broker's ``maxMessageSize`` has become lower since the last handshake."""
@@ -108,6 +113,11 @@ class ConnectionSupervisor:
         self._unacknowledged: object | None = None
         self._unacknowledged_since = 0.0
         self._silent = False
+        self._has_alternatives = len(broker_urls(url)) > 1
+        self._broker_url = url
+        """The broker of the current client: one of ``url``."""
+        self._is_in_doubt = False
+        """An opening got no reply of that broker."""
         self.down_since: float | None = None
         """When the connection was lost; None while it is up."""
         self.back_at = -math.inf
@@ -123,9 +133,30 @@ class ConnectionSupervisor:
         Raises:
             TransportError: no broker replies, or it refuses the connection.
         """
-        self._owner.on_handshake(await shake_hands(self.url, self._security))
-        self._link = PulsarClient(self.url, self._security)
+        await self._find_broker(TIMEOUT_S)
+        self._link = PulsarClient(self._broker_url, self._security)
         self._task = asyncio.create_task(self._supervise(), name="dispatch-pulsar-supervisor")
+
+    async def _find_broker(self, timeout: float) -> None:
+        """Choose the broker of the next client. pulsar-client would use each one of a list in turn, also one that hangs.
+
+        Raises:
+            TransportError: no broker replies within ``timeout`` seconds, or it refuses the connection.
+        """
+        found = await find_broker(self.url, lambda url: shake_hands(url, self._security, timeout))
+        self._owner.on_handshake(found.limit)
+        if found.url != self._broker_url:
+            self._broker_url = found.url
+            for host in found.unresolved:
+                logger.warning("the name '%s' in %s cannot be resolved: using %s", host, self.url, found.url)
+
+    async def _probe_broker(self) -> None:
+        """Shake hands with the broker of the current client.
+
+        Raises:
+            TransportError: it does not reply, or refuses the connection.
+        """
+        self._owner.on_handshake(await shake_hands(self._broker_url, self._security, PROBE_TIMEOUT_S))
 
     @property
     def started(self) -> bool:
@@ -171,8 +202,9 @@ class ConnectionSupervisor:
             generation = self.generation
             try:
                 opened = await make(self._link, generation)
-            except TransportError:
+            except TransportError as error:
                 if generation == self.generation:
+                    self._is_in_doubt |= error.type == ErrorType.UNREACHABLE
                     raise
                 if self.down_since is not None:  # the new client is being made: seconds, or it fails
                     with contextlib.suppress(TimeoutError):
@@ -215,7 +247,7 @@ class ConnectionSupervisor:
         if not self._silent and self._silent_for(asyncio.get_running_loop().time()) < SILENT_S:
             return False
         try:
-            self._owner.on_handshake(await shake_hands(self.url, self._security, PROBE_TIMEOUT_S))
+            await self._probe_broker()
         except Exception as error:  # of any kind: supervision must continue
             logger.debug("no answer: %s: %s", type(error).__name__, error)
             self._silent = True
@@ -230,14 +262,15 @@ class ConnectionSupervisor:
             await asyncio.sleep(POLL_S)
             if self._owner.is_limit_stale:
                 with contextlib.suppress(Exception):  # of any kind, as below; the next check asks again
-                    self._owner.on_handshake(await shake_hands(self.url, self._security, PROBE_TIMEOUT_S))
+                    await self._probe_broker()
             handles = [handle for handle in self._owner.handles() if handle not in self.backoff]
             lost = [handle for handle in handles if not handle.raw.is_connected()]
             self._record_lost(lost, loop.time())
-            silent = not lost and await self._is_silent()
-            if not lost and not silent and self.down_since is not None:
+            moved = self.down_since is None and await self._has_moved()
+            silent = not lost and not moved and await self._is_silent()
+            if handles and not (lost or silent or moved) and self.down_since is not None:
                 self._record_reconnect()
-            if self.down_since is None and not silent and (not lost or len(lost) < len(handles)):
+            if self.down_since is None and not (silent or moved) and (not lost or len(lost) < len(handles)):
                 self._reopen_lost(lost, loop.time())  # the broker replies: other topics are not affected
                 continue
             self._lost.clear()
@@ -245,15 +278,13 @@ class ConnectionSupervisor:
                 self.down_since = self._unacknowledged_since if silent else loop.time()
                 self._up.clear()
                 logger.info("connection to %s lost", self.url)
-            if lost and loop.time() - self.down_since >= GRACE_S:
-                try:
-                    self._owner.on_handshake(await shake_hands(self.url, self._security, PROBE_TIMEOUT_S))
-                except Exception as error:  # of any kind: without a supervisor the connection would never come back
-                    logger.debug("not back yet: %s: %s", type(error).__name__, error)
-                    continue
+            if loop.time() - self.down_since >= GRACE_S and not moved:
+                await self._owner.release_on_demand(lost)
+                moved = await self._is_back(silent)
+            if moved:
                 try:
                     await self._relink()
-                except Exception as error:  # as above
+                except Exception as error:  # of any kind: without a supervisor the connection would never come back
                     logger.debug("nothing can be opened yet: %s: %s", type(error).__name__, error)
                     await asyncio.sleep(RELINK_PAUSE_S)
 
@@ -262,6 +293,32 @@ class ConnectionSupervisor:
             self._lost_at = {topic: at for topic, at in self._lost_at.items() if now - at < LOST_S}
         for handle in lost:
             self._lost_at[handle.topic] = now
+
+    async def _has_moved(self) -> bool:
+        """Return whether the broker of the current client does not reply any more, and another one of the list does. Topics
+        on further brokers are still connected then, but the client can open no other ones."""
+        if not (self._is_in_doubt and self._has_alternatives):
+            return False
+        self._is_in_doubt = False
+        try:
+            await self._probe_broker()
+        except Exception as error:  # of any kind, as below
+            logger.debug("%s does not reply: %s: %s", self._broker_url, type(error).__name__, error)
+            return await self._is_back(silent=True)
+        return False
+
+    async def _is_back(self, silent: bool) -> bool:
+        """Return whether a broker replies that requires a new client: any, or another one than the current one if that is
+        ``silent`` while its connections are open."""
+        if silent and not self._has_alternatives:
+            return False
+        previous = self._broker_url
+        try:
+            await self._find_broker(PROBE_TIMEOUT_S)
+        except Exception as error:  # of any kind: supervision must continue
+            logger.debug("not back yet: %s: %s", type(error).__name__, error)
+            return False
+        return not silent or self._broker_url != previous
 
     def _record_reconnect(self) -> None:
         self.down_since = None
@@ -274,13 +331,13 @@ class ConnectionSupervisor:
         await self.close()
         self._owner.on_client_replaced()
         self.generation += 1
-        self._link = PulsarClient(self.url, self._security)
+        self._silent, self._unacknowledged = False, None
+        self._link = PulsarClient(self._broker_url, self._security)
         handles = self._owner.handles()
         errors = await asyncio.gather(*(self._reopen(handle) for handle in handles))
         if all(errors) and any(error is not None and error.type == ErrorType.UNREACHABLE for error in errors):
             raise unreachable(self.url)  # the connection failed, not a topic
-        for handle, error in zip(handles, errors, strict=True):
-            self._set_aside(handle, error)
+        self._set_aside(handles, errors)
         self._record_reconnect()
 
     async def _reopen(self, handle: TopicHandle) -> TransportError | None:
@@ -290,7 +347,10 @@ class ConnectionSupervisor:
         try:
             raw = await handle.open(self._link, generation)
         except TransportError as error:
-            return error if generation == self.generation else None
+            if generation != self.generation:
+                return None
+            self._is_in_doubt |= error.type == ErrorType.UNREACHABLE
+            return error
         if generation != self.generation or not self._owner.is_open(handle):
             await close_opened(
                 raw
@@ -299,12 +359,36 @@ class ConnectionSupervisor:
         handle.raw = raw
         return None
 
-    def _set_aside(self, handle: TopicHandle, error: TransportError | None, *, first: bool = False) -> None:
-        if error is None or not self._owner.is_open(handle):
-            if self.backoff.forget(handle):
-                logger.info("%s is open again", handle.topic)
-        elif self.backoff.record_failure(handle, error, asyncio.get_running_loop().time()) or first:
+    def _set_aside(
+        self,
+        handles: Sequence[TopicHandle],
+        errors: Sequence[TransportError | None],
+        *,
+        again: Container[TopicHandle] = (),
+    ) -> None:
+        """Retry those of ``handles`` that have an error in the background, and log in one line which are new among them.
+        Those in ``again`` are in backoff already, but were open until now."""
+        opened, failed = [], []
+        for handle, error in zip(handles, errors, strict=True):
+            if error is None or not self._owner.is_open(handle):
+                if self.backoff.forget(handle):
+                    opened.append(handle)
+            elif self.backoff.record_failure(handle, error, asyncio.get_running_loop().time()) or handle in again:
+                failed.append((handle, error))
+        if len(opened) == 1:
+            logger.info("%s is open again", opened[0].topic)
+        elif opened:
+            logger.info("%d topics are open again", len(opened))
+        if len(failed) == 1:
+            ((handle, error),) = failed
             logger.warning("%s cannot be opened; retrying in the background: %s", handle.topic, error.message)
+        elif failed:
+            reasons = dict.fromkeys(describe_refusal(error, handle.topic) for handle, error in failed)
+            logger.warning(
+                "%d topics cannot be opened (%s); retrying in the background. `dispatch doctor` finds the cause.",
+                len(failed),
+                ", ".join(reasons),
+            )
 
     def _reopen_lost(self, lost: list[TopicHandle], now: float) -> None:
         """Reopen handles that were lost alone and did not reconnect, and those in backoff that are due."""
@@ -318,11 +402,12 @@ class ConnectionSupervisor:
 
     async def _retry(self, gone: list[TopicHandle], due: list[TopicHandle]) -> None:
         generation, now = self.generation, asyncio.get_running_loop().time()
+        await self._owner.release_on_demand(gone)
+        gone = [handle for handle in gone if self._owner.is_open(handle)]
         for handle in gone:  # no publish may use a handle that is being closed
             self.backoff.record_failure(handle, unreachable(self.url), now)
         await asyncio.gather(*(close_opened(handle.raw) for handle in gone))
         handles = [*gone, *due]
         errors = await asyncio.gather(*(self._reopen(handle) for handle in handles))
         if generation == self.generation:
-            for handle, error in zip(handles, errors, strict=True):
-                self._set_aside(handle, error, first=handle in gone)
+            self._set_aside(handles, errors, again=gone)

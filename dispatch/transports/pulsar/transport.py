@@ -13,10 +13,12 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from dispatch._internal.allocator import keep_freed_memory
+from dispatch._internal.cancellation import cancel_and_wait
+from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
 from dispatch.transports.base import AnswerLate, Handler, Mode
 from dispatch.transports.errors import closed
@@ -74,7 +76,8 @@ class PulsarTransport:
         self._subscriptions: set[PulsarSubscription] = set()
         self._supervisor = ConnectionSupervisor(url, self._security, self)
         window: PublishWindow[PulsarTicket] = PublishWindow(publish_window, max_queued, max_queued_bytes)
-        self._sender = MessageSender(window, self._supervisor, self._wake)
+        self._sender = MessageSender(window, self._supervisor, self._wake, self._reopen)
+        self._reopening: dict[PulsarPublisher, asyncio.Task[None]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
         self._closed = False
@@ -128,9 +131,12 @@ class PulsarTransport:
         self._sender.stop()
         _open_transports.discard(self)
         try:
+            await cancel_and_wait(self._reopening.values())
             await self._supervisor.end()
         finally:
             self._sender.fail_queued(closed())
+            for publisher in self._publishers.values():
+                self._sender.fail_waiting(publisher, closed())
             for subscription in self._subscriptions:
                 subscription.handler = None
                 if subscription.durable is not None:
@@ -155,6 +161,8 @@ class PulsarTransport:
         handles = self.handles()
         for subscription in self._subscriptions:
             subscription.handler = None
+        for publisher in self._publishers.values():
+            publisher.waiting.clear()
         self._subscriptions.clear()
         self._publishers.clear()
         self._sender.abandon()
@@ -201,6 +209,31 @@ class PulsarTransport:
         finally:
             raw, publisher.raw = publisher.raw, CLOSED_HANDLE
             await close_opened(raw)
+
+    def _reopen(self, publisher: PulsarPublisher) -> None:
+        """Open ``publisher``, which is dormant, for what waits for it."""
+        if publisher not in self._reopening:
+            task = self._reopening[publisher] = asyncio.get_running_loop().create_task(
+                self._open_again(publisher), name="dispatch-pulsar-reopen"
+            )
+            task.add_done_callback(lambda _: self._reopening.pop(publisher, None))
+
+    async def _open_again(self, publisher: PulsarPublisher) -> None:
+        try:
+            raw = await self._supervisor.open(publisher.open)
+        except TransportError as error:
+            if self.connected:
+                publisher.error = error
+                self._sender.fail_waiting(publisher, error)
+            else:
+                self._sender.send_waiting(publisher)  # queued until the connection is back
+            return
+        if self._publishers.get(publisher.topic) is not publisher:  # closed meanwhile
+            self._sender.fail_waiting(publisher, closed())
+            await close_opened(raw)
+            return
+        publisher.raw, publisher.is_dormant, publisher.error = raw, False, None
+        self._sender.send_waiting(publisher)
 
     @property
     def packets_dropped(self) -> int:
@@ -304,11 +337,28 @@ class PulsarTransport:
 
     def handles(self) -> list[TopicHandle]:
         """Return all publishers and subscriptions that should be open."""
-        return [*self._subscriptions, *self._publishers.values()]
+        publishers = [publisher for publisher in self._publishers.values() if not publisher.is_dormant]
+        return [*self._subscriptions, *publishers]
 
     def is_open(self, handle: TopicHandle) -> bool:
-        """Return whether ``handle`` is still in use."""
-        return handle in self._subscriptions or self._publishers.get(handle.topic) is handle
+        """Return whether ``handle`` should still be open."""
+        publisher = self._publishers.get(handle.topic)
+        return handle in self._subscriptions or (publisher is handle and not publisher.is_dormant)
+
+    async def release_on_demand(self, lost: Iterable[TopicHandle]) -> None:
+        """See :class:`~dispatch.transports.pulsar.supervisor.SupervisedConnection`."""
+        self._sender.process_receipts()
+        used = self._sender.unacknowledged_publishers()
+        await close_opened(*self._release(handle for handle in lost if handle not in used))
+
+    def _release(self, lost: Iterable[TopicHandle]) -> list[Any]:
+        """Make those of ``lost`` that are opened on demand dormant. Return their producers."""
+        released = []
+        for handle in lost:
+            if isinstance(handle, PulsarPublisher) and handle.opens_on_demand:
+                released.append(handle.raw)
+                handle.raw, handle.is_dormant = CLOSED_HANDLE, True
+        return released
 
     def find_unacknowledged(self) -> object | None:
         """See :meth:`dispatch.transports.pulsar.publisher.MessageSender.find_unacknowledged`."""
@@ -329,6 +379,7 @@ class PulsarTransport:
         """Fail publishes without a receipt: none will arrive for them."""
         self._sender.process_receipts()
         self._sender.forget_outstanding("AlreadyClosed")
+        self._release(self.handles())  # their producers were closed with the client
         self.reconnects += 1
 
     def on_reconnect(self) -> None:

@@ -21,6 +21,7 @@ from dispatch.catalog.sources.trustgraph.config_writer import SERVICE, TOOL, Con
 
 T = TypeVar("T")
 
+DEFAULT_WORKSPACE: Final = "default"
 POLL_S: Final = 30.0
 """Seconds between two polls: a notification may be lost."""
 POLL_JITTER: Final = 0.2
@@ -66,7 +67,7 @@ class TrustGraphConfig:
     @explain_keywords
     def __init__(
         self,
-        workspace: str = "default",
+        workspace: str = DEFAULT_WORKSPACE,
         *,
         id: str = "trustgraph",
         topics: ConfigTopics | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import tempfile
@@ -14,7 +15,7 @@ from dispatch.devtools.localbroker.admin import Admin
 from dispatch.devtools.localbroker.configuration import Configuration, Ports, read_bookie_port
 from dispatch.devtools.localbroker.errors import LocalBrokerError, Report, ignore_progress
 from dispatch.devtools.localbroker.install.distribution import VERSION, fetch_distribution
-from dispatch.devtools.localbroker.launchers.readiness import READY_TIMEOUT, extract_errors, wait_until_ready
+from dispatch.devtools.localbroker.launchers.readiness import READY_TIMEOUT, extract_errors, read_tail, wait_until_ready
 from dispatch.devtools.localbroker.ports import LOOPBACK, find_free_ports, require_free
 from dispatch.devtools.localbroker.processes.process_control import ManagedProcess, spawn
 from dispatch.devtools.localbroker.security import SUPER_USER, Security
@@ -24,6 +25,8 @@ STOP_GRACE = 10.0
 
 _READINESS_TIMEOUT = 2.0  # seconds for one readiness request
 _ATTEMPTS = 3  # another process may bind a free port before the broker does
+_INVALIDATED = re.compile(r"Lock on resource /ledgers/available/\S+ was invalidated")
+_MANY = 10  # lines about an invalidated registration at the end of the log; one or two are usual
 
 
 class LocalBroker:
@@ -220,6 +223,26 @@ class LocalBroker:
                 shutil.rmtree(self.data_dir)
 
     def _launch(self, on_spawn: Callable[[LocalBroker], None] | None) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            seconds = self._launch_once(on_spawn)
+            if attempt == _ATTEMPTS or not self._fights_over_registration():
+                break
+            self._report("the killed broker's registration is in the way; starting again without it")
+            self.process.terminate(STOP_GRACE)
+        self._report(f"Pulsar {VERSION} is ready after {seconds:.1f} s: {self.service_url}")
+
+    def _fights_over_registration(self) -> bool:
+        """Return whether the bookie deletes and creates its registration for ever, at the cost of a processor.
+
+        A killed broker leaves the registration in its metadata. The next one deletes it and creates its own. If the
+        notification of that deletion arrives only after its own is there, Pulsar 4.0.6 takes that one for lost and replaces
+        it, which notifies it again. A broker that is stopped (SIGTERM) removes the registration, even while it does so, and
+        the next start has nothing to delete.
+        """
+        return sum(bool(_INVALIDATED.search(line)) for line in read_tail(self._configuration.log_file)) >= _MANY
+
+    def _launch_once(self, on_spawn: Callable[[LocalBroker], None] | None) -> float:
+        """Start the process, and return the seconds until it was ready."""
         configuration = self._configuration
         configuration.write()
 
@@ -238,14 +261,13 @@ class LocalBroker:
                 on_spawn=spawned,
             )
             admin = Admin(self.web_url, self.super_user_token, timeout=_READINESS_TIMEOUT)
-            seconds = wait_until_ready(
+            return wait_until_ready(
                 admin, child.wait, logs=self._logs(), timeout=self._ready_timeout, report=self._report
             )
         except BaseException:
             if self._child is not None:
                 self._child.kill()
             raise
-        self._report(f"Pulsar {VERSION} is ready after {seconds:.1f} s: {self.service_url}")
 
     def _logs(self) -> list[Path]:
         return [self._configuration.console_file, self._configuration.log_file]

@@ -11,6 +11,7 @@ import pytest
 from dispatch.errors import TransportError
 from dispatch.messaging.endpoint import inbox_publishers
 from dispatch.messaging.endpoint.inbox_publishers import (
+    LINGER_S,
     MAX_WAITING,
     OPENINGS_AT_ONCE,
     OPENINGS_PER_S,
@@ -269,3 +270,22 @@ async def test_closing_ends_openings_and_nothing_is_opened_afterwards() -> None:
         with pytest.raises(TransportError, match="closed"):
             await found.open(inbox(2))
         assert (transport.openings, opened) == (1, [])
+
+
+async def test_the_publisher_of_a_peer_whose_session_has_ended_is_closed_soon_unless_it_is_used() -> None:
+    async with publishers() as (found, transport, _):
+        for number in (1, 2):
+            await found.open(inbox(number))
+        found.expire([inbox(1), inbox(2), inbox(3)])
+        await advance(LINGER_S - 0.1)
+        assert len(transport.open) == 2
+        assert found.find(inbox(2)) is not None, "a last packet"
+        await advance(0.2)
+        assert transport.open == [inbox(2)]
+        await advance(LINGER_S)
+        assert transport.open == []
+        await found.open(inbox(1))
+        found.expire([inbox(1)])
+        for _ in range(10):  # another session of the same peer
+            await advance(LINGER_S - 0.1)
+            assert found.find(inbox(1)) is not None

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from dispatch.errors import TransportError
 from dispatch.messaging.wire.sessions import session_key
 from dispatch.serving.plain import reply_router as replies
-from tests.helpers.clock import idle, run
+from dispatch.serving.plain.reply_router import LEAST_UNUSED_S, SWEEP_S, TOPICS_OF_ONE, UNUSED_S
+from tests.helpers.clock import advance, idle, run
 from tests.helpers.dispatcher_and_service import RESPONSES, Peer, serving
 from tests.helpers.fakes import lost
 from tests.helpers.reply_broker import ANSWER, CONTROL, OWN, Broker, asked, router
@@ -152,6 +153,70 @@ async def test_open_reply_topics_are_bounded_and_the_quietest_is_closed(monkeypa
     await made.close()
     await idle()
     assert all(publisher.closed for publisher in broker.opened.values())
+
+
+def open_topics(broker: Broker) -> set[str]:
+    return {topic for topic, publisher in broker.opened.items() if not publisher.closed}
+
+
+async def test_the_topic_of_a_caller_of_one_request_is_closed_soon() -> None:
+    broker = Broker()
+    made = await router(broker)
+    for number in range(100):
+        made.send(asked(f"{OWN}-{number}"), b"x", ANSWER)
+    await made.flush()
+    await advance(LEAST_UNUSED_S - 0.1)
+    assert len(open_topics(broker)) == TOPICS_OF_ONE + 1
+    await advance(SWEEP_S + 0.2)
+    assert open_topics(broker) == {RESPONSES}
+    made.send(asked(OWN), b"again", ANSWER)
+    await made.flush()
+    assert broker.sent(OWN) == [b"again"], "and opened again when it is back"
+    await made.close()
+
+
+async def test_a_topic_stays_open_for_as_long_as_it_was_in_use_and_at_most_a_minute() -> None:
+    broker = Broker()
+    made = await router(broker)
+    for _ in range(10):
+        made.send(asked(OWN), b"x", ANSWER)
+        await advance(4)
+    publisher = broker.opened[OWN]
+    await advance(36 - 4 - 0.1)
+    assert not publisher.closed
+    await advance(SWEEP_S + 0.2)
+    assert publisher.closed
+    for _ in range(100):
+        made.send(asked(OWN), b"x", ANSWER)
+        await advance(4)
+    await advance(UNUSED_S - 4 - 0.1)
+    assert not broker.opened[OWN].closed
+    await advance(SWEEP_S + 0.2)
+    assert broker.opened[OWN].closed
+    await made.close()
+
+
+async def test_a_topic_with_replies_that_wait_stays_open() -> None:
+    broker = Broker()
+    made = await router(broker)
+    broker.gate.clear()
+    made.send(asked(OWN), b"late", ANSWER)
+    await advance(2 * UNUSED_S)
+    broker.gate.set()
+    await idle()
+    assert broker.sent(OWN) == [b"late"]
+    await made.close()
+
+
+async def test_many_topics_that_cannot_be_opened_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    broker = Broker()
+    made = await router(broker)
+    for number in range(10):
+        broker.refusals[f"{OWN}-{number}"] = lost()
+        made.send(asked(f"{OWN}-{number}"), b"x", ANSWER)
+    await made.flush()
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
+    await made.close()
 
 
 @pytest.mark.parametrize("later", [True, False])

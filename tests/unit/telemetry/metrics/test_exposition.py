@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import urllib.error
 import urllib.request
 from typing import Any
 
@@ -126,6 +127,17 @@ async def test_metrics_on_a_port_of_their_own() -> None:
             assert (caught.value.type, caught.value.sent) == ("port-taken", False)
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)) != 0, "it listens no more"
+
+
+@pytest.mark.parametrize("path", ["/", "", "/metrics/", "/metrics2", "/favicon.ico", "/api/v1/query?query=up"])
+def test_only_the_path_of_the_metrics_has_them(path: str) -> None:
+    with expose_metrics(Board().telemetry(), 0) as port:
+        with pytest.raises(urllib.error.HTTPError, match="404") as caught:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}{path}")
+        with caught.value as answer:
+            assert answer.read() == b"The metrics are at /metrics.\n"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics?name[]=dispatch_calls_total") as answer:
+            assert answer.status == 200
 
 
 def test_only_this_machine_can_connect_by_default() -> None:

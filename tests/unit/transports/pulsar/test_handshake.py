@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.transports.pulsar.handshake import shake_hands
+from dispatch.transports.pulsar.handshake import HEAD_START_S, find_broker, shake_hands
 from dispatch.transports.security import Security
 from tests.helpers.handshake_server import (
     CONNECTED,
@@ -28,6 +28,7 @@ pytestmark = pytest.mark.wall_clock
 SOON_S = 0.2
 """The time limit of a handshake that comes to nothing. The others have as long as a busy machine may take."""
 NOBODY = Security()
+UNRESOLVED = "no-such-host.invalid"
 
 
 async def refused(url: str, security: Security = NOBODY, limit: float = 5.0) -> TransportError:
@@ -210,6 +211,45 @@ async def test_what_a_broker_said_is_told_rather_than_that_another_is_away(nobod
     async with greeter(error(3, b"expired")) as broker:
         url = f"pulsar://127.0.0.1:{broker.port},{nobody}"
         assert (await refused(url)).type == "unauthorized"
+
+
+@pytest.mark.parametrize(
+    "order", ["hanging first", "hanging second", "unresolved first", "closed first", "unauthorized first"]
+)
+async def test_the_broker_of_a_list_that_replies_is_found_whatever_the_others_do(nobody: str, order: str) -> None:
+    async with greeter(CONNECTED) as broker, greeter(hang) as hanging, greeter(error(3, b"expired")) as strict:
+        good = f"127.0.0.1:{broker.port}"
+        names = {
+            "hanging first": f"127.0.0.1:{hanging.port},{good}",
+            "hanging second": f"{good},127.0.0.1:{hanging.port}",
+            "unresolved first": f"{UNRESOLVED},{good}",
+            "closed first": f"{nobody},{good}",
+            "unauthorized first": f"127.0.0.1:{strict.port},{good}",
+        }[order]
+        async with asyncio.timeout(15):
+            found = await find_broker(f"pulsar://{names}", lambda url: shake_hands(url, NOBODY, 30))
+    assert (found.url, found.limit) == (f"pulsar://{good}", 5 << 20)
+    assert found.unresolved == ((UNRESOLVED,) if order == "unresolved first" else ())
+
+
+async def test_of_several_brokers_that_reply_the_first_in_the_list_is_used() -> None:
+    async def late(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(HEAD_START_S / 10)
+        writer.write(CONNECTED)
+
+    async with greeter(late) as first, greeter(CONNECTED) as second:
+        url = f"pulsar://127.0.0.1:{first.port},127.0.0.1:{second.port}"
+        found = await find_broker(url, lambda url: shake_hands(url, NOBODY, 30))
+    assert found.url == f"pulsar://127.0.0.1:{first.port}"
+
+
+async def test_names_that_do_not_resolve_are_named(nobody: str) -> None:
+    problem = await refused(f"pulsar://{UNRESOLVED}:6650")
+    assert problem.type == "unreachable"
+    assert f"the name '{UNRESOLVED}' cannot be resolved" in problem.message
+    both = await refused(f"pulsar://{UNRESOLVED},{nobody},other.invalid")
+    assert both.type == "unreachable"
+    assert f"the names '{UNRESOLVED}' and 'other.invalid' cannot be resolved" in both.message
 
 
 async def test_whoever_gives_up_hangs_up() -> None:

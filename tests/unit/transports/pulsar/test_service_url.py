@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dispatch.errors import TransportError
 from dispatch.transports import open_transport
-from dispatch.transports.pulsar.service_url import endpoints
+from dispatch.transports.pulsar.service_url import broker_urls, endpoints
 
 
 @pytest.mark.parametrize(
@@ -88,3 +88,15 @@ HOSTS = st.from_regex(r"[a-z][a-z0-9-]{0,20}(\.[a-z]{1,5})?", fullmatch=True)
 @given(st.lists(st.tuples(HOSTS, st.integers(1, 65535)), min_size=1, max_size=5))
 def test_what_was_written_is_read(brokers: list[tuple[str, int]]) -> None:
     assert endpoints("pulsar://" + ",".join(f"{host}:{port}" for host, port in brokers)) == brokers
+
+
+@pytest.mark.parametrize(
+    ("url", "brokers"),
+    [
+        ("pulsar://localhost/", ["pulsar://localhost/"]),
+        ("pulsar://a,b:7,[::1]", ["pulsar://a:6650", "pulsar://b:7", "pulsar://[::1]:6650"]),
+        ("pulsar+ssl://a:1,b", ["pulsar+ssl://a:1", "pulsar+ssl://b:6651"]),
+    ],
+)
+def test_each_broker_of_a_list_has_a_url(url: str, brokers: list[str]) -> None:
+    assert broker_urls(url) == brokers

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,7 +12,11 @@ import pytest
 from dispatch.errors import TransportError
 from dispatch.transports.base import RECONNECT_WAIT_S
 from dispatch.transports.errors import unreachable
-from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S, SILENT_S
+from dispatch.transports.pulsar import supervisor
+from dispatch.transports.pulsar.handshake import HEAD_START_S
+from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S, PROBE_TIMEOUT_S, SILENT_S
+from dispatch.transports.pulsar.transport import PulsarTransport
+from dispatch.transports.security import Security
 from tests.helpers.clock import advance
 from tests.helpers.fake_pulsar import (
     OTHER,
@@ -20,6 +26,7 @@ from tests.helpers.fake_pulsar import (
     URL,
     Failures,
     FakeBroker,
+    FakeLink,
     connected,
     listen,
     send,
@@ -118,7 +125,10 @@ async def test_when_all_topics_are_gone_but_the_broker_is_there_each_says_why(
             with pytest.raises(TransportError, match="has no namespace") as caught:
                 send(publisher, failures, "a1")
             assert (caught.value.type, caught.value.sent) == ("no-such-namespace", False)
-        assert caplog.text.count("retrying in the background") == 2
+        (line,) = (
+            record.getMessage() for record in caplog.records if "retrying in the background" in record.getMessage()
+        )
+        assert line.startswith("2 topics cannot be opened (no namespace tg/request)")
         broker.always_refused.clear()
         await advance(5)
         for publisher in publishers:
@@ -241,3 +251,98 @@ async def test_a_broker_that_says_how_much_it_takes_is_believed_each_time(
             await advance(REPLACED_S)
             limits.append(transport.max_message_bytes)
     assert limits == [1_000_000 - 20 * 1024, 1_000_000 - 20 * 1024, 2_000_000 - 20 * 1024]
+
+
+class Cluster:
+    """Brokers of a list: which of them do not reply, and to which ones clients were connected."""
+
+    def __init__(self, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.broker = broker
+        self.away: set[str] = set()
+        self.clients: list[str] = []
+        monkeypatch.setattr(supervisor, "PulsarClient", self.connect)
+        monkeypatch.setattr(supervisor, "shake_hands", self.shake_hands)
+
+    def connect(self, url: str, security: Security) -> FakeLink:
+        self.clients.append(url)
+        return self.broker.connect(URL, security)
+
+    async def shake_hands(self, url: str, security: Security, timeout: float = 3.0) -> int | None:
+        if url in self.away:
+            await asyncio.sleep(timeout)
+            raise unreachable(url)
+        return None
+
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncIterator[PulsarTransport]:
+        transport = PulsarTransport(f"{A},{B.removeprefix('pulsar://')}", security=Security())
+        await transport.start()
+        try:
+            yield transport
+        finally:
+            await transport.close()
+
+
+A, B = "pulsar://a.example:6650", "pulsar://b.example:6650"
+
+
+@pytest.fixture
+def cluster(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster(broker, monkeypatch)
+
+
+async def test_the_client_gets_the_broker_that_replies(cluster: Cluster) -> None:
+    cluster.away.add(A)
+    before = now()
+    async with cluster.connected():
+        assert now() - before < PROBE_TIMEOUT_S
+    assert cluster.clients == [B]
+
+
+async def test_after_an_outage_the_client_gets_another_broker_of_the_list(cluster: Cluster) -> None:
+    async with cluster.connected() as transport:
+        await transport.publisher(TOPIC)
+        cluster.away.add(A)
+        cluster.broker.restarts()
+        await advance(REPLACED_S + HEAD_START_S)
+        assert transport.connected
+    assert cluster.clients == [A, B]
+
+
+async def test_a_broker_of_a_list_that_hangs_is_given_up_for_another(cluster: Cluster) -> None:
+    failures = Failures()
+    async with cluster.connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        send(publisher, failures, "a1")
+        cluster.away.add(A)
+        await advance(SILENT_S + PROBE_TIMEOUT_S + GRACE_S + HEAD_START_S + 4 * POLL_S)
+        assert transport.connected
+        assert failures.types == [("a1", "connection-lost", True)]
+    assert cluster.clients == [A, B]
+
+
+async def test_a_client_whose_broker_is_gone_is_replaced_though_topics_on_another_one_are_connected(
+    cluster: Cluster,
+) -> None:
+    """It could open no topic any more: it asks its broker where a topic is."""
+    async with cluster.connected() as transport:
+        await transport.publisher(OTHER)
+        cluster.away.add(A)
+        cluster.broker.refusals[TOPIC] = unreachable(URL)
+        with pytest.raises(TransportError):
+            await transport.publisher(TOPIC)
+        await advance(PROBE_TIMEOUT_S + 2 * POLL_S + HEAD_START_S)
+        await transport.publisher(TOPIC)
+        assert transport.connected
+    assert cluster.clients == [A, B]
+
+
+async def test_a_broker_that_replies_is_not_replaced_because_a_topic_could_not_be_opened(cluster: Cluster) -> None:
+    async with cluster.connected() as transport:
+        await transport.publisher(OTHER)
+        cluster.broker.refusals[TOPIC] = unreachable(URL)
+        with pytest.raises(TransportError):
+            await transport.publisher(TOPIC)
+        await advance(10)
+        assert transport.connected
+    assert cluster.clients == [A]

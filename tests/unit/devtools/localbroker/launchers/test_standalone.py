@@ -87,6 +87,48 @@ def test_a_broker_that_is_never_ready_is_ended(fake: Path, tmp_path: Path) -> No
     assert temporary_folders(tmp_path) == []
 
 
+SERVES = """
+folder=${{PULSAR_LOG_DIR%/logs}}
+mkdir -p $folder/www/admin/v2/namespaces/public
+echo "{{}}" > $folder/www/admin/v2/namespaces/public/default
+{writes}
+port=$(sed -n s/^webServicePort=//p $PULSAR_STANDALONE_CONF)
+exec {python} -m http.server --bind 127.0.0.1 --directory $folder/www $port
+"""
+FIGHTS = """
+for n in $(seq {lines}); do
+    echo "INFO ResourceLockImpl - Lock on resource /ledgers/available/127.0.0.1:7 was invalidated. state Valid"
+done > $PULSAR_LOG_DIR/broker.log
+"""
+
+
+@pytest.mark.wall_clock
+@pytest.mark.parametrize(
+    ("writes", "starts"),
+    [
+        (f"if [ ! -e $folder/www/fought ]; then touch $folder/www/fought; {FIGHTS.format(lines=1_000)} fi", 2),
+        (FIGHTS.format(lines=1_000), 3),
+        (FIGHTS.format(lines=2), 1),
+    ],
+    ids=["once", "always", "not at all"],
+)
+def test_a_broker_that_fights_over_a_killed_ones_registration_is_started_again(
+    fake: Path, tmp_path: Path, writes: str, starts: int
+) -> None:
+    write_script(fake, SERVES.format(writes=writes, python=sys.executable))
+    said: list[str] = []
+
+    with LocalBroker.start(report=said.append) as broker:
+        pids = [int(pid) for pid in (fake / "pids").read_text().split()]
+        assert len(pids) == starts
+        assert broker.pid == pids[-1]
+        assert [process_identity(pid) for pid in pids[:-1]] == [None] * (starts - 1)
+        assert sum("registration" in line for line in said) == starts - 1
+        assert "is ready" in said[-1]
+
+    assert temporary_folders(tmp_path) == []
+
+
 def test_an_interrupted_start_leaves_nothing(fake: Path, tmp_path: Path) -> None:
     write_script(fake, "exec sleep 600")
     brokers: list[LocalBroker] = []
