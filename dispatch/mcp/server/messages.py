@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +14,9 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, JSONRPCMessa
 
 from dispatch._internal.utf8 import encode_text, scalar_value
 
+MAX_TOKENS: Final = 10_000
+"""Texts and brackets that are searched for the id of an unreadable message: some milliseconds on the event loop. Clients
+write the id in front of the arguments."""
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]+|[\]}]+', re.DOTALL)
 _ID: Final = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*[,}]', re.DOTALL)
 
@@ -76,7 +80,7 @@ def find_id(data: bytes) -> bytes:
     or a number."""
     depth = 0
     found = b"null"
-    for token in _TOKEN.finditer(data):
+    for token in islice(_TOKEN.finditer(data), MAX_TOKENS):
         text = token[0]
         if text[:1] in b"[{":
             depth += len(text)

@@ -88,6 +88,11 @@ def test_what_is_no_request(data: bytes, id: object, is_answered: bool) -> None:
     assert refuse(data) == (-32600, id, is_answered)
 
 
+def test_the_search_for_an_id_is_bounded() -> None:
+    assert find_id(b'{"id":7,"a":' + b"[]{}" * 1_000_000) == b"7"
+    assert find_id(b'{"a":[' + b"{}[]" * 1_000_000 + b'],"id":7,') == b"null"
+
+
 @given(st.binary(max_size=60) | st.text('{}[]",:\\ id0."').map(str.encode))
 def test_anything_is_read_or_refused(data: bytes) -> None:
     json.loads(find_id(data))
