@@ -12,8 +12,8 @@ from typing import Any
 
 from dispatch._internal.suggestions import excerpt, find_near_names
 from dispatch.catalog.errors import CatalogError, Problem
+from dispatch.catalog.sources.background import run_in_thread
 from dispatch.catalog.sources.base import OnChange
-from dispatch.catalog.sources.folder_watch import run_in_thread
 from dispatch.functions.decorator import find_declaration, is_declared
 from dispatch.functions.function_source import FunctionSource
 
