@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.catalog.activations import describe_activations, measure_activations
-from benchmarks.catalog.folder import describe_figures, measure_folders
+from benchmarks.catalog.folder import CALL_S, describe_figures, measure_folders
 from benchmarks.catalog.large_catalog import describe_large_catalog, measure_large_catalog
 from benchmarks.harness.environment import load
 from benchmarks.micro.rounds import positive, writable
@@ -39,6 +39,13 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--edits", type=positive, default=1_000, metavar="N", help="edits of folders (default 1,000)")
     made.add_argument("--callers", type=positive, default=64, metavar="N", help="calls in flight (default 64)")
+    made.add_argument(
+        "--call",
+        type=float,
+        default=CALL_S,
+        metavar="S",
+        help=f"of each (default {CALL_S:g}); 0: callers without a pause",
+    )
     made.add_argument("--seed", type=int, default=None, help="of the edits (default: a new one each time)")
     made.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     return made
@@ -62,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         written["activations"] = asdict(activated)
     if "folder" in parts:
         seed = random.randrange(10**6) if options.seed is None else options.seed
-        edited = asyncio.run(measure_folders(options.edits, options.callers, seed))
+        edited = asyncio.run(measure_folders(options.edits, options.callers, seed, options.call))
         print(describe_figures(edited), flush=True)
         written["folder"] = asdict(edited)
     if options.json is not None:

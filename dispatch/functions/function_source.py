@@ -13,8 +13,8 @@ from dispatch.calls.invokers.call_context import CallContext
 from dispatch.calls.resolution.local_queues import local_queue, local_reply_queue
 from dispatch.catalog.errors import Problem
 from dispatch.catalog.readers.item import Item, Refused
+from dispatch.catalog.sources.background import run_in_thread
 from dispatch.catalog.sources.base import OnChange
-from dispatch.catalog.sources.folder_watch import run_in_thread
 from dispatch.functions.executor import FunctionExecutor
 from dispatch.functions.function_tool import CONFIG_PARAM, FunctionTool, IsProvided
 from dispatch.functions.providers import Providers

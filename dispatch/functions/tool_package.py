@@ -14,8 +14,8 @@ from dispatch._internal.arguments import explain_keywords
 from dispatch._internal.suggestions import excerpt, find_near_names
 from dispatch._internal.user_code import read_text, type_name
 from dispatch.catalog.errors import CatalogError, Problem
+from dispatch.catalog.sources.background import run_in_thread
 from dispatch.catalog.sources.base import OnChange
-from dispatch.catalog.sources.folder_watch import run_in_thread
 from dispatch.functions.decorator import find_declaration, is_declared
 from dispatch.functions.function_source import FunctionSource
 

@@ -6,12 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from dispatch._internal.cancellation import cancel_and_wait
 from dispatch.catalog.changes import CatalogChanges
 from dispatch.catalog.live.merge import Merged, Merger
 from dispatch.catalog.live.schedule import ActivationSchedule
+from dispatch.catalog.sources.background import run_in_thread
 
 T = TypeVar("T")
 
@@ -115,7 +117,7 @@ class Activator:
         if self._worker is None:
             return function(self._merger)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._worker, function, self._merger)
+            return await run_in_thread(partial(function, self._merger), self._worker)
         except asyncio.CancelledError:
             if (
                 self._worker is None and not _is_cancelling()

@@ -16,9 +16,10 @@ from dispatch.catalog.catalog import check_items
 from dispatch.catalog.errors import CatalogError
 from dispatch.catalog.loader import require_valid
 from dispatch.catalog.readers.item import Item
+from dispatch.catalog.sources.background import run_in_thread
 from dispatch.catalog.sources.base import OnChange
 from dispatch.catalog.sources.folder_reader import MAX_READINGS, PARTIAL_WRITE_S, FolderReader, FolderReading
-from dispatch.catalog.sources.folder_watch import FolderWatch, is_polling_forced, run_in_thread
+from dispatch.catalog.sources.folder_watch import FolderWatch, is_polling_forced
 
 POLL_S: Final = 1.0
 """Seconds between two scans where the operating system does not report changes. A scan of 10,000 files takes some 50 ms."""

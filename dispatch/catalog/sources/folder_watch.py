@@ -7,17 +7,15 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from dispatch._internal.daemon_executor import DaemonThreads
+from dispatch.catalog.sources.background import run_in_thread
 from dispatch.catalog.sources.watched_paths import WatchedPaths, find_watched_paths
 
 if TYPE_CHECKING:
     from watchfiles._rust_notify import RustNotify
-
-T = TypeVar("T")
 
 _log = logging.getLogger("dispatch.catalog")
 
@@ -118,9 +116,3 @@ class FolderWatch:
 def is_polling_forced() -> bool:
     """Return whether the environment variable ``WATCHFILES_FORCE_POLLING`` is set, as watchfiles reads it."""
     return os.getenv("WATCHFILES_FORCE_POLLING", "").lower() not in ("", "false", "disable", "disabled")
-
-
-async def run_in_thread(function: Callable[[], T]) -> T:
-    """Return the result of ``function``, called in a daemon thread. The exit of the interpreter waits for the threads of
-    ``asyncio.to_thread``, and a network file system may never answer."""
-    return await asyncio.get_running_loop().run_in_executor(_threads, function)

@@ -7,10 +7,12 @@ import contextlib
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
 from dispatch._internal.arguments import explain_keywords
 from dispatch.catalog.readers.item import Item
+from dispatch.catalog.sources.background import run_in_thread
 from dispatch.catalog.sources.base import OnChange
 from dispatch.catalog.sources.broker import Broker, BrokerSubscription
 from dispatch.catalog.sources.trustgraph.config_client import ConfigClient
@@ -132,7 +134,7 @@ class TrustGraphConfig:
                 break
         self._is_in_reach = True
         # Thousands of texts take tens of milliseconds.
-        self._items = await asyncio.to_thread(self._read, values, self._items)
+        self._items = await run_in_thread(partial(self._read, values, self._items))
         return [item for _, item in self._items.values()]
 
     async def changes(self) -> AsyncIterator[None]:
