@@ -23,8 +23,8 @@ _CANCELLED = Outcome.CANCELLED
 _REJECTED = Outcome.REJECTED
 
 OCCUPIED_AFTER_S = 1.0
-"""Seconds after the end of a call from which a thread that still executes its tool counts as hanging: the default of
-``bulkhead.max-wait``. Until then other calls wait for its place."""
+"""Seconds after the end of a call from which a thread that still executes its tool counts as hanging. Until then other calls
+wait for its place."""
 
 
 class _OccupiedPlace:

@@ -50,8 +50,9 @@ _CIRCUIT = {
 }
 _BULKHEAD = {
     "queue-full": "the queue for it is full",
-    "too-late": "the wait in the queue would exceed the call's deadline",
+    "too-late": "the wait in the queue and the tool's usual duration would exceed the call's deadline",
     "too-long": "the wait in the queue would exceed bulkhead.max-wait",
+    "stalled": "none of them has ended for many times their usual duration",
     "overload": "calls arrive faster than they complete",
     "full": "a hedge does not wait",
     "occupied": "all these calls have ended for their callers but still run, because a thread cannot be stopped",

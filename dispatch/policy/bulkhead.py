@@ -36,19 +36,21 @@ class Bulkhead(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab
     """Limit of a tool's calls in flight, and of the time that a call waits for a permit.
 
     A bare number means ``max_concurrent_calls``: ``"bulkhead": 16``. The queue is bounded by waiting time, not by a small
-    count; its length (10,000) and its overload rule (CoDel) are constants of :mod:`dispatch.resilience.bulkhead.bulkhead`.
+    count; its length (10,000) and its overload rule (CoDel, on a standing queue) are constants of
+    :mod:`dispatch.resilience.bulkhead.bulkhead`.
 
     Attributes:
         max_concurrent_calls: Calls of the tool in flight. Default 64: as many messages as one connection publishes without
             loss at the broker (the publish window); by Little's law 640 calls a second of 0.1 s each.
         max_wait: Seconds that a call waits for a permit, never beyond its deadline; 0: a call that gets none at once
-            is rejected. Default 1: an agent sent elsewhere after a second has lost little; after 30 s its whole turn.
+            is rejected. None: as long as the call can still end by its deadline, at the durations seen. Default None: a
+            burst on a tool that takes seconds can be answered, like one on a fast tool.
         priorities: Names of priority classes, the most urgent first; a call that names none has the first. Default
             interactive before batch: a person waits for an interactive call.
     """
 
     max_concurrent_calls: int = 64
-    max_wait: float = 1.0
+    max_wait: float | None = None
     priorities: tuple[str, ...] = ("interactive", "batch")
 
     def __post_init__(self) -> None:
@@ -59,7 +61,8 @@ class Bulkhead(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab
                 f"{calls!r} is not a whole number from 1 to {MAX_CONCURRENT_CALLS}",
                 "give a whole number ≥ 1, for instance 64",
             )
-        check_seconds(self.max_wait, "bulkhead.max-wait", allow_zero=True)
+        if self.max_wait is not None:
+            check_seconds(self.max_wait, "bulkhead.max-wait", allow_zero=True)
         _check_priorities(self.priorities)
 
 

@@ -41,8 +41,8 @@ class RateLimit(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="keba
             in aiolimiter and resilience4j: "10/m" is understood as ten calls at any time within a minute. 1 spaces the calls
             evenly.
         max_wait: Seconds that a call waits, never beyond its deadline; 0: a call above the rate is rejected at once. A call
-            that would have to wait for longer is rejected at once, with the time after which it can be repeated. Default 1,
-            as for the bulkhead: a caller that would wait for longer does better to call again later.
+            that would have to wait for longer is rejected at once, with the time after which it can be repeated. Default 1:
+            a caller that would wait for longer does better to call again later.
         weights: Shares of the rate by user while more calls wait than the rate admits; a user without an entry has weight 1.
             From 0.001 to 1000, for at most 10,000 users. Default empty: all users have equal shares.
     """

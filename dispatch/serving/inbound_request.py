@@ -22,9 +22,11 @@ class InboundRequest:
         headers: its trace context and idempotency key, by the names of :class:`Property`; other entries are ignored.
         payload: its JSON.
         deadline: of its caller, on the loop's clock; infinite: none.
+        tool, caller: share the instance's places (:mod:`dispatch.serving.fair_places`).
     """
 
     __slots__ = (
+        "caller",
         "deadline",
         "headers",
         "is_cancelled",
@@ -37,13 +39,24 @@ class InboundRequest:
         "replies",
         "stop_at",
         "task",
+        "tool",
     )
 
-    def __init__(self, replies: ReplyChannel, headers: Mapping[str, str], payload: bytes, deadline: float) -> None:
+    def __init__(
+        self,
+        replies: ReplyChannel,
+        headers: Mapping[str, str],
+        payload: bytes,
+        deadline: float,
+        tool: str = "",
+        caller: str = "",
+    ) -> None:
         self.replies = replies
         self.headers = headers
         self.payload = payload
         self.deadline = deadline
+        self.tool = tool
+        self.caller = caller
         self.stop_at = deadline
         """When its deadline is handled next; under an idempotency key the tool runs on after the caller's deadline."""
         self.keyed: KeyedExecution | None = None

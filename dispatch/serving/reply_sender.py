@@ -15,6 +15,9 @@ from dispatch.serving.inbound_request import InboundRequest
 from dispatch.serving.reply_channel import ReplyTooLargeError
 
 OVERLOAD_RETRY_AFTER_S = 1.0
+"""Seconds until a retry of a request that was refused as overloaded makes sense, where no duration of its tool is known."""
+MIN_RETRY_AFTER_S, MAX_RETRY_AFTER_S = 0.1, 30.0
+"""Bounds of the estimated time: shorter pauses spare nothing, and after longer ones the estimate is outdated."""
 REASONS = (
     Refusal.OVERLOADED,
     Refusal.DRAINING,
@@ -78,8 +81,9 @@ class ReplySender:
         """Count a refusal."""
         self._refused[reason] += 1
 
-    def refuse(self, work: InboundRequest, reason: str, detail: str) -> None:
-        """Reply that the tool is not executed, or not to its end."""
+    def refuse(self, work: InboundRequest, reason: str, detail: str, *, retry_after: float | None = None) -> None:
+        """Reply that the tool is not executed, or not to its end. ``retry_after``: estimated seconds until the instance has
+        worked off its queue; None: unknown."""
         self.count_refusal(reason)
         work.is_refused = True
         work.observer.on_error(ErrorType.TIMEOUT if reason == Refusal.STOPPED else reason)
@@ -89,7 +93,12 @@ class ReplySender:
             Refusal.STOPPED: "The tool was stopped at the caller's deadline, and may have been executed in part.",
             Refusal.REPLY_EVICTED: f"{self._id} no longer keeps the reply, and may have executed the tool.",
         }.get(reason, reason)
-        retry_after = OVERLOAD_RETRY_AFTER_S if reason == Refusal.OVERLOADED else None
+        if reason != Refusal.OVERLOADED:
+            retry_after = None
+        elif retry_after is None:
+            retry_after = OVERLOAD_RETRY_AFTER_S
+        else:
+            retry_after = min(max(retry_after, MIN_RETRY_AFTER_S), MAX_RETRY_AFTER_S)
         work.replies.refuse(reason, retry_after, message, work.observer.on_reply(is_last=True))
 
     def _send_text(

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
 
 from dispatch._internal.deadline_timer import DeadlineTimer
 from dispatch.messaging.wire.properties import Refusal
+from dispatch.serving.fair_places import FairPlaces
 from dispatch.serving.idempotency_keys import MAX_DUPLICATES, IdempotencyKeys, KeyedExecution
 from dispatch.serving.inbound_request import InboundRequest
 from dispatch.serving.reply_sender import ReplySender
@@ -25,8 +25,13 @@ from dispatch.telemetry.served_request_observer import ServerObserver
 logger = logging.getLogger("dispatch.service")
 
 
+RECHECK_S = 0.05
+"""Seconds between two attempts to start queued requests while places are reserved for other tools."""
+
+
 class RequestQueue:
-    """Runs at most ``concurrency`` requests at once and queues at most ``max_queue``; refuses all others.
+    """Runs at most ``concurrency`` requests at once and queues at most ``max_queue``; refuses all others. Tools and callers
+    share both fairly (:class:`FairPlaces`).
 
     Args:
         invoke: the tool.
@@ -64,10 +69,11 @@ class RequestQueue:
         self._max_queue = max_queue
         self._now = now
         self._loop = asyncio.get_running_loop()
-        self._slots: set[InboundRequest] = set()
-        self._deadlines = DeadlineTimer(self._slots, attrgetter("stop_at"), self._runner.handle_deadline)
+        self._places: FairPlaces[InboundRequest] = FairPlaces(concurrency, max_queue)
+        self._deadlines = DeadlineTimer(self._places.occupants, attrgetter("stop_at"), self._runner.handle_deadline)
+        self._waits = DeadlineTimer(self._places.waiting, attrgetter("deadline"), self._expire)
+        self._recheck: asyncio.TimerHandle | None = None
         self._duplicates: set[asyncio.Task[None]] = set()  # they wait for the first request with their idempotency key
-        self._queued: deque[InboundRequest] = deque()
         self._is_draining = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -79,18 +85,18 @@ class RequestQueue:
     @property
     def running(self) -> int:
         """Requests being run."""
-        abandoned = self._threads.abandoned
-        return len(self._slots) if not abandoned else sum(work.task not in abandoned for work in self._slots)
+        abandoned, occupants = self._threads.abandoned, self._places.occupants
+        return len(occupants) if not abandoned else sum(work.task not in abandoned for work in occupants)
 
     @property
     def occupied(self) -> int:
         """Occupied slots: running requests, and threads that outlived theirs."""
-        return len(self._slots)
+        return self._places.running
 
     @property
     def queued(self) -> int:
         """Queued requests."""
-        return len(self._queued)
+        return len(self._places.waiting)
 
     def accept(self, work: InboundRequest, now: float) -> None:
         """Run, queue or refuse ``work``, which arrives ``now``."""
@@ -99,12 +105,17 @@ class RequestQueue:
             self.refuse(work, Refusal.DRAINING)
         elif work.deadline <= now:
             self.refuse(work, Refusal.EXPIRED)
-        elif len(self._slots) < self._concurrency:
+        elif self._places.start(work, work.tool, work.caller, now):
             self._begin(work)
-        elif len(self._queued) < self._max_queue and not self._is_stuck:
-            self._queued.append(work)
-        else:
+        elif self._threads.abandoned and self._places.is_stuck(work.tool, now):
             self.refuse(work, Refusal.OVERLOADED)
+        else:
+            surplus = self._places.wait(work, work.tool, work.caller, now)
+            if surplus is not work:
+                self._waits.watch(work.deadline)
+                self._check_again()
+            if surplus is not None:
+                self.refuse(surplus, Refusal.OVERLOADED)
 
     def record_declined(self, reason: str) -> None:
         """Count a request that its session has refused by itself."""
@@ -119,12 +130,18 @@ class RequestQueue:
             reason: one of :class:`Refusal`.
             detail: a sentence for the caller; empty: the one of the reason.
         """
+        retry_after = None
         if reason == Refusal.OVERLOADED and not detail:
-            detail = f"{self._id} runs {self._concurrency} requests and {self._max_queue} wait."
-            if self._is_stuck:
-                places = f"All {self._concurrency} places of {self._id}"
-                detail = f"{places} are held by threads that run on after their deadline."
-        self._sender.refuse(work, reason, detail)
+            places = self._places
+            detail = f"{self._id} runs {places.running} requests and {len(places.waiting)} wait."
+            if self._threads.abandoned and places.is_stuck(work.tool, self._now()):
+                all_places = f"All {places.running_of(work.tool)} places of {self._id}"
+                if places.running < self._concurrency:
+                    all_places += " for this tool"
+                detail = f"{all_places} are held by threads that run on after their deadline."
+            else:
+                retry_after = places.retry_after(work.tool)
+        self._sender.refuse(work, reason, detail, retry_after=retry_after)
         if work.task is None:
             work.replies.close()
 
@@ -135,42 +152,55 @@ class RequestQueue:
             return
         work.is_cancelled = True
         self.cancelled += 1
+        if self._places.leave(work, self._now()):
+            work.replies.close()
         work.stop()
+
+    def _expire(self, work: InboundRequest) -> None:
+        """Refuse a queued request at its deadline: the tool will certainly not be executed."""
+        self._places.leave(work, self._now())
+        self.refuse(work, Refusal.EXPIRED)
 
     # -- draining -----------------------------------------------------------------------------------------------
 
     def stop_accepting(self) -> None:
         """Refuse further requests as draining. Queued requests that other instances can receive go to them."""
         self._is_draining = True
-        self._queued = deque(work for work in self._queued if not work.replies.hand_over())
+        for work in tuple(self._places.waiting):
+            if work.replies.hand_over():
+                self._places.leave(work, self._now())
 
     def refuse_queued(self) -> None:
         """Refuse the queued requests as draining."""
-        for work in self._queued:
+        for work in tuple(self._places.waiting):
+            self._places.leave(work, self._now())
             self.refuse(work, Refusal.DRAINING)
-        self._queued.clear()
 
     async def finish(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for the running requests, then cancel them."""
-        for work in tuple(self._slots):
+        for work in tuple(self._places.occupants):
             if work.task is not None and work.task.done():
                 self._free_slot(work)  # only its thread runs
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._idle.wait()
-        cut_off = [*(work.task for work in self._slots if work.task is not None), *self._duplicates]
+        running = (work.task for work in self._places.occupants if work.task is not None)
+        cut_off = [*running, *self._duplicates]
         for task in cut_off:
             task.cancel()
         if cut_off:
             await asyncio.wait(cut_off)
-        for work in tuple(self._slots):
+        for work in tuple(self._places.occupants):
             self._end_run(work, None)  # cancelled before its first step
         self._deadlines.close()
+        self._waits.close()
+        if self._recheck is not None:
+            self._recheck.cancel()
 
     # -- one request --------------------------------------------------------------------------------------------
 
     def _begin(self, work: InboundRequest) -> None:
-        self._slots.add(work)
+        """Run ``work``, which has a place."""
         self._idle.clear()
         work.task = self._loop.create_task(self._run(work))
         self._deadlines.watch(work.stop_at)
@@ -194,11 +224,6 @@ class RequestQueue:
         # Here and not in a callback of the task: the reply leaves in this turn of the loop, with the load after its end.
         self._end_run(work, first)
 
-    @property
-    def _is_stuck(self) -> bool:
-        """Whether abandoned threads occupy every slot: when one becomes free is unknown."""
-        return len(self._threads.abandoned) >= self._concurrency
-
     def _end_run(self, work: InboundRequest, first: KeyedExecution | None) -> None:
         """Free the slot of ``work``, unless its thread runs on; let it wait for the reply of ``first``."""
         work.stop_at = math.inf
@@ -215,21 +240,41 @@ class RequestQueue:
         if returned is None or self._is_draining:
             self._free_slot(work)
             return
+        places, now = self._places, self._now()
+        places.mark_stuck(work, 1)
         returned.add_done_callback(lambda _: self._free_slot(work))
-        if self._is_stuck:
-            while (waiting := self._next_queued()) is not None:
+        if places.is_stuck(work.tool, now):
+            for waiting in [each for each in places.waiting if each.tool == work.tool]:
+                places.leave(waiting, now)
                 self.refuse(waiting, Refusal.OVERLOADED)
 
     def _free_slot(self, work: InboundRequest) -> None:
-        self._slots.discard(work)
-        while self._queued and len(self._slots) < self._concurrency:
-            waiting = self._next_queued()
-            if waiting is not None:
-                self._begin(waiting)
+        self._places.release(work, self._now())
+        if self._places.waiting:
+            self._start_waiting()
         self._check_idle()
 
+    def _start_waiting(self) -> None:
+        now = self._now()
+        while (work := self._places.start_next(now)) is not None:
+            if work.deadline <= now:  # the timer is late
+                self._places.release(work, now)
+                self.refuse(work, Refusal.EXPIRED)
+            else:
+                self._begin(work)
+        self._check_again()
+
+    def _check_again(self) -> None:
+        """Look after a while whether the other tools still need the places that are reserved for them."""
+        if self._recheck is None and self._places.is_blocked:
+            self._recheck = self._loop.call_later(RECHECK_S, self._on_recheck)
+
+    def _on_recheck(self) -> None:
+        self._recheck = None
+        self._start_waiting()
+
     def _check_idle(self) -> None:
-        if not self._slots and not self._duplicates:
+        if not self._places.running and not self._duplicates:
             self._idle.set()
 
     def _await_first(self, work: InboundRequest, first: KeyedExecution) -> bool:
@@ -254,15 +299,3 @@ class RequestQueue:
 
     def _log_failure(self, error: BaseException) -> None:
         self._failures.log("a request ended without an answer", error)
-
-    def _next_queued(self) -> InboundRequest | None:
-        """Remove and return the next queued request whose caller still waits for it."""
-        while self._queued:
-            work = self._queued.popleft()
-            if work.is_cancelled:
-                work.replies.close()
-            elif work.deadline <= self._now():
-                self.refuse(work, Refusal.EXPIRED)
-            else:
-                return work
-        return None

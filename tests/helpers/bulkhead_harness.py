@@ -10,18 +10,20 @@ from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
 from dispatch.policy.bulkhead import Bulkhead
 from dispatch.resilience.bulkhead.bulkhead import BulkheadGuard, BulkheadPermit, BulkheadWaiter, QueueLimits
+from dispatch.resilience.bulkhead.wait_queue import INTERVALS
 
 OK = Outcome.SUCCESS
 
 
 class Bench:
-    """A bulkhead on a clock of its own; ``told`` has who got what, in order."""
+    """A bulkhead on a clock of its own, with a ``max_wait`` of 1 s unless another is given; ``told`` has who got what, in
+    order."""
 
     def __init__(self, **settings: Any) -> None:
         self.now = 1_000.0
         limits = {name: settings.pop(name) for name in QueueLimits.__struct_fields__ if name in settings}
         self.guard = BulkheadGuard(
-            Bulkhead(**{"max_concurrent_calls": 1, **settings}),
+            Bulkhead(**{"max_concurrent_calls": 1, "max_wait": 1.0, **settings}),
             lambda: self.now,
             QueueLimits(**{"max_length": 4, **limits}),
         )
@@ -54,6 +56,11 @@ class Bench:
         permit = self.acquire()
         self.now += seconds
         permit.finish(outcome)
+
+    def stand(self) -> None:
+        """The queue stands from now on: calls arrive faster than they end."""
+        trend = self.guard._queue.trend
+        trend._count, trend._is_first, trend.is_overloaded = INTERVALS, False, True
 
     @property
     def names(self) -> str:

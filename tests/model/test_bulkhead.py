@@ -15,28 +15,37 @@ from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
 from dispatch.policy.bulkhead import Bulkhead
 from dispatch.resilience.bulkhead.bulkhead import (
+    DEADLINE_MARGIN,
+    LEAST_S,
     MARGIN,
     RECENT,
     RESERVE,
+    STALLED_AFTER,
+    STALLED_LEAST_S,
     BulkheadGuard,
     BulkheadPermit,
     BulkheadWaiter,
     QueueLimits,
 )
+from dispatch.resilience.bulkhead.wait_queue import INTERVALS
 from tests.helpers.state_machine_settings import machine
 
 NAMES = ("interactive", "batch", "night")
-HELD = {Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS, Outcome.TIMEOUT, Outcome.TRANSPORT}
+ANSWERED = {Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS}
+HELD = {*ANSWERED, Outcome.TIMEOUT, Outcome.TRANSPORT}
+NEVER = float("inf")
 
 
 class Caller:
     """One that waits, as the model has it."""
 
-    def __init__(self, name: str | None, since: float, deadline: float | None, longest: float) -> None:
+    def __init__(self, name: str | None, since: float, deadline: float | None, longest: float | None) -> None:
         self.name = name
         self.since = since
-        self.deadline = deadline
-        self.expires = since + longest if deadline is None else min(since + longest, deadline)
+        self.deadline = NEVER if deadline is None else deadline
+        self.latest = NEVER if longest is None else since + longest
+        self.due = 0.0
+        """When it is next asked whether its time has ended."""
         self.gone = False
         self.answer: Any = None
         self.waiter: BulkheadWaiter | None = None
@@ -52,15 +61,21 @@ class BulkheadMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 1_000.0
         self.settings = Bulkhead(max_concurrent_calls=2, priorities=NAMES[:2])
-        self.limits = QueueLimits(max_length=3, overload_after=0.5)
+        self.limits = QueueLimits(max_length=3, interval_s=0.125)
         self.guard = BulkheadGuard(self.settings, lambda: self.now, self.limits)
         self.held: list[tuple[BulkheadPermit, float]] = []
         self.line: list[Caller] = []
         """In order of arrival."""
         self.expected: list[tuple[Caller, str]] = []
         """Who must have been told what: ``place`` or the reason of a rejection."""
-        self.since = 0.0
         self.mean: float | None = None
+        self.answer: float | None = None
+        self.spread = 0.0
+        self.granted_at = self.now
+        self.since, self.arrived, self.served = 0.0, 0, 0
+        self.count: int | None = None
+        """Of bad intervals; None: the first is not complete."""
+        self.stands = False
 
     # --- the model ---------------------------------------------------------------------------------------------
 
@@ -71,7 +86,15 @@ class BulkheadMachine(RuleBasedStateMachine):
         return names.index(caller.name) if caller.name in names else len(names) - 1
 
     def _overload(self) -> bool:
-        return bool(self.line) and self.now - self.since >= self.limits.overload_after
+        return bool(self.line) and self.stands
+
+    def _usual(self) -> float:
+        return max(LEAST_S, self.answer + self.spread if self.answer is not None else self.mean or 0.0)
+
+    def _expiry(self, caller: Caller) -> float:
+        if caller.latest < NEVER:
+            return min(caller.latest, caller.deadline)
+        return min(caller.deadline - self._usual(), (caller.deadline + self.granted_at) / 2)
 
     def _order(self) -> list[Caller]:
         """The line, in the order in which it would be served."""
@@ -84,19 +107,41 @@ class BulkheadMachine(RuleBasedStateMachine):
         self.expected.append((caller, what))
 
     def _expire(self) -> None:
-        for caller in sorted(self.line, key=lambda each: each.expires):
-            if caller.expires <= self.now:
-                self._tell(caller, "too-late" if caller.deadline == caller.expires else "too-long")
+        for caller in sorted(self.line, key=lambda each: each.due):
+            if caller.due <= self.now:
+                caller.due = self._expiry(caller)
+                if caller.due <= self.now:
+                    self._tell(caller, "too-long" if caller.latest < caller.deadline else "too-late")
+
+    def _review(self) -> None:
+        self.served += 1
+        limits = self.limits
+        if self.served < limits.interval_rounds * self.settings.max_concurrent_calls:
+            return
+        if self.now - self.since < limits.interval_s:
+            return
+        if self.count is None:
+            self.count = 0
+        else:
+            self.count = min(INTERVALS, self.count + 1) if self.arrived > self.served else max(0, self.count - 1)
+        if self.count in (0, INTERVALS):
+            self.stands = self.count > 0
+        self.since, self.arrived, self.served = self.now, 0, 0
 
     def _grant_permits(self) -> None:
         self._expire()
         served, free = False, self.settings.max_concurrent_calls - len(self.held)
         while free > 0 and self.line:
             caller = self._order()[0]
+            if self.settings.max_wait is None and caller.deadline - self._usual() <= self.now:
+                self._tell(caller, "too-late")
+                continue
             self._tell(caller, "place")
+            self.granted_at = self.now
             if not caller.gone:
                 free -= 1
                 served = True
+                self._review()
         if served and self.mean is not None:
             age = max(self.limits.shed_after, RESERVE * self.mean / self.settings.max_concurrent_calls)
             while self._overload() and (old := [each for each in self.line if self.now - each.since >= age]):
@@ -135,6 +180,7 @@ class BulkheadMachine(RuleBasedStateMachine):
         if len(self.held) < self.settings.max_concurrent_calls:
             assert isinstance(answer, BulkheadPermit)
             self.held.append((answer, self.now))
+            self.granted_at = self.now
         else:
             wait = None if self.mean is None else (len(self.line) + 1) * self.mean / self.settings.max_concurrent_calls
             assert answer == Rejection("bulkhead", "full", wait)
@@ -151,30 +197,46 @@ class BulkheadMachine(RuleBasedStateMachine):
             first = [each for each in order if self._rank(each) < rank or (self._rank(each) == rank and not newest)]
             wait = 0.0 if self.mean is None else (len(first) + 0.5) * self.mean / limit
             room = len(order) < self.limits.max_length
-            if left is not None and (left <= 0 or wait > left):
-                want = "too-late"
-            elif wait > MARGIN * self.settings.max_wait:
-                want = "too-long"
+            want = self._refusal(wait, left)
+            if want is not None:
+                pass
             elif not room and (not order or order[-1] in first):
                 want = "queue-full"
             else:
                 if not room:
                     self._tell(order[-1], "queue-full")
                 if not self.line:
-                    self.since = self.now
+                    self.since, self.arrived, self.served = self.now, 0, 0
+                    self.count, self.stands = None, False
+                caller.due = self._expiry(caller)
         answer = self.guard.enqueue(caller.decide, deadline=caller.deadline, priority=name)
         if len(self.held) < limit:
             assert isinstance(answer, BulkheadPermit)
             self.held.append((answer, self.now))
+            self.granted_at = self.now
         elif want is not None:
             assert isinstance(answer, Rejection)
             assert answer.reason == want
         else:
             assert isinstance(answer, BulkheadWaiter)
-            assert answer.expires == caller.expires
+            assert answer.expires == caller.due
             caller.waiter = answer
             self.line.append(caller)
         self._answered()
+
+    def _refusal(self, wait: float, left: float | None) -> str | None:
+        if left is not None and left <= 0:
+            return "too-late"
+        self.arrived += 1
+        longest, usual = self.settings.max_wait, self._usual()
+        if longest is not None:
+            return "too-late" if left is not None and wait > left else "too-long" if wait > MARGIN * longest else None
+        if self.mean is None:
+            return None
+        if left is not None and wait > DEADLINE_MARGIN * (self.now + left - self.now - usual):
+            return "too-late"
+        is_stalled = self.now - self.granted_at > max(STALLED_LEAST_S, STALLED_AFTER * usual)
+        return "stalled" if is_stalled else None
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), outcome=st.sampled_from([Outcome.SUCCESS, *Outcome]))
@@ -183,6 +245,13 @@ class BulkheadMachine(RuleBasedStateMachine):
         if outcome in HELD:
             took = self.now - since
             self.mean = took if self.mean is None else self.mean + RECENT * (took - self.mean)
+        if outcome in ANSWERED:
+            if self.answer is None:
+                self.answer = took
+            else:
+                error = took - self.answer
+                self.answer += RECENT * error
+                self.spread += RECENT * (abs(error) - self.spread)
         self._grant_permits()
         permit.finish(outcome)
         permit.finish(outcome)
@@ -203,10 +272,10 @@ class BulkheadMachine(RuleBasedStateMachine):
 
     @rule(
         concurrency=st.integers(1, 3),
-        longest=st.sampled_from([0.5, 1.0]),
+        longest=st.sampled_from([0.5, 1.0, None]),
         names=st.permutations(NAMES).flatmap(lambda names: st.integers(1, 3).map(lambda n: tuple(names[:n]))),
     )
-    def reconfigure(self, concurrency: int, longest: float, names: tuple[str, ...]) -> None:
+    def reconfigure(self, concurrency: int, longest: float | None, names: tuple[str, ...]) -> None:
         before = self.settings.priorities
         for caller in self.line:
             rank = self._rank(caller)
@@ -228,7 +297,7 @@ class BulkheadMachine(RuleBasedStateMachine):
         assert guard.waiting == len(self.line) <= self.limits.max_length
         assert guard.is_overloaded == self._overload()
         assert guard.service_s == self.mean
-        assert guard.next_expiry() == min((caller.expires for caller in self.line), default=None)
+        assert guard.next_expiry() == min((caller.due for caller in self.line), default=None)
         assert not self.line or len(self.held) >= self.settings.max_concurrent_calls, "nobody waits beside a free place"
         assert len(guard._queue._expiries) < 40
 

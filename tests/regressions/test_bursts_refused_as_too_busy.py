@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dispatch import CallResult, Dispatcher, Policy, ThrottledError
+from dispatch.policy.bulkhead import Bulkhead
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import stand
 
@@ -58,7 +59,7 @@ async def test_a_burst_after_slow_calls_is_not_refused_by_what_they_took() -> No
 
 
 async def test_no_call_waits_for_longer_than_the_limit() -> None:
-    async with stand(taking(0.1)) as (dispatcher, _):
+    async with stand(taking(0.1), policy=Policy(bulkhead=Bulkhead(max_wait=MAX_WAIT_S))) as (dispatcher, _):
         results = await at_once(dispatcher, 2_000)
         refused = [result for result in results if not result.ok]
         assert 500 <= len(results) - len(refused) <= 64 * 11, "as many as the tool does in that time"
@@ -66,7 +67,7 @@ async def test_no_call_waits_for_longer_than_the_limit() -> None:
 
 
 async def test_no_more_wait_than_there_are_places() -> None:
-    async with stand(taking(5)) as (dispatcher, _):
+    async with stand(taking(5), policy=Policy(bulkhead=Bulkhead(max_wait=MAX_WAIT_S))) as (dispatcher, _):
         calls = asyncio.create_task(at_once(dispatcher, 64 + PLACES + 100))
         await advance(0.5)
         assert dispatcher._running.queued() == {"work": PLACES}
@@ -75,7 +76,7 @@ async def test_no_more_wait_than_there_are_places() -> None:
 
 
 async def test_the_refusal_names_the_limit_of_the_dispatcher() -> None:
-    async with stand(taking(5), policy=Policy(bulkhead=1)) as (dispatcher, _):  # type: ignore[arg-type] # as a descriptor
+    async with stand(taking(5), policy=Policy(bulkhead=Bulkhead(1, MAX_WAIT_S))) as (dispatcher, _):
         results = await at_once(dispatcher, 2)
         (error,) = (result.error for result in results if result.error is not None)
         assert isinstance(error, ThrottledError)

@@ -27,6 +27,10 @@ MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024 - PROPERTIES_BYTES
 (``maxMessageSize``) is 5 MiB over payload *and* metadata."""
 
 
+MAX_CONFIG_OF_BYTES: Final = 64 * 1024
+"""Largest request whose config values are read before it is decoded: larger ones would be read twice, for milliseconds."""
+
+
 class MalformedMessageError(ValueError):
     """A payload or a property that cannot be decoded. ``str()`` gives the reason, without user data."""
 
@@ -72,6 +76,10 @@ class _WireRequest(msgspec.Struct):
     end_of_stream: bool | None = None
 
 
+class _WireConfig(msgspec.Struct):
+    config: msgspec.Raw = msgspec.Raw()
+
+
 class _WireReply(msgspec.Struct):
     error: ErrorInfo | str | None = None
     response: str | None = None
@@ -92,6 +100,7 @@ class _OutReply(msgspec.Struct):
 
 _encode = msgspec.json.Encoder().encode
 _request_decoder = msgspec.json.Decoder(_WireRequest)
+_config_decoder = msgspec.json.Decoder(_WireConfig)
 _reply_decoder = msgspec.json.Decoder(_WireReply)
 _object_decoder = msgspec.json.Decoder(dict[str, Any])
 
@@ -147,6 +156,17 @@ def decode_request(payload: bytes) -> Request:
     if wire.config is None and wire.arguments is None and (wire.response, wire.end_of_stream) != (None, None):
         raise MalformedMessageError("the message is a reply, not a request")
     return Request(_object(wire.config, "config"), _object(wire.arguments, "arguments"), wire.user or "")
+
+
+def config_of(payload: bytes) -> str:
+    """Return the config values of the request in ``payload`` as they are written; ``""`` for an unreadable or large request.
+    On the plain exchange they tell the tools of a service apart: the values are fixed by the tool's descriptor."""
+    if len(payload) > MAX_CONFIG_OF_BYTES:
+        return ""
+    try:
+        return bytes(_config_decoder.decode(payload).config).decode(errors="replace")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
 
 
 def _object(value: str | dict[str, Any] | None, what: str) -> dict[str, Any]:

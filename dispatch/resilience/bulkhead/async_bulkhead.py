@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 from dispatch._internal.clock import loop_clock
 from dispatch._internal.permit import Rejection
@@ -33,7 +34,8 @@ class AsyncBulkhead:
     async def acquire(
         self, *, deadline: float | None = None, priority: str | None = None
     ) -> BulkheadPermit | Rejection:
-        """Return a permit or a rejection; waits for at most ``max_wait`` and until ``deadline``.
+        """Return a permit or a rejection; waits for at most ``max_wait``, or as long as the call can still end by
+        ``deadline``.
 
         A permit that was granted to a caller that is cancelled in the same turn of the loop goes to the next waiter.
 
@@ -74,7 +76,8 @@ class AsyncBulkhead:
             if timer.when() <= expires:
                 return
             timer.cancel()
-        self._timer = self._loop.call_at(expires, self._expire, expires)
+        if expires < math.inf:
+            self._timer = self._loop.call_at(expires, self._expire, expires)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

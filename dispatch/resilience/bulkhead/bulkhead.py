@@ -7,6 +7,7 @@ the same step, so that no newcomer overtakes it and no permit is lost if that wa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import msgspec
@@ -22,13 +23,25 @@ RECENT = 0.1
 MARGIN = 4.0
 """A call is rejected at once when its estimated wait exceeds ``max_wait`` by this factor; below it the call waits, up to
 ``max_wait``. The average of so few calls is noisy: after a burst it was measured 2.5 times too high."""
+DEADLINE_MARGIN = 2.0
+"""The same for the time in which the call must start to end by its deadline, without a ``max_wait``. It is smaller because
+such a wait may be long, and few averages of long calls are so wrong."""
 RESERVE = 4
 """Waiting calls per permit that overload never sheds: so many permits may come free before the next call arrives."""
+STALLED_AFTER = 10.0
+"""The tool stalls when no permit was granted for so many of its durations while calls wait for one: further calls are
+rejected at once. Those that wait already may have come with the burst that the tool works on."""
+STALLED_LEAST_S = 1.0
+"""The least such time, in seconds: a fast tool that pauses for less is not refused."""
+LEAST_S = 0.001
+"""Least duration of a call, in seconds, where none has ended yet."""
 
 _SUCCESS = Outcome.SUCCESS  # access to the member of an enumeration costs as much as the rest of finish()
 _SERVED = frozenset({Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS, Outcome.TIMEOUT, Outcome.TRANSPORT})
 """Outcomes besides success whose duration is a service time. CANCELLED measures the caller's patience; after THROTTLED and
 REJECTED nothing was executed."""
+_UNANSWERED = frozenset({Outcome.TIMEOUT, Outcome.TRANSPORT})
+"""Of those, the outcomes after which the duration of an answer is unknown."""
 
 Decide = Callable[["BulkheadPermit | Rejection"], bool]
 """Called once with the decision of a wait, from within the guard's method that decided it; it must not raise. False: the
@@ -42,16 +55,20 @@ class QueueLimits(msgspec.Struct, frozen=True):
     Attributes:
         max_length: Waiting calls. 10,000: a bound on memory (some kilobytes each), not on bursts. A longer queue is useless:
             at 1,000 calls a second its last call would wait for 10 s.
-        overload_after: Seconds for which the queue was never empty, after which the tool is overloaded: from then on the
-            newest call is served first, because it has the most time left. 1, as the default ``max-wait``: a burst that is
-            worked off within that time loses no call (CoDel's interval).
-        shed_after: Seconds of waiting after which a call is rejected under overload, when a permit goes to another. 0.1: a
-            tenth of the interval, as CoDel's target (RFC 8289). It grows where permits come free more seldom, so that none
-            stays unused.
+        interval_rounds: Waiters served for each permit, and
+        interval_s: seconds, both of which each interval lasts in which arrivals are compared with served calls. In
+            overload, when more calls arrived in three intervals after the first
+            (:class:`dispatch.resilience.bulkhead.wait_queue.LoadTrend`), the newest call is served first, because it has
+            the most time left. 1 and 0.2: overload takes four durations of the tool, and 0.8 s for fast tools; one burst,
+            however large, is never overload.
+        shed_after: Seconds of waiting after which a call is rejected under overload, when a permit goes to another. 0.1: an
+            eighth of the time to overload; CoDel's target is a twentieth of its interval (RFC 8289). It grows where permits
+            come free more seldom, so that none stays unused.
     """
 
     max_length: int = 10_000
-    overload_after: float = 1.0
+    interval_rounds: int = 1
+    interval_s: float = 0.2
     shed_after: float = 0.1
 
 
@@ -109,6 +126,8 @@ class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
             elapsed = now - self._since
             mean = guard._service_s
             guard._service_s = elapsed if mean is None else mean + RECENT * (elapsed - mean)
+            if outcome is _SUCCESS or outcome not in _UNANSWERED:
+                guard._record_answer(elapsed)
         if self._is_suspended:
             guard.suspended -= 1
             return
@@ -118,12 +137,19 @@ class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
 
 
 class BulkheadWaiter(Waiter):
-    """A waiting call, until ``decide`` is called or the wait is cancelled."""
+    """A waiting call, until ``decide`` is called or the wait is cancelled.
 
-    __slots__ = ("deadline", "decide")
+    Attributes:
+        latest: when ``max_wait`` has passed; infinite without one.
+        deadline: of the call; infinite: none.
+        decide: see :data:`Decide`.
+    """
 
-    def __init__(self, rank: int, since: float, expires: float, deadline: float | None, decide: Decide) -> None:
-        super().__init__(rank, since, expires)
+    __slots__ = ("deadline", "decide", "latest")
+
+    def __init__(self, rank: int, since: float, latest: float, deadline: float, decide: Decide) -> None:
+        super().__init__(rank, since, min(latest, deadline))
+        self.latest = latest
         self.deadline = deadline
         self.decide = decide
 
@@ -143,21 +169,29 @@ class BulkheadGuard:
         granted: permits granted so far.
         in_flight: calls in flight, without suspended ones.
         suspended: calls in flight at instances that cannot be reached: they hold no place.
+        granted_at: when the newest permit was granted.
         occupied: those of them whose callers have gone, while a thread, which cannot be stopped, still executes the tool.
 
+    Without a ``max_wait`` a call waits as long as it can still end by its deadline: at the durations of the calls that were
+    answered, and no sooner than the calls in flight, all of which run for longer than no permit was granted.
+
     Rejections have the reasons ``full`` (no permit, and this call does not wait), ``occupied`` (no permit, and when one
-    becomes free is unknown, because threads without callers have all of them), ``queue-full``, ``too-late`` (the wait
-    would exceed, or has exceeded, the call's deadline), ``too-long`` (it would exceed, or has exceeded, ``max-wait``),
-    ``overload`` (calls with more time left were served first), and ``closed``.
+    becomes free is unknown, because threads without callers have all of them), ``queue-full``, ``too-late`` (the call
+    cannot end by its deadline any more), ``too-long`` (the wait would exceed, or has exceeded, ``max-wait``), ``stalled``
+    (no call has ended for many durations of the tool), ``overload`` (calls with more time left were served first), and
+    ``closed``.
     """
 
     __slots__ = (
+        "_answer_s",
+        "_answer_spread_s",
         "_clock",
         "_closed",
         "_queue",
         "_ranks",
         "_service_s",
         "granted",
+        "granted_at",
         "in_flight",
         "limit",
         "limits",
@@ -170,6 +204,9 @@ class BulkheadGuard:
         self._clock = clock
         self._closed = False
         self._service_s: float | None = None
+        self._answer_s: float | None = None
+        self._answer_spread_s = 0.0
+        self.granted_at = clock()
         self.limits = QUEUE_LIMITS if limits is None else limits
         self.granted = 0
         self.in_flight = 0
@@ -184,7 +221,7 @@ class BulkheadGuard:
         self._ranks: dict[str, int] = {name: rank for rank, name in enumerate(settings.priorities)}
 
     def _new_queue(self) -> WaitQueue[BulkheadWaiter]:
-        return WaitQueue(len(self.settings.priorities), self.limits.max_length, self.limits.overload_after)
+        return WaitQueue(len(self.settings.priorities), self.limits.max_length)
 
     @property
     def released(self) -> int:
@@ -198,8 +235,8 @@ class BulkheadGuard:
 
     @property
     def is_overloaded(self) -> bool:
-        """Whether the wait queue has not been empty for ``overload_after``: the newest call is served first."""
-        return self._queue.is_overloaded(self._clock())
+        """Whether the wait queue stands, because calls arrive faster than they end: the newest call is served first."""
+        return self._queue.is_overloaded
 
     @property
     def service_s(self) -> float | None:
@@ -222,7 +259,8 @@ class BulkheadGuard:
         if self.in_flight < self.limit and not self._closed:
             self.granted += 1
             self.in_flight += 1
-            return BulkheadPermit(self, self._clock() if now is None else now)
+            self.granted_at = since = self._clock() if now is None else now
+            return BulkheadPermit(self, since)
         if self._closed:
             return Rejection(BY, "closed")
         return Rejection(BY, "occupied") if self.occupied >= self.limit else self._rejection("full")
@@ -245,62 +283,110 @@ class BulkheadGuard:
         queue = self._queue
         rank = 0 if priority is None else self._ranks.get(priority, len(self._ranks) - 1)
         patience = self.settings.max_wait
-        if not patience:
+        if patience == 0:
             return self._rejection("full")
         if deadline is not None and deadline <= now:
             return self._rejection("too-late")
-        if self._service_s is not None:
-            # A permit comes free every service_s / limit seconds; on average half of that has passed already.
-            wait = (queue.count_ahead(rank, now) + 0.5) * self._service_s / self.limit
-            if deadline is not None and wait > deadline - now:
-                return self._rejection("too-late")
-            if wait > MARGIN * patience:
-                return self._rejection("too-long")
+        queue.trend.arrived += 1
+        if (reason := self._refusal(queue.count_ahead(rank), deadline, now)) is not None:
+            return self._rejection(reason)
         loser = None
         if queue.is_full:
-            loser = queue.displace(rank, now)
+            loser = queue.displace(rank)
             if loser is None:
                 return self._rejection("queue-full")
-        expires = now + patience
-        if deadline is not None and deadline < expires:
-            expires = deadline
-        waiter = BulkheadWaiter(rank, now, expires, deadline, decide)
+        latest = math.inf if patience is None else now + patience
+        waiter = BulkheadWaiter(rank, now, latest, math.inf if deadline is None else deadline, decide)
+        waiter.expires = self._expiry(waiter)
         queue.add(waiter, now)
         if loser is not None:
             loser.decide(self._rejection("queue-full"))
         return waiter
+
+    def _refusal(self, ahead: int, deadline: float | None, now: float) -> str | None:
+        """Return why a call with ``ahead`` calls before it is not queued at all; None: it is."""
+        service_s = self._service_s
+        if service_s is None:
+            return None
+        patience = self.settings.max_wait
+        # A permit comes free every service_s / limit seconds; on average half of that has passed already.
+        wait = (ahead + 0.5) * service_s / self.limit
+        if patience is not None:
+            if deadline is not None and wait > deadline - now:
+                return "too-late"
+            return "too-long" if wait > MARGIN * patience else None
+        usual = self._usual_s()
+        if deadline is not None and wait > DEADLINE_MARGIN * (deadline - now - usual):
+            return "too-late"
+        return "stalled" if now - self.granted_at > max(STALLED_LEAST_S, STALLED_AFTER * usual) else None
+
+    def _usual_s(self) -> float:
+        """Return the seconds that a call usually needs."""
+        if self._answer_s is not None:
+            return max(LEAST_S, self._answer_s + self._answer_spread_s)
+        return LEAST_S if self._service_s is None else max(LEAST_S, self._service_s)
+
+    def _record_answer(self, elapsed: float) -> None:
+        mean = self._answer_s
+        if mean is None:
+            self._answer_s = elapsed
+        else:
+            error = elapsed - mean
+            self._answer_s = mean + RECENT * error
+            self._answer_spread_s += RECENT * (abs(error) - self._answer_spread_s)
+
+    def _expiry(self, waiter: BulkheadWaiter) -> float:
+        """Return when ``waiter`` is to be rejected, unless a call ends before."""
+        latest, deadline = waiter.latest, waiter.deadline
+        if latest < math.inf:  # a policy's max-wait
+            return min(latest, deadline)
+        # All calls in flight have run since the newest permit was granted: one that starts at a time t cannot be expected to
+        # end before t plus that.
+        return min(deadline - self._usual_s(), (deadline + self.granted_at) / 2)
 
     def cancel_wait(self, waiter: BulkheadWaiter) -> bool:
         """Remove a waiter from the queue. False if its wait had been decided: a permit that it got must then be finished."""
         return self._queue.remove(waiter)
 
     def next_expiry(self) -> float | None:
-        """Return when :meth:`expire` must be called next; None when the queue is empty."""
+        """Return when :meth:`expire` must be called next; None when the queue is empty, infinite when no waiter has a
+        deadline."""
         return self._queue.next_expiry()
 
     def expire(self, now: float) -> None:
         """Reject the waiters whose waiting time has ended by ``now``."""
-        while (waiter := self._queue.pop_expired(now)) is not None:
-            self._reject_expired(waiter)
-
-    def _reject_expired(self, waiter: BulkheadWaiter) -> None:
-        late = waiter.deadline is not None and waiter.expires >= waiter.deadline
-        waiter.decide(self._rejection("too-late" if late else "too-long"))
+        queue = self._queue
+        while (waiter := queue.pop_due(now)) is not None:
+            expires = self._expiry(waiter)
+            if expires > now:  # calls have ended since
+                queue.extend(waiter, expires)
+            else:
+                queue.remove(waiter)
+                waiter.decide(self._rejection("too-long" if waiter.latest < waiter.deadline else "too-late"))
 
     def _grant_permits(self, now: float) -> None:
         """Grant free permits to waiters and, under overload, reject the waiters that have waited too long."""
-        queue = self._queue
+        queue, limits = self._queue, self.limits
         self.expire(now)  # the timer may be late, and an expired call must not get a permit
         age = None
-        while self.in_flight < self.limit and (waiter := queue.pop_next(now)) is not None:
+        usual = self._usual_s() if self.settings.max_wait is None else 0.0
+        while self.in_flight < self.limit and (waiter := queue.pop_next()) is not None:
+            if waiter.deadline - usual <= now:  # calls take longer than they did when it came
+                waiter.decide(self._rejection("too-late"))
+                continue
             self.granted += 1
             self.in_flight += 1
+            self.granted_at = now
             permit = BulkheadPermit(self, now)
             if not waiter.decide(permit):
                 permit._guard = None
                 self.in_flight -= 1
-            elif self._service_s is not None:
-                age = max(self.limits.shed_after, RESERVE * self._service_s / self.limit)
+                continue
+            trend = queue.trend
+            trend.served += 1
+            trend.review(now, limits.interval_rounds * self.limit, limits.interval_s)
+            if self._service_s is not None:
+                age = max(limits.shed_after, RESERVE * self._service_s / self.limit)
         # Only after a permit was granted: while no call finishes, an old waiter has not been overtaken.
         while age is not None and (waiter := queue.pop_stale(now, age)) is not None:
             waiter.decide(self._rejection("overload"))
@@ -310,16 +396,17 @@ class BulkheadGuard:
         reached as calls end. Waiting calls of a removed priority become the least urgent, unless they were the most
         urgent."""
         names = self.settings.priorities
-        waiting, standing_since = self._queue.clear(), self._queue.standing_since
+        waiting, trend = self._queue.clear(), self._queue.trend
         self._apply(settings)
         queue = self._queue = self._new_queue()
         for waiter in waiting:
             waiter.rank = self._ranks.get(names[waiter.rank], len(self._ranks) - 1 if waiter.rank else 0)
-            queue.add(waiter, standing_since)
+            queue.add(waiter, waiter.since)
+        queue.trend = trend
         self._grant_permits(self._clock())
 
     def close(self) -> None:
         """Reject waiting and later calls; calls in flight continue."""
         self._closed = True
-        while (waiter := self._queue.pop_last(self._clock())) is not None:
+        while (waiter := self._queue.pop_last()) is not None:
             waiter.decide(Rejection(BY, "closed"))

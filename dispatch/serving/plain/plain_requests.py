@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 
+from dispatch.messaging.wire.codec import config_of
 from dispatch.messaging.wire.properties import REPLY_ONLY, Property, Refusal, is_oversized, whole_number
 from dispatch.messaging.wire.sessions import is_dispatchers, is_sender
 from dispatch.serving.idempotency_keys import IdempotencyKeys, RecordedReplies
@@ -82,7 +83,9 @@ class PlainRequests:
         remaining = whole_number(properties, Property.REMAINING_MS)
         if remaining is not None and durable is not None:
             remaining = self.durable.remaining(id, remaining, durable, now)
-        work = InboundRequest(replies, properties, payload, math.inf if remaining is None else now + remaining / 1000)
+        deadline = math.inf if remaining is None else now + remaining / 1000
+        caller = properties.get(Property.SESSION, "")
+        work = InboundRequest(replies, properties, payload, deadline, config_of(payload), caller)
         if durable is None:
             self._accept(work, replies)
         else:

@@ -105,7 +105,8 @@ class SessionRequests:
             if type(event) is RequestReceived:
                 stream = event.stream
                 replies = SessionReplies(self, session, stream, len(event.payload))
-                work = InboundRequest(replies, event.headers or NO_PROPERTIES, event.payload, event.deadline)
+                headers = event.headers or NO_PROPERTIES
+                work = InboundRequest(replies, headers, event.payload, event.deadline, event.target, str(session.id))
                 requests[session.id, stream] = work
                 queue.accept(work, now)
             elif type(event) is RequestDeclined:

@@ -24,7 +24,7 @@ REASONS = {
     "breaker": ("open", "paused", "probing", "forced-open"),
     "rate-limit": ("too-late", "queue-full", "too-large", "left"),
     "user-rate-limit": ("too-late", "queue-full", "too-large"),
-    "bulkhead": ("full", "queue-full", "too-late", "too-long", "overload", "occupied"),
+    "bulkhead": ("full", "queue-full", "too-late", "too-long", "stalled", "overload", "occupied"),
     "balancer": ("no-instance",),
 }
 ALL = [(by, reason) for by, reasons in REASONS.items() for reason in reasons]
@@ -64,6 +64,7 @@ def test_the_time_to_wait_is_rounded_up(after: float, text: str) -> None:
     ("user-rate-limit", "too-late", "its rate limit for this user is reached."),
     ("bulkhead", "queue-full", "the queue for it is full"),
     ("bulkhead", "too-late", "would exceed the call's deadline"),
+    ("bulkhead", "stalled", "none of them has ended for many times their usual duration"),
     ("bulkhead", "overload", "limit of calls in flight (bulkhead.max-concurrent-calls) is reached"),
     ("breaker", "open", "circuit breaker is open"),
     ("breaker", "probing", "circuit breaker is half-open"),

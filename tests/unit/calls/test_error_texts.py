@@ -77,7 +77,7 @@ def rejected() -> list[DispatchError]:
         "breaker": ("open", "paused", "probing", "forced-open", "of-a-later-version"),
         "rate-limit": ("too-late", "queue-full", "too-large"),
         "user-rate-limit": ("too-late", "queue-full", "too-large"),
-        "bulkhead": ("full", "queue-full", "too-late", "too-long", "overload", "occupied", "closed"),
+        "bulkhead": ("full", "queue-full", "too-late", "too-long", "stalled", "overload", "occupied", "closed"),
         "balancer": ("no-instance",),
         "exchange": ("pending-limit",),
     }

@@ -14,7 +14,7 @@ from dispatch.policy.validation import PolicyError
 def test_the_defaults() -> None:
     assert msgspec.to_builtins(Bulkhead()) == {
         "max-concurrent-calls": 64,
-        "max-wait": 1.0,
+        "max-wait": None,
         "priorities": ("interactive", "batch"),
     }
 
@@ -26,6 +26,7 @@ def test_the_defaults() -> None:
         ("max_concurrent_calls", MAX_CONCURRENT_CALLS),
         ("max_wait", 0),
         ("max_wait", 0.001),
+        ("max_wait", None),
         ("priorities", ("one",)),
         ("priorities", tuple("12345678")),
     ],
@@ -51,7 +52,7 @@ def test_what_can_be(name: str, value: Any) -> None:
         ("max_concurrent_calls", 1.5, "bulkhead.max-concurrent-calls.*1.5"),
         ("max_wait", -1, "bulkhead.max-wait.*-1 is out of range; give seconds from 0 and at most"),
         ("max_wait", False, "bulkhead.max-wait.*False is not a number"),
-        ("max_wait", None, "bulkhead.max-wait.*None is not a number"),
+        ("max_wait", "1", "bulkhead.max-wait.*'1' is not a number"),
         ("priorities", (), r"bulkhead.priorities.*\(\) is not a list of 1 to 8 different names; write \[\"inter"),
         ("priorities", tuple("123456789"), "bulkhead.priorities.*is not a list"),
         ("priorities", ("a", "a"), "bulkhead.priorities.*different"),

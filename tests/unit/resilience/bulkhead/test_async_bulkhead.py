@@ -25,7 +25,7 @@ OK = Outcome.SUCCESS
 
 def bulkhead(**settings: Any) -> AsyncBulkhead:
     limits = QueueLimits(max_length=settings.pop("max_length", 4))
-    return AsyncBulkhead(Bulkhead(**{"max_concurrent_calls": 1, **settings}), limits)
+    return AsyncBulkhead(Bulkhead(**{"max_concurrent_calls": 1, "max_wait": 1.0, **settings}), limits)
 
 
 def granted(answer: BulkheadPermit | Rejection) -> BulkheadPermit:
@@ -180,7 +180,7 @@ async def test_settings_may_change_while_calls_wait() -> None:
     held = granted(await door.acquire())
     is_waiting = [waiting(door) for _ in range(3)]
     await idle()
-    door.reconfigure(Bulkhead(max_concurrent_calls=2))
+    door.reconfigure(Bulkhead(max_concurrent_calls=2, max_wait=1.0))
     await idle()
     assert [wait.done() for wait in is_waiting] == [True, False, False]
     held.finish(OK)

@@ -6,11 +6,13 @@ must exceed the deadline; work continues for cancelled callers; a cancelled call
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
-from dispatch.resilience.bulkhead.bulkhead import MARGIN, BulkheadPermit
+from dispatch.resilience.bulkhead.bulkhead import MARGIN, STALLED_AFTER, BulkheadPermit
 from tests.helpers.bulkhead_harness import OK, Bench, reconfigure
 
 
@@ -212,6 +214,98 @@ def test_wait_ends_at_max_wait_or_deadline_whichever_is_first() -> None:
     assert bench.guard.waiting == 0
 
 
+# -- without a max-wait: the wait follows the tool -------------------------------------------------------------------
+
+
+def test_wait_lasts_while_the_call_can_still_end_by_its_deadline() -> None:
+    bench = Bench(max_wait=None)
+    bench.serve(4.0)
+    bench.acquire()
+    [a] = bench.wait("a", left=30.0)
+    assert a.expires == bench.now + 15.0, "the one in flight has run for 15 s by then: another would not end in time"
+    bench.now += 5.0
+    bench.guard.expire(bench.now)
+    assert bench.told == []
+    bench.now += 9.999
+    bench.guard.expire(bench.now)
+    assert bench.told == []
+    bench.now += 0.001
+    bench.guard.expire(bench.now)
+    assert bench.names == "a:too-late"
+
+
+def test_wait_is_extended_as_calls_end() -> None:
+    bench = Bench(max_wait=None)
+    held = bench.acquire()
+    bench.wait("a", "b", left=30.0)
+    bench.now += 13.0
+    held.finish(OK)
+    bench.now += 3.0
+    bench.guard.expire(bench.now)
+    assert bench.names == "a", "15 s are over, but a call has ended since"
+    bench.now += 1.0
+    bench.guard.expire(bench.now)
+    assert bench.names == "a b:too-late", "13 s are left, as long as calls take"
+
+
+def test_call_that_needs_longer_than_it_has_is_rejected_before_it_waits() -> None:
+    bench = Bench(max_wait=None, max_length=99)
+    bench.serve(4.0)
+    bench.acquire()
+    assert bench.enqueue("a", left=4.0) == Rejection("bulkhead", "too-late", 4.0)
+    assert not isinstance(bench.enqueue("a", left=6.0), Rejection), "half a call is ahead, and the average is noisy"
+    bench.wait("b", left=60.0)
+    assert isinstance(bench.enqueue("c", left=8.999), Rejection), "2.5 calls of 4 s are 10 s, twice what it can wait"
+    bench.wait("c", left=9.001)
+
+
+def test_outcomes_without_an_answer_do_not_lengthen_the_usual_duration() -> None:
+    bench = Bench(max_wait=None)
+    bench.serve(1.0)
+    for _ in range(9):
+        bench.serve(30.0, Outcome.TIMEOUT)
+    bench.acquire()
+    [a] = bench.wait("a", left=20.0)
+    assert a.expires == bench.now + 10.0
+    bench = Bench(max_wait=None)
+    bench.serve(30.0, Outcome.TIMEOUT)
+    bench.acquire()
+    assert bench.enqueue("a", left=29.0) == Rejection("bulkhead", "too-late", 30.0), "nothing else is known"
+
+
+def test_stalled_tool_rejects_further_calls_and_keeps_those_that_came_with_the_burst() -> None:
+    bench = Bench(max_wait=None)
+    bench.serve(0.05)
+    bench.acquire()
+    bench.wait("a", left=30.0)
+    bench.now += 1.0
+    bench.wait("b", left=30.0)
+    bench.now += 0.001
+    assert bench.enqueue("c", left=30.0) == Rejection("bulkhead", "stalled", pytest.approx(0.15))
+    bench.guard.expire(bench.now)
+    assert bench.told == []
+
+
+def test_stall_is_measured_in_durations_of_the_tool() -> None:
+    bench = Bench(max_wait=None)
+    bench.serve(0.5)
+    bench.acquire()
+    bench.now += STALLED_AFTER * 0.5
+    bench.wait("a", left=60.0)
+    bench.now += 0.001
+    assert bench.enqueue("b", left=60.0) == Rejection("bulkhead", "stalled", 1.0)
+
+
+def test_call_without_a_deadline_waits_without_one() -> None:
+    bench = Bench(max_wait=None)
+    held = bench.acquire()
+    bench.wait("a")
+    assert bench.guard.next_expiry() == math.inf
+    bench.now += 1e6
+    held.finish(OK)
+    assert bench.names == "a"
+
+
 def test_expired_call_gets_no_permit_even_if_the_timer_is_late() -> None:
     bench = Bench()
     held = bench.acquire()
@@ -255,7 +349,7 @@ def test_wait_estimate_counts_only_calls_served_earlier() -> None:
 
 
 def test_overload_serves_the_newest_and_sheds_the_oldest() -> None:
-    bench = Bench(overload_after=0.5, shed_after=0.1, max_wait=10, max_length=9)
+    bench = Bench(shed_after=0.1, max_wait=10, max_length=9)
     bench.serve(0.01)
     held = bench.acquire()
     bench.wait("a")
@@ -265,6 +359,7 @@ def test_overload_serves_the_newest_and_sheds_the_oldest() -> None:
     bench.wait("c", "d")
     assert not bench.guard.is_overloaded
     bench.now += 0.0375 + 0.01
+    bench.stand()
     assert bench.guard.is_overloaded
     held.finish(Outcome.CANCELLED)
     assert bench.names == "d a:overload b:overload"
@@ -275,19 +370,20 @@ def test_overload_serves_the_newest_and_sheds_the_oldest() -> None:
 
 
 def test_short_queue_is_fifo_and_sheds_no_call() -> None:
-    bench = Bench(overload_after=0.5, shed_after=0.1, max_wait=10)
+    bench = Bench(shed_after=0.1, max_wait=10)
     held = bench.acquire()
     bench.wait("a", "b")
-    bench.now += 0.499
+    bench.now += 9.0
     held.finish(Outcome.CANCELLED)
     assert bench.names == "a"
     assert bench.guard.waiting == 1
 
 
 def test_no_call_is_shed_without_progress_or_service_time() -> None:
-    bench = Bench(overload_after=0.5, shed_after=0.1, max_wait=10, max_concurrent_calls=2)
+    bench = Bench(shed_after=0.1, max_wait=10, max_concurrent_calls=2)
     held, more = bench.acquire(), bench.acquire()
     bench.wait("a", "b", "c")
+    bench.stand()
     bench.now += 1.0
     held.finish(Outcome.CANCELLED)
     assert bench.names == "c"
@@ -301,10 +397,11 @@ def test_no_call_is_shed_without_progress_or_service_time() -> None:
 
 
 def test_slow_tool_keeps_a_reserve_of_waiters() -> None:
-    bench = Bench(overload_after=0.5, shed_after=0.1, max_wait=50, max_length=9)
+    bench = Bench(shed_after=0.1, max_wait=50, max_length=9)
     bench.serve(1.0)
     held = bench.acquire()
     bench.wait("a")
+    bench.stand()
     bench.now += 1.0
     bench.wait("b", "c")
     bench.now += 2.999
@@ -316,10 +413,10 @@ def test_slow_tool_keeps_a_reserve_of_waiters() -> None:
 
 
 def test_full_queue_under_overload_sheds_its_oldest() -> None:
-    bench = Bench(overload_after=0.5, max_length=2, max_wait=10)
+    bench = Bench(max_length=2, max_wait=10)
     bench.acquire()
     bench.wait("a", "b")
-    bench.now += 0.5
+    bench.stand()
     bench.wait("c")
     assert bench.names == "a:queue-full"
 

@@ -67,10 +67,10 @@ def test_waiters_of_a_removed_priority_become_least_urgent_unless_most_urgent() 
 
 
 def test_overload_persists_across_reconfiguration() -> None:
-    bench = Bench(max_wait=10, overload_after=0.5)
+    bench = Bench(max_wait=10)
     bench.acquire()
     bench.wait("a", "b")
-    bench.now += 0.5
+    bench.stand()
     reconfigure(bench, max_wait=5)
     assert bench.guard.is_overloaded
 
