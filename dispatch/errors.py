@@ -174,7 +174,11 @@ class ErrorType(StrEnum):
     """The port for metrics is in use or not allowed; no tool was executed."""
 
 
-_CLOCK_TYPES = {"attempt": ErrorType.ATTEMPT_TIMEOUT, "stream-idle": ErrorType.IDLE_TIMEOUT}
+_CLOCK_TYPES = {
+    "attempt": ErrorType.ATTEMPT_TIMEOUT,
+    "stream-idle": ErrorType.IDLE_TIMEOUT,
+    "stream-reader": ErrorType.IDLE_TIMEOUT,
+}
 _OWN_TYPES = frozenset(map(str, ErrorType))
 
 
@@ -272,7 +276,8 @@ class CallTimeoutError(DispatchError, TimeoutError):
     """No complete reply in time. The tool may have been executed, unless ``type`` is ``expired``.
 
     Attributes:
-        clock: the limit that passed: ``call``, ``attempt``, ``stream`` (the whole stream) or ``stream-idle``.
+        clock: the limit that passed: ``call``, ``attempt``, ``stream`` (the whole stream), ``stream-idle`` (between two
+            chunks) or ``stream-reader`` (the same time without a read, while chunks waited).
     """
 
     outcome = Outcome.TIMEOUT

@@ -22,6 +22,7 @@ from dispatch.errors import (
     ToolError,
     TransportError,
 )
+from dispatch.messaging.rpc.chunk_buffer import READER_IDLE, TOOL_IDLE
 from dispatch.messaging.rpc.exchange_outcome import (
     STREAM_BUFFER_LIMIT,
     Answer,
@@ -259,6 +260,7 @@ _LOSSES = {
     Failure.SILENT: "has sent nothing for some time",
     Failure.RESTARTED: "has restarted",
     Failure.CLOSED: "has stopped",
+    Failure.VIOLATION: "does not follow the session protocol",
     Failure.BROKER_REFUSED: "can be sent nothing more, because the broker refuses it",
 }
 
@@ -282,7 +284,8 @@ def error_from_timeout(
     if missing is not None:
         came += f" (chunk {missing} was lost)"
     what = {
-        "stream-idle": f"The stream brought nothing for {limit:g} s{came}",
+        TOOL_IDLE: f"The stream brought nothing for {limit:g} s{came}",
+        READER_IDLE: f"The reader of the stream read nothing for {limit:g} s{came} while further ones waited",
         "stream": f"The stream was not complete within {limit:g} s{came}",
     }.get(clock, f"No complete reply arrived within {limit:g} s{came}")
     return CallTimeoutError(f"{what}; {_doubt(tool, repeatable)}", clock=clock, retryable=repeatable)

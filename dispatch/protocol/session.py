@@ -315,6 +315,7 @@ class Session:
         sender = self._sender
         if 0 <= frame.path < len(sender.paths):
             sender.paths[frame.path].record_ack(frame, now, sender.lost)
+            sender.record_delivered_fragments()
 
     def _on_window(self, frame: Window, _events: list[Event], _packet: Packet, _now: float) -> None:
         self._sender.data_limit = max(self._sender.data_limit, frame.data)
@@ -342,7 +343,7 @@ class Session:
                 return
         if not reassembly.fits(frame):
             reassembly.ignore(frame.message)
-            self._on_too_large(frame.stream, events)
+            self._on_excess(frame.stream, events)
             return
         whole = reassembly.add(frame)
         if whole is not None and (handler := self._handlers.get(type(whole))) is not None:
@@ -353,7 +354,11 @@ class Session:
         raise NotImplementedError
 
     def _on_too_large(self, stream: int, events: list[Event]) -> None:
-        """A payload for ``stream`` exceeds the limits."""
+        """A payload for ``stream`` exceeds what :meth:`_largest_payload` says."""
+        raise NotImplementedError
+
+    def _on_excess(self, stream: int, events: list[Event]) -> None:
+        """The peer has begun more payloads than may be incomplete at once, the last one for ``stream``."""
         raise NotImplementedError
 
     def _grant(self) -> None:

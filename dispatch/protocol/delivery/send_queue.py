@@ -30,9 +30,10 @@ class LargePayload:
         head: its frame without the payload.
         message: its number among the large payloads of the session; -1 before its first fragment.
         offset: of the next fragment.
+        undelivered: bytes that the receiver has not acknowledged.
     """
 
-    __slots__ = ("head", "message", "offset", "stream", "view")
+    __slots__ = ("head", "message", "offset", "stream", "undelivered", "view")
 
     def __init__(self, frame: tuple[Any, ...]) -> None:
         self.stream: int = frame[1]
@@ -41,6 +42,7 @@ class LargePayload:
         self.view = memoryview(frame[at])
         self.message = -1
         self.offset = 0
+        self.undelivered = len(self.view)
 
     @property
     def is_packed(self) -> bool:
@@ -52,19 +54,24 @@ class SendQueue:
     """The queue of one session.
 
     Attributes:
+        begun_bytes: payloads of several fragments that have begun and are incomplete at the receiver, as far as is known.
         control: frames without a payload, which flow control does not delay.
+        max_begun_bytes: of ``begun_bytes``; one payload may always begin.
         packed_requests: the highest number of a small request that was packed; -1: none.
         on_request_cut: called with a small request that travels in fragments all the same.
     """
 
     __slots__ = (
+        "_begun",
         "_large",
         "_messages",
         "_settings",
         "_small",
         "_small_bytes",
         "_waiting",
+        "begun_bytes",
         "control",
+        "max_begun_bytes",
         "on_request_cut",
         "packed_requests",
     )
@@ -76,6 +83,10 @@ class SendQueue:
         self._small_bytes = 0
         self._large: deque[LargePayload] = deque()
         self._waiting: deque[LargePayload] = deque()
+        self._begun: list[LargePayload] = []
+        """Those of ``begun_bytes``."""
+        self.begun_bytes = 0
+        self.max_begun_bytes = settings.max_partial_bytes // 2
         self._messages = 0
         self.packed_requests = -1
         self.on_request_cut: Callable[[LargePayload], object] = _ignore
@@ -98,8 +109,10 @@ class SendQueue:
     @property
     def bytes(self) -> int:
         """Payload bytes that wait."""
-        large = sum(len(each.view) - each.offset for each in (*self._large, *self._waiting))
-        return self._small_bytes + large
+        size = self._small_bytes
+        if self._large or self._waiting:
+            size += sum(len(each.view) - each.offset for each in (*self._large, *self._waiting))
+        return size
 
     def __len__(self) -> int:
         return len(self.control) + len(self._small) + len(self._large) + len(self._waiting)
@@ -115,8 +128,40 @@ class SendQueue:
 
     def _add_large(self, frame: tuple[Any, ...]) -> LargePayload:
         large = LargePayload(frame)
-        (self._large if len(self._large) < self._settings.large_at_once else self._waiting).append(large)
+        self._waiting.append(large)
+        self._begin_waiting()
         return large
+
+    def _begin_waiting(self) -> None:
+        """Begin payloads that wait, in order, while the receiver has room for what is incomplete. Those of one fragment pass
+        larger ones that have to wait for that."""
+        settings, waiting = self._settings, self._waiting
+        blocked: list[LargePayload] = []
+        while waiting and len(self._large) < settings.large_at_once:
+            large = waiting.popleft()
+            size = len(large.view)
+            if size > settings.fragment_bytes:
+                if blocked or (self.begun_bytes and self.begun_bytes + size > self.max_begun_bytes):
+                    blocked.append(large)
+                    continue
+                self._begun.append(large)
+                self.begun_bytes += size
+            self._large.append(large)
+        waiting.extendleft(reversed(blocked))
+
+    def record_delivered(self, frames: Frames) -> None:
+        """Record that the receiver has acknowledged ``frames``."""
+        for frame in frames:
+            if frame[0] == CONT:
+                for large in self._begun:
+                    if large.message == frame[1]:
+                        large.undelivered -= len(frame[-1])
+        self._set_begun([each for each in self._begun if each.undelivered])
+
+    def _set_begun(self, begun: list[LargePayload]) -> None:
+        self._begun = begun
+        self.begun_bytes = sum(len(each.view) for each in begun)
+        self._begin_waiting()
 
     # -- packing ------------------------------------------------------------------------------------------------
 
@@ -167,8 +212,8 @@ class SendQueue:
         frame = (CONT, large.message, start, len(large.view), large.stream, head, piece)
         if not large.is_packed:
             self._large.append(large)
-        elif self._waiting:
-            self._large.append(self._waiting.popleft())
+        else:
+            self._begin_waiting()
         return frame, len(piece) + FRAME_BYTES
 
     # -- withdrawal ---------------------------------------------------------------------------------------------
@@ -182,13 +227,10 @@ class SendQueue:
                 return
 
     def drop_large(self, stream: int) -> None:
-        """Remove the large payloads of ``stream``."""
+        """Remove the large payloads of ``stream``. The receiver drops what it has of them."""
         self._waiting = deque(each for each in self._waiting if each.stream != stream)
-        before = len(self._large)
         self._large = deque(each for each in self._large if each.stream != stream)
-        if len(self._large) < before:
-            while self._waiting and len(self._large) < self._settings.large_at_once:
-                self._large.append(self._waiting.popleft())
+        self._set_begun([each for each in self._begun if each.stream != stream])
 
     def clear(self) -> None:
         """Remove everything."""
@@ -197,6 +239,8 @@ class SendQueue:
         self._small_bytes = 0
         self._large.clear()
         self._waiting.clear()
+        self._begun.clear()
+        self.begun_bytes = 0
 
 
 def _ignore(_payload: LargePayload) -> None:
