@@ -245,7 +245,7 @@ class CalleeSession(Session):
         return not self.running and not self._seen.above and super().is_at_rest
 
     def memory(self) -> int:
-        return super().memory() + len(self.running) + len(self._credits) + len(self._seen.above)
+        return super().memory() + len(self.running) + len(self._seen.above)
 
     def _finish_requests(self, reason: Failure, events: list[Event]) -> None:
         events.extend(RequestCancelled(stream) for stream in self.running)

@@ -26,9 +26,9 @@ from dispatch.messaging.rpc.chunk_buffer import ChunkBuffer
 from dispatch.messaging.rpc.exchange_outcome import Answer, Overflow, Settled, TimedOut
 from dispatch.messaging.wire.properties import utf8_size
 
-MAX_BYTES_AHEAD = 64 * 1024
-"""Bytes of chunks, each its payload and 64, that a stream may be ahead of its reader; then its tool waits. In one process
-more would save nothing."""
+MAX_BYTES_AHEAD = 4 * 1024
+"""Bytes of chunks, each its payload and 64, that a stream may be ahead of its reader; then its tool waits: 64 short chunks.
+In one process more would save nothing."""
 
 KeepPlace = Callable[[asyncio.Future[Any]], object]
 """Keeps the place of an attempt in the bulkhead until the future is done."""
