@@ -147,7 +147,7 @@ class CalleeSession(Session):
         """
         if self._end_request(stream) is None:
             return False
-        self._sender.queue.drop_large(stream)
+        self._sender.queue.withdraw_large(stream)
         wait = -1 if retry_after is None else int(retry_after * 1000.0)
         self._add_control(REFUSED, stream, reason, wait, message, *((dict(trace),) if trace else ()))
         return True

@@ -224,7 +224,7 @@ class CallerSession(Session):
     def _abandon(self, request: OutgoingRequest) -> bool:
         stream, may_have_run = request.stream, self._may_have_run(request)
         if request.large is not None:
-            self._sender.queue.drop_large(stream)
+            self._sender.queue.withdraw_large(stream)
         elif not may_have_run:
             self._sender.queue.withdraw_request(stream)
         self._reassembly.drop(stream)

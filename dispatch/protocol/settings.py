@@ -34,8 +34,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Largest request or reply."""
     max_partial_bytes: int = 128 * 1024 * 1024
     """Fragments of incomplete payloads that one session retains, beside one payload of any size. A sender begins payloads of
-    half as many bytes at once, and of its part of that where the receiver's window is divided; further ones wait. A payload
-    of one fragment never waits for that."""
+    half as many bytes at once, or of its part of that where the receiver's window is divided, or one; further ones wait. A
+    payload of one fragment never waits for that."""
     max_partials: int = 1_024
     """Incomplete payloads of one session. A sender has few: a payload is incomplete while a fragment of it is on its way."""
     data_window: int = 16_000_000

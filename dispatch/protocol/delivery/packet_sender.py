@@ -13,6 +13,7 @@ from dispatch.protocol.settings import Settings
 from dispatch.protocol.statistics import SessionStatistics
 from dispatch.protocol.wire.frames import (
     ACK_NOW,
+    CONT,
     FRAME_BYTES,
     PACKET_BYTES,
     PING,
@@ -81,7 +82,7 @@ class PacketSender:
         self.lost: deque[Cargo] = deque()
         self.probing: list[Path] = []
         self._fragments: list[Cargo] = []
-        """Cargoes with fragments that are not known to have arrived."""
+        """Cargoes with fragments, or with frames that withdraw them, that are not known to have arrived."""
         self.peer_address = 0
         self._peer_window = settings.window
         self.data = 0
@@ -99,8 +100,7 @@ class PacketSender:
         if window != self._peer_window:
             # The peer has many senders: what it retains of their incomplete payloads is divided like its window.
             self._peer_window = window
-            settings = self._settings
-            self.queue.max_begun_bytes = settings.max_partial_bytes // 2 * window // settings.window
+            self.queue.divide_room(min(1.0, window / self._settings.window))
 
     def path(self, index: int) -> Path:
         """Return the state of a path, created if necessary."""
@@ -163,6 +163,8 @@ class PacketSender:
             cargo.frames = queue.control + cargo.frames
             cargo.size += FRAME_BYTES * len(queue.control)
             queue.control = []
+        if cargo.frames[-1][0] == CONT or queue.has_withdrawn:
+            self._fragments.append(cargo)
         return path, cargo
 
     def _open_path(self, *, is_large: bool = False) -> Path | None:
@@ -197,16 +199,13 @@ class PacketSender:
 
     def _load(self, path: Path, *, small: bool, large: bool) -> Cargo:
         """Take fresh frames from the queue."""
-        queue, room, is_large = self.queue, self._room(path), False
+        queue, room = self.queue, self._room(path)
         is_whole = self.peer_window >= self._settings.window
         cargo = queue.pop_small(room) if small and queue.has_small else Cargo([], 0)
         while large and queue.has_large and cargo.size < room:
             frame, size = queue.pop_fragment(self._settings.fragment_bytes if is_whole else room - cargo.size)
             cargo.frames.append(frame)
             cargo.size += size
-            is_large = True
-        if is_large:
-            self._fragments.append(cargo)
         self._statistics.frames_sent += len(cargo.frames)
         return cargo
 

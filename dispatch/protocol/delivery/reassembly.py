@@ -56,13 +56,17 @@ class Reassembly:
 
     def fits(self, frame: Cont) -> bool:
         """Return whether the payload that ``frame`` belongs to may be incomplete beside the others. One alone may have any
-        size."""
+        size, and one of a single fragment is never incomplete."""
         settings, partial = self._settings, self._partials.get(frame.message)
         others = self.size - (0 if partial is None else partial.size)
         return (
             frame.total > 0
             and (partial is not None or len(self._partials) < settings.max_partials)
-            and (not others or self.size + len(frame.piece) <= settings.max_partial_bytes)
+            and (
+                not others
+                or len(frame.piece) == frame.total
+                or self.size + len(frame.piece) <= settings.max_partial_bytes
+            )
             and len(self._done.above) <= settings.max_gaps
         )
 

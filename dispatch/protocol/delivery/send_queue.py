@@ -8,10 +8,14 @@ from typing import Any
 
 from dispatch.protocol.delivery.path import Cargo, Frames
 from dispatch.protocol.settings import Settings
-from dispatch.protocol.wire.frames import CONT, FRAME_BYTES, REQUEST, TRACE_BYTES, encode
+from dispatch.protocol.wire.frames import CANCEL, CONT, FRAME_BYTES, REFUSED, REQUEST, TRACE_BYTES, encode
 
 _LEAST_PIECE = 512
 """Bytes of a fragment at least: smaller ones cost more than they carry."""
+
+
+_WITHDRAWALS = (CANCEL, REFUSED)
+"""Frames that let a receiver drop what it has of the payloads of a stream."""
 
 
 def frame_size(frame: tuple[Any, ...]) -> int:
@@ -31,9 +35,10 @@ class LargePayload:
         message: its number among the large payloads of the session; -1 before its first fragment.
         offset: of the next fragment.
         undelivered: bytes that the receiver has not acknowledged.
+        is_withdrawn: the receiver is told to drop what it has.
     """
 
-    __slots__ = ("head", "message", "offset", "stream", "undelivered", "view")
+    __slots__ = ("head", "is_withdrawn", "message", "offset", "stream", "undelivered", "view")
 
     def __init__(self, frame: tuple[Any, ...]) -> None:
         self.stream: int = frame[1]
@@ -43,6 +48,7 @@ class LargePayload:
         self.message = -1
         self.offset = 0
         self.undelivered = len(self.view)
+        self.is_withdrawn = False
 
     @property
     def is_packed(self) -> bool:
@@ -56,7 +62,6 @@ class SendQueue:
     Attributes:
         begun_bytes: payloads of several fragments that have begun and are incomplete at the receiver, as far as is known.
         control: frames without a payload, which flow control does not delay.
-        max_begun_bytes: of ``begun_bytes``; one payload may always begin.
         packed_requests: the highest number of a small request that was packed; -1: none.
         on_request_cut: called with a small request that travels in fragments all the same.
     """
@@ -64,14 +69,15 @@ class SendQueue:
     __slots__ = (
         "_begun",
         "_large",
+        "_max_begun_bytes",
         "_messages",
         "_settings",
         "_small",
         "_small_bytes",
         "_waiting",
+        "_whole_bytes",
         "begun_bytes",
         "control",
-        "max_begun_bytes",
         "on_request_cut",
         "packed_requests",
     )
@@ -86,7 +92,8 @@ class SendQueue:
         self._begun: list[LargePayload] = []
         """Those of ``begun_bytes``."""
         self.begun_bytes = 0
-        self.max_begun_bytes = settings.max_partial_bytes // 2
+        self._max_begun_bytes = settings.max_partial_bytes // 2
+        self._whole_bytes = settings.fragment_bytes
         self._messages = 0
         self.packed_requests = -1
         self.on_request_cut: Callable[[LargePayload], object] = _ignore
@@ -132,16 +139,28 @@ class SendQueue:
         self._begin_waiting()
         return large
 
+    def divide_room(self, share: float) -> None:
+        """Set the part of what a receiver retains of incomplete payloads that this sender may use. Below 1.0, the window has
+        no room for whole fragments: every large payload is incomplete for a while."""
+        settings = self._settings
+        self._max_begun_bytes = int(settings.max_partial_bytes // 2 * share)
+        self._whole_bytes = settings.fragment_bytes if share >= 1.0 else 0
+        if self._large:
+            unsent = [each for each in self._large if each.message < 0 and each not in self._begun]
+            self._large = deque(each for each in self._large if each not in unsent)
+            self._waiting.extendleft(reversed(unsent))
+            self._begin_waiting()
+
     def _begin_waiting(self) -> None:
-        """Begin payloads that wait, in order, while the receiver has room for what is incomplete. Those of one fragment pass
-        larger ones that have to wait for that."""
+        """Begin payloads that wait, in order, while the receiver has room for what is incomplete; one may always begin.
+        Those of one fragment pass larger ones that have to wait for that."""
         settings, waiting = self._settings, self._waiting
         blocked: list[LargePayload] = []
         while waiting and len(self._large) < settings.large_at_once:
             large = waiting.popleft()
             size = len(large.view)
-            if size > settings.fragment_bytes:
-                if blocked or (self.begun_bytes and self.begun_bytes + size > self.max_begun_bytes):
+            if size > self._whole_bytes:
+                if blocked or (self.begun_bytes and self.begun_bytes + size > self._max_begun_bytes):
                     blocked.append(large)
                     continue
                 self._begun.append(large)
@@ -150,12 +169,14 @@ class SendQueue:
         waiting.extendleft(reversed(blocked))
 
     def record_delivered(self, frames: Frames) -> None:
-        """Record that the receiver has acknowledged ``frames``."""
+        """Record that the receiver has acknowledged ``frames``: it has fragments, or has dropped them."""
         for frame in frames:
-            if frame[0] == CONT:
-                for large in self._begun:
+            for large in self._begun:
+                if frame[0] == CONT:
                     if large.message == frame[1]:
                         large.undelivered -= len(frame[-1])
+                elif large.is_withdrawn and frame[0] in _WITHDRAWALS and large.stream == frame[1]:
+                    large.undelivered = 0
         self._set_begun([each for each in self._begun if each.undelivered])
 
     def _set_begun(self, begun: list[LargePayload]) -> None:
@@ -226,11 +247,27 @@ class SendQueue:
                 del self._small[at]
                 return
 
+    @property
+    def has_withdrawn(self) -> bool:
+        """Whether the receiver is to learn that it may drop a part of a payload."""
+        return any(each.is_withdrawn for each in self._begun)
+
+    def withdraw_large(self, stream: int) -> None:
+        """Remove the large payloads of ``stream``. A frame follows that lets the receiver drop what it has of them."""
+        for large in self._begun:
+            if large.stream == stream and large.message >= 0:
+                large.is_withdrawn = True
+        self._drop(stream)
+
     def drop_large(self, stream: int) -> None:
-        """Remove the large payloads of ``stream``. The receiver drops what it has of them."""
+        """Remove the large payloads of ``stream``, of which the receiver accepts nothing more."""
+        self._drop(stream)
+        self._set_begun([each for each in self._begun if each.stream != stream])
+
+    def _drop(self, stream: int) -> None:
         self._waiting = deque(each for each in self._waiting if each.stream != stream)
         self._large = deque(each for each in self._large if each.stream != stream)
-        self._set_begun([each for each in self._begun if each.stream != stream])
+        self._set_begun([each for each in self._begun if each.is_withdrawn or each.stream != stream])
 
     def clear(self) -> None:
         """Remove everything."""
