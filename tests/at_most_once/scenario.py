@@ -44,7 +44,7 @@ REFUSALS = {
     "window": set(),
     "places": {"overloaded"},
     "keys": {"reply-evicted"},
-    "waiting": {"pending-limit", "response-limit-exceeded"},
+    "waiting": {"pending-limit"},
     "sessions": {"instance-lost", "instance-restarted"},
     "fragments": set(),
 }
@@ -61,7 +61,6 @@ SETTINGS: dict[str, dict[str, int]] = {
 """Constants of the protocol that are smaller then."""
 SMALL: dict[str, dict[str, int]] = {
     "keys": {"dispatch.serving.idempotency_keys.MAX_ANSWER_BYTES": 60},
-    "waiting": {"dispatch.calls.invokers.instance_invoker.STREAM_BUFFER": 3},
 }
 """Constants of other modules that are smaller then."""
 

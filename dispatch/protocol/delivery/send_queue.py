@@ -145,11 +145,10 @@ class SendQueue:
         settings = self._settings
         self._max_begun_bytes = int(settings.max_partial_bytes // 2 * share)
         self._whole_bytes = settings.fragment_bytes if share >= 1.0 else 0
-        if self._large:
-            unsent = [each for each in self._large if each.message < 0 and each not in self._begun]
-            self._large = deque(each for each in self._large if each not in unsent)
-            self._waiting.extendleft(reversed(unsent))
-            self._begin_waiting()
+        unsent = [each for each in self._large if each.message < 0 and each not in self._begun]
+        self._large = deque(each for each in self._large if each not in unsent)
+        self._waiting.extendleft(reversed(unsent))
+        self._begin_waiting()
 
     def _begin_waiting(self) -> None:
         """Begin payloads that wait, in order, while the receiver has room for what is incomplete; one may always begin.
