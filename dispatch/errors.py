@@ -97,7 +97,8 @@ class ErrorType(StrEnum):
     ATTEMPT_TIMEOUT = "attempt-timeout"
     """The limit of the last attempt passed; the tool may have been executed."""
     IDLE_TIMEOUT = "idle-timeout"
-    """A stream brought no chunk within its idle limit; the tool may have been executed."""
+    """A stream brought no chunk within its idle limit, or its reader read none that waited; the tool may have been
+    executed."""
     SEND_TIMEOUT = "send-timeout"
     """The broker did not accept the request within the limit; the tool was not executed."""
     EXPIRED = "expired"
@@ -121,7 +122,8 @@ class ErrorType(StrEnum):
     MALFORMED_REPLY = "malformed-reply"
     """The reply is not readable; the tool may have been executed."""
     RESPONSE_LIMIT_EXCEEDED = "response-limit-exceeded"
-    """The reply exceeds the policy's ``max-response-bytes`` or the stream buffer; the tool may have been executed."""
+    """The reply exceeds the policy's ``max-response-bytes``, or the reader of a third-party service's stream fell too far
+    behind; the tool may have been executed."""
     RESULT_TOO_LARGE = "result-too-large"
     """The service could not send the result because it is too large; the tool was executed."""
     INVALID_RESULT = "invalid-result"
