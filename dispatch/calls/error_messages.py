@@ -178,9 +178,9 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
     if isinstance(settled, Overflow) and settled.limit == STREAM_BUFFER_LIMIT:
         return TransportError(
             ErrorType.RESPONSE_LIMIT_EXCEEDED,
-            f"The reader of the stream of '{tool}' fell too far behind (stream buffer) and later chunks were dropped, because "
-            "its service cannot be slowed down; the tool may have been executed. Check its effect before you call it again, "
-            "and then read the chunks promptly.",
+            f"The reader of the stream of '{tool}' fell too far behind (stream buffer) and later chunks were dropped: "
+            "its service cannot be slowed down. The tool may have been executed: check its effect before you call it again, "
+            "and read the chunks promptly.",
             origin=Origin.LOCAL,
         )
     if isinstance(settled, Overflow):
