@@ -99,7 +99,8 @@ class ErrorType(StrEnum):
     ATTEMPT_TIMEOUT = "attempt-timeout"
     """The limit of the last attempt passed; the tool may have been executed."""
     IDLE_TIMEOUT = "idle-timeout"
-    """A stream brought no chunk within its idle limit; the tool may have been executed."""
+    """A stream brought no chunk within its idle limit, or its reader read none that waited; the tool may have been
+    executed."""
     SEND_TIMEOUT = "send-timeout"
     """The broker did not accept the request within the limit; the tool was not executed."""
     EXPIRED = "expired"
@@ -124,7 +125,8 @@ class ErrorType(StrEnum):
     MALFORMED_REPLY = "malformed-reply"
     """The reply is not readable; the tool may have been executed."""
     RESPONSE_LIMIT_EXCEEDED = "response-limit-exceeded"
-    """The reply exceeds the policy's ``max-response-bytes`` or the stream buffer; the tool may have been executed."""
+    """The reply exceeds the policy's ``max-response-bytes``, or the reader of a third-party service's stream fell too far
+    behind; the tool may have been executed."""
     RESULT_TOO_LARGE = "result-too-large"
     """The service could not send the result because it is too large; the tool was executed."""
     INVALID_RESULT = "invalid-result"
@@ -179,7 +181,11 @@ class ErrorType(StrEnum):
     """The port for metrics is in use or not allowed; no tool was executed."""
 
 
-_CLOCK_TYPES = {"attempt": ErrorType.ATTEMPT_TIMEOUT, "stream-idle": ErrorType.IDLE_TIMEOUT}
+_CLOCK_TYPES = {
+    "attempt": ErrorType.ATTEMPT_TIMEOUT,
+    "stream-idle": ErrorType.IDLE_TIMEOUT,
+    "stream-reader": ErrorType.IDLE_TIMEOUT,
+}
 _OWN_TYPES = frozenset(map(str, ErrorType))
 
 
@@ -288,7 +294,8 @@ class CallTimeoutError(DispatchError, TimeoutError):
     """No complete reply in time. The tool may have been executed, unless ``type`` is ``expired``.
 
     Attributes:
-        clock: the limit that passed: ``call``, ``attempt``, ``stream`` (the whole stream) or ``stream-idle``.
+        clock: the limit that passed: ``call``, ``attempt``, ``stream`` (the whole stream), ``stream-idle`` (between two
+            chunks) or ``stream-reader`` (the same time without a read, while chunks waited).
     """
 
     outcome = Outcome.TIMEOUT

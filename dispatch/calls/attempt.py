@@ -78,7 +78,7 @@ class Attempts:
 
     async def run(self, call: Call) -> Attempt:
         """Make the attempts of a call and return the one that the caller gets the result of. A stream's has its first chunk;
-        its caller reads the rest and calls :meth:`end_stream`."""
+        its caller calls :meth:`follow_stream`, reads the rest and calls :meth:`end_stream`."""
         attempt = await self.begin(call)
         return attempt if attempt.outcome is _SUCCESS else await self.retry(call, attempt)
 
@@ -194,11 +194,20 @@ class Attempts:
         if attempt.outcome in FAILURES:
             self._invoker.attribute_failure(attempt)
 
-    def end_stream(self, attempt: Attempt) -> None:
-        """The caller has read a stream to its end, or closed it early."""
+    def follow_stream(self, attempt: Attempt) -> None:
+        """Return the permits of a stream when its tool has ended, or a limit has passed: its reader may be slow, or gone."""
         replies = attempt.replies
-        if replies is None or attempt.first_chunk is None:
+        if replies is not None and attempt.first_chunk is not None:
+            replies.on_settled = partial(self.end_stream, attempt)
+            if replies.settled is not None:
+                self.end_stream(attempt)
+
+    def end_stream(self, attempt: Attempt) -> None:
+        """End a stream that has settled, or that its caller closes early. A second call does nothing."""
+        replies = attempt.replies
+        if replies is None or attempt.first_chunk is None or attempt.has_ended:
             return
+        attempt.has_ended = True
         if replies.settled is None:
             attempt.outcome = Outcome.CANCELLED
             replies.close()

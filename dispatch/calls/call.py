@@ -173,6 +173,7 @@ class Calls:
                 with guards.calls, self._runtime.pool_calls_of(tool):
                     attempt = await self._attempts.run(call)
                     try:
+                        self._attempts.follow_stream(attempt)
                         if attempt.first_chunk is not None:
                             observer.on_first_chunk(self._now() - started)
                             observer.on_chunk(attempt.first_chunk)

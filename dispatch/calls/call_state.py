@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -12,6 +12,7 @@ from dispatch.calls.error_messages import error_from_exchange, name_missing_argu
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import DispatchError, ErrorType, Origin, Outcome, ToolError, TransportError
+from dispatch.messaging.rpc.chunk_buffer import READER_IDLE, TOOL_IDLE
 from dispatch.messaging.rpc.exchange_outcome import Answer, Settled, TimedOut
 from dispatch.resilience.attempt_timeout import attempt_deadline
 from dispatch.resilience.hedging.decision import NoHedgeReason
@@ -59,7 +60,11 @@ NO_OPTIONS = CallOptions()
 
 
 class Replies(Protocol):
-    """The chunks of a stream, in order. After the last one, ``settled`` says how the stream ended."""
+    """The chunks of a stream, in order. After the last one, ``settled`` says how the stream ended. It may have ended while
+    chunks wait for their reader."""
+
+    on_settled: Callable[[], object] | None
+    """Called once ``settled`` is set."""
 
     @property
     def settled(self) -> Settled | None:
@@ -149,6 +154,7 @@ class Attempt(msgspec.Struct, eq=False):
         is_outpaced: its hedge was answered first.
         counts_for_instance, counts_for_tool: whether outlier detection and the circuit breaker count the failure.
         remembered: the instance remembers idempotency keys and is still there.
+        has_ended: its stream has, and its permits were returned.
         claimed: the claim on the idempotency key for the instance of the last request, and the holder before it.
     """
 
@@ -173,6 +179,7 @@ class Attempt(msgspec.Struct, eq=False):
     retry_after: float | None = None
     is_impatient: bool = False
     is_outpaced: bool = False
+    has_ended: bool = False
     counts_for_instance: bool = True
     counts_for_tool: bool = True
     remembered: bool = False
@@ -267,9 +274,13 @@ class Attempt(msgspec.Struct, eq=False):
         assert self.replies is not None
         settled = self.replies.settled
         assert settled is not None
-        if isinstance(settled, TimedOut) and settled.clock == "stream-idle":
+        clock = settled.clock if isinstance(settled, TimedOut) else ""
+        if clock in (TOOL_IDLE, READER_IDLE):
             self.limit = self.call.idle
         self.conclude(settled)
+        if clock == READER_IDLE and self.error is not None:
+            self.error.origin = Origin.LOCAL
+            self.counts_for_instance = self.counts_for_tool = False
 
     def fail(self, error: DispatchError) -> None:
         """The attempt ended in ``error``, perhaps before anything was sent."""

@@ -24,6 +24,7 @@ from dispatch.errors import (
     ToolError,
     TransportError,
 )
+from dispatch.messaging.rpc.chunk_buffer import READER_IDLE, TOOL_IDLE
 from dispatch.messaging.rpc.exchange_outcome import (
     STREAM_BUFFER_LIMIT,
     Answer,
@@ -201,8 +202,9 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
     if isinstance(settled, Overflow) and settled.limit == STREAM_BUFFER_LIMIT:
         return TransportError(
             ErrorType.RESPONSE_LIMIT_EXCEEDED,
-            f"The reader of the stream of '{tool}' fell too far behind (stream buffer) and later chunks were dropped; the "
-            "tool may have been executed. Check its effect before you call it again, and then read the chunks promptly.",
+            f"The reader of the stream of '{tool}' fell too far behind (stream buffer) and later chunks were dropped: "
+            "its service cannot be slowed down. The tool may have been executed: check its effect before you call it again, "
+            "and read the chunks promptly.",
             origin=Origin.LOCAL,
         )
     if isinstance(settled, Overflow):
@@ -302,6 +304,7 @@ _LOSSES = {
     Failure.SILENT: "has sent nothing for some time",
     Failure.RESTARTED: "has restarted",
     Failure.CLOSED: "has stopped",
+    Failure.VIOLATION: "does not follow the session protocol",
     Failure.BROKER_REFUSED: "can be sent nothing more, because the broker refuses it",
 }
 
@@ -325,7 +328,8 @@ def error_from_timeout(
     if missing is not None:
         came += f" (chunk {missing} was lost)"
     what = {
-        "stream-idle": f"The stream brought nothing for {limit:g} s{came}",
+        TOOL_IDLE: f"The stream brought nothing for {limit:g} s{came}",
+        READER_IDLE: f"The reader of the stream read nothing for {limit:g} s{came} while further ones waited",
         "stream": f"The stream was not complete within {limit:g} s{came}",
     }.get(clock, f"No complete reply arrived within {limit:g} s{came}")
     return CallTimeoutError(f"{what}; {_doubt(tool, repeatable)}", clock=clock, retryable=repeatable)

@@ -37,7 +37,8 @@ class Policy(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab")
             once that is known; attempts of other tools get all the remaining time. Default None: it follows the tool's
             durations, and a shorter limit for a tool that cannot be repeated only discards work.
         stream_timeout: Seconds for a whole stream, from the request to its last chunk. Default 300: a long generated text.
-        stream_idle_timeout: Seconds of the longest gap between two chunks, and before the first. Default 30: as one call.
+        stream_idle_timeout: Seconds of the longest gap between two chunks, and before the first; while chunks wait for
+            their reader, seconds without a read. Default 30: as one call.
         max_response_bytes: Bytes of the reply of one call, over all its chunks. Default 64 MiB: twelve times the broker's
             largest message.
         known_instances_only: Send requests to known instances of dispatch's service base only. While none is known, a call

@@ -13,14 +13,17 @@ from dispatch.protocol.settings import Settings
 from dispatch.protocol.wire.frames import (
     ALIVE,
     CHUNK,
+    CHUNK_BYTES,
     END,
     GOAWAY,
     REFUSED,
     REPLY,
+    STREAM_CREDIT,
     TRACE_BYTES,
     UNNUMBERED,
     VERSION,
     Cancel,
+    Credit,
     Hello,
     Packet,
     Paths,
@@ -68,10 +71,14 @@ class CalleeSession(Session):
         self._secret = hello.secret
         self._may_reply_to = may_reply_to
         self._sender.data_limit = hello.data_window
+        self._stream_window = hello.stream_window if hello.features & STREAM_CREDIT else math.inf
+        self._credits: dict[int, list[float]] = {}
+        """Of streams with chunks: the bytes sent so far, and the limit that the caller has granted."""
         self._seen = SeenNumbers()
         self.running: dict[int, int] = {}
         self.is_draining = False
         self._handlers |= {Request: self._on_request, Cancel: self._on_cancel, Paths: self._on_paths}
+        self._handlers[Credit] = self._on_credit
 
     @property
     def caller(self) -> tuple[int, str]:
@@ -83,7 +90,7 @@ class CalleeSession(Session):
     def send_reply(self, stream: int, payload: bytes, status: int = Status.TEXT, trace: Trace = None) -> bool:
         """Send the complete reply to a request, with the trace context of its span. Return False if its caller no longer
         waits."""
-        if self.running.pop(stream, None) is None:
+        if self._end_request(stream) is None:
             return False
         if trace:
             self._sender.queue.add((REPLY, stream, status, payload, dict(trace)), len(payload) + TRACE_BYTES)
@@ -92,17 +99,36 @@ class CalleeSession(Session):
         return True
 
     def send_chunk(self, stream: int, payload: bytes) -> bool:
-        """Send the next chunk of a streamed reply. Return as :meth:`send_reply`."""
+        """Send the next chunk of a streamed reply, which should wait for :meth:`has_credit`. Return as
+        :meth:`send_reply`."""
         index = self.running.get(stream)
         if index is None:
             return False
         self.running[stream] = index + 1
+        credit = self._credits.get(stream) or self._create_credit(stream)
+        credit[0] += len(payload) + CHUNK_BYTES
         self._sender.queue.add((CHUNK, stream, index, payload), len(payload))
         return True
 
+    def has_credit(self, stream: int) -> bool:
+        """Return whether the next chunk of ``stream`` may be sent. A stream that has ended has nothing to wait for."""
+        credit = self._credits.get(stream)
+        if credit is None:
+            return self._stream_window > 0 or stream not in self.running
+        return credit[0] < credit[1]
+
+    def _create_credit(self, stream: int) -> list[float]:
+        credit = self._credits[stream] = [0, self._stream_window]
+        return credit
+
+    def _end_request(self, stream: int) -> int | None:
+        """Forget a request. Return the index of its next chunk; None: it does not run."""
+        self._credits.pop(stream, None)
+        return self.running.pop(stream, None)
+
     def send_end(self, stream: int, payload: bytes = b"", status: int = Status.TEXT, trace: Trace = None) -> bool:
         """End a streamed reply, as :meth:`send_reply`."""
-        index = self.running.pop(stream, None)
+        index = self._end_request(stream)
         if index is None:
             return False
         if trace:
@@ -123,9 +149,9 @@ class CalleeSession(Session):
             message: a sentence for callers; empty: the one of the reason.
             trace: as of :meth:`send_reply`.
         """
-        if self.running.pop(stream, None) is None:
+        if self._end_request(stream) is None:
             return False
-        self._sender.queue.drop_large(stream)
+        self._sender.queue.withdraw_large(stream)
         wait = -1 if retry_after is None else int(retry_after * 1000.0)
         self._add_control(REFUSED, stream, reason, wait, message, *((dict(trace),) if trace else ()))
         return True
@@ -173,8 +199,13 @@ class CalleeSession(Session):
         if self._seen.add(stream):
             if len(self._seen.above) > self.settings.max_gaps:
                 events += self._finish(Failure.VIOLATION)
-        elif self.running.pop(stream, None) is not None:
+        elif self._end_request(stream) is not None:
             events.append(RequestCancelled(stream))
+
+    def _on_credit(self, frame: Credit, _events: list[Event], _packet: Packet, _now: float) -> None:
+        if frame.stream in self.running:
+            credit = self._credits.get(frame.stream) or self._create_credit(frame.stream)
+            credit[1] = max(credit[1], frame.data)
 
     def _on_paths(self, frame: Paths, _events: list[Event], _packet: Packet, _now: float) -> None:
         inboxes = frame.inboxes
@@ -190,10 +221,16 @@ class CalleeSession(Session):
         return None if stream in self._seen else self.settings.max_payload_bytes
 
     def _on_too_large(self, stream: int, events: list[Event]) -> None:
+        self._refuse_payload(stream, "request-too-large", events)
+
+    def _on_excess(self, stream: int, events: list[Event]) -> None:
+        self._refuse_payload(stream, "overloaded", events)
+
+    def _refuse_payload(self, stream: int, reason: str, events: list[Event]) -> None:
         self._reassembly.drop(stream)
         if self._seen.add(stream):
             self.running[stream] = 0
-            self._decline(stream, "request-too-large", events)
+            self._decline(stream, reason, events)
 
     def _decline(self, stream: int, reason: str, events: list[Event]) -> None:
         self.refuse(stream, reason)
@@ -225,4 +262,5 @@ class CalleeSession(Session):
     def _finish_requests(self, reason: Failure, events: list[Event]) -> None:
         events.extend(RequestCancelled(stream) for stream in self.running)
         self.running.clear()
+        self._credits.clear()
         self._seen = SeenNumbers()

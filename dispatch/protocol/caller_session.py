@@ -27,12 +27,14 @@ from dispatch.protocol.settings import Settings
 from dispatch.protocol.unmatched_replies import UnmatchedReplies
 from dispatch.protocol.wire.frames import (
     CANCEL,
+    CREDIT,
     FEATURES,
     FROM,
     HELLO,
     PATHS,
     PING,
     REQUEST,
+    STREAM_CREDIT,
     UNNUMBERED,
     VERSION,
     Accept,
@@ -91,6 +93,7 @@ class CallerSession(Session):
         self._hello_interval = 2 * settings.first_rtt
         self._doubted_until = math.inf
         self._refuted = 0
+        self._has_stream_credit = False
         self._sender.queue.on_request_cut = self._on_request_cut
         self._handlers |= {Reply: self._on_reply, Chunk: self._on_chunk, End: self._on_end}
         self._handlers |= {Refused: self._on_refused, Goaway: self._on_goaway}
@@ -103,8 +106,9 @@ class CallerSession(Session):
         settings = self.settings
         self._hello_at = now + self._hello_interval
         self._hello_interval = min(2 * self._hello_interval, 2 * settings.max_probe_interval)
-        name, incarnation, window = self._name, self._incarnation, settings.data_window
-        hello = (HELLO, [VERSION], FEATURES, name, incarnation, self.id, self._secret, self._inboxes, window)
+        windows = settings.data_window, settings.stream_window
+        about = self._name, self._incarnation, self.id, self._secret, self._inboxes
+        hello = (HELLO, [VERSION], FEATURES, *about, *windows)
         return [(0, self._sender.encode(0, UNNUMBERED, now, 0, [hello]))]  # to HELLO_ADDRESS: there is no other yet
 
     def receive(self, packet: Packet, now: float) -> list[Event]:
@@ -140,6 +144,7 @@ class CallerSession(Session):
         self.is_open = True
         self._sender.peer_address = derive_address(self._secret, self.id, frame.nonce)
         self.peer_name, self.peer_incarnation = frame.name, frame.incarnation
+        self._has_stream_credit = bool(frame.features & STREAM_CREDIT)
         self._sender.data_limit = max(self._sender.data_limit, frame.data_window)
         self._pinged_at = now
         self._add_control(PING)  # the callee's session opens with the first packet to its address
@@ -209,7 +214,7 @@ class CallerSession(Session):
     def _abandon(self, request: OutgoingRequest) -> bool:
         stream, may_have_run = request.stream, self._may_have_run(request)
         if request.large is not None:
-            self._sender.queue.drop_large(stream)
+            self._sender.queue.withdraw_large(stream)
         elif not may_have_run:
             self._sender.queue.withdraw_request(stream)
         self._reassembly.drop(stream)
@@ -235,6 +240,19 @@ class CallerSession(Session):
         self._add_control(PATHS, self._inboxes)
 
     # -- replies ------------------------------------------------------------------------------------------------
+
+    def consume_chunks(self, request: OutgoingRequest, size: int) -> bool:
+        """Record that the application has read chunks of ``size`` bytes, the payload and :data:`CHUNK_BYTES` of each: the
+        callee may send as many more. Return whether the callee is to learn of it, in steps of a quarter of the window."""
+        request.read_bytes += size
+        window = self.settings.stream_window
+        if 4 * (request.read_bytes - request.credited_bytes) < window or not self._has_stream_credit:
+            return False
+        if self.waiting.get(request.stream) is not request or request.end is not None:
+            return False
+        request.credited_bytes = request.read_bytes
+        self._add_control(CREDIT, request.stream, request.read_bytes + window)
+        return True
 
     def _on_reply(self, frame: Reply, events: list[Event], _packet: Packet, _now: float) -> None:
         request = self.waiting.pop(frame.stream, None)
@@ -307,9 +325,15 @@ class CallerSession(Session):
         return None if request is None else request.max_reply_bytes
 
     def _on_too_large(self, stream: int, events: list[Event]) -> None:
+        self._fail_waiting(stream, Failure.TOO_LARGE, events)
+
+    def _on_excess(self, stream: int, events: list[Event]) -> None:
+        self._fail_waiting(stream, Failure.VIOLATION, events)
+
+    def _fail_waiting(self, stream: int, reason: Failure, events: list[Event]) -> None:
         request = self.waiting.get(stream)
         if request is not None:
-            self._fail(request, Failure.TOO_LARGE, events)
+            self._fail(request, reason, events)
 
     def _on_goaway(self, frame: Goaway, events: list[Event], _packet: Packet, _now: float) -> None:
         if not self.is_peer_draining:

@@ -80,7 +80,8 @@ class RequestReceived(msgspec.Struct, gc=False):
 
 
 class RequestDeclined(msgspec.Struct, gc=False):
-    """The session has refused a request by itself: it is past its deadline, too large, or the callee is draining."""
+    """The session has refused a request by itself: it is past its deadline or too large, its caller has begun more large
+    payloads than may be incomplete, or the callee is draining."""
 
     stream: int
     reason: str

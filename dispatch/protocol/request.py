@@ -21,9 +21,22 @@ class OutgoingRequest:
         stream: its number in its session; -1 before it is sent.
         chunks: of a stream, that were delivered in order.
         reply_bytes: payloads of the chunks that have arrived.
+        read_bytes: of chunks that the application has read, as flow control counts them.
+        credited_bytes: those of them that the callee has learned of.
     """
 
-    __slots__ = ("ahead", "chunks", "deadline", "end", "large", "max_reply_bytes", "reply_bytes", "stream")
+    __slots__ = (
+        "ahead",
+        "chunks",
+        "credited_bytes",
+        "deadline",
+        "end",
+        "large",
+        "max_reply_bytes",
+        "read_bytes",
+        "reply_bytes",
+        "stream",
+    )
 
     def __init__(self, deadline: float = math.inf, max_reply_bytes: int = 64 * 1024 * 1024) -> None:
         self.stream = -1
@@ -31,6 +44,7 @@ class OutgoingRequest:
         self.max_reply_bytes = max_reply_bytes
         self.chunks = 0
         self.reply_bytes = 0
+        self.read_bytes = self.credited_bytes = 0
         self.ahead: dict[int, bytes] | None = None
         """Chunks that arrived before an earlier one."""
         self.end: End | None = None

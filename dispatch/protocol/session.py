@@ -344,6 +344,7 @@ class Session:
         sender = self._sender
         if 0 <= frame.path < len(sender.paths):
             sender.paths[frame.path].record_ack(frame, now, sender.lost)
+            sender.record_delivered_fragments()
             if self.is_suspect:
                 self._update_suspicion(events)
 
@@ -373,7 +374,7 @@ class Session:
                 return
         if not reassembly.fits(frame):
             reassembly.ignore(frame.message)
-            self._on_too_large(frame.stream, events)
+            self._on_excess(frame.stream, events)
             return
         whole = reassembly.add(frame)
         if whole is not None and (handler := self._handlers.get(type(whole))) is not None:
@@ -384,7 +385,11 @@ class Session:
         raise NotImplementedError
 
     def _on_too_large(self, stream: int, events: list[Event]) -> None:
-        """A payload for ``stream`` exceeds the limits."""
+        """A payload for ``stream`` exceeds what :meth:`_largest_payload` says."""
+        raise NotImplementedError
+
+    def _on_excess(self, stream: int, events: list[Event]) -> None:
+        """The peer has begun more payloads than may be incomplete at once, the last one for ``stream``."""
         raise NotImplementedError
 
     def _grant(self) -> None:

@@ -34,12 +34,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_payload_bytes: int = 64 * 1024 * 1024
     """Largest request or reply."""
     max_partial_bytes: int = 128 * 1024 * 1024
-    """Fragments of incomplete payloads that one session retains: two of the largest payloads."""
+    """Fragments of incomplete payloads that one session retains, beside one payload of any size. A sender begins payloads of
+    half as many bytes at once, or of its part of that where the receiver's window is divided, or one; further ones wait. A
+    payload of one fragment never waits for that."""
     max_partials: int = 1_024
     """Incomplete payloads of one session. A sender has few: a payload is incomplete while a fragment of it is on its way."""
     data_window: int = 16_000_000
     """Bytes of requests that a peer may send before the application has released earlier ones: bounds the memory of queued
     requests."""
+    stream_window: int = 1_000_000
+    """Bytes of chunks of one stream that a peer may send before the application has read earlier ones; then its tool
+    waits."""
     max_paths: int = 4
     """Connections on which one receiver takes packets. Replies of 100 kB at 64 in flight: 2 paths +45 to 90 %, 8 no more
     than 4. The first one carries no large payloads while there are others: small calls beside 8 of 1 MB have a p50 of 5
@@ -94,8 +99,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Ranges of packet numbers in one acknowledgement, and remembered for each path."""
     max_gaps: int = 65_536
     """Requests that arrived before an earlier one. More end the session: no peer that follows the protocol has so many."""
-    max_chunks_ahead: int = 1_024
-    """Chunks of a stream that arrived before an earlier one."""
+    max_chunks_ahead: int = 16_384
+    """Chunks of a stream that arrived before an earlier one: more than the stream's window holds, even of empty ones. A
+    packet has up to 8,000."""
     max_resets: int = 64
     """RESETs that wait to be sent."""
 

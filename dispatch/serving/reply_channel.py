@@ -53,7 +53,7 @@ class ReplyChannel(Protocol):
         """
 
     async def writable(self) -> None:
-        """Wait while chunks of the request are queued."""
+        """Wait while chunks of the request are queued, or their reader is far behind, as far as the channel knows that."""
 
     def release_payload(self) -> None:
         """Record that the request has been decoded: its bytes no longer count towards the caller's window."""

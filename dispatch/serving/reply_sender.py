@@ -10,7 +10,7 @@ from dispatch._internal.utf8 import scalar_text
 from dispatch.errors import ErrorType
 from dispatch.messaging.wire.codec import describe_invalid_result, result_text
 from dispatch.messaging.wire.properties import Refusal
-from dispatch.serving.idempotency_keys import KeyedExecution
+from dispatch.serving.idempotency_keys import KeyedExecution, StoredReply
 from dispatch.serving.inbound_request import InboundRequest
 from dispatch.serving.reply_channel import ReplyTooLargeError
 
@@ -60,17 +60,29 @@ class ReplySender:
         replies.send_end(work.observer.on_reply(is_last=True))
 
     def send_stored(self, work: InboundRequest, first: KeyedExecution) -> None:
-        """Send the stored reply of the ``first`` request with its key to ``work``."""
-        replies = work.replies
-        for kind, text, message in first.messages:
-            if kind == "error":
-                self.send_error(work, text, message)
-            elif kind == "end":
-                replies.send_end(work.observer.on_reply(is_last=True))
-            elif kind == "result":
-                self.send_result(work, text)
-            elif not self._send_text(work, replies.send_chunk, text, is_last=False):
+        """Send the stored reply of the ``first`` request with its key to ``work``, at once."""
+        for message in first.messages:
+            if not self._send_message(work, message):
                 return
+
+    async def stream_stored(self, work: InboundRequest, first: KeyedExecution) -> None:
+        """Send the stored reply as :meth:`send_stored` does, as fast as the caller reads it."""
+        for message in first.messages:
+            if not self._send_message(work, message):
+                return
+            await work.replies.writable()
+
+    def _send_message(self, work: InboundRequest, message: StoredReply) -> bool:
+        kind, text, detail = message
+        if kind == "error":
+            self.send_error(work, text, detail)
+        elif kind == "end":
+            work.replies.send_end(work.observer.on_reply(is_last=True))
+        elif kind == "result":
+            self.send_result(work, text)
+        else:
+            return self._send_text(work, work.replies.send_chunk, text, is_last=False)
+        return True
 
     def send_error(self, work: InboundRequest, type: object, message: object, kind: str = ErrorType.TOOL_ERROR) -> None:
         """Reply with an error: the tool's own, or one of sending its result. ``kind``: the error type in the span."""

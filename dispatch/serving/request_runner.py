@@ -89,7 +89,7 @@ class RequestRunner:
                 await first.ended.wait()
             if not first.messages:
                 self._refuse(work, Refusal.REPLY_EVICTED)
-            self._sender.send_stored(work, first)
+            await self._sender.stream_stored(work, first)
         except TimeoutError:
             self._refuse(
                 work, Refusal.STOPPED, "The caller's deadline passed before the first request of its key ended."

@@ -44,20 +44,23 @@ REFUSALS = {
     "window": set(),
     "places": {"overloaded"},
     "keys": {"reply-evicted"},
-    "waiting": {"pending-limit", "response-limit-exceeded"},
+    "waiting": {"pending-limit"},
     "sessions": {"instance-lost", "instance-restarted"},
     "fragments": set(),
 }
 """What a call may be told then."""
 SETTINGS: dict[str, dict[str, int]] = {
-    "window": {"window": 2_000, "data_window": 4_000, "senders_at_full_window": 1, "least_window": 600},
+    "window": {
+        "window": 2_000, "data_window": 4_000, "stream_window": 300, "senders_at_full_window": 1, "least_window": 600,
+    },
     "sessions": {"max_sessions": 2, "max_half_open": 2},
-    "fragments": {"large_bytes": 20, "fragment_bytes": 400, "packet_bytes": 400, "large_at_once": 2},
-}
+    "fragments": {
+        "large_bytes": 20, "fragment_bytes": 400, "packet_bytes": 400, "large_at_once": 2, "max_partial_bytes": 2_000,
+    },
+}  # fmt: skip
 """Constants of the protocol that are smaller then."""
 SMALL: dict[str, dict[str, int]] = {
     "keys": {"dispatch.serving.idempotency_keys.MAX_ANSWER_BYTES": 60},
-    "waiting": {"dispatch.calls.invokers.instance_invoker.STREAM_BUFFER": 3},
 }
 """Constants of other modules that are smaller then."""
 

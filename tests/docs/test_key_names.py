@@ -29,7 +29,8 @@ OTHERS = {
     *Style,  # forms of the APIs of models
     "getkeys-all-ws",  # an operation of TrustGraph's config service
     "injected-fault",  # the type of a fault's tool error
-    "stream-idle",  # a value of `CallTimeoutError.clock`
+    "stream-idle",
+    "stream-reader",  # values of `CallTimeoutError.clock`
 }
 
 

@@ -27,6 +27,7 @@ from dispatch.protocol.events import (
     SessionOpened,
 )
 from dispatch.protocol.settings import DEFAULT_SETTINGS
+from dispatch.protocol.wire.frames import CHUNK_BYTES
 from dispatch.transports import Message, Mode, Subscription, Transport, open_transport
 
 URL = "memory://endpoint"
@@ -184,6 +185,9 @@ class Caller(Peer):
                 assert isinstance(request, Request)
                 if isinstance(event, ChunkReceived):
                     request.chunk_payloads.append(event.payload)
+                    assert isinstance(session, CallerSession)
+                    if session.consume_chunks(request, len(event.payload) + CHUNK_BYTES):
+                        self.endpoint.wake(session)
                 elif not request.outcome.done():
                     is_reply = isinstance(event, (ReplyReceived, EndReceived))
                     request.outcome.set_result(event.payload if is_reply else event)

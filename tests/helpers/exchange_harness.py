@@ -42,7 +42,7 @@ def stream(
     seconds: float = 30.0,
     idle: float = 300.0,
     max_bytes: int = 1_000,
-    max_buffer: int = 100,
+    max_buffer: int = 10_000,
     tally: Tally | None = None,
 ) -> ReplyStream:
     """Open a stream."""

@@ -29,7 +29,7 @@ from dispatch.protocol.events import (
 from dispatch.protocol.request import OutgoingRequest
 from dispatch.protocol.session import Session
 from dispatch.protocol.session_table import SessionTable
-from dispatch.protocol.wire.frames import Status
+from dispatch.protocol.wire.frames import CHUNK_BYTES, Status
 from dispatch.transports import Message, Mode, Transport
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.dispatcher_and_service import BROKER, RESPONSES
@@ -96,6 +96,8 @@ class SessionCaller:
                     self.is_draining = True
                 case ChunkReceived(request=Sent() as request):
                     request.chunks_received.append(event.payload.decode())
+                    if self.session.consume_chunks(request, len(event.payload) + CHUNK_BYTES):
+                        self.endpoint.wake(self.session)
                 case (
                     ReplyReceived(request=Sent() as request)
                     | EndReceived(request=Sent() as request)

@@ -28,12 +28,13 @@ from dispatch.protocol.request import OutgoingRequest
 from dispatch.protocol.session import Session
 from dispatch.protocol.session_table import SessionTable
 from dispatch.protocol.settings import Settings
+from dispatch.protocol.wire.frames import CHUNK_BYTES
 from tests.helpers.state_machine_settings import machine
 from tests.simulation.network import may_reply_to, response_inbox
 
 SETTINGS = Settings(
     window=3_000, packet_bytes=1_500, large_bytes=1_000, fragment_bytes=600, large_at_once=2, data_window=8_000,
-    max_ack_ranges=3,
+    max_ack_ranges=3, stream_window=3_000, max_partial_bytes=12_000,
 )  # fmt: skip
 SIZES = st.sampled_from([0, 10, 900, 2_500, 5_000])
 SECRET = "secret of d0"
@@ -41,11 +42,12 @@ CALLER, CALLEE = response_inbox(SECRET, "d0"), "requests/i0"
 
 
 class Sent(OutgoingRequest):
-    __slots__ = ("chunks_received", "key", "size")
+    __slots__ = ("chunks_received", "key", "size", "unread")
 
     def __init__(self, key: int, size: int, deadline: float) -> None:
         super().__init__(deadline)
         self.key, self.size, self.chunks_received = key, size, 0
+        self.unread: list[int] = []
 
 
 class SessionMachine(RuleBasedStateMachine):
@@ -103,6 +105,8 @@ class SessionMachine(RuleBasedStateMachine):
     def answer(self, data: Any, how: str, size: int) -> None:
         key = data.draw(st.sampled_from(sorted(self.running)))
         session, stream, chunks = self.running[key]
+        if how == "chunk" and not session.has_credit(stream):
+            return
         if how == "chunk":
             assert session.send_chunk(stream, f"{key}.{chunks}.".encode() + bytes(size))
             self.running[key] = (session, stream, chunks + 1)
@@ -119,6 +123,17 @@ class SessionMachine(RuleBasedStateMachine):
             assert session.send_reply(stream, f"{key}:".encode() + bytes(size), status)
             self.replies[key] = f"reply {status}"
         assert not session.send_reply(stream, b"again")
+
+    @precondition(lambda self: any(request.unread for request in self.pending.values()))
+    @rule(data=st.data(), count=st.integers(1, 5))
+    def read_chunks(self, data: Any, count: int) -> None:
+        key = data.draw(st.sampled_from(sorted(key for key, request in self.pending.items() if request.unread)))
+        self._read(self.pending[key], count)
+
+    def _read(self, request: Sent, count: int) -> None:
+        for size in request.unread[:count]:
+            self.session.consume_chunks(request, size + CHUNK_BYTES)
+        del request.unread[:count]
 
     @precondition(lambda self: self.callee.sessions)
     @rule()
@@ -200,6 +215,7 @@ class SessionMachine(RuleBasedStateMachine):
                     chunk = self.pending[event.request.key]  # type: ignore[attr-defined]  # a Sent
                     assert bytes(event.payload).startswith(f"{chunk.key}.{chunk.chunks_received}.".encode())
                     chunk.chunks_received += 1
+                    chunk.unread.append(len(event.payload))
                     assert chunk.chunks >= chunk.chunks_received
                 case EndReceived():
                     request = self._settle(event.request)
@@ -241,6 +257,12 @@ class SessionMachine(RuleBasedStateMachine):
     def _record_did_not_run(self, key: int) -> None:
         assert key not in self.delivered, f"{key} ran, and its caller is informed that it did not"
         self.did_not_run.add(key)
+
+    @invariant()
+    def no_reader_has_more_than_a_window_and_a_chunk(self) -> None:
+        for request in self.pending.values():
+            waiting = request.unread[:-1]
+            assert sum(waiting) + CHUNK_BYTES * len(waiting) < SETTINGS.stream_window
 
     @invariant()
     def requests_wait_until_their_final_event(self) -> None:

@@ -38,6 +38,8 @@ class Call:
     cancel_after_s: float | None
     headers: dict[str, str] | None
     max_reply_bytes: int
+    read_s: float
+    """Seconds that the caller takes for each chunk."""
 
     @classmethod
     def draw(cls, r: random.Random, number: int, instance: str, at: float, conditions: Conditions) -> Call:
@@ -59,6 +61,7 @@ class Call:
             else None,
             headers=None if r.random() < 0.8 else {"traceparent": f"00-{number}", "attempt": "1"},
             max_reply_bytes=1_000 if reply_bytes > 1_000 and r.random() < 0.1 else 1_000_000,
+            read_s=r.choice((0.0, 0.0, 0.001, 0.3, 5.0)),
         )
 
     def request(self, attempt: int) -> bytes:

@@ -23,7 +23,7 @@ from dispatch.protocol.events import (
 )
 from dispatch.protocol.request import OutgoingRequest
 from dispatch.protocol.session import Session
-from dispatch.protocol.wire.frames import Status
+from dispatch.protocol.wire.frames import CHUNK_BYTES, Status
 from tests.simulation.call import Call, Kind
 from tests.simulation.node import Node
 
@@ -34,11 +34,12 @@ RECONNECT_S = 0.2
 class SentRequest(OutgoingRequest):
     """One attempt of a call."""
 
-    __slots__ = ("attempt", "call", "next_chunk", "session")
+    __slots__ = ("attempt", "call", "next_chunk", "session", "unread")
 
     def __init__(self, call: Call, attempt: int, session: CallerSession, deadline: float) -> None:
         super().__init__(deadline, call.max_reply_bytes)
         self.call, self.attempt, self.session, self.next_chunk = call, attempt, session, 0
+        self.unread: list[int] = []
 
 
 class DispatcherNode(Node):
@@ -169,6 +170,7 @@ class DispatcherNode(Node):
                 assert bytes(event.payload) == request.call.reply(request.next_chunk), "not the next chunk"
                 request.next_chunk += 1
                 assert request.chunks >= request.next_chunk
+                self._hold_chunk(request, len(event.payload))
             case EndReceived():
                 request = self._find(event.request)
                 assert request.call.kind is Kind.STREAM
@@ -181,6 +183,19 @@ class DispatcherNode(Node):
                 self._on_failure(self._find(event.request), event)
             case _:
                 raise AssertionError(f"a dispatcher receives {event}")
+
+    def _hold_chunk(self, request: SentRequest, size: int) -> None:
+        waiting = request.unread
+        assert sum(waiting) + CHUNK_BYTES * len(waiting) < self.world.settings.stream_window, "chunks without credit"
+        waiting.append(size)
+        if len(waiting) == 1:
+            self.schedule(request.call.read_s, self._read_chunk, request)
+
+    def _read_chunk(self, request: SentRequest) -> None:
+        request.session.consume_chunks(request, request.unread.pop(0) + CHUNK_BYTES)
+        self.wake()
+        if request.unread:
+            self.schedule(request.call.read_s, self._read_chunk, request)
 
     def _find(self, request: OutgoingRequest) -> SentRequest:
         assert isinstance(request, SentRequest)

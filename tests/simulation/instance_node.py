@@ -107,7 +107,10 @@ class InstanceNode(Node):
         if (session.id, stream) not in self._running:
             assert not session.send_chunk(stream, b"")
             return
-        if session.queued_bytes > MAX_QUEUED_BYTES:
+        if not session.has_credit(stream):
+            self.world.counts["without credit"] += 1
+            self.schedule(BACKPRESSURE_POLL_S, self._send_chunk, session, stream, call, index)
+        elif session.queued_bytes > MAX_QUEUED_BYTES:
             self.world.counts["backpressure"] += 1
             self.schedule(BACKPRESSURE_POLL_S, self._send_chunk, session, stream, call, index)
         elif index < call.chunks:

@@ -18,7 +18,7 @@ EXPECTED = {
     *("lost", "duplicated", "reordered", "lost in an outage", "forged"),
     *("answered", "answered stream", "refused", "refused after chunks", "cancelled", "withdrawn", "caller killed"),
     *("failed: deadline, may have run", "failed: too_large, may have run", "retries", "refused: draining"),
-    *("cancelled while running", "peer draining", "drains", "closes", "paths added", "backpressure"),
+    *("cancelled while running", "peer draining", "drains", "closes", "paths added", "backpressure", "without credit"),
 }
 """Events that must occur in each shard: stories without them check less than they claim."""
 

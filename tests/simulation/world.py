@@ -42,6 +42,8 @@ def draw_settings(r: random.Random) -> Settings:
         fragment_bytes=r.choice((300, 5_000, 1_000_000)),
         large_at_once=r.choice((1, 2, 8)),
         data_window=r.choice((5_000, 16_000_000)),
+        stream_window=r.choice((100, 3_000, 1_000_000)),
+        max_partial_bytes=r.choice((50_000, 128 * 1024 * 1024)),
         max_ack_ranges=r.choice((2, 4, 32)),
         max_half_open=r.choice((8, 1_024)),
     )

@@ -11,6 +11,7 @@ import pytest
 
 from dispatch import Policy
 from dispatch.errors import CallTimeoutError, InvalidArgumentsError, ThrottledError, ToolError, TransportError
+from dispatch.protocol.wire.frames import CHUNK_BYTES
 from tests.helpers.clock import START, advance, idle
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, dispatching, read, stand
 
@@ -37,8 +38,7 @@ async def test_chunks_come_as_they_are_made() -> None:
     assert seen == [(second + 1, f"<{second}>") for second in range(5)]
 
 
-async def test_a_long_stream_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.calls.invokers.instance_invoker.STREAM_BUFFER", 5_000)
+async def test_a_long_stream_arrives_whole() -> None:
     async with stand(story(5_000)) as (dispatcher, _):
         assert [chunk async for chunk in dispatcher.stream("work")] == [f"<{n}>" for n in range(5_000)]
 
@@ -176,7 +176,7 @@ async def test_a_stream_that_is_never_read_was_never_asked_for() -> None:
 async def test_a_reader_that_falls_behind_gets_what_was_kept_and_then_a_clear_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dispatch.calls.invokers.instance_invoker.STREAM_BUFFER", 10)
+    monkeypatch.setattr("dispatch.calls.invokers.instance_invoker.STREAM_BUFFER", 10 * CHUNK_BYTES)
     got: list[str] = []
     async with stand(story(50)) as (dispatcher, _):
         chunks = dispatcher.stream("work")

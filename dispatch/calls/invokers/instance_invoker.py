@@ -33,9 +33,9 @@ from dispatch.routing.instance_pool import InstancePool, SelectedInstance
 from dispatch.routing.pool_registry import PoolRegistry
 from dispatch.transports import Transport
 
-STREAM_BUFFER = 1024
-"""Chunks held for a reader that is slower than its stream: seconds of a fast model. A reader further behind gets an error,
-because a non-persistent topic cannot be held back."""
+STREAM_BUFFER = 4 * 1024 * 1024
+"""Bytes of chunks, each its payload and 64, held for a reader that is slower than the stream of a third-party service:
+60,000 chunks of a model. A reader further behind gets an error, because the plain exchange cannot hold a service back."""
 LEAST_REST = 0.1
 """Share of a call's time that is left to the tool when its call waits for an instance, where it usually takes less."""
 MAX_WAITING = 20_000
@@ -323,7 +323,6 @@ class InstanceInvoker:
             call.tool.policy.max_response_bytes,
             pool.tally,
             idle=call.idle,
-            max_buffer=STREAM_BUFFER,
         )
         self._send(attempt, stream)
         return stream

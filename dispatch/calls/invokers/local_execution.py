@@ -7,8 +7,7 @@ cancelled, delays no caller. It keeps its place in the bulkhead until it ends.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -24,13 +23,15 @@ from dispatch.calls.invokers.local_executor import (
     RefusedCallError,
 )
 from dispatch.errors import DispatchError
+from dispatch.messaging.rpc.chunk_buffer import ChunkBuffer
 from dispatch.messaging.rpc.exchange_outcome import Answer, Overflow, Settled, TimedOut
 from dispatch.messaging.wire.properties import utf8_size
 from dispatch.result import read_tool_error
 from dispatch.telemetry.logs import ExceptionLogger
 
-MAX_CHUNKS_AHEAD = 64
-"""Chunks that a stream may be ahead of its reader; then its tool waits. In one process more would save nothing."""
+MAX_BYTES_AHEAD = 4 * 1024
+"""Bytes of chunks, each its payload and 64, that a stream may be ahead of its reader; then its tool waits: 64 short chunks.
+In one process more would save nothing."""
 
 KeepPlace = Callable[[asyncio.Future[Any]], object]
 """Keeps the place of an attempt in the bulkhead until the future is done."""
@@ -45,7 +46,7 @@ class LocalExecution:
         clock: name of the limit that ``call.context.deadline`` is.
         max_bytes: of the whole result, as UTF-8.
         is_stream: chunks are read as they come; otherwise they are joined.
-        idle: seconds that may pass without a chunk; 0: any.
+        idle: seconds that may pass without a chunk, or without a read while chunks wait; 0: any.
         keep_place: called when the execution goes on after its caller.
         mark_occupied: called when a thread goes on after its cancellation, with what is done when the thread is.
         activate: called in the task before the tool.
@@ -53,17 +54,16 @@ class LocalExecution:
 
     Attributes:
         settled: how the attempt ended; None: it has not.
+        on_settled: called once ``settled`` is set.
         refused: the error of an executor that did not execute the tool.
         task: executes the tool.
     """
 
     __slots__ = (
+        "_buffer",
         "_call",
-        "_chunks",
         "_count",
         "_failures",
-        "_idle",
-        "_idle_timer",
         "_is_stream",
         "_keep_place",
         "_loop",
@@ -73,6 +73,7 @@ class LocalExecution:
         "_space",
         "_timer",
         "_waiter",
+        "on_settled",
         "refused",
         "settled",
         "task",
@@ -93,16 +94,15 @@ class LocalExecution:
         failures: ExceptionLogger,
     ) -> None:
         self.settled: Settled | None = None
+        self.on_settled: Callable[[], object] | None = None
         self.refused: DispatchError | None = None
         self._call = call
         self._max_bytes = max_bytes
         self._is_stream = is_stream
-        self._idle = idle
-        self._idle_timer: asyncio.TimerHandle | None = None
+        self._buffer = ChunkBuffer(idle, self._expire, self._on_read)
         self._keep_place = keep_place
         self._mark_occupied = mark_occupied
         self._failures = failures
-        self._chunks: deque[str] = deque()
         self._count = 0
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
@@ -117,7 +117,8 @@ class LocalExecution:
         """Wait for the end. A cancellation cancels the tool."""
         try:
             while self.settled is None:
-                await self._wake_up()
+                self._waiter = self._loop.create_future()
+                await self._waiter
         except asyncio.CancelledError:
             self.close()
             raise
@@ -126,18 +127,12 @@ class LocalExecution:
     def __aiter__(self) -> LocalExecution:
         return self
 
-    async def __anext__(self) -> str:
-        while not self._chunks:
-            if self.settled is not None:
-                raise StopAsyncIteration
-            await self._wake_up()
-        if self._space is not None:
-            self._space.set()
-        return self._chunks.popleft()
+    def __anext__(self) -> Coroutine[Any, Any, str]:
+        return self._buffer.read()
 
-    async def _wake_up(self) -> None:
-        self._waiter = self._loop.create_future()
-        await self._waiter
+    def _on_read(self, _size: int) -> None:
+        if self._space is not None and self._buffer.size < MAX_BYTES_AHEAD:
+            self._space.set()
 
     def close(self) -> None:
         """Cancel the tool; its caller has gone."""
@@ -150,20 +145,18 @@ class LocalExecution:
             return
         self.settled = settled
         self._timer.cancel()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
         task = self.task
         if asyncio.current_task(self._loop) is not task and not task.done():
             task.cancel()
             ended = self._loop.create_future()
             task.add_done_callback(partial(self._await_thread, ended))
             self._keep_place(ended)
-        self._wake()
-
-    def _wake(self) -> None:
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+        self._buffer.end()
+        if self.on_settled is not None:
+            self.on_settled()
 
     def _expire(self, clock: str) -> None:
         self.settle(TimedOut(clock, sent=True, chunks=self._count))
@@ -209,7 +202,7 @@ class LocalExecution:
         """Read the chunks of a stream; return the whole text unless its caller reads them."""
         texts: list[str] = []
         try:
-            self._start_idle_timer()
+            self._buffer.start()
             async for chunk in chunks:
                 if self.settled is not None:
                     break
@@ -220,7 +213,8 @@ class LocalExecution:
                     texts.append(chunk)
                 elif chunk:
                     await self._push(chunk)
-                self._start_idle_timer()
+                else:
+                    self._buffer.record_progress()
         finally:
             close = getattr(chunks, "aclose", None)
             if close is not None:
@@ -231,8 +225,7 @@ class LocalExecution:
         if self._count:  # a stream
             self.settle(Answer(text, chunks=self._count))
         elif self._fits(text):
-            if self._is_stream and text:
-                self._chunks.append(text)
+            self._add(text)
             self.settle(Answer(text))
 
     def _end_with_content(self, result: LocalResult) -> None:
@@ -240,8 +233,7 @@ class LocalExecution:
         if content is not None:
             self._size += len(msgspec.json.encode(content))
         if self._fits(result.text):
-            if self._is_stream and result.text:
-                self._chunks.append(result.text)
+            self._add(result.text)
             self.settle(Answer(result.text, instance=result.instance or None, content=content))
 
     def _fits(self, text: str) -> bool:
@@ -253,21 +245,16 @@ class LocalExecution:
 
     async def _push(self, chunk: str) -> None:
         """Give a chunk to the reader, and wait while the reader is far behind."""
-        self._chunks.append(chunk)
-        self._wake()
-        if len(self._chunks) >= MAX_CHUNKS_AHEAD:
+        self._add(chunk)
+        if self._buffer.size >= MAX_BYTES_AHEAD:
             self._space = self._space or asyncio.Event()
-            if self._idle_timer is not None:
-                self._idle_timer.cancel()
-            while len(self._chunks) >= MAX_CHUNKS_AHEAD:
+            while self._buffer.size >= MAX_BYTES_AHEAD:
                 self._space.clear()
                 await self._space.wait()
 
-    def _start_idle_timer(self) -> None:
-        if self._idle:
-            if self._idle_timer is not None:
-                self._idle_timer.cancel()
-            self._idle_timer = self._loop.call_later(self._idle, self._expire, "stream-idle")
+    def _add(self, text: str) -> None:
+        if self._is_stream and text:
+            self._buffer.add(text, utf8_size(text))
 
     def _fail(self, type: str, message: str) -> None:
         self.settle(Answer("", type, message, self._count + 1))

@@ -19,7 +19,7 @@ from dispatch.messaging.endpoint.inbox_publishers import RETRY_S, InboxPublisher
 from dispatch.messaging.endpoint.path_opener import PathOpener
 from dispatch.messaging.endpoint.send_waiters import SendWaiters
 from dispatch.messaging.endpoint.session_timers import SessionTimers
-from dispatch.protocol import CallerSession, Session, SessionTable
+from dispatch.protocol import CalleeSession, CallerSession, Session, SessionTable
 from dispatch.protocol.events import Event, Failure
 from dispatch.transports import Transport
 from dispatch.transports.errors import closed
@@ -206,10 +206,10 @@ class Endpoint:
             self._handle_events(session, events)
         self._schedule_flush()
 
-    async def writable(self, session: Session) -> None:
-        """Wait while ``session`` has many unsent bytes: backpressure for streams."""
+    async def writable(self, session: CalleeSession, stream: int) -> None:
+        """Wait while ``session`` has many unsent bytes, or ``stream`` no credit: backpressure for streams."""
         if not self._is_closed:
-            await self._waiters.writable(session)
+            await self._waiters.writable(session, stream)
 
     async def flush(self) -> None:
         """Wait until the peers have acknowledged everything that their sessions have sent."""

@@ -6,13 +6,13 @@ A slot puts chunks in order, keeps its limits, and ends exactly once, leaving th
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from dispatch.errors import TransportError
+from dispatch.messaging.rpc.chunk_buffer import ChunkBuffer
 from dispatch.messaging.rpc.exchange_outcome import (
     ANSWERED,
     GIVEN_UP,
@@ -227,19 +227,23 @@ class ReplyStream(Slot, eq=False, kw_only=True):
     """The chunks of one request, in order, as they come: iterate, then look at ``settled``. Close it when you stop early.
 
     A limit, an error or the end ends the iteration; ``settled`` then says which. Chunks that came before are still given.
+
+    Attributes:
+        idle: seconds without a chunk of the tool, or without a read while chunks wait.
+        max_buffer: bytes of chunks that wait for the reader: one that is further behind gets an error, because nothing slows
+            a third-party service down.
     """
 
     idle: float
     max_buffer: int
-    buffer: deque[str] = msgspec.field(default_factory=deque)
+    buffer: ChunkBuffer = None  # type: ignore[assignment] # set by __post_init__
     begun: list[str] = msgspec.field(default_factory=list)
     """Parts of a chunk that is not whole."""
-    waiter: asyncio.Future[None] | None = None
-    idle_timer: asyncio.TimerHandle | None = None
-    last: float = 0.0
+    on_settled: Callable[[], object] | None = None
+    """Called once ``settled`` is set."""
 
     def accept(self, reply: Reply, properties: Mapping[str, str]) -> None:
-        self.last = self.exchange.now()
+        self.buffer.record_progress()
         self.chunks += 1
         if reply.error is not None:
             self.settle(create_answer("", properties, self.chunks, reply.error))
@@ -252,18 +256,16 @@ class ReplyStream(Slot, eq=False, kw_only=True):
             if Property.MORE in properties and not reply.end_of_stream:
                 self.begun.append(reply.response)
                 return
-            if len(self.buffer) >= self.max_buffer:
-                self.settle(Overflow(STREAM_BUFFER_LIMIT))
-                return
             text = reply.response
             if self.begun:
                 text = "".join((*self.begun, text))
                 self.begun.clear()
-            self.buffer.append(text)
+            if self.buffer.size >= self.max_buffer:
+                self.settle(Overflow(STREAM_BUFFER_LIMIT))
+                return
+            self.buffer.add(text, utf8_size(text))
         if reply.end_of_stream:
             self.settle(create_answer("", properties, self.chunks))
-        else:
-            self._wake()
 
     def restart(self) -> None:
         if self.chunks == len(self.begun):  # nothing of it was given yet
@@ -273,39 +275,22 @@ class ReplyStream(Slot, eq=False, kw_only=True):
         self.settle(Restarted(self.chunks))
 
     def __post_init__(self) -> None:
-        self.last = self.exchange.now()
-        self.idle_timer = self.exchange.loop.call_at(self.last + self.idle, self._check_idle)
+        self.buffer = ChunkBuffer(self.idle, self._on_idle)
+        self.buffer.start()
 
-    def _check_idle(self) -> None:
-        # Looked at once an idle limit, instead of a timer moved at every chunk.
-        due = self.last + self.idle
-        if self.settled is None:
-            if self.exchange.now() >= due:
-                self.settle(self.timed_out("stream-idle"))
-            else:
-                self.idle_timer = self.exchange.loop.call_at(due, self._check_idle)
+    def _on_idle(self, clock: str) -> None:
+        self.settle(self.timed_out(clock))
 
     def finished(self) -> None:
-        if self.idle_timer is not None:
-            self.idle_timer.cancel()
-            self.idle_timer = None
-        self._wake()
-
-    def _wake(self) -> None:
-        waiter, self.waiter = self.waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        self.buffer.end()
+        if self.on_settled is not None:
+            self.on_settled()
 
     def __aiter__(self) -> ReplyStream:
         return self
 
-    async def __anext__(self) -> str:
-        while not self.buffer:
-            if self.settled is not None:
-                raise StopAsyncIteration
-            self.waiter = self.exchange.loop.create_future()
-            await self.waiter
-        return self.buffer.popleft()
+    def __anext__(self) -> Coroutine[Any, Any, str]:
+        return self.buffer.read()
 
     def close(self) -> None:
         """Stop listening. What still comes is counted as late."""

@@ -6,15 +6,14 @@ Each ends exactly once, in the values of :mod:`dispatch.messaging.rpc.exchange_o
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from dispatch.errors import TransportError
+from dispatch.messaging.rpc.chunk_buffer import ChunkBuffer
 from dispatch.messaging.rpc.exchange_outcome import (
-    STREAM_BUFFER_LIMIT,
     Answer,
     Disposition,
     Lost,
@@ -28,7 +27,7 @@ from dispatch.messaging.rpc.pending import Place
 from dispatch.messaging.wire.codec import ErrorInfo
 from dispatch.protocol.events import Failure
 from dispatch.protocol.request import OutgoingRequest
-from dispatch.protocol.wire.frames import Status
+from dispatch.protocol.wire.frames import CHUNK_BYTES, Status
 from dispatch.telemetry.call_observer import NO_PROPERTIES
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ class SessionRequest(OutgoingRequest):
         if text is None:
             self._cancel()
             return _MALFORMED
-        self._add_text(text)
+        self._add_text(text, len(payload))
         return _MATCHED
 
     def on_end(self, status: int, payload: bytes, trace: Trace = None) -> Disposition:
@@ -107,14 +106,20 @@ class SessionRequest(OutgoingRequest):
         if text is None:
             return _MALFORMED
         if text:
-            self._add_text(text)
+            self._add_text(text, len(payload))
         self.settle(self._answer("".join(self._texts or ()), trace))
         return _MATCHED
 
-    def _add_text(self, text: str) -> None:
+    def _add_text(self, text: str, size: int) -> None:
+        self._record_read(size + CHUNK_BYTES)
         if self._texts is None:
             self._texts = []
         self._texts.append(text)
+
+    def _record_read(self, size: int) -> None:
+        """Let the instance send as many bytes of chunks as were read."""
+        if self.peer.session.consume_chunks(self, size):
+            self.peer.endpoint.wake(self.peer.session)
 
     def _decode_text(self, payload: bytes) -> str | None:
         """Return the text of a payload; None: it is not readable, and the request has ended."""
@@ -214,14 +219,17 @@ class SessionRequest(OutgoingRequest):
 class SessionStream(SessionRequest):
     """A request whose caller reads chunks as they arrive: iterate, then read ``settled``. Close it to stop early.
 
-    A limit, an error or the end ends the iteration. Chunks that arrived before are still given.
+    A limit, an error or the end ends the iteration. Chunks that arrived before are still given. The tool waits while the
+    reader is behind it by :attr:`Settings.stream_window` bytes.
 
     Args:
-        idle: seconds between two chunks at most.
-        max_buffer: chunks that wait for the reader at most.
+        idle: seconds without a chunk of the tool, or without a read while chunks wait.
+
+    Attributes:
+        on_settled: called once ``settled`` is set.
     """
 
-    __slots__ = ("_buffer", "_idle", "_idle_timer", "_last", "_loop", "_max_buffer", "_next")
+    __slots__ = ("_buffer", "on_settled")
 
     def __init__(
         self,
@@ -232,63 +240,43 @@ class SessionStream(SessionRequest):
         tally: Tally | None,
         *,
         idle: float,
-        max_buffer: int,
     ) -> None:
         super().__init__(exchange, peer, deadline, "stream", max_bytes, tally)
-        self._loop = loop = exchange.loop
-        self._idle = idle
-        self._max_buffer = max_buffer
-        self._buffer: deque[str] = deque()
-        self._next: asyncio.Future[None] | None = None
-        self._last = loop.time()
-        self._idle_timer: asyncio.TimerHandle | None = loop.call_at(self._last + idle, self._check_idle)
+        self._buffer = ChunkBuffer(
+            idle, self._on_idle, self._record_read, read_step=peer.session.settings.stream_window // 4
+        )
+        self._buffer.start()
+        self.on_settled: Callable[[], object] | None = None
 
     def on_reply(self, status: int, payload: bytes, trace: Trace = None) -> Disposition:
         """End with a complete reply: a stream of one chunk."""
         return self.on_end(status, payload, trace)
 
-    def _add_text(self, text: str) -> None:
-        self._last = self._loop.time()
-        if not text or self.settled is not None:
-            return
-        if len(self._buffer) >= self._max_buffer:
-            self._cancel()
-            self.settle(Overflow(STREAM_BUFFER_LIMIT))
-            return
-        self._buffer.append(text)
-        self._wake()
+    def _add_text(self, text: str, size: int) -> None:
+        if text and self.settled is None:
+            self._buffer.add(text, size)
+        else:
+            self._buffer.record_progress()
+            self._record_read(size + CHUNK_BYTES)
 
     def settle(self, settled: Settled) -> None:
         """See :meth:`SessionRequest.settle`."""
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
+        is_first = self.settled is None
         super().settle(settled)
+        if is_first and self.on_settled is not None:
+            self.on_settled()
 
-    def _check_idle(self) -> None:
-        # Checked once an idle limit, instead of a timer that each chunk moves.
-        due = self._last + self._idle
-        if self._loop.time() >= due:
-            self._idle_timer = None
-            self.settle(TimedOut("stream-idle", self._cancel(), self.chunks))
-        else:
-            self._idle_timer = self._loop.call_at(due, self._check_idle)
+    def _on_idle(self, clock: str) -> None:
+        self.settle(TimedOut(clock, self._cancel(), self.chunks))
 
     def _wake(self) -> None:
-        waiter, self._next = self._next, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        self._buffer.end()
 
     def __aiter__(self) -> SessionStream:
         return self
 
-    async def __anext__(self) -> str:
-        while not self._buffer:
-            if self.settled is not None:
-                raise StopAsyncIteration
-            self._next = self._loop.create_future()
-            await self._next
-        return self._buffer.popleft()
+    def __anext__(self) -> Coroutine[Any, Any, str]:
+        return self._buffer.read()
 
     def close(self) -> None:
         """Stop reading: the execution of the tool is cancelled."""

@@ -13,6 +13,7 @@ from dispatch.protocol.settings import Settings
 from dispatch.protocol.statistics import SessionStatistics
 from dispatch.protocol.wire.frames import (
     ACK_NOW,
+    CONT,
     FRAME_BYTES,
     PACKET_BYTES,
     PING,
@@ -44,7 +45,6 @@ class PacketSender:
         lost: cargoes to be sent again.
         probing: paths that send a probe next.
         peer_address: see :class:`~dispatch.protocol.session.Session`; likewise ``load``.
-        peer_window: unacknowledged bytes that the peer allows on each path.
         data: payload bytes sent, without retransmissions.
         data_limit: how many the peer accepts since the start.
         is_window_due: the peer must learn of a smaller share at once.
@@ -52,6 +52,8 @@ class PacketSender:
 
     __slots__ = (
         "_began",
+        "_fragments",
+        "_peer_window",
         "_receive_window",
         "_settings",
         "_statistics",
@@ -62,7 +64,6 @@ class PacketSender:
         "lost",
         "paths",
         "peer_address",
-        "peer_window",
         "probing",
         "queue",
         "usable_paths",
@@ -80,12 +81,26 @@ class PacketSender:
         self.usable_paths = 1
         self.lost: deque[Cargo] = deque()
         self.probing: list[Path] = []
+        self._fragments: list[Cargo] = []
+        """Cargoes with fragments, or with frames that withdraw them, that are not known to have arrived."""
         self.peer_address = 0
-        self.peer_window = settings.window
+        self._peer_window = settings.window
         self.data = 0
         self.data_limit = 0
         self.load = 0
         self.is_window_due = False
+
+    @property
+    def peer_window(self) -> int:
+        """Unacknowledged bytes that the peer allows on each path."""
+        return self._peer_window
+
+    @peer_window.setter
+    def peer_window(self, window: int) -> None:
+        if window != self._peer_window:
+            # The peer has many senders: what it retains of their incomplete payloads is divided like its window.
+            self._peer_window = window
+            self.queue.divide_room(min(1.0, window / self._settings.window))
 
     def path(self, index: int) -> Path:
         """Return the state of a path, created if necessary."""
@@ -148,6 +163,8 @@ class PacketSender:
             cargo.frames = queue.control + cargo.frames
             cargo.size += FRAME_BYTES * len(queue.control)
             queue.control = []
+        if cargo.frames[-1][0] == CONT or queue.has_withdrawn:
+            self._fragments.append(cargo)
         return path, cargo
 
     def _open_path(self, *, is_large: bool = False) -> Path | None:
@@ -192,6 +209,14 @@ class PacketSender:
         self._statistics.frames_sent += len(cargo.frames)
         return cargo
 
+    def record_delivered_fragments(self) -> None:
+        """Let further large payloads begin for those that have arrived whole, as acknowledgements say."""
+        if self._fragments:
+            for cargo in self._fragments:
+                if cargo.is_delivered:
+                    self.queue.record_delivered(cargo.frames)
+            self._fragments = [cargo for cargo in self._fragments if not cargo.is_delivered]
+
     def _pack(self, path: Path, cargo: Cargo, now: float, packets: Packets) -> None:
         acks: list[tuple[Path, int]] = []
         frames: Frames = []
@@ -233,6 +258,7 @@ class PacketSender:
         self.queue.clear()
         self.lost.clear()
         self.probing.clear()
+        self._fragments.clear()
         for path in self.paths:
             path.clear()
 

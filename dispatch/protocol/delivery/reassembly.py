@@ -55,12 +55,18 @@ class Reassembly:
         self._done.add(message)
 
     def fits(self, frame: Cont) -> bool:
-        """Return whether the limits allow the payload that ``frame`` belongs to."""
-        settings = self._settings
+        """Return whether the payload that ``frame`` belongs to may be incomplete beside the others. One alone may have any
+        size, and one of a single fragment is never incomplete."""
+        settings, partial = self._settings, self._partials.get(frame.message)
+        others = self.size - (0 if partial is None else partial.size)
         return (
-            0 < frame.total <= settings.max_payload_bytes
-            and len(self._partials) < settings.max_partials
-            and self.size + len(frame.piece) <= settings.max_partial_bytes
+            frame.total > 0
+            and (partial is not None or len(self._partials) < settings.max_partials)
+            and (
+                not others
+                or len(frame.piece) == frame.total
+                or self.size + len(frame.piece) <= settings.max_partial_bytes
+            )
             and len(self._done.above) <= settings.max_gaps
         )
 

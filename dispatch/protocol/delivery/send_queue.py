@@ -8,10 +8,14 @@ from typing import Any
 
 from dispatch.protocol.delivery.path import Cargo, Frames
 from dispatch.protocol.settings import Settings
-from dispatch.protocol.wire.frames import CONT, FRAME_BYTES, REQUEST, TRACE_BYTES, encode
+from dispatch.protocol.wire.frames import CANCEL, CONT, FRAME_BYTES, REFUSED, REQUEST, TRACE_BYTES, encode
 
 _LEAST_PIECE = 512
 """Bytes of a fragment at least: smaller ones cost more than they carry."""
+
+
+_WITHDRAWALS = (CANCEL, REFUSED)
+"""Frames that let a receiver drop what it has of the payloads of a stream."""
 
 
 def frame_size(frame: tuple[Any, ...]) -> int:
@@ -30,9 +34,11 @@ class LargePayload:
         head: its frame without the payload.
         message: its number among the large payloads of the session; -1 before its first fragment.
         offset: of the next fragment.
+        undelivered: bytes that the receiver has not acknowledged.
+        is_withdrawn: the receiver is told to drop what it has.
     """
 
-    __slots__ = ("head", "message", "offset", "stream", "view")
+    __slots__ = ("head", "is_withdrawn", "message", "offset", "stream", "undelivered", "view")
 
     def __init__(self, frame: tuple[Any, ...]) -> None:
         self.stream: int = frame[1]
@@ -41,6 +47,8 @@ class LargePayload:
         self.view = memoryview(frame[at])
         self.message = -1
         self.offset = 0
+        self.undelivered = len(self.view)
+        self.is_withdrawn = False
 
     @property
     def is_packed(self) -> bool:
@@ -52,18 +60,23 @@ class SendQueue:
     """The queue of one session.
 
     Attributes:
+        begun_bytes: payloads of several fragments that have begun and are incomplete at the receiver, as far as is known.
         control: frames without a payload, which flow control does not delay.
         packed_requests: the highest number of a small request that was packed; -1: none.
         on_request_cut: called with a small request that travels in fragments all the same.
     """
 
     __slots__ = (
+        "_begun",
         "_large",
+        "_max_begun_bytes",
         "_messages",
         "_settings",
         "_small",
         "_small_bytes",
         "_waiting",
+        "_whole_bytes",
+        "begun_bytes",
         "control",
         "on_request_cut",
         "packed_requests",
@@ -76,6 +89,11 @@ class SendQueue:
         self._small_bytes = 0
         self._large: deque[LargePayload] = deque()
         self._waiting: deque[LargePayload] = deque()
+        self._begun: list[LargePayload] = []
+        """Those of ``begun_bytes``."""
+        self.begun_bytes = 0
+        self._max_begun_bytes = settings.max_partial_bytes // 2
+        self._whole_bytes = settings.fragment_bytes
         self._messages = 0
         self.packed_requests = -1
         self.on_request_cut: Callable[[LargePayload], object] = _ignore
@@ -98,8 +116,10 @@ class SendQueue:
     @property
     def bytes(self) -> int:
         """Payload bytes that wait."""
-        large = sum(len(each.view) - each.offset for each in (*self._large, *self._waiting))
-        return self._small_bytes + large
+        size = self._small_bytes
+        if self._large or self._waiting:
+            size += sum(len(each.view) - each.offset for each in (*self._large, *self._waiting))
+        return size
 
     def __len__(self) -> int:
         return len(self.control) + len(self._small) + len(self._large) + len(self._waiting)
@@ -115,8 +135,53 @@ class SendQueue:
 
     def _add_large(self, frame: tuple[Any, ...]) -> LargePayload:
         large = LargePayload(frame)
-        (self._large if len(self._large) < self._settings.large_at_once else self._waiting).append(large)
+        self._waiting.append(large)
+        self._begin_waiting()
         return large
+
+    def divide_room(self, share: float) -> None:
+        """Set the part of what a receiver retains of incomplete payloads that this sender may use. Below 1.0, the window has
+        no room for whole fragments: every large payload is incomplete for a while."""
+        settings = self._settings
+        self._max_begun_bytes = int(settings.max_partial_bytes // 2 * share)
+        self._whole_bytes = settings.fragment_bytes if share >= 1.0 else 0
+        unsent = [each for each in self._large if each.message < 0 and each not in self._begun]
+        self._large = deque(each for each in self._large if each not in unsent)
+        self._waiting.extendleft(reversed(unsent))
+        self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        """Begin payloads that wait, in order, while the receiver has room for what is incomplete; one may always begin.
+        Those of one fragment pass larger ones that have to wait for that."""
+        settings, waiting = self._settings, self._waiting
+        blocked: list[LargePayload] = []
+        while waiting and len(self._large) < settings.large_at_once:
+            large = waiting.popleft()
+            size = len(large.view)
+            if size > self._whole_bytes:
+                if blocked or (self.begun_bytes and self.begun_bytes + size > self._max_begun_bytes):
+                    blocked.append(large)
+                    continue
+                self._begun.append(large)
+                self.begun_bytes += size
+            self._large.append(large)
+        waiting.extendleft(reversed(blocked))
+
+    def record_delivered(self, frames: Frames) -> None:
+        """Record that the receiver has acknowledged ``frames``: it has fragments, or has dropped them."""
+        for frame in frames:
+            for large in self._begun:
+                if frame[0] == CONT:
+                    if large.message == frame[1]:
+                        large.undelivered -= len(frame[-1])
+                elif large.is_withdrawn and frame[0] in _WITHDRAWALS and large.stream == frame[1]:
+                    large.undelivered = 0
+        self._set_begun([each for each in self._begun if each.undelivered])
+
+    def _set_begun(self, begun: list[LargePayload]) -> None:
+        self._begun = begun
+        self.begun_bytes = sum(len(each.view) for each in begun)
+        self._begin_waiting()
 
     # -- packing ------------------------------------------------------------------------------------------------
 
@@ -167,8 +232,8 @@ class SendQueue:
         frame = (CONT, large.message, start, len(large.view), large.stream, head, piece)
         if not large.is_packed:
             self._large.append(large)
-        elif self._waiting:
-            self._large.append(self._waiting.popleft())
+        else:
+            self._begin_waiting()
         return frame, len(piece) + FRAME_BYTES
 
     # -- withdrawal ---------------------------------------------------------------------------------------------
@@ -181,14 +246,27 @@ class SendQueue:
                 del self._small[at]
                 return
 
+    @property
+    def has_withdrawn(self) -> bool:
+        """Whether the receiver is to learn that it may drop a part of a payload."""
+        return any(each.is_withdrawn for each in self._begun)
+
+    def withdraw_large(self, stream: int) -> None:
+        """Remove the large payloads of ``stream``. A frame follows that lets the receiver drop what it has of them."""
+        for large in self._begun:
+            if large.stream == stream and large.message >= 0:
+                large.is_withdrawn = True
+        self._drop(stream)
+
     def drop_large(self, stream: int) -> None:
-        """Remove the large payloads of ``stream``."""
+        """Remove the large payloads of ``stream``, of which the receiver accepts nothing more."""
+        self._drop(stream)
+        self._set_begun([each for each in self._begun if each.stream != stream])
+
+    def _drop(self, stream: int) -> None:
         self._waiting = deque(each for each in self._waiting if each.stream != stream)
-        before = len(self._large)
         self._large = deque(each for each in self._large if each.stream != stream)
-        if len(self._large) < before:
-            while self._waiting and len(self._large) < self._settings.large_at_once:
-                self._large.append(self._waiting.popleft())
+        self._set_begun([each for each in self._begun if each.is_withdrawn or each.stream != stream])
 
     def clear(self) -> None:
         """Remove everything."""
@@ -197,6 +275,8 @@ class SendQueue:
         self._small_bytes = 0
         self._large.clear()
         self._waiting.clear()
+        self._begun.clear()
+        self.begun_bytes = 0
 
 
 def _ignore(_payload: LargePayload) -> None:

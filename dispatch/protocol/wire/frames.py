@@ -40,7 +40,8 @@ UNNUMBERED: Final = -1
     PATHS,
     CLOSE,
     ALIVE,
-) = range(18)
+    CREDIT,
+) = range(19)
 
 FRAME_BYTES: Final = 24
 """Estimated size of a frame without its payload."""
@@ -48,7 +49,11 @@ TRACE_BYTES: Final = 80
 """Estimated size of a reply's trace context."""
 PACKET_BYTES: Final = 300
 """Estimated size of a packet without its frames, with what the broker adds."""
-FEATURES: Final = 0
+CHUNK_BYTES: Final = 64
+"""Bytes that a chunk counts in its stream's flow control, beside its payload: a window bounds the number of chunks, too."""
+STREAM_CREDIT: Final = 1
+"""A feature: flow control of each stream (:class:`Credit`). Without it a callee sends chunks as they are produced."""
+FEATURES: Final = STREAM_CREDIT
 """Optional features of this implementation, a bit each; a session uses those that both peers have."""
 
 
@@ -77,6 +82,7 @@ class Hello(_Frame, tag=HELLO):
         secret: known to the caller and to those that consume the callee's inbox; never sent in the other direction.
         inboxes: topics for the callee's packets, one for each path.
         data_window: see :class:`Window`.
+        stream_window: see :class:`Credit`; absent from callers without that feature.
     """
 
     versions: list[int]
@@ -87,6 +93,7 @@ class Hello(_Frame, tag=HELLO):
     secret: str
     inboxes: list[str]
     data_window: int
+    stream_window: int = 0
 
 
 class Accept(_Frame, tag=ACCEPT):
@@ -242,6 +249,14 @@ class Alive(_Frame, tag=ALIVE):
     from another thread; it acknowledges nothing."""
 
 
+class Credit(_Frame, tag=CREDIT):
+    """Caller to callee: flow control of one stream. The callee begins the next chunk of a stream while its chunks since the
+    start have fewer than ``data`` bytes, each one its payload and 64; before the first CREDIT ``stream_window`` of HELLO."""
+
+    stream: int
+    data: int
+
+
 Frame = (
     Hello
     | Accept
@@ -261,6 +276,7 @@ Frame = (
     | Paths
     | Close
     | Alive
+    | Credit
 )
 Payload = Request | Reply | Chunk | End
 """The frames that can be fragmented."""
@@ -350,7 +366,7 @@ def _decode_known_frames(data: bytes) -> Packet:
         frames = []
         for each in raw.frames:
             kind = msgspec.msgpack.decode(_decode_kind(each)[0], type=int)
-            if HELLO <= kind <= ALIVE:
+            if HELLO <= kind <= CREDIT:
                 frames.append(_decode_frame(each))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError) as error:
         raise MalformedPacketError(str(error)) from None

@@ -75,7 +75,7 @@ class SessionReplies:
             self._owner.wake(self._session)
 
     async def writable(self) -> None:
-        await self._owner.writable(self._session)
+        await self._owner.writable(self._session, self._stream)
 
     def release_payload(self) -> None:
         if self._size:

@@ -138,9 +138,9 @@ class SessionRequests:
         """Send what ``session`` has queued at the end of this turn of the loop."""
         self._endpoint.wake(session)
 
-    async def writable(self, session: CalleeSession) -> None:
-        """Wait while many bytes of ``session`` are queued."""
-        await self._endpoint.writable(session)
+    async def writable(self, session: CalleeSession, stream: int) -> None:
+        """Wait while many bytes of ``session`` are queued, or the reader of ``stream`` is far behind."""
+        await self._endpoint.writable(session, stream)
 
     def forget(self, session: CalleeSession, stream: int) -> None:
         """Record the end of a request."""

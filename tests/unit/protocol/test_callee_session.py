@@ -266,16 +266,21 @@ def test_a_request_above_the_limits_is_refused_once() -> None:
     assert not peer.session.running
 
 
-def test_a_request_that_outgrows_the_retained_bytes_is_refused_and_its_fragments_are_dropped() -> None:
-    peer = HandWritten(Settings(max_partial_bytes=1_500))
+def test_a_request_beside_more_than_may_be_incomplete_is_refused_as_overload_and_its_fragments_are_dropped() -> None:
+    """Its size is not the reason: the caller has begun more at once than callers do."""
+    peer = HandWritten(Settings(max_partial_bytes=2_500))
     peer.send((PING,))
     before = peer.session.memory()
     head = encode((*request(0)[:-1], b""))
     piece = memoryview(bytes(1_000))
     assert peer.send((CONT, 0, 0, 2_000, 0, head, piece)) == []
-    assert peer.session.memory() == before + 1
-    assert peer.send((CONT, 0, 1_000, 2_000, 0, None, piece)) == [RequestDeclined(0, "request-too-large")]
-    assert peer.session.memory() == before + 1, "the refusal that waits to be sent"
+    assert peer.send((CONT, 1, 0, 2_000, 1, encode((*request(1)[:-1], b"")), piece)) == []
+    assert peer.session.memory() == before + 2
+    assert peer.send((CONT, 1, 1_000, 2_000, 1, None, piece)) == [RequestDeclined(1, "overloaded")]
+    (refused,) = [frame for frame in peer.frames() if type(frame) is Refused]
+    assert refused == Refused(1, "overloaded", -1, "")
+    (event,) = peer.send((CONT, 0, 1_000, 2_000, 0, None, piece))
+    assert (event.stream, len(event.payload)) == (0, 2_000)
 
 
 def test_a_trace_context_counts_among_the_bytes_that_wait(peer: HandWritten) -> None:

@@ -9,7 +9,16 @@ import pytest
 
 from dispatch.protocol import OutgoingRequest
 from dispatch.protocol.events import Failure, RequestFailed, RequestReceived, SessionClosed, SessionOpened
-from dispatch.protocol.wire.frames import ACCEPT, GOAWAY, REPLY, VERSION, Hello, decode_packet, encode_packet
+from dispatch.protocol.wire.frames import (
+    ACCEPT,
+    GOAWAY,
+    REPLY,
+    STREAM_CREDIT,
+    VERSION,
+    Hello,
+    decode_packet,
+    encode_packet,
+)
 from dispatch.protocol.wire.handshake import derive_proof
 from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
 
@@ -100,7 +109,8 @@ def test_hello_has_what_the_callee_needs() -> None:
     ((path, packet),) = pair.caller.packets_to_send(pair.now)
     decoded = decode_packet(packet)
     assert (path, decoded.path, decoded.to, decoded.number, decoded.flags) == (0, 0, 0, -1, 0)
-    assert decoded.frames == [Hello([VERSION], 0, DISPATCHER, "d1", pair.caller.id, "s", [DISPATCHER], 16_000_000)]
+    about = (DISPATCHER, "d1", pair.caller.id, "s", [DISPATCHER])
+    assert decoded.frames == [Hello([VERSION], STREAM_CREDIT, *about, 16_000_000, 1_000_000)]
 
 
 def test_an_instance_that_does_not_answer_hello_is_given_up() -> None:

@@ -42,7 +42,16 @@ def test_too_many_incomplete_payloads_fail_the_request(peer: HandWritten) -> Non
     peer.frames()
     assert peer.send((CONT, 0, 0, 2_000, 0, None, memoryview(bytes(1_000)))) == []
     failed = peer.send((CONT, 1, 0, 2_000, 1, None, memoryview(bytes(1_000))))
-    assert failed == [RequestFailed(second, Failure.TOO_LARGE, True)]
+    assert failed == [RequestFailed(second, Failure.VIOLATION, True)], "its size is not the reason"
+
+
+def test_a_reply_may_be_as_large_as_its_request_allows() -> None:
+    """Also where that is above what this process accepts as a request, and above what may be incomplete beside others."""
+    peer = HandWritten(Settings(max_payload_bytes=1_000, max_partial_bytes=1_500))
+    request = peer.ask(max_reply_bytes=2_000)
+    head, piece = encode((REPLY, 0, 0, b"")), memoryview(bytes(1_000))
+    assert peer.send((CONT, 0, 0, 2_000, 0, head, piece)) == []
+    assert peer.send((CONT, 0, 1_000, 2_000, 0, None, piece)) == [ReplyReceived(request, 0, bytes(2_000))]
 
 
 def test_nothing_is_retained_of_a_request_that_has_ended() -> None:

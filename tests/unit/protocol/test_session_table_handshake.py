@@ -6,7 +6,7 @@ import pytest
 
 from dispatch.protocol import Settings
 from dispatch.protocol.events import Failure, SessionClosed
-from dispatch.protocol.wire.frames import HELLO, PING, VERSION, Accept, Packet, decode_packet
+from dispatch.protocol.wire.frames import HELLO, PING, STREAM_CREDIT, VERSION, Accept, Packet, decode_packet
 from tests.helpers.handwritten_packets import hello, packet, receive
 from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
 
@@ -56,7 +56,7 @@ def test_accept_names_the_common_version(versions: list[int], version: int) -> N
     assert accept == Packet(VERSION, 77, 0, -1, 0, 0, 0, 0, Settings().window, accept.frames)
     (frame,) = accept.frames
     assert isinstance(frame, Accept)
-    assert (frame.version, frame.features, frame.name, frame.incarnation) == (version, 0, INSTANCE, "i1")
+    assert (frame.version, frame.features, frame.name, frame.incarnation) == (version, STREAM_CREDIT, INSTANCE, "i1")
 
 
 def test_limits_of_a_usable_hello() -> None:

@@ -119,7 +119,7 @@ async def test_streams_wait_while_a_session_has_many_unsent_bytes() -> None:
                 callee_session.send_chunk(event.stream, b"%2d" % index + b"." * 600_000)
                 callee.endpoint.wake(callee_session)
                 written.append(callee_session.queued_bytes)
-                await callee.endpoint.writable(callee_session)
+                await callee.endpoint.writable(callee_session, event.stream)
             callee_session.send_end(event.stream)
             callee.endpoint.wake(callee_session)
 
@@ -136,13 +136,13 @@ async def test_a_stream_does_not_wait_for_a_session_that_has_ended() -> None:
         await idle()
         [(callee_session, event)] = callee.held
         callee_session.send_chunk(event.stream, b"." * 10_000_000)
-        waiting = asyncio.create_task(callee.endpoint.writable(callee_session))
+        waiting = asyncio.create_task(callee.endpoint.writable(callee_session, event.stream))
         await idle()
         assert not waiting.done()
         caller.endpoint.end(session)
         await idle()
         await waiting
-        await callee.endpoint.writable(callee_session)
+        await callee.endpoint.writable(callee_session, event.stream)
 
 
 # -- load and foreign packets -----------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dispatch._internal.permit import Rejection
 from dispatch.messaging.rpc.exchange_outcome import Answer, Closed, Disposition, Overflow, TimedOut, Unreadable
 from dispatch.messaging.rpc.pending import ReplyStream
+from dispatch.protocol.wire.frames import CHUNK_BYTES
 from tests.helpers import exchange_harness
 from tests.helpers.clock import START, advance, idle, run
 from tests.helpers.exchange_harness import read
@@ -25,7 +26,13 @@ class Bench(exchange_harness.Bench):
     """An exchange and one open stream."""
 
     def __init__(
-        self, *, limit: float = 300.0, idle: float = 30.0, max_buffer: int = 100, max_bytes: int = 1_000, **options: Any
+        self,
+        *,
+        limit: float = 300.0,
+        idle: float = 30.0,
+        max_buffer: int = 10_000,
+        max_bytes: int = 1_000,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self.limits: dict[str, Any] = {"idle": idle, "max_buffer": max_buffer, "max_bytes": max_bytes, "limit": limit}
@@ -84,15 +91,15 @@ async def test_the_end_of_a_stream_is_an_answer_without_a_text() -> None:
 async def test_the_idle_limit_has_a_timer_of_its_own_until_the_end() -> None:
     bench = Bench(idle=10)
     stream = bench.open()
-    assert stream.idle_timer is not None
-    assert stream.idle_timer.when() == START + 10
+    assert stream.buffer._timer is not None
+    assert stream.buffer._timer.when() == START + 10
     await advance(4)
     bench.take(reply(stream.id, "a", end=False))
-    assert stream.idle_timer.when() == START + 10, "it is not moved at every chunk"
+    assert stream.buffer._timer.when() == START + 10, "it is not moved at every chunk"
     await advance(6)
-    assert stream.idle_timer.when() == START + 14
+    assert stream.buffer._timer.when() == START + 14
     bench.take(reply(stream.id, "b"))
-    assert stream.idle_timer is None
+    assert stream.buffer._timer is None
     assert await read(stream) == ["a", "b"]
 
 
@@ -138,12 +145,35 @@ def test_in_any_order_and_with_any_repetition_each_is_shown_once(drawn: tuple[in
 async def test_the_idle_limit_counts_from_the_request_and_then_from_each_chunk() -> None:
     bench = Bench(limit=1_000, idle=10)
     stream = bench.open()
+    reading = asyncio.create_task(read(stream))
     for index in range(5):
         await advance(9.9)
         bench.take(reply(stream.id, "x", end=False, chunk=index))
-    assert await read(stream) == ["x"] * 5
+    assert await reading == ["x"] * 5
     assert stream.settled == TimedOut("stream-idle", sent=True, chunks=5)
     assert bench.exchange.loop.time() == pytest.approx(START + 5 * 9.9 + 10, abs=0.01)
+
+
+async def test_the_idle_limit_counts_for_the_reader_while_chunks_wait() -> None:
+    """An abandoned stream of a tool that goes on ends as one whose tool hangs."""
+    bench = Bench(limit=1_000, idle=10)
+    stream = bench.open()
+    for index in range(4):
+        bench.take(reply(stream.id, str(index), end=False, chunk=index))
+        await advance(4)
+    assert stream.settled == TimedOut("stream-reader", sent=True, chunks=3)
+    assert bench.exchange.pending == 0
+    assert await read(stream) == ["0", "1", "2"]
+
+
+async def test_a_stream_that_ended_waits_for_its_reader_without_a_limit() -> None:
+    bench = Bench(idle=10)
+    stream = bench.open()
+    for index in range(3):
+        bench.take(reply(stream.id, str(index), end=index == 2, chunk=index))
+    await advance(1_000)
+    assert await read(stream) == ["0", "1", "2"]
+    assert isinstance(stream.settled, Answer)
 
 
 async def test_the_idle_limit_before_the_first_chunk() -> None:
@@ -158,10 +188,11 @@ async def test_the_idle_limit_before_the_first_chunk() -> None:
 async def test_the_absolute_limit_ends_a_stream_that_keeps_talking() -> None:
     bench = Bench(limit=20, idle=10)
     stream = bench.open()
+    reading = asyncio.create_task(read(stream))
     for index in range(4):
         await advance(4.5)
         bench.take(reply(stream.id, "x", end=False, chunk=index))
-    assert await read(stream) == ["x"] * 4
+    assert await reading == ["x"] * 4
     assert stream.settled == TimedOut("stream", sent=True, chunks=4)
     assert bench.exchange.loop.time() == pytest.approx(START + 20, abs=0.01)
 
@@ -188,7 +219,7 @@ async def test_an_error_counts_even_if_a_chunk_before_it_was_lost() -> None:
 
 
 async def test_a_reader_that_falls_behind_gets_what_was_kept_and_then_the_limit() -> None:
-    bench = Bench(max_buffer=3)
+    bench = Bench(max_buffer=3 * CHUNK_BYTES)
     stream = bench.open()
     for index in range(3):
         bench.take(reply(stream.id, str(index), end=False, chunk=index))
@@ -311,13 +342,13 @@ async def test_after_the_end_every_chunk_is_a_duplicate() -> None:
 
 
 async def test_a_chunk_in_parts_is_given_when_it_is_whole() -> None:
-    bench = Bench(max_buffer=2)
+    bench = Bench(max_buffer=2 * CHUNK_BYTES)
     stream = bench.open()
     id = stream.id
     for index, (text, more) in enumerate([("a", True), ("b", True), ("c", False), ("d", False)]):
         named = {"more": "1"} if more else {}
         assert bench.take(reply(id, text, end=False, chunk=index, **named)) is Disposition.MATCHED
-        assert list(stream.buffer) == [[], [], ["abc"], ["abc", "d"]][index]
+        assert stream.buffer.size == [0, 0, 3 + CHUNK_BYTES, 4 + 2 * CHUNK_BYTES][index]
     bench.take(reply(id, "e", end=False, chunk=4, more="1"))
     bench.take(reply(id, "f", end=True, chunk=5))
     assert stream.settled == Overflow("stream buffer"), "it is three chunks, and there is room for two"

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import TransportError
-from dispatch.messaging.rpc.exchange_outcome import Answer, Closed, Disposition, Lost, Overflow, TimedOut, Unreadable
+from dispatch.messaging.rpc.exchange_outcome import (
+    Answer,
+    Closed,
+    Disposition,
+    Lost,
+    Overflow,
+    Settled,
+    TimedOut,
+    Unreadable,
+)
 from dispatch.messaging.rpc.session_exchange import SessionExchange
 from dispatch.messaging.rpc.session_request import SessionRequest, SessionStream
 from dispatch.protocol.events import Failure
@@ -73,21 +82,46 @@ async def test_what_is_not_sent_is_settled_at_once() -> None:
 
 async def test_a_stream_gives_its_chunks_and_ends_when_it_is_idle() -> None:
     made = exchange()
-    stream = SessionStream(made, known_instance(), START + 300.0, 1_000, None, idle=5.0, max_buffer=2)
+    stream = SessionStream(made, known_instance(), START + 300.0, 1_000, None, idle=5.0)
     made.send(stream, "work", b"{}", None)
     await advance(4.0)
     stream.on_chunk(b"one")
     await advance(4.0)
     assert stream.settled is None
+    assert await anext(stream) == "one"
+    await advance(4.0)
+    assert stream.settled is None
     await advance(1.5)
     assert stream.settled == TimedOut("stream-idle", sent=False)
-    assert [chunk async for chunk in stream] == ["one"]
-    slow = SessionStream(made, known_instance(), START + 300.0, 1_000, None, idle=5.0, max_buffer=1)
-    made.send(slow, "work", b"{}", None)
-    slow.on_chunk(b"one")
-    slow.on_chunk(b"two")
-    assert slow.settled == Overflow("stream buffer")
+    assert [chunk async for chunk in stream] == []
     assert made.pending == 0
+
+
+async def test_a_stream_whose_reader_has_gone_ends_although_chunks_arrive() -> None:
+    made = exchange()
+    ends: list[Settled | None] = []
+    stream = SessionStream(made, known_instance(), START + 300.0, 1_000, None, idle=5.0)
+    stream.on_settled = lambda: ends.append(stream.settled)
+    made.send(stream, "work", b"{}", None)
+    for chunk in (b"one", b"two", b"three"):
+        stream.on_chunk(chunk)
+        await advance(2.0)
+    assert ends == [TimedOut("stream-reader", sent=False, chunks=0)]
+    assert made.pending == 0
+    assert [chunk async for chunk in stream] == ["one", "two", "three"], "what arrived is kept"
+
+
+async def test_a_slow_reader_is_not_idle() -> None:
+    made = exchange()
+    stream = SessionStream(made, known_instance(), START + 300.0, 1_000, None, idle=5.0)
+    made.send(stream, "work", b"{}", None)
+    for _ in range(10):
+        stream.on_chunk(b"x")
+    for _ in range(10):
+        await advance(4.0)
+        assert await anext(stream) == "x"
+    assert stream.settled is None
+    stream.close()
 
 
 async def test_an_inbox_that_the_broker_refuses_is_the_cause_for_requests_that_have_not_left() -> None:

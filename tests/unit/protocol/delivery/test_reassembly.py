@@ -120,10 +120,21 @@ def test_limits() -> None:
     reassembly = Reassembly(SETTINGS)
     part = Cont(0, 0, 10_000, 4, HEAD, memoryview(bytes(8_000)))
     assert reassembly.fits(part)
-    assert not reassembly.fits(Cont(0, 0, 10_001, 4, HEAD, memoryview(b"")))
     reassembly.add(part)
     assert reassembly.fits(Cont(1, 0, 10_000, 4, HEAD, memoryview(bytes(7_000))))
     assert not reassembly.fits(Cont(1, 0, 10_000, 4, HEAD, memoryview(bytes(7_001))))
+
+
+def test_one_payload_alone_may_have_any_size() -> None:
+    reassembly = Reassembly(SETTINGS)
+    for offset in (0, 10_000):
+        part = Cont(0, offset, 20_001, 4, HEAD, memoryview(bytes(10_000)))
+        assert reassembly.fits(part)
+        assert reassembly.add(part) is None
+    assert not reassembly.fits(Cont(1, 0, 10, 4, HEAD, memoryview(b"x"))), "beside that one nothing has room"
+    last = Cont(0, 20_000, 20_001, 4, HEAD, memoryview(b"x"))
+    assert reassembly.fits(last)
+    assert reassembly.add(last) is not None
 
 
 def test_a_payload_has_at_least_one_byte() -> None:
@@ -138,6 +149,7 @@ def test_incomplete_payloads_are_bounded() -> None:
         assert reassembly.fits(fragments(message=message)[0])
         reassembly.add(fragments(message=message)[0])
     assert not reassembly.fits(fragments(message=2)[0])
+    assert reassembly.fits(fragments(message=0)[1]), "those that have begun may become complete"
     assert len(reassembly) == 2
 
 

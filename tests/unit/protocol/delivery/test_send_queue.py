@@ -220,3 +220,129 @@ def test_every_byte_leaves_once(sizes: list[int], room: int) -> None:
             sent[frame[4]] += len(frame[-1])
     assert list(sent.values()) == sizes
     assert queue.bytes == 0
+
+
+# -- room for incomplete payloads -------------------------------------------------------------------------------------
+
+ROOM = Settings(large_bytes=1_000, fragment_bytes=2_000, large_at_once=8, max_partial_bytes=20_000)
+"""Two payloads of 5,000 bytes may have begun at once."""
+
+
+def room_queue(*sizes: int) -> SendQueue:
+    queue = SendQueue(ROOM)
+    for stream, size in enumerate(sizes):
+        queue.add(reply(stream, size), size)
+    return queue
+
+
+def pop_all(queue: SendQueue, room: int = 2_000) -> list[tuple[Any, ...]]:
+    """Remove the fragments of everything that has begun."""
+    frames = []
+    while queue.has_large:
+        frames.append(queue.pop_fragment(room)[0])
+    return frames
+
+
+def test_payloads_wait_for_room_at_the_receiver_in_order() -> None:
+    queue = room_queue(*[5_000] * 5)
+    assert queue.begun_bytes == 10_000
+    frames = pop_all(queue)
+    assert {frame[4] for frame in frames} == {0, 1}
+    assert (len(queue), queue.bytes) == (3, 15_000)
+    queue.record_delivered([frame for frame in frames if frame[4] == 1][1:])
+    assert not queue.has_large, "a fragment is missing: the payload is still incomplete"
+    queue.record_delivered([frame for frame in frames if frame[4] == 1][:1])
+    assert {frame[4] for frame in pop_all(queue)} == {2}
+    queue.record_delivered(frames)
+    assert {frame[4] for frame in pop_all(queue)} == {3}
+
+
+def test_one_payload_may_always_begin() -> None:
+    queue = room_queue(50_000, 5_000)
+    frames = pop_all(queue)
+    assert {frame[4] for frame in frames} == {0}
+    queue.record_delivered(frames)
+    assert {frame[4] for frame in pop_all(queue)} == {1}
+    assert queue.begun_bytes == 5_000
+
+
+def test_payloads_of_one_fragment_pass_those_that_wait() -> None:
+    queue = room_queue(9_000, 9_000, 2_000, 3_000)
+    assert {frame[4] for frame in pop_all(queue)} == {0, 2}
+    assert queue.begun_bytes == 9_000
+    assert len(queue) == 2
+
+
+def test_a_dropped_payload_leaves_room_when_its_receiver_knows() -> None:
+    queue = room_queue(9_000, 9_000, 9_000)
+    queue.pop_fragment(2_000)
+    queue.withdraw_large(0)
+    assert queue.has_withdrawn
+    assert not queue.has_large, "the receiver has a fragment of it until it reads CANCEL"
+    queue.record_delivered([(CANCEL, 7)])
+    assert not queue.has_large
+    queue.record_delivered([(CANCEL, 0)])
+    assert {frame[4] for frame in pop_all(queue)} == {1}
+    queue.drop_large(1)
+    assert {frame[4] for frame in pop_all(queue)} == {2}
+
+
+def test_a_payload_that_is_withdrawn_before_its_first_fragment_leaves_room_at_once() -> None:
+    queue = room_queue(9_000, 9_000)
+    queue.withdraw_large(0)
+    assert not queue.has_withdrawn
+    assert {frame[4] for frame in pop_all(queue)} == {1}
+
+
+def test_a_divided_room_has_no_whole_fragments() -> None:
+    queue = room_queue(2_000, 2_000, 2_000, 3_000)
+    queue.divide_room(0.3)
+    assert queue.begun_bytes == 3_000, "the one that had begun beside those of one fragment"
+    frames = pop_all(queue, 600)
+    assert {frame[4] for frame in frames} == {3}
+    queue.record_delivered(frames)
+    assert {frame[4] for frame in pop_all(queue, 600)} == {0}
+    queue.divide_room(1.0)
+    assert {frame[4] for frame in pop_all(queue)} == {1, 2}
+
+
+@given(
+    st.lists(st.integers(1_001, 12_000), min_size=1, max_size=12),
+    st.lists(st.tuples(st.sampled_from(["send", "arrive", "cancel", "divide"]), st.integers(0, 11)), max_size=80),
+)
+def test_what_is_incomplete_stays_within_the_room_and_everything_is_sent(
+    sizes: list[int], actions: list[tuple[str, int]]
+) -> None:
+    queue = room_queue(*sizes)
+    flying: list[tuple[Any, ...]] = []
+    at_receiver: dict[int, int] = {}
+    cancelled: set[int] = set()
+
+    def act(action: str, argument: int) -> None:
+        if action == "send" and queue.has_large:
+            flying.append(queue.pop_fragment(2_000 if queue._whole_bytes else 500)[0])
+        elif action == "arrive" and flying:
+            frame = flying.pop(argument % len(flying))
+            if frame[0] == CANCEL:
+                at_receiver.pop(frame[1], None)
+                cancelled.add(frame[1])
+            elif frame[4] not in cancelled:
+                size = at_receiver[frame[4]] = at_receiver.get(frame[4], 0) + len(frame[-1])
+                if size == frame[3]:
+                    del at_receiver[frame[4]]
+            queue.record_delivered([frame])
+        elif action == "cancel" and argument < len(sizes):
+            queue.withdraw_large(argument)
+            flying.append((CANCEL, argument))
+        elif action == "divide":
+            queue.divide_room((argument + 1) / 12)
+        retained = sum(at_receiver.values())
+        assert retained <= ROOM.max_partial_bytes // 2 or len(at_receiver) == 1
+
+    for action, argument in actions:
+        act(action, argument)
+    while queue.has_large or flying:
+        act("send" if queue.has_large else "arrive", 0)
+    assert len(queue) == 0
+    assert queue.begun_bytes == 0
+    assert not at_receiver
