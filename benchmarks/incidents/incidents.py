@@ -92,8 +92,9 @@ def silences(do: Do, length: float, alone: float) -> Iterator[Case]:
 
 
 def short_silence(do: Do, length: float) -> Case:
-    """Both kinds of tools at once, for a few seconds. A killed instance may take the requests of one second with it."""
-    failed = 0.2 if do == "kill" else 0.0
+    """Both kinds of tools at once, for a few seconds. A killed or stopped instance may take the requests of one second with
+    it, unless they are repeatable."""
+    failed = {"kill": 0.2, "pause": 0.1}.get(do, 0.0)
     return silence(do, 2, None, rate=600, at=1, length=length, watched=length + 1.5, failed=failed)
 
 

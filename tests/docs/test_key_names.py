@@ -23,7 +23,7 @@ OTHERS = {
     *("mcp-tool", "on-change"),  # a type of TrustGraph's tools, a key of mcp.json
     *("dispatch-overview", "dispatch-tool", "dispatch-instances"),  # uids of dashboards
     *("call-off", "rejected-call"),  # rows of `python -m benchmarks.micro.guards`
-    *("forged-agent", "forged-open", "ours-defaults"),  # scenarios and contenders
+    *("forged-agent", "forged-open", "short-lived", "ours-defaults"),  # scenarios and contenders
     *("item-refused", "item-shadowed", "change-held"),  # kinds of events
     *(name.replace("_", "-") for name in FRAMEWORKS),  # extras
     *Style,  # forms of the APIs of models

@@ -13,6 +13,7 @@ from benchmarks.incidents.scenarios import (
     outages,
     restarts,
     scrapes,
+    short_lived,
 )
 
 ALL: tuple[Scenario, ...] = (
@@ -23,6 +24,7 @@ ALL: tuple[Scenario, ...] = (
     clock_skew.SCENARIO,
     outages.KILLED,
     outages.PAUSED,
+    short_lived.SCENARIO,
     *instances.SCENARIOS,
     scrapes.SCENARIO,
 )
