@@ -286,7 +286,9 @@ class ToolServer:
         except TransportError as error:
             # Some brokers refuse topics that do not exist. Requests arrive on the service's topic then.
             logger.warning(
-                "%s cannot be discovered, so that its requests have no session: %s", self.instance, error.message
+                "%s cannot be discovered, so that its requests have no session: %s",
+                self.instance,
+                describe_without_call(error),
             )
 
     async def drain(self) -> None:
