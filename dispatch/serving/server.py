@@ -202,12 +202,9 @@ class ToolServer:
             if self._owns_transport:
                 await self._transport.start()
             await self._listen()
-        except BaseException as error:
+        except BaseException:
             if self._owns_transport:
                 await self._transport.close()
-            if isinstance(error, TransportError):  # its reader operates a service, and has made no call
-                error.message = describe_without_call(error)
-                error.args = (error.message,)
             raise
         self._observer.attach(self)
         logger.info("%s serves %s, replies on %s", self.instance, self.request_queue, self.response_queue)
