@@ -203,12 +203,9 @@ class ToolServer:
             if self._owns_transport:
                 await self._transport.start()
             await self._listen()
-        except BaseException as error:
+        except BaseException:
             if self._owns_transport:
                 await self._transport.close()
-            if isinstance(error, TransportError):  # its reader operates a service, and has made no call
-                error.message = describe_without_call(error)
-                error.args = (error.message,)
             raise
         self._observer.attach(self)
         logger.info("%s serves %s, replies on %s", self.instance, self.request_queue, self.response_queue)
@@ -287,7 +284,9 @@ class ToolServer:
         except TransportError as error:
             # Some brokers refuse topics that do not exist. Requests arrive on the service's topic then.
             logger.warning(
-                "%s cannot be discovered, so that its requests have no session: %s", self.instance, error.message
+                "%s cannot be discovered, so that its requests have no session: %s",
+                self.instance,
+                describe_without_call(error),
             )
 
     async def drain(self) -> None:

@@ -275,6 +275,6 @@ async def test_instances_are_counted_once() -> None:
         assert (await dispatcher.execute("a")).ok
         await dispatcher.reload(services("a@2"))
         assert (await dispatcher.execute("a")).ok
-        counted = {name: value for name, value in board.read().items() if name.startswith("instances a ")}
+        counted = {name: value for name, value in board.read().items() if name.startswith("instances ")}
         assert sum(counted.values()) == 1
         assert joined == [("a1-i", "joined"), ("a1-i", "left"), ("a2-i", "joined")]
