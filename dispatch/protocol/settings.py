@@ -42,9 +42,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data_window: int = 16_000_000
     """Bytes of requests that a peer may send before the application has released earlier ones: bounds the memory of queued
     requests."""
-    stream_window: int = 1_000_000
+    stream_window: int = 2_000_000
     """Bytes of chunks of one stream that a peer may send before the application has read earlier ones; then its tool
-    waits."""
+    waits. Without a window 1 MB chunks travel at 540 a second, with 2 MB at 390 to 450, with 1 MB at 340; smaller chunks
+    lose less than a tenth."""
     max_paths: int = 4
     """Connections on which one receiver takes packets. Replies of 100 kB at 64 in flight: 2 paths +45 to 90 %, 8 no more
     than 4. The first one carries no large payloads while there are others: small calls beside 8 of 1 MB have a p50 of 5
@@ -99,7 +100,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Ranges of packet numbers in one acknowledgement, and remembered for each path."""
     max_gaps: int = 65_536
     """Requests that arrived before an earlier one. More end the session: no peer that follows the protocol has so many."""
-    max_chunks_ahead: int = 16_384
+    max_chunks_ahead: int = 32_768
     """Chunks of a stream that arrived before an earlier one: more than the stream's window holds, even of empty ones. A
     packet has up to 8,000."""
     max_resets: int = 64

@@ -124,7 +124,7 @@ def test_every_message_property_is_listed_and_described() -> None:
 def test_every_frame_is_listed_with_its_number_and_every_constant_with_its_value() -> None:
     listed = {row[1]: int(row[0]) for row in rows(protocol.frames())}
     assert listed == {name: getattr(frames, name) for name in listed}
-    assert sorted(listed.values()) == list(range(frames.ALIVE + 1))
+    assert sorted(listed.values()) == list(range(frames.CREDIT + 1))
     assert all(row[3] for row in rows(protocol.frames()))
     values = {row[0].strip("`"): row[1] for row in rows(protocol.settings())}
     assert {name: float(value.replace(",", "")) for name, value in values.items()} == {

@@ -10,7 +10,7 @@ HEADER = (wire.VERSION, 77, 0, 5, 1234, 1, 3, 900, 48_000)
 PRIVATE = "private"
 """In the place of each secret and of user data."""
 FRAMES: list[tuple[tuple[Any, ...], type[Any]]] = [
-    ((wire.HELLO, [1, 2], 0, "agent", "d1", 8, PRIVATE, ["reply-1", "reply-2"], 16_000_000, 1_000_000), wire.Hello),
+    ((wire.HELLO, [1, 2], 0, "agent", "d1", 8, PRIVATE, ["reply-1", "reply-2"], 16_000_000, 2_000_000), wire.Hello),
     ((wire.ACCEPT, 1, 0, "calc-1", "i1", b"n" * 16, b"p" * 16, 16_000_000), wire.Accept),
     ((wire.REQUEST, 4, 2000, "calculator", {"idempotency-key": PRIVATE}, PRIVATE.encode()), wire.Request),
     ((wire.REPLY, 4, 0, PRIVATE.encode()), wire.Reply),

@@ -163,7 +163,7 @@ async def test_a_stopped_reader_costs_its_own_stream_only() -> None:
 
 
 async def test_a_repeated_stream_of_an_idempotency_key_waits_for_its_reader_too() -> None:
-    source = Source(10_000)
+    source = Source(20_000)
     async with _open("session", source) as stand:
         for _ in range(2):
             read = 0
@@ -171,5 +171,5 @@ async def test_a_repeated_stream_of_an_idempotency_key_waits_for_its_reader_too(
                 assert chunk.startswith(f"{read}:")
                 read += 1
                 await asyncio.sleep(0.001)
-            assert read == 10_000
-        assert source.sent == 10_000, "the tool ran once"
+            assert read == 20_000
+        assert source.sent == 20_000, "the tool ran once"

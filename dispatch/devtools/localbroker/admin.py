@@ -13,10 +13,9 @@ from typing import IO, Any
 from urllib.parse import quote, urlsplit
 
 from dispatch.devtools.localbroker.errors import AdminError
-from dispatch.messaging.wire.topics import REQUEST_NAMESPACE, RESPONSE_NAMESPACE
 
 #: The namespaces of TrustGraph, which dispatch uses as well.
-DEFAULT_NAMESPACES = (REQUEST_NAMESPACE, RESPONSE_NAMESPACE, "tg/flow", "tg/notify")
+DEFAULT_NAMESPACES = ("tg/request", "tg/response", "tg/flow", "tg/notify")
 
 _MAX_RESPONSE_BYTES = 16 * 1024 * 1024  # statistics of a topic with thousands of consumers are smaller
 

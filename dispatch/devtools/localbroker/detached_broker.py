@@ -26,10 +26,9 @@ from dispatch.devtools.localbroker.launchers.standalone import STOP_GRACE, Local
 from dispatch.devtools.localbroker.lock import hold_lock, try_lock
 from dispatch.devtools.localbroker.ports import require_free
 from dispatch.devtools.localbroker.processes.process_control import ManagedProcess
-from dispatch.transports.pulsar.service_url import DEFAULT_PORTS
 
 #: Pulsar's default ports.
-DEFAULT_PORT = DEFAULT_PORTS["pulsar"]
+DEFAULT_PORT = 6650
 DEFAULT_WEB_PORT = 8080
 
 CONTAINER = "tool-dispatch-pulsar"

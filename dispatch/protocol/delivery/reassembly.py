@@ -58,6 +58,8 @@ class Reassembly:
         """Return whether the payload that ``frame`` belongs to may be incomplete beside the others. One alone may have any
         size, and one of a single fragment is never incomplete."""
         settings, partial = self._settings, self._partials.get(frame.message)
+        if partial is None and frame.message in self._done:
+            return True  # a late copy: nothing is retained of it
         others = self.size - (0 if partial is None else partial.size)
         return (
             frame.total > 0

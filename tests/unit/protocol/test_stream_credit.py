@@ -158,6 +158,11 @@ def test_hello_has_the_window() -> None:
     assert (type(frame).__struct_config__.tag, frame.stream_window) == (HELLO, WINDOW)  # type: ignore[union-attr]
 
 
+def test_a_window_of_empty_chunks_may_arrive_ahead_of_a_lost_one() -> None:
+    settings = Settings()
+    assert settings.max_chunks_ahead * CHUNK_BYTES > settings.stream_window
+
+
 def test_a_packet_of_many_chunks_may_be_lost() -> None:
     """More than 1,024 chunks that follow a lost packet failed their stream as a violation."""
     pair = Pair()

@@ -176,3 +176,13 @@ def test_clearing_drops_everything() -> None:
     reassembly.clear()
     assert (len(reassembly), reassembly.size) == (0, 0)
     assert reassembly.is_new(0)
+
+
+def test_a_late_copy_of_a_whole_payload_is_no_excess() -> None:
+    """Its sender has begun another one since, which may fill what is retained of incomplete payloads."""
+    reassembly = Reassembly(Settings(max_partial_bytes=100))
+    first = Cont(0, 0, 4, 7, encode([REPLY, 7, 0, b""]), memoryview(b"done"))
+    assert reassembly.add(first) is not None
+    assert reassembly.add(Cont(1, 0, 200, 8, None, memoryview(bytes(99)))) is None
+    assert reassembly.fits(Cont(0, 2, 4, 7, None, memoryview(b"ne")))
+    assert reassembly.add(Cont(0, 2, 4, 7, None, memoryview(b"ne"))) is None
