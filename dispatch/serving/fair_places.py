@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Generic, TypeVar
 
 HEADROOM = 2.0
@@ -54,65 +54,84 @@ OVERFLOW = "…"
 """Their name."""
 
 T = TypeVar("T")
+F = TypeVar("F", bound="_Flow")
 
 
-class _Flow(Generic[T]):
+class _Flow:
     """A tool, or a caller of one.
 
     Attributes:
         running, waiting: its requests.
         claim: places that it demands and may have, at the last refresh.
-        callers: of a tool.
-        queue: waiting requests, of a caller.
-        turns: callers with waiting requests, the next first, of a tool.
-        stuck: running requests, of a tool, whose thread nothing waits for.
-        duration_s: moving average of a tool's requests; None: unknown.
+        mean: of its running requests lately.
+        area, at: integral of its running requests over time, since the last refresh and up to ``at``.
     """
 
-    __slots__ = (
-        "area",
-        "at",
-        "callers",
-        "claim",
-        "duration_s",
-        "mean",
-        "name",
-        "queue",
-        "running",
-        "stuck",
-        "turns",
-        "waiting",
-    )
+    __slots__ = ("area", "at", "claim", "mean", "name", "running", "waiting")
 
-    def __init__(self, name: str, now: float, callers: _Flows[T] | None = None) -> None:
+    def __init__(self, name: str, now: float) -> None:
         self.name = name
-        self.running = self.waiting = self.stuck = 0
+        self.running = self.waiting = 0
         self.mean = self.claim = self.area = 0.0
         self.at = now
-        self.callers = callers
+
+
+class _Caller(_Flow, Generic[T]):
+    """A caller of one tool, with its waiting requests, in order. Its numbers are kept once the tool has had another."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self, name: str, now: float) -> None:
+        super().__init__(name, now)
         self.queue: OrderedDict[T, None] = OrderedDict()
-        self.turns: OrderedDict[str, _Flow[T]] = OrderedDict()
+
+
+class _Tool(_Flow, Generic[T]):
+    """A tool.
+
+    Attributes:
+        callers: of its requests.
+        is_shared: it has had several.
+        turns: callers with waiting requests, the next first.
+        stuck: running requests whose thread nothing waits for.
+        duration_s: moving average; None: unknown.
+    """
+
+    __slots__ = ("callers", "duration_s", "is_shared", "stuck", "turns")
+
+    def __init__(self, name: str, now: float) -> None:
+        super().__init__(name, now)
+        self.callers: _Flows[_Caller[T]] = _Flows(_Caller, now)
+        self.is_shared = False
+        self.turns: OrderedDict[str, _Caller[T]] = OrderedDict()
+        self.stuck = 0
         self.duration_s: float | None = None
 
-    @property
-    def is_idle(self) -> bool:
-        return not self.running and not self.waiting
+    def find_caller(self, name: str, now: float) -> _Caller[T]:
+        """Return the caller of that name."""
+        callers = self.callers
+        if callers.flows and not self.is_shared and name not in callers.flows:
+            self.is_shared = True
+            (only,) = callers.flows.values()
+            callers.add(only, self.running, self.waiting, now)
+        return callers.find(name, now)
 
 
-class _Flows(Generic[T]):
+class _Flows(Generic[F]):
     """All tools, or all callers of a tool: their means, demands and level."""
 
-    __slots__ = ("_changes", "_forgotten", "_refreshed", "claimed", "flows", "level", "reserve")
+    __slots__ = ("_changes", "_forgotten", "_kind", "_refreshed", "claimed", "flows", "level", "reserve")
 
-    def __init__(self, now: float) -> None:
-        self.flows: dict[str, _Flow[T]] = {}
+    def __init__(self, kind: Callable[[str, float], F], now: float) -> None:
+        self._kind = kind
+        self.flows: dict[str, F] = {}
         self.level = math.inf
         self.claimed = self.reserve = 0.0
         """Places that all of them claim; and those of them that they do not use."""
         self._refreshed = self._forgotten = now
         self._changes = 0
 
-    def find(self, name: str, now: float, *, is_tool: bool) -> _Flow[T]:
+    def find(self, name: str, now: float) -> F:
         """Return the flow of that name, or the one that those beyond :data:`MAX_FLOWS` share."""
         flow = self.flows.get(name)
         if flow is None:
@@ -122,11 +141,11 @@ class _Flows(Generic[T]):
                     name = OVERFLOW
             flow = self.flows.get(name)
             if flow is None:
-                flow = self.flows[name] = _Flow(name, now, _Flows(now) if is_tool else None)
+                flow = self.flows[name] = self._kind(name, now)
                 self._changes = MAX_FLOWS  # compute the levels anew
         return flow
 
-    def add(self, flow: _Flow[T], running: int, waiting: int, now: float) -> None:
+    def add(self, flow: F, running: int, waiting: int, now: float) -> None:
         """Change the number of the requests of ``flow``."""
         before, claim = flow.running, flow.claim
         flow.area += before * (now - flow.at)
@@ -178,11 +197,13 @@ class _Flows(Generic[T]):
     def _forget(self, now: float, after: float) -> None:
         """Remove the flows that have been idle for ``after`` seconds."""
         self._forgotten = now
-        for flow in [flow for flow in self.flows.values() if flow.is_idle and now - flow.at >= after]:
+        for flow in [
+            flow for flow in self.flows.values() if not (flow.running or flow.waiting) and now - flow.at >= after
+        ]:
             del self.flows[flow.name]
         self._changes = MAX_FLOWS
 
-    def spared(self, flow: _Flow[T], places: float, now: float) -> float:
+    def spared(self, flow: F, places: float, now: float) -> float:
         """Return how many of ``places`` must stay free when ``flow`` takes one."""
         running, count = flow.running + 1, len(self.flows)
         if running == 1 or count == 1:
@@ -214,10 +235,10 @@ class FairPlaces(Generic[T]):
         self.places = places
         self.max_waiting = max_waiting
         self.running = 0
-        self._tools: _Flows[T] = _Flows(0.0)
-        self._turns: OrderedDict[str, _Flow[T]] = OrderedDict()
-        self._waiting: dict[T, tuple[_Flow[T], _Flow[T]]] = {}
-        self._occupants: dict[T, tuple[_Flow[T], _Flow[T], float]] = {}
+        self._tools: _Flows[_Tool[T]] = _Flows(_Tool, 0.0)
+        self._turns: OrderedDict[str, _Tool[T]] = OrderedDict()
+        self._waiting: dict[T, tuple[_Tool[T], _Caller[T]]] = {}
+        self._occupants: dict[T, tuple[_Tool[T], _Caller[T], float]] = {}
 
     @property
     def occupants(self) -> Collection[T]:
@@ -234,19 +255,17 @@ class FairPlaces(Generic[T]):
         """Requests wait although places are free, which are reserved for others: ask again after a while."""
         return bool(self._waiting) and self.running < self.places
 
-    def _flow(self, tool: str, caller: str, now: float) -> tuple[_Flow[T], _Flow[T]]:
-        flow = self._tools.find(tool, now, is_tool=True)
-        assert flow.callers is not None
-        return flow, flow.callers.find(caller, now, is_tool=False)
+    def _flow(self, tool: str, caller: str, now: float) -> tuple[_Tool[T], _Caller[T]]:
+        flow = self._tools.find(tool, now)
+        return flow, flow.callers.flows.get(caller) or flow.find_caller(caller, now)
 
-    def _may_start(self, tool: _Flow[T], caller: _Flow[T], now: float) -> bool:
+    def _may_start(self, tool: _Tool[T], caller: _Caller[T], now: float) -> bool:
         free = self.places - self.running
         if free < 1:
             return False
         tools, callers = self._tools, tool.callers
-        assert callers is not None
         needed = tools.spared(tool, self.places, now)
-        if len(callers.flows) > 1:
+        if tool.is_shared:
             # What the tool can have when the others have all that they claim.
             share = self.places - (tools.claimed - tool.claim)
             needed = max(needed, callers.spared(caller, max(share, 1.0), now))
@@ -255,16 +274,16 @@ class FairPlaces(Generic[T]):
     def start(self, item: T, tool: str, caller: str, now: float) -> bool:
         """Give ``item`` a place, or return False: it must wait, or be refused."""
         flow, of = self._flow(tool, caller, now)
-        if of.waiting or not self._may_start(flow, of, now):
+        if of.queue or not self._may_start(flow, of, now):
             return False
         self._occupy(item, flow, of, now)
         return True
 
-    def _occupy(self, item: T, tool: _Flow[T], caller: _Flow[T], now: float) -> None:
-        assert tool.callers is not None
+    def _occupy(self, item: T, tool: _Tool[T], caller: _Caller[T], now: float) -> None:
         self.running += 1
         self._tools.add(tool, 1, 0, now)
-        tool.callers.add(caller, 1, 0, now)
+        if tool.is_shared:
+            tool.callers.add(caller, 1, 0, now)
         self._occupants[item] = (tool, caller, now)
 
     def release(self, item: T, now: float) -> None:
@@ -273,10 +292,10 @@ class FairPlaces(Generic[T]):
         if occupant is None:
             return
         tool, caller, since = occupant
-        assert tool.callers is not None
         self.running -= 1
         self._tools.add(tool, -1, 0, now)
-        tool.callers.add(caller, -1, 0, now)
+        if tool.is_shared:
+            tool.callers.add(caller, -1, 0, now)
         mean, took = tool.duration_s, now - since
         tool.duration_s = took if mean is None else mean + 0.1 * (took - mean)
 
@@ -290,22 +309,22 @@ class FairPlaces(Generic[T]):
         longest = max(self._turns.values(), key=_length, default=flow)
         if flow.waiting + 1 >= longest.waiting:
             longest = flow
-        most = max(longest.turns.values(), key=_length, default=of)
-        if longest is flow and of.waiting + 1 >= most.waiting:
+        most = max(longest.turns.values(), key=_queued, default=of)
+        if longest is flow and len(of.queue) + 1 >= len(most.queue):
             return item
         loser = next(reversed(most.queue))
         self.leave(loser, now)
         self._add(item, flow, of, now)
         return loser
 
-    def _add(self, item: T, tool: _Flow[T], caller: _Flow[T], now: float) -> None:
-        assert tool.callers is not None
+    def _add(self, item: T, tool: _Tool[T], caller: _Caller[T], now: float) -> None:
         caller.queue[item] = None
         tool.turns.setdefault(caller.name, caller)
         self._turns.setdefault(tool.name, tool)
         self._waiting[item] = (tool, caller)
         self._tools.add(tool, 0, 1, now)
-        tool.callers.add(caller, 0, 1, now)
+        if tool.is_shared:
+            tool.callers.add(caller, 0, 1, now)
 
     def leave(self, item: T, now: float) -> bool:
         """Remove ``item`` from the queue. Return False if it does not wait."""
@@ -313,10 +332,10 @@ class FairPlaces(Generic[T]):
         if flows is None:
             return False
         tool, caller = flows
-        assert tool.callers is not None
         del caller.queue[item]
         self._tools.add(tool, 0, -1, now)
-        tool.callers.add(caller, 0, -1, now)
+        if tool.is_shared:
+            tool.callers.add(caller, 0, -1, now)
         if not caller.queue:
             del tool.turns[caller.name]
             if not tool.turns:
@@ -366,5 +385,9 @@ class FairPlaces(Generic[T]):
         return (flow.waiting + 1) * flow.duration_s / max(1, flow.running)
 
 
-def _length(flow: _Flow[T]) -> int:
-    return flow.waiting
+def _length(tool: _Tool[T]) -> int:
+    return tool.waiting
+
+
+def _queued(caller: _Caller[T]) -> int:
+    return len(caller.queue)

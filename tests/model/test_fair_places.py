@@ -110,14 +110,23 @@ class FairPlacesMachine(RuleBasedStateMachine):
         assert fair.running == len(self.running) == len(fair.occupants) <= fair.places
         assert set(fair.waiting) == set(self.waiting)
         assert len(self.waiting) <= LIMIT
-        for tool in "abcd":
-            assert fair.running_of(tool) == self._count(self.running, tool)
+        for name in "abcd":
+            assert fair.running_of(name) == self._count(self.running, name)
         if self.waiting:
             assert self.running, "no request waits while nothing runs"
-        for flows in (fair._tools, *(tool.callers for tool in fair._tools.flows.values())):
-            assert flows is not None
+        tools = fair._tools.flows.values()
+        for flows in (fair._tools, *(tool.callers for tool in tools)):
             unused = sum(max(0.0, flow.claim - flow.running) for flow in flows.flows.values())
             assert abs(flows.reserve - unused) < 1e-6
+        for tool in tools:
+            if tool.is_shared:
+                callers = tool.callers.flows.values()
+                assert sum(caller.running for caller in callers) == tool.running
+                assert (
+                    sum(caller.waiting for caller in callers)
+                    == tool.waiting
+                    == sum(len(caller.queue) for caller in callers)
+                )
 
 
 TestFairPlacesMachine = FairPlacesMachine.TestCase

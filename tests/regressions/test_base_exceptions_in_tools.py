@@ -159,7 +159,7 @@ async def test_a_request_that_the_server_cancels_ends_as_cancelled() -> None:
             await caller.ask(b"{}", id="1")
             await idle()
             assert server._queue is not None
-            [request] = server._queue._slots
+            [request] = server._queue._places.occupants
         assert ends == [asyncio.CancelledError]
         assert request.task is not None
         assert request.task.cancelled()

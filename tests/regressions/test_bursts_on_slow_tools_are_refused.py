@@ -16,7 +16,7 @@ import pytest
 
 from dispatch import CallResult, Dispatcher
 from tests.helpers.clock import advance, virtual_loop
-from tests.helpers.dispatcher_and_service import catalog, dispatching, serving
+from tests.helpers.dispatcher_and_service import Peer, catalog, dispatching, serving
 
 BURST, PERMITS = 300, 64
 
@@ -87,3 +87,19 @@ async def test_tool_of_which_nothing_is_known_and_that_hangs_refuses_after_half_
         assert {result.error.type for result in results if result.error is not None} == {"bulkhead-full"}
         assert max(result.duration for result in results) == pytest.approx(15, abs=0.1)
         hanging.cancel()
+
+
+async def test_burst_on_a_third_party_service_that_does_one_request_at_a_time_is_answered() -> None:
+    """As TrustGraph's own joke service: 300 calls of 50 ms each take 15 s."""
+    async with Peer.as_service() as peer, dispatching() as dispatcher:
+
+        async def serve() -> None:
+            while True:
+                _, properties = await peer.request()
+                await asyncio.sleep(0.05)
+                await peer.answer(properties, "ha")
+
+        serving_all = asyncio.create_task(serve())
+        results = await asyncio.gather(*(dispatcher.execute("work") for _ in range(BURST)))
+        assert Counter(result.outcome for result in results) == {"success": BURST}
+        serving_all.cancel()
