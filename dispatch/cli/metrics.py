@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dispatch.cli.output import print_err
+from dispatch.telemetry.settings import DEFAULT_TELEMETRY, METRICS_ADDRESS
 
 MetricsPort = Annotated[
     int | None,
@@ -29,11 +30,10 @@ MetricsAddress = Annotated[
         help="Address of the metrics endpoint; 0.0.0.0: reachable from other machines.",
     ),
 ]
-LOOPBACK = "127.0.0.1"
 
 
 @contextmanager
-def serve_metrics(port: int | None, address: str = LOOPBACK) -> Iterator[None]:
+def serve_metrics(port: int | None, address: str = METRICS_ADDRESS) -> Iterator[None]:
     """Serve metrics inside the context and print the address; no port: do nothing.
 
     Raises:
@@ -43,7 +43,6 @@ def serve_metrics(port: int | None, address: str = LOOPBACK) -> Iterator[None]:
         yield
         return
     from dispatch.telemetry.metrics.exposition import expose_metrics
-    from dispatch.telemetry.settings import DEFAULT_TELEMETRY
 
     with expose_metrics(DEFAULT_TELEMETRY, port, address) as actual:
         print_err(f"Metrics: http://{address}:{actual}/metrics")

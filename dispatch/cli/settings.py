@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dispatch.catalog.sources.trustgraph.trustgraph_config import DEFAULT_WORKSPACE
 from dispatch.cli.exit_codes import CliError
 from dispatch.cli.logs import show_logs
+from dispatch.transports.pulsar.service_url import DEFAULT_PORTS
 
 if TYPE_CHECKING:
     from dispatch.catalog import Catalog
@@ -26,9 +28,8 @@ if TYPE_CHECKING:
     from dispatch.policy import Policy
     from dispatch.transports import Security
 
-DEFAULT_BROKER = "pulsar://localhost:6650"
+DEFAULT_BROKER = f"pulsar://localhost:{DEFAULT_PORTS['pulsar']}"
 DEFAULT_CATALOG = "tools"
-DEFAULT_WORKSPACE = "default"
 
 _PANEL = "Connection"
 _OPTIONS: dict[str, Any] = {

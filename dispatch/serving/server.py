@@ -20,7 +20,7 @@ from dispatch.errors import TransportError
 from dispatch.messaging.endpoint.reply_permission import ReplyPermission
 from dispatch.messaging.wire.fragments import MAX_PAYLOAD_BYTES
 from dispatch.messaging.wire.topic_name import TopicName
-from dispatch.messaging.wire.topics import instance_topic, reply_topic
+from dispatch.messaging.wire.topics import instance_topic, reply_topic, service_queues
 from dispatch.protocol import SessionTable
 from dispatch.serving.announcer import Announcer
 from dispatch.serving.plain.plain_replies import PlainReplySender
@@ -94,8 +94,8 @@ class ToolServer:
         telemetry: Telemetry = DEFAULT_TELEMETRY,
     ) -> None:
         if service is not None:
-            request_queue = request_queue or f"non-persistent://tg/request/{service}"
-            response_queue = response_queue or f"non-persistent://tg/response/{service}"
+            requests, responses = service_queues(service)
+            request_queue, response_queue = request_queue or requests, response_queue or responses
         if request_queue is None or response_queue is None:
             raise TypeError("no topics: give service='joke', or request_queue= and response_queue=")
         if concurrency < 1:

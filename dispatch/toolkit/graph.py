@@ -10,6 +10,10 @@ import networkx as nx
 
 DEFAULT_SCORE: Final = 1.0
 """Score of an edge without a written one."""
+DEFAULT_THRESHOLD: Final = 0.5
+"""Smallest score of an edge for recommendations, as in Chat2Graph."""
+DEFAULT_HOPS: Final = 0
+"""Steps along Next edges for recommendations, as in Chat2Graph: the tools of the actions alone."""
 DATA: Final = "data"
 """Attribute of a vertex in the networkx graph."""
 SCORE: Final = "score"

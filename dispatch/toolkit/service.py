@@ -10,6 +10,7 @@ from dispatch.toolkit import recommendation
 from dispatch.toolkit.action import Action
 from dispatch.toolkit.chain import ChainItem, lay_out_chain
 from dispatch.toolkit.drawing.figure import draw_figure
+from dispatch.toolkit.graph import DEFAULT_HOPS, DEFAULT_THRESHOLD
 from dispatch.toolkit.learning.learner import LearnedScore
 from dispatch.toolkit.run_coroutine import run_coroutine
 from dispatch.toolkit.tool import DispatchTool, Tool
@@ -144,7 +145,12 @@ class ToolkitService:
         self._toolkit.remove_vertex(action_id)
 
     def recommend_subgraph(
-        self, actions: Iterable[Action], threshold: float = 0.5, hops: int = 0, *, user: str = ""
+        self,
+        actions: Iterable[Action],
+        threshold: float = DEFAULT_THRESHOLD,
+        hops: int = DEFAULT_HOPS,
+        *,
+        user: str = "",
     ) -> Toolkit:
         """Return the actions and tools within reach of ``actions``, as a new toolkit.
 
@@ -152,8 +158,8 @@ class ToolkitService:
         actions calls with a score ≥ ``threshold``. Unknown actions are ignored; edges below the threshold are omitted.
 
         Args:
-            threshold: 0.5 as in Chat2Graph.
-            hops: 0 as in Chat2Graph: the tools of ``actions`` alone.
+            threshold: smallest score of an edge.
+            hops: steps along Next edges. 0: the tools of ``actions`` alone.
             user: of the tools of a live catalogue, only those that this user may call are recommended, and their functions
                 call them on the user's behalf.
 
@@ -179,7 +185,12 @@ class ToolkitService:
         return found
 
     def recommend_tools_actions(
-        self, actions: Iterable[Action], threshold: float = 0.5, hops: int = 0, *, user: str = ""
+        self,
+        actions: Iterable[Action],
+        threshold: float = DEFAULT_THRESHOLD,
+        hops: int = DEFAULT_HOPS,
+        *,
+        user: str = "",
     ) -> tuple[list[Tool], list[Action]]:
         """Return the tools and the actions of :meth:`recommend_subgraph`, both in topological order."""
         subgraph = self.recommend_subgraph(actions, threshold, hops, user=user)

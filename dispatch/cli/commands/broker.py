@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
 from dispatch.cli.output import colorize, print_err, print_json, print_out
-from dispatch.cli.settings import Settings, with_settings
+from dispatch.cli.settings import DEFAULT_BROKER, Settings, with_settings
 
 if TYPE_CHECKING:
     from dispatch.devtools.localbroker import DetachedBroker
@@ -26,7 +27,13 @@ def start(
     settings: Settings,
     port: Annotated[
         int | None,
-        typer.Option("--port", min=0, max=65535, help="Port for clients; 0: any free port.", show_default="6650"),
+        typer.Option(
+            "--port",
+            min=0,
+            max=65535,
+            help="Port for clients; 0: any free port.",
+            show_default=str(urlsplit(DEFAULT_BROKER).port),
+        ),
     ] = None,
     web_port: Annotated[
         int | None,
@@ -54,7 +61,7 @@ def start(
         print_json(_as_dict(state, True))
         return
     _show(state, True)
-    if state.service_url.endswith(":6650"):
+    if urlsplit(state.service_url).port == urlsplit(DEFAULT_BROKER).port:
         print_out("This is the default broker of dispatch. Stop it with: dispatch broker stop")
     else:
         print_out(f"Use it: export DISPATCH_BROKER={state.service_url}   Stop it with: dispatch broker stop")

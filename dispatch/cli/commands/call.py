@@ -11,6 +11,7 @@ from dispatch.cli.exit_codes import Exit, exit_code_of, print_call_error
 from dispatch.cli.output import format_result, print_json, print_out, print_warning
 from dispatch.cli.run_async import run_async
 from dispatch.cli.settings import Settings, with_settings
+from dispatch.policy import DEFAULT_POLICY
 
 if TYPE_CHECKING:
     from dispatch.catalog import ServiceDescriptor
@@ -51,7 +52,8 @@ def call(
             "--timeout",
             "-t",
             metavar="SECONDS",
-            help="Timeout of the whole call. Default: the tool's policy (30 s; a stream 300 s).",
+            help=f"Timeout of the whole call. Default: the tool's policy ({DEFAULT_POLICY.timeout:g} s; a stream "
+            f"{DEFAULT_POLICY.stream_timeout:g} s).",
             show_default=False,
         ),
     ] = None,

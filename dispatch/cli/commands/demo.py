@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dispatch._internal.cancellation import cancel_and_wait
-from dispatch.cli.metrics import LOOPBACK, MetricsAddress, MetricsPort, serve_metrics
+from dispatch.cli.metrics import MetricsAddress, MetricsPort, serve_metrics
 from dispatch.cli.output import is_terminal, print_err, print_json, print_out
 from dispatch.cli.run_async import run_async
 from dispatch.cli.settings import Settings, with_settings
+from dispatch.telemetry.settings import METRICS_ADDRESS
 
 if TYPE_CHECKING:
     from dispatch.devtools.demo import Demo, Summary
@@ -30,12 +31,18 @@ PLAIN_WIDTH = 120
 def demo(
     settings: Settings,
     seconds: Annotated[
-        float,
-        typer.Option("--seconds", min=5, max=3600, help="Approximate duration; times of the guards are scaled to it."),
-    ] = 20.0,
+        float | None,
+        typer.Option(
+            "--seconds",
+            min=5,
+            max=3600,
+            help="Approximate duration; times of the guards are scaled to it. Default: 20.",
+            show_default=False,
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print only the summary, as one line of JSON.")] = False,
     metrics_port: MetricsPort = None,
-    metrics_address: MetricsAddress = LOOPBACK,
+    metrics_address: MetricsAddress = METRICS_ADDRESS,
 ) -> None:
     """Watch agents call tools while faults are injected, in four scenarios.
 
@@ -52,11 +59,13 @@ def demo(
     from dispatch.cli.exit_codes import Exit
     from dispatch.cli.logs import show_logs
     from dispatch.devtools.demo import Demo
+    from dispatch.devtools.demo.time_scale import DEFAULT_SECONDS
 
     if not settings.verbose:
         # The faults are injected: their warnings are expected.
         show_logs(False, logging.ERROR)
-    run = Demo(settings.broker or "memory://", seconds, security=settings.security())
+    duration = DEFAULT_SECONDS if seconds is None else seconds
+    run = Demo(settings.broker or "memory://", duration, security=settings.security())
     with serve_metrics(metrics_port, metrics_address):
         summary = run_async(_quiet(run) if json else _live(run) if is_terminal(sys.stdout) else _plain(run))
     if json:

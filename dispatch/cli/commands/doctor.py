@@ -212,7 +212,7 @@ def _show(result: CheckResult) -> None:
 
 def default_admin_url(broker: str) -> str:
     """Return the admin URL of the local broker if ``broker`` is that one; else port 8080 of the first host."""
-    from dispatch.devtools.localbroker import status
+    from dispatch.devtools.localbroker import DEFAULT_WEB_PORT, status
     from dispatch.transports.pulsar.service_url import endpoints
 
     local = status()
@@ -222,7 +222,7 @@ def default_admin_url(broker: str) -> str:
     }:
         return local.web_url
     host = broker_endpoints[0][0]
-    return f"http://{f'[{host}]' if ':' in host else host}:8080"
+    return f"http://{f'[{host}]' if ':' in host else host}:{DEFAULT_WEB_PORT}"
 
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dispatch._internal.cancellation import cancel_and_wait
-from dispatch.cli.metrics import LOOPBACK, MetricsAddress, MetricsPort, serve_metrics
+from dispatch.cli.metrics import MetricsAddress, MetricsPort, serve_metrics
 from dispatch.cli.output import format_count, print_err, print_json
 from dispatch.cli.run_async import run_async
 from dispatch.cli.settings import Settings, with_settings
+from dispatch.messaging.wire.fragments import MAX_PAYLOAD_BYTES
+from dispatch.messaging.wire.topics import service_queues
+from dispatch.serving.server import DEFAULT_CONCURRENCY, DEFAULT_DRAIN_S, DEFAULT_QUEUE
+from dispatch.telemetry.settings import METRICS_ADDRESS
 
 if TYPE_CHECKING:
     from dispatch.serving.server import ToolServer
@@ -48,8 +52,7 @@ def serve(
         typer.Option(
             "--service",
             metavar="NAME",
-            help="Name of the service: 'joke' consumes non-persistent://tg/request/joke and replies on "
-            "non-persistent://tg/response/joke.",
+            help="Name of the service: 'joke' consumes {} and replies on {}.".format(*service_queues("joke")),
             show_default=False,
         ),
     ] = None,
@@ -65,27 +68,29 @@ def serve(
         str | None,
         typer.Option("--instance", metavar="ID", help="Id of this instance. Default: generated.", show_default=False),
     ] = None,
-    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Requests executed at the same time.")] = 64,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", min=1, help="Requests executed at the same time.")
+    ] = DEFAULT_CONCURRENCY,
     max_queue: Annotated[
         int, typer.Option("--max-queue", min=0, help="Requests that may wait; further ones are rejected.")
-    ] = 1024,
+    ] = DEFAULT_QUEUE,
     max_payload_bytes: Annotated[
         int,
         typer.Option(
             "--max-payload-bytes", metavar="BYTES", min=1, help="Maximum size of a fragmented request or reply."
         ),
-    ] = 64 * 1024 * 1024,
+    ] = MAX_PAYLOAD_BYTES,
     drain_timeout: Annotated[
         float,
         typer.Option(
             "--drain-timeout", metavar="SECONDS", min=0, help="Time for running requests to finish after a signal."
         ),
-    ] = 30.0,
+    ] = DEFAULT_DRAIN_S,
     json: Annotated[
         bool, typer.Option("--json", help="Report events (ready, draining, stopped) as lines of JSON.")
     ] = False,
     metrics_port: MetricsPort = None,
-    metrics_address: MetricsAddress = LOOPBACK,
+    metrics_address: MetricsAddress = METRICS_ADDRESS,
 ) -> None:
     """Serve a tool service until it is stopped.
 
@@ -138,8 +143,8 @@ def _resolve_topics(service: str | None, request_queue: str | None, response_que
     from dispatch.cli.exit_codes import CliError
 
     if service is not None:
-        request_queue = request_queue or f"non-persistent://tg/request/{service}"
-        response_queue = response_queue or f"non-persistent://tg/response/{service}"
+        requests, responses = service_queues(service)
+        request_queue, response_queue = request_queue or requests, response_queue or responses
     if request_queue is None or response_queue is None:
         raise CliError(
             "No topic is given.", "use --service joke, or full names with --request-queue and --response-queue"

@@ -45,9 +45,22 @@ def recommend(
         list[str], typer.Argument(metavar="ACTION...", help="Ids or names of actions.", show_default=False)
     ],
     threshold: Annotated[
-        float, typer.Option("--threshold", metavar="SCORE", min=0, max=1, help="Smallest score of an edge.")
-    ] = 0.5,
-    hops: Annotated[int, typer.Option("--hops", metavar="N", min=0, help="Steps to actions that follow.")] = 0,
+        float | None,
+        typer.Option(
+            "--threshold",
+            metavar="SCORE",
+            min=0,
+            max=1,
+            help="Smallest score of an edge. Default: 0.5.",
+            show_default=False,
+        ),
+    ] = None,
+    hops: Annotated[
+        int | None,
+        typer.Option(
+            "--hops", metavar="N", min=0, help="Steps to actions that follow. Default: 0.", show_default=False
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """List the actions and tools within reach of some actions.
@@ -67,7 +80,9 @@ def recommend(
             near = find_near_names(name, by_name, 1)
             fix = f"write {near[0]!r}" if near else "list the actions: dispatch toolkit show FILE"
             raise CliError(f"There is no action {make_printable(repr(name))} in the toolkit.", fix)
-    found = ToolkitService(toolkit).recommend_subgraph([by_name[name] for name in actions], threshold, hops)
+    given = {"threshold": threshold, "hops": hops}
+    options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    found = ToolkitService(toolkit).recommend_subgraph([by_name[name] for name in actions], **options)
     _show(found, as_json=json)
 
 

@@ -15,6 +15,7 @@ from dispatch.cli.views.check_result import CheckResult
 from dispatch.cli.views.doctor_sessions import check_sessions
 from dispatch.cli.views.token_expiry import check_token_expiry
 from dispatch.errors import ErrorType, TransportError
+from dispatch.messaging.wire.topics import REQUEST_NAMESPACE, RESPONSE_NAMESPACE, service_queues
 from dispatch.transports import Security, Transport, open_transport
 from dispatch.transports.pulsar.service_url import endpoints
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 TCP_TIMEOUT_S = 3.0
 
 _FOLLOW_MESSAGE = "follow the message"
-_DEFAULT_PAIR = ("tg/request", "tg/response")
+_DEFAULT_PAIR = (REQUEST_NAMESPACE, RESPONSE_NAMESPACE)
 
 
 class DoctorChecks:
@@ -284,8 +285,7 @@ class DoctorChecks:
 def _serve_options(service: ServiceDescriptor) -> str:
     """Return the options of ``dispatch serve`` for this service."""
     topic = service.request_queue.rpartition("/")[2]
-    usual = (f"non-persistent://tg/request/{topic}", f"non-persistent://tg/response/{topic}")
-    if (service.request_queue, service.response_queue) == usual:
+    if (service.request_queue, service.response_queue) == service_queues(topic):
         return f"--service {topic}"
     return f"--request-queue {service.request_queue} --response-queue {service.response_queue}"
 

@@ -90,13 +90,14 @@ def measure_loss(
 def select_namespaces(settings: Settings) -> tuple[str, str]:
     """Return the namespaces of the probe's topics: the catalogue's first service's, else tg/request and tg/response."""
     from dispatch.catalog import TopicName
+    from dispatch.messaging.wire.topics import REQUEST_NAMESPACE, RESPONSE_NAMESPACE
 
     if settings.catalog_folders:
         for service in settings.load_catalog().services.values():
             return tuple(  # type: ignore[return-value] # two topics
                 TopicName.parse(topic).namespace_path for topic in (service.request_queue, service.response_queue)
             )
-    return "tg/request", "tg/response"
+    return REQUEST_NAMESPACE, RESPONSE_NAMESPACE
 
 
 def _extent(plan: Plan) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from dispatch.devtools.localbroker.admin import DEFAULT_NAMESPACES, Admin, create_namespaces
+from dispatch.devtools.localbroker.detached_broker import DEFAULT_WEB_PORT
 from dispatch.devtools.localbroker.errors import LocalBrokerError, Report, ignore_progress
 from dispatch.devtools.localbroker.launchers.docker import DockerBroker
 from dispatch.devtools.localbroker.launchers.launcher_choice import choose_launcher
@@ -91,4 +92,4 @@ def _admin_url(service_url: str) -> str:
     if first.scheme not in ("pulsar", "pulsar+ssl") or not first.hostname:
         raise LocalBrokerError(f"PULSAR_URL {service_url!r} is not valid: use for example pulsar://localhost:6650")
     host = f"[{first.hostname}]" if ":" in first.hostname else first.hostname
-    return f"http://{host}:8080"
+    return f"http://{host}:{DEFAULT_WEB_PORT}"

@@ -14,6 +14,15 @@ _REPLY = "dispatch-reply-"
 _INSTANCE = "dispatch-instance-"
 
 
+REQUEST_NAMESPACE, RESPONSE_NAMESPACE = "tg/request", "tg/response"
+"""TrustGraph's namespaces."""
+
+
+def service_queues(service: str) -> tuple[str, str]:
+    """Return the request topic and the response topic of a service of this name, as in TrustGraph."""
+    return f"non-persistent://{REQUEST_NAMESPACE}/{service}", f"non-persistent://{RESPONSE_NAMESPACE}/{service}"
+
+
 def reply_topic(response_queue: str, dispatcher: str, connection: int = 0) -> str:
     """Return the topic on which a dispatcher receives its own replies.
 

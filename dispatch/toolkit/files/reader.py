@@ -14,6 +14,7 @@ from dispatch.toolkit.action import Action
 from dispatch.toolkit.files.local_tool import LocalTool, create_unbound_tool
 from dispatch.toolkit.files.toolkit_file import Operator, ToolkitFile, Vertex
 from dispatch.toolkit.files.transport_reader import read_transport
+from dispatch.toolkit.graph import DEFAULT_HOPS, DEFAULT_THRESHOLD
 from dispatch.toolkit.mcp_service import ConnectMcp, McpService, McpTool
 
 OWN_KEYS: Final = ("tools", "actions", "toolkit", "scores")
@@ -153,11 +154,11 @@ class _Reader:
             self._resolve(reference, self._actions, f"{key}.actions[{place}]", "action")
             for place, reference in enumerate(self._list(raw.get("actions"), f"{key}.actions"))
         ]
-        threshold = self._score(raw.get("threshold", 0.5), f"{key}.threshold")
-        hops = raw.get("hops", 0)
+        threshold = self._score(raw.get("threshold", DEFAULT_THRESHOLD), f"{key}.threshold")
+        hops = raw.get("hops", DEFAULT_HOPS)
         if isinstance(hops, bool) or not isinstance(hops, int) or hops < 0:
             self._report.add_error(f"{key}.hops", f"{describe_value(hops)} is not a number of steps", "write hops: 1")
-            hops = 0
+            hops = DEFAULT_HOPS
         self._file.operators.append(
             Operator(
                 self._text(raw, "instruction", key),

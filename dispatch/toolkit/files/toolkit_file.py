@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dispatch.toolkit.action import Action
+from dispatch.toolkit.graph import DEFAULT_HOPS, DEFAULT_THRESHOLD
 from dispatch.toolkit.tool import Tool
 from dispatch.toolkit.tool_group import ToolGroup
 
@@ -18,15 +19,15 @@ class Operator:
         instruction: text for the model.
         output_schema: form of the step's result, as text for the model.
         actions: ids of the actions that the step starts from.
-        threshold: smallest score of an edge for recommendations; 0.5 as in Chat2Graph.
-        hops: steps along Next edges for recommendations; 0 as in Chat2Graph.
+        threshold: smallest score of an edge for recommendations.
+        hops: steps along Next edges for recommendations.
     """
 
     instruction: str
     output_schema: str
     actions: tuple[str, ...]
-    threshold: float = 0.5
-    hops: int = 0
+    threshold: float = DEFAULT_THRESHOLD
+    hops: int = DEFAULT_HOPS
 
 
 @dataclass

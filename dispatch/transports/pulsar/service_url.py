@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dispatch.transports.errors import bad_address
 
-_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
+DEFAULT_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
+"""Pulsar's ports of each scheme."""
 
 
 def endpoints(url: str) -> list[tuple[str, int]]:
@@ -15,10 +16,10 @@ def endpoints(url: str) -> list[tuple[str, int]]:
     """
     scheme, separator, rest = url.partition("://")
     found: list[tuple[str, int]] = []
-    if separator and scheme in _PORTS:
+    if separator and scheme in DEFAULT_PORTS:
         for part in rest.rstrip("/").split(","):
             host, port = _split(part)
-            port = port or str(_PORTS[scheme])
+            port = port or str(DEFAULT_PORTS[scheme])
             if not _usable(host) or not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
                 break
             found.append((host, int(port)))

@@ -20,6 +20,7 @@ from dispatch.catalog.sources.trustgraph.config_writer import SERVICE, TOOL, Con
 
 T = TypeVar("T")
 
+DEFAULT_WORKSPACE: Final = "default"
 POLL_S: Final = 30.0
 """Seconds between two polls: a notification may be lost."""
 POLL_JITTER: Final = 0.2
@@ -64,7 +65,7 @@ class TrustGraphConfig:
 
     def __init__(
         self,
-        workspace: str = "default",
+        workspace: str = DEFAULT_WORKSPACE,
         *,
         id: str = "trustgraph",
         topics: ConfigTopics | None = None,

@@ -8,6 +8,7 @@ import typer
 
 from dispatch.cli.output import align_columns, make_printable, print_json, print_out
 from dispatch.cli.settings import Settings, with_settings
+from dispatch.search.tool_search import DEFAULT_LIMIT
 
 if TYPE_CHECKING:
     from dispatch.catalog import Catalog, ToolDescriptor
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def find(
     settings: Settings,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="What a tool should do, in words.", show_default=False)],
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Tools to show.")] = 5,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Tools to show.")] = DEFAULT_LIMIT,
     category: Annotated[str | None, typer.Option("--category", help="Of this category.", show_default=False)] = None,
     tag: Annotated[
         list[str] | None, typer.Option("--tag", help="With this tag; several: with one of them.", show_default=False)
