@@ -134,7 +134,8 @@ class Discovery:
 
     def _report_missing(self, channel: Channel, began: float) -> None:
         channel.timers.pop("missing", None)
-        if len(channel.instances) or channel.answered_at >= began or not (channel.waiting or channel.requests.count):
+        is_answered = len(channel.instances) or channel.joined_at >= began or channel.answered_at >= began
+        if is_answered or not (channel.waiting or channel.requests.count):
             return
         channel.is_missing_reported = True
         logger.warning(

@@ -26,6 +26,7 @@ FRAMES: list[tuple[tuple[Any, ...], type[Any]]] = [
     ((wire.FROM, 8, "reply-1", PRIVATE), wire.From),
     ((wire.PATHS, ["reply-1", "reply-2"]), wire.Paths),
     ((wire.CLOSE, "closed"), wire.Close),
+    ((wire.ALIVE,), wire.Alive),
     ((wire.CREDIT, 4, 1_250_000), wire.Credit),
     ((wire.CONT, 0, 1, 7, 4, b"head", PRIVATE.encode()), wire.Cont),
 ]

@@ -171,9 +171,11 @@ def show(result: CallResult, service: ServiceDescriptor | None, *, streamed: boo
 
 
 def _hint(result: CallResult, service: ServiceDescriptor | None) -> str:
-    from dispatch.errors import Outcome
+    from dispatch.errors import ErrorType, Outcome
 
-    if service is not None and result.outcome is Outcome.TIMEOUT and result.chunks == 0 and result.instance is None:
+    is_missing = result.error is not None and result.error.type == ErrorType.NO_INSTANCE
+    is_unanswered = result.outcome is Outcome.TIMEOUT and result.chunks == 0 and result.instance is None
+    if service is not None and (is_missing or is_unanswered):
         return (
             f"check with 'dispatch doctor' that a service consumes {service.request_queue}; 'dispatch serve' starts one"
         )

@@ -10,16 +10,19 @@ import pytest
 import typer
 
 from dispatch.cli.app import app
+from dispatch.cli.settings import DEFAULT_BROKER
 from dispatch.devtools.demo.time_scale import DEFAULT_SECONDS
-from dispatch.devtools.localbroker import DEFAULT_PORT, DEFAULT_WEB_PORT
+from dispatch.devtools.localbroker import DEFAULT_NAMESPACES, DEFAULT_PORT, DEFAULT_WEB_PORT
 from dispatch.devtools.lossprobe.plan import DEFAULT_IN_FLIGHT, DEFAULT_SIZES
 from dispatch.mcp.server import McpServer
 from dispatch.mcp.server.tool_listing import MAX_LISTED
+from dispatch.messaging.wire.topics import REQUEST_NAMESPACE, RESPONSE_NAMESPACE
 from dispatch.policy import DEFAULT_POLICY
 from dispatch.search.tool_search import ToolSearch
 from dispatch.serving.server import ToolServer
 from dispatch.telemetry.metrics.exposition import expose_metrics
 from dispatch.toolkit import ToolkitService
+from dispatch.transports.pulsar.service_url import endpoints
 
 
 def option(path: str) -> click.Option:
@@ -72,6 +75,9 @@ def test_help_names_the_default_of_the_library(path: str, text: str) -> None:
     assert found.default in (None, "auto")
 
 
-def test_help_names_the_ports_of_the_local_broker() -> None:
+def test_the_local_broker_has_the_ports_and_namespaces_that_commands_use() -> None:
+    """It imports nothing of the rest of the library, so that these are written there again."""
+    assert DEFAULT_NAMESPACES[:2] == (REQUEST_NAMESPACE, RESPONSE_NAMESPACE)
+    assert endpoints(DEFAULT_BROKER) == [("localhost", DEFAULT_PORT)]
     assert option("broker start --port").show_default == str(DEFAULT_PORT)
     assert option("broker start --web-port").show_default == str(DEFAULT_WEB_PORT)

