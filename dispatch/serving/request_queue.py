@@ -146,9 +146,9 @@ class RequestQueue:
             work.replies.close()
 
     def cancel(self, work: InboundRequest) -> None:
-        """Stop ``work``, which its caller has cancelled. One with an idempotency key runs on: other callers may wait for
-        its reply."""
-        if work.is_cancelled or work.keyed is not None:
+        """Stop ``work``, which its caller has cancelled, unless it has just been stopped at its deadline. One with an
+        idempotency key runs on: other callers may wait for its reply."""
+        if work.is_cancelled or work.is_expired or work.keyed is not None:
             return
         work.is_cancelled = True
         self.cancelled += 1
