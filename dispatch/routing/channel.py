@@ -6,10 +6,11 @@ import asyncio
 import math
 from collections.abc import Callable
 
+from dispatch.errors import TransportError
 from dispatch.messaging.endpoint.endpoint import Endpoint
 from dispatch.routing.in_flight import InFlight
 from dispatch.routing.instance import Instances
-from dispatch.transports import Publisher
+from dispatch.transports import Publisher, TopicPublisher
 
 GONE_S = 30.0
 """Seconds without any instance after which a service that had some counts as unknown again: a third-party service may have
@@ -35,6 +36,7 @@ class Channel:
             have the plain exchange only.
 
     Attributes:
+        topic: the publisher to the request topic itself, which knows why it cannot be opened; None: not known.
         instances: those with an open session.
         requests: in flight; the topics are closed after the last one.
         hello: publisher to the topic on which instances receive hellos; None if there is none.
@@ -68,6 +70,7 @@ class Channel:
         "request_queue",
         "requests",
         "timers",
+        "topic",
     )
 
     def __init__(
@@ -81,6 +84,7 @@ class Channel:
         self.request_queue = request_queue
         self.publisher = publisher
         self.reply_topic = reply_topic
+        self.topic: TopicPublisher | None = None
         self.endpoint = endpoint
         self.instances = Instances()
         self.requests = InFlight()
@@ -100,6 +104,11 @@ class Channel:
     def is_known(self) -> bool:
         """Whether an instance has announced itself, or a third-party service has answered, at any time."""
         return self.hello is None or self.had_instances or self.answered_at > -math.inf
+
+    @property
+    def opening_error(self) -> TransportError | None:
+        """Why the request topic cannot be opened at present; None: it is open."""
+        return None if self.topic is None else self.topic.opening_error
 
     @property
     def waiting(self) -> int:

@@ -110,11 +110,13 @@ class Channels:
         await self._subscriptions.acquire(key, response_queue, replies.on_message)
         endpoint = self._endpoint(response_queue) if has_sessions else None
         await self._subscriptions.acquire(key, reply_to, self._own_replies(reply_to, replies))
-        publisher: Publisher = await self._transport.publisher(request_queue)
+        topic = await self._transport.publisher(request_queue)
+        publisher: Publisher = topic
         if not keeps_replies:
             pace = Pace(burst=math.inf) if keeps_requests else None
             publisher = PacedPublisher(publisher, pace, replies.window)
         channel = Channel(request_queue, publisher, reply_to, endpoint, self._exchange.now())
+        channel.topic = topic
         if has_sessions:
             # Some brokers refuse topics that do not exist; the exchange is a plain one then.
             with contextlib.suppress(TransportError):

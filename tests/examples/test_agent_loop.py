@@ -66,5 +66,5 @@ async def test_a_service_that_does_not_answer_is_told_to_the_model(load: Load) -
     async with dispatch.connect("memory://", catalog=TOOLS) as dispatcher:
         messages = await load("agent_loop").run_agent(model, dispatcher, "alice")
     assert messages[1]["content"].startswith(
-        "Error (timeout): No complete reply arrived within 30 s; tool 'calculate' may have"
+        "Error (no-instance): Tool 'calculate' was not executed: no service consumes"
     )

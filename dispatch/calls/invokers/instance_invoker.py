@@ -111,6 +111,9 @@ class InstanceInvoker:
         try:
             while not self._can_send(pool, call):
                 now = self._now()
+                errors = [route.opening_error for route in pool.routes]
+                if errors[0] is not None and all(errors):
+                    raise TransportError(errors[0].type, errors[0].message, sent=False)
                 if now >= ends:
                     if (size := len(call.payload)) > (limit := self._transport.max_message_bytes):
                         raise error_from_oversized_request(tool.label, size, limit)

@@ -96,7 +96,7 @@ def test_a_call_travels_and_each_end_has_its_exit_code(stand: Stand) -> None:
         assert service.wait() == 0
         assert "Drained. 3 requests received, 0 rejected." in service.err.text()
     code, out, err = stand.call("topic=cats", "--timeout", "0.5")
-    assert (code, out) == (3, "")
+    assert (code, out) == (5, "")
     assert f"that a service consumes non-persistent://tg/request/{stand.topic}" in err
 
 
