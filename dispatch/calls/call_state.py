@@ -141,6 +141,8 @@ class Attempt(msgspec.Struct, eq=False):
         admission: its way through the guards.
         began: when the guards had admitted it, on the loop's clock.
         deadline, clock, limit: when it ends, the name of that limit, and the limit in seconds.
+        last_deadline: when it ends at an instance that is blocked: a retry might block another one, too. The attempt
+            timeout of a policy holds there all the same.
         selected: the balancer's choice; None before it, and after its permit was returned.
         request_id: of the last request.
         request: observes the last request.
@@ -165,6 +167,7 @@ class Attempt(msgspec.Struct, eq=False):
     admission: Admission
     began: float = 0.0
     deadline: float = 0.0
+    last_deadline: float = 0.0
     clock: str = "call"
     limit: float = 0.0
     selected: SelectedInstance | None = None
@@ -204,7 +207,8 @@ class Attempt(msgspec.Struct, eq=False):
         """
         call = self.call
         self.began = now
-        self.deadline, self.limit = call.deadline, call.limit
+        self.deadline = self.last_deadline = call.deadline
+        self.limit = call.limit
         if call.is_stream:
             self.clock = "stream"
             return
@@ -218,6 +222,8 @@ class Attempt(msgspec.Struct, eq=False):
         ends, clock = attempt_deadline(now, call.deadline, limit=limit, attempts_left=attempts_left, usual=usual)
         if clock == "attempt":
             self.deadline, self.clock, self.limit = ends, clock, ends - now
+            if limit is not None:
+                self.last_deadline = ends
 
     # -- the request --------------------------------------------------------------------------------------------
 
@@ -263,6 +269,8 @@ class Attempt(msgspec.Struct, eq=False):
             self.outcome = _SUCCESS
             return
         tool = self.call.tool
+        if type(settled) is TimedOut and settled.clock == "call":
+            self.limit = self.call.limit
         error = error_from_exchange(settled, tool=tool.label, limit=self.limit, repeatable=tool.repeatable)
         assert error is not None  # only an answer can be a success
         if tool.descriptor is not None and isinstance(error, ToolError):

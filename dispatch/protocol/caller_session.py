@@ -375,6 +375,9 @@ class CallerSession(Session):
             return
         over, earliest = [], math.inf
         for request in self.waiting.values():
+            if request.deadline <= now and self.is_suspect and request.last_deadline > now:
+                # Its retry elsewhere might block that instance, too; and if this one is dead, the session ends soon.
+                request.deadline = request.last_deadline
             if request.deadline <= now:
                 over.append(request)
             elif request.deadline < earliest:

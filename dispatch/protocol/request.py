@@ -15,6 +15,7 @@ class OutgoingRequest:
 
     Args:
         deadline: on the caller's clock, after which it fails; ``math.inf``: never.
+        last_deadline: the deadline instead, should the callee be suspected when the first one passes; if later.
         max_reply_bytes: largest reply; a stream's chunks are counted together.
 
     Attributes:
@@ -32,15 +33,22 @@ class OutgoingRequest:
         "deadline",
         "end",
         "large",
+        "last_deadline",
         "max_reply_bytes",
         "read_bytes",
         "reply_bytes",
         "stream",
     )
 
-    def __init__(self, deadline: float = math.inf, max_reply_bytes: int = 64 * 1024 * 1024) -> None:
+    def __init__(
+        self,
+        deadline: float = math.inf,
+        max_reply_bytes: int = 64 * 1024 * 1024,
+        last_deadline: float = -math.inf,
+    ) -> None:
         self.stream = -1
         self.deadline = deadline
+        self.last_deadline = max(deadline, last_deadline)
         self.max_reply_bytes = max_reply_bytes
         self.chunks = 0
         self.reply_bytes = 0

@@ -62,7 +62,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Largest packet that a probe repeats. Repeating one of 100 kB costs more than the round trip that it saves: 5 % lost,
     4,000 calls/s with a PING in its place, 3,200 with the copies."""
     max_probe_interval: float = 0.25
-    """Longest time between two probes; their intervals double. A quarter of :attr:`give_up`: the last probes decide."""
+    """Longest time between two probes, twice as long where a probe timeout is; their intervals double. A quarter of
+    :attr:`give_up`: the last probes decide."""
+    max_probe_timeout: float = 2.5
+    """Longest probe timeout. An acknowledgement that came late because the peer was blocked, or the connection down, counts
+    as a long path: without a limit, one of 60 s put off the discovery of a dead peer by 12 minutes, until others had come."""
     suspect_after: int = 2
     """Probes without an acknowledgement after which a peer is avoided."""
     give_up: float = 1.0

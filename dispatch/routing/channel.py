@@ -42,7 +42,7 @@ class Channel:
         hello: publisher to the topic on which instances receive hellos; None if there is none.
         hello_at: when the next hello is due.
         met: set while an instance is known.
-        had_instances: an instance has been known, in the last :data:`GONE_S`.
+        had_instances: an instance has been known.
         joined_at: when the first instance became known, while none was.
         asked_since: when the channel began to look for instances: when it was opened, or its last instance was lost.
         gathers_until: instances have just announced themselves, and their handshakes are under way: calls wait for these, so

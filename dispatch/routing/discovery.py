@@ -138,9 +138,14 @@ class Discovery:
         if is_answered or not (channel.waiting or channel.requests.count):
             return
         channel.is_missing_reported = True
-        logger.warning(
-            "no reply, and no instance has announced itself on %s: is the service running?", channel.request_queue
-        )
+        if channel.had_instances:
+            logger.warning(
+                "no instance is left on %s: calls wait for one; is the service running?", channel.request_queue
+            )
+        else:
+            logger.warning(
+                "no reply, and no instance has announced itself on %s: is the service running?", channel.request_queue
+            )
 
     def send_due_hello(self, channel: Channel) -> None:
         """Ask for instances if that is due; called whenever the channel is used."""

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 LOSS_WITHOUT_FAILURE = 0.2
 """Up to this share of lost packets no request fails while both processes live."""
+LATE_S, LATE_WITHOUT_FAILURE = 0.5, 0.3
+"""Up to this share of packets that are lost, or late by that many seconds: a callee whose packets stay away for a second is
+taken for dead."""
 OUTAGE_WITHOUT_FAILURE_S = 0.5
 """Unannounced outages of the network up to this length fail no request: half of the silence after which a callee is gone. An
 endpoint notices longer ones, because the broker confirms no packet."""
@@ -69,12 +72,19 @@ class Conditions:
         return bool(
             self.loss > LOSS_WITHOUT_FAILURE
             or self.large_loss > LOSS_WITHOUT_FAILURE
+            or self._late > LATE_WITHOUT_FAILURE
             or self.outage_s > OUTAGE_WITHOUT_FAILURE_S
             or self.restarts
             or self.closes
             or self.has_deadlines
             or (self.has_twin and self._delays_answers)
         )
+
+    @property
+    def _late(self) -> float:
+        """Share of packets that do not arrive in time to show that their sender lives."""
+        late = self.reordering if self.max_overtaken_s >= LATE_S else 0.0
+        return 1.0 - (1.0 - self.loss) * (1.0 - late)
 
     @property
     def _delays_answers(self) -> bool:

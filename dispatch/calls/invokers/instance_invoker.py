@@ -25,6 +25,7 @@ from dispatch.messaging.rpc.pending import ReplyStream, Single, Slot
 from dispatch.messaging.rpc.session_exchange import SessionExchange
 from dispatch.messaging.rpc.session_request import SessionRequest, SessionStream
 from dispatch.messaging.wire.properties import Property, Refusal
+from dispatch.protocol.events import Failure
 from dispatch.resilience.retry.decision import RetryTarget
 from dispatch.routing.channel import DISCOVERY_S, GONE_S, Channel
 from dispatch.routing.channel_registry import Channels
@@ -43,6 +44,8 @@ MAX_WAITING = 20_000
 MAX_HOPS = 4
 """Instances that are tried in turn while each one declines the request, because it is draining or overloaded."""
 
+_ENDED = frozenset({Failure.SILENT, Failure.RESTARTED, Failure.CLOSED})
+"""Why a session ends whose instance has ended, or is about to: another one may take its place."""
 _SUCCESS = Outcome.SUCCESS
 _KEY_HOLDER = RetryTarget.KEY_HOLDER
 _NO_INSTANCE = Rejection("balancer", "no-instance")
@@ -107,9 +110,10 @@ class InstanceInvoker:
         if self._waiting >= MAX_WAITING:
             raise error_from_rejection(_NO_INSTANCE, tool.label)
         ends = self._latest_start(call)
+        is_over = False
         self._waiting += 1
         try:
-            while not self._can_send(pool, call):
+            while is_over or not self._can_send(pool, call):
                 now = self._now()
                 errors = [route.opening_error for route in pool.routes]
                 if errors[0] is not None and all(errors):
@@ -120,6 +124,8 @@ class InstanceInvoker:
                     raise self._error_without_instance(tool, pool)
                 await self._await_turn(pool.routes, min(ends, now + DISCOVERY_S))
                 pool = self._pools.get(tool) or await self._pools.open(tool, deadline)
+                # What has waited for instances of dispatch's own does not go to the shared topic.
+                is_over = self._now() >= ends and not pool.known and any(each.had_instances for each in pool.routes)
         finally:
             self._waiting -= 1
 
@@ -212,10 +218,26 @@ class InstanceInvoker:
                 )
             if selected.instance is None and type(settled) is Answer and settled.instance is None:
                 selected.route.record_answer(self._now())
-            if attempt.outcome is _SUCCESS or hops >= MAX_HOPS or not self._is_declined(pool, selected, settled):
+            if (
+                attempt.outcome is _SUCCESS
+                or hops >= MAX_HOPS
+                or not self._is_declined(attempt, pool, selected, settled)
+            ):
                 return
+            was_sent = attempt.sent
             attempt.release_instance()
             attempt.clear(self._now())
+            if not self._can_send(pool, call):
+                if attempt.admission.place is not None:
+                    attempt.admission.place.suspend()
+                try:
+                    await self.await_ready(call)
+                except DispatchError:
+                    attempt.sent = was_sent
+                    attempt.conclude(settled)  # no instance has taken the place of the one that declined
+                    return
+                pool = call.guards.pool = self._pools.get(tool) or await self._pools.open(tool, call.deadline)
+                attempt.clear(self._now())
 
     async def _await_first_chunk(
         self, attempt: Attempt, pool: InstancePool, selected: SelectedInstance
@@ -293,26 +315,35 @@ class InstanceInvoker:
             return error_from_rejection(_NO_INSTANCE, tool.label)
         return error_from_requirement(tool.label, tool.service_id, requires.text, pool.versions, by="balancer")
 
-    def _is_declined(self, pool: InstancePool, selected: SelectedInstance, settled: Settled) -> bool:
+    def _is_declined(self, attempt: Attempt, pool: InstancePool, selected: SelectedInstance, settled: Settled) -> bool:
         """Whether the instance surely did not execute the request, because it is draining, overloaded or gone, so that
-        another one may; or an instance was found for a repeatable request that was sent to the shared topic. Without another
-        instance the caller gets the error at once."""
+        another one may; or an instance was found for a repeatable request that was sent to the shared topic. After an
+        instance that has ended the call waits for one, unless it is a hedge."""
         if selected.instance is None:
             return type(settled) is Lost and not settled.sent
         if type(settled) is Answer and settled.refused == Refusal.OVERLOADED:
             return pool.has_other(selected.instance.name)
         if type(settled) is Answer and settled.refused == Refusal.DRAINING:
             self._channels.discovery.retire(selected.instance)
+            has_ended = True
         elif not isinstance(settled, Lost | TransportError) or settled.sent:
             return False
-        return len(selected.route.instances) > 0
+        else:
+            has_ended = isinstance(settled, Lost) and settled.reason in _ENDED
+        return len(selected.route.instances) > 0 or (has_ended and attempt.reason != "hedge")
 
     # -- e: a request in a session ------------------------------------------------------------------------------
 
     def _send_in_session(self, attempt: Attempt, pool: InstancePool, instance: Instance) -> SessionRequest:
-        policy = attempt.call.tool.policy
+        call = attempt.call
         request = SessionRequest(
-            self._sessions, instance, attempt.deadline, attempt.clock, policy.max_response_bytes, pool.tally
+            self._sessions,
+            instance,
+            attempt.deadline,
+            attempt.clock,
+            call.tool.policy.max_response_bytes,
+            pool.tally,
+            attempt.last_deadline,
         )
         self._send(attempt, request)
         return request
@@ -334,6 +365,8 @@ class InstanceInvoker:
         call, key = attempt.call, attempt.call.options.idempotency_key
         request.place = attempt.admission.place
         headers, run_until = attempt.request.properties, None
+        if attempt.last_deadline > attempt.deadline:
+            run_until = attempt.last_deadline  # CANCEL ends it earlier, unless the instance is blocked
         if key is not None or attempt.number > 1:
             headers = dict(headers)
             if attempt.number > 1:

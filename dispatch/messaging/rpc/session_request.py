@@ -6,6 +6,7 @@ Each ends exactly once, in the values of :mod:`dispatch.messaging.rpc.exchange_o
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,6 +52,7 @@ class SessionRequest(OutgoingRequest):
         exchange: counts it while it is pending.
         peer: the instance.
         deadline: on the loop's clock; ``clock`` names that limit.
+        last_deadline: of the call, see :class:`OutgoingRequest`.
         max_bytes: largest reply, over all chunks.
         tally: counts its replies.
 
@@ -63,9 +65,16 @@ class SessionRequest(OutgoingRequest):
     __slots__ = ("_exchange", "_texts", "clock", "peer", "place", "settled", "tally", "waiter")
 
     def __init__(
-        self, exchange: SessionExchange, peer: Peer, deadline: float, clock: str, max_bytes: int, tally: Tally | None
+        self,
+        exchange: SessionExchange,
+        peer: Peer,
+        deadline: float,
+        clock: str,
+        max_bytes: int,
+        tally: Tally | None,
+        last_deadline: float = -math.inf,
     ) -> None:
-        super().__init__(deadline, max_bytes)
+        super().__init__(deadline, max_bytes, last_deadline)
         self._exchange = exchange
         self.peer = peer
         self.place: Place | None = None
@@ -150,7 +159,8 @@ class SessionRequest(OutgoingRequest):
     def on_failure(self, reason: Failure, *, may_have_run: bool) -> None:
         """End without a reply."""
         if reason is Failure.DEADLINE:
-            self.settle(TimedOut(self.clock, may_have_run, self.chunks))
+            clock = "call" if self.clock == "attempt" and self.deadline == self.last_deadline else self.clock
+            self.settle(TimedOut(clock, may_have_run, self.chunks))
         elif reason is Failure.TOO_LARGE:
             self.settle(Overflow("max-response-bytes"))
         elif isinstance(error := self.peer.session.end_error, TransportError) and not may_have_run:

@@ -174,7 +174,8 @@ class Path:
         settings = self._settings
         if not self.rtt:
             return 2 * settings.first_rtt
-        return self.rtt + max(4 * self._deviation, settings.timer_granularity) + settings.ack_delay
+        timeout = self.rtt + max(4 * self._deviation, settings.timer_granularity) + settings.ack_delay
+        return min(timeout, settings.max_probe_timeout)
 
     @property
     def probe_at(self) -> float:
@@ -184,8 +185,9 @@ class Path:
         settings = self._settings
         # Counted from the oldest packet, not from the last one as in RFC 9002: otherwise each further packet would put off
         # the discovery that the peer is gone. The exponent is bounded: the interval reaches its limit long before.
-        timeout = self.probe_timeout
-        wait = min(timeout * 2.0 ** min(self.probes, 16), max(timeout, settings.max_probe_interval))
+        # Where packets are lost and late, patience alone is not enough: frequent probes get through.
+        timeout, longest = self.probe_timeout, settings.max_probe_interval
+        wait = min(timeout * 2.0 ** min(self.probes, 16), max(longest, min(timeout, 2 * longest)))
         return max(self._sent[0].sent_at, self._probed_at) + wait
 
     def record_probe(self, now: float) -> Cargo | None:

@@ -74,6 +74,21 @@ def test_a_silent_peer_gets_several_probe_timeouts_where_a_round_trip_is_long(pe
     assert probes >= 3
 
 
+def test_an_acknowledgement_a_minute_late_does_not_put_off_the_discovery_of_a_dead_peer() -> None:
+    """It took 12 minutes: the minute counted as the round-trip time of the path."""
+    pair = Pair()
+    pair.exchange()
+    path = pair.caller._sender.paths[0]
+    path._record_rtt(60.0)
+    pair.ask()
+    pair.caller.packets_to_send(pair.now)  # and all of them are lost
+    began, now = pair.now, pair.now
+    while SessionClosed(Failure.SILENT) not in pair.caller.handle_timer(now):
+        pair.caller.packets_to_send(now)
+        now = pair.caller.next_timer()
+    assert now - began <= 11.0
+
+
 def test_a_process_that_did_not_run_gives_its_peer_time_to_answer(peer: HandWritten) -> None:
     """Packets of the peer may have arrived meanwhile, and are processed after the timers."""
     peer.ask()

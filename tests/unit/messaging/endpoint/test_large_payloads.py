@@ -165,6 +165,6 @@ async def test_an_instance_that_is_gone_in_the_middle_is_noticed_long_before_the
         result = await call
         assert isinstance(result.error, TransportError)
         assert result.error.type == "instance-lost"
-        assert result.duration < 25
+        assert result.duration < 45  # 30 s of it wait for another instance
         assert len(service.requests) == 1
         assert dispatcher.pending_requests == 0
