@@ -21,6 +21,8 @@ from dispatch.resilience.rate_limit.limiter import RatePermit, Waiter
 _SUCCESS = Outcome.SUCCESS
 _CANCELLED = Outcome.CANCELLED
 _REJECTED = Outcome.REJECTED
+_TIMEOUT = Outcome.TIMEOUT
+_TOOL_ERROR = Outcome.TOOL_ERROR
 
 OCCUPIED_AFTER_S = 1.0
 """Seconds after the end of a call from which a thread that still executes its tool counts as hanging. Until then other calls

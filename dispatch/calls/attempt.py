@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from dispatch._internal.permit import Clock, Rejection
-from dispatch.calls.admission import Admission
+from dispatch.calls.admission import _SUCCESS, _TIMEOUT, _TOOL_ERROR, Admission
 from dispatch.calls.call_state import FAILURES, Attempt, Call
 from dispatch.calls.error_messages import error_from_closing, error_from_rejection
 from dispatch.errors import DispatchError, Outcome
@@ -26,7 +26,6 @@ from dispatch.resilience.hedging.race import OUTPACED, hedged
 from dispatch.resilience.retry.decision import RetryTarget
 from dispatch.resilience.retry.loop import retry
 
-_SUCCESS, _TIMEOUT, _TOOL_ERROR = Outcome.SUCCESS, Outcome.TIMEOUT, Outcome.TOOL_ERROR
 _KEY_HOLDER, _ANY_INSTANCE = RetryTarget.KEY_HOLDER, RetryTarget.ANY_INSTANCE
 _TIMED = ANSWERED | {_TIMEOUT}
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dispatch.calls.admission import Admission
+from dispatch.calls.admission import _CANCELLED, _REJECTED, _SUCCESS, _TOOL_ERROR, Admission
 from dispatch.calls.error_messages import error_from_exchange, name_missing_argument
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.tool_guards import ToolGuards
@@ -22,8 +22,6 @@ from dispatch.routing.instance_pool import InstancePool, SelectedInstance
 from dispatch.routing.key_holders import Claim, Holder
 from dispatch.telemetry.call_observer import NO_PROPERTIES, NULL_REQUEST, CallObserver, RequestObserver
 
-_SUCCESS, _CANCELLED, _REJECTED = Outcome.SUCCESS, Outcome.CANCELLED, Outcome.REJECTED
-_TOOL_ERROR = Outcome.TOOL_ERROR
 FAILURES = frozenset({Outcome.TIMEOUT, Outcome.TRANSPORT})
 """Outcomes that have an :class:`Origin`."""
 _INSTANCE_ENDED = frozenset({ErrorType.INSTANCE_LOST, ErrorType.INSTANCE_RESTARTED})

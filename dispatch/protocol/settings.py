@@ -66,7 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     :attr:`give_up`: the last probes decide."""
     max_probe_timeout: float = 2.5
     """Longest probe timeout. An acknowledgement that came late because the peer was blocked, or the connection down, counts
-    as a long path: without a limit, one of 60 s put off the discovery of a dead peer by 12 minutes, until others had come."""
+    as a long path: without a limit, one of 60 s put off the discovery of a dead peer by 12 minutes."""
     suspect_after: int = 2
     """Probes without an acknowledgement after which a peer is avoided."""
     give_up: float = 1.0

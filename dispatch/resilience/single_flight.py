@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
-R = TypeVar("R")
+T = TypeVar("T")
 
 
-class _Flight(Generic[R]):
+class _Flight(Generic[T]):
     __slots__ = ("task", "waiting")
 
-    def __init__(self, task: asyncio.Task[R]) -> None:
+    def __init__(self, task: asyncio.Task[T]) -> None:
         self.task = task
         self.waiting = 0
 
 
-class SingleFlight(Generic[R]):
+class SingleFlight(Generic[T]):
     """Runs one of several concurrent calls with the same key; the others receive its result.
 
     That call is a separate task: a cancelled caller does not affect the others, and the last caller that is cancelled
@@ -28,14 +28,14 @@ class SingleFlight(Generic[R]):
     """
 
     def __init__(self) -> None:
-        self._flights: dict[Hashable, _Flight[R]] = {}
+        self._flights: dict[Hashable, _Flight[T]] = {}
         self.shared = 0
 
     def __len__(self) -> int:
         """Running calls."""
         return len(self._flights)
 
-    async def share(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, R]], deadline: float) -> R | None:
+    async def share(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]], deadline: float) -> T | None:
         """Return the result of the running call of ``key``; starts it with ``make`` if there is none.
 
         Args:
@@ -67,7 +67,7 @@ class SingleFlight(Generic[R]):
                 self._remove_flight(key, flight.task)
                 await _cancel_and_wait(flight.task)
 
-    def _remove_flight(self, key: Hashable, task: asyncio.Task[R]) -> None:
+    def _remove_flight(self, key: Hashable, task: asyncio.Task[T]) -> None:
         flight = self._flights.get(key)
         if flight is not None and flight.task is task:
             del self._flights[key]

@@ -9,13 +9,13 @@ no conditions on it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from dispatch.errors import DispatchError, Outcome
 from dispatch.result import CallResult
 from dispatch.telemetry.catalog_observer import NULL_CATALOG, CatalogObserver
 
-NO_PROPERTIES: Mapping[str, str] = {}
+NO_PROPERTIES: Final[Mapping[str, str]] = {}
 
 OnCircuitTransition = Callable[[Any, Any, str], None]
 """Receives the old state, the new state and the reason of each transition of a circuit breaker."""

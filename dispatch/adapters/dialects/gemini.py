@@ -10,12 +10,12 @@ from dispatch.adapters.dialects.local_references import resolve_reference
 from dispatch.adapters.dialects.schema_conjunction import join_schemas
 
 _KINDS: Final = ("string", "integer", "number", "boolean", "object", "array")
-_FORMATS: Final = {
+_GEMINI_FORMATS: Final = {
     "string": frozenset({"date-time", "enum"}),
     "integer": frozenset({"int32", "int64"}),
     "number": frozenset({"float", "double"}),
 }
-_KEYWORDS: Final = {
+_GEMINI_KEYWORDS: Final = {
     "string": ("minLength", "maxLength", "pattern"),
     "integer": ("minimum", "maximum"),
     "number": ("minimum", "maximum"),
@@ -30,7 +30,7 @@ _WIDENING: Final = (
 """Keywords that Gemini does not have, and that are dropped."""
 _MAX_SCHEMAS: Final = 2_000
 """Schemas in the result: references to references would multiply without end."""
-_MAX_LEVELS: Final = 24
+_MAX_GEMINI_LEVELS: Final = 24
 """Levels of schemas in each other."""
 ANY_LEVELS: Final = 2
 """Levels of arrays in the place of any value: a table is an array of arrays. Each level adds five schemas."""
@@ -68,7 +68,7 @@ class _GeminiFitter:
             references: that led to this schema: one of them again is a recursion.
         """
         self._count += 1
-        if self._count > _MAX_SCHEMAS or path.count("/") > _MAX_LEVELS:
+        if self._count > _MAX_SCHEMAS or path.count("/") > _MAX_GEMINI_LEVELS:
             self._report(path, "the schema is too large")
             return _any_value(levels=0)
         if not isinstance(schema, Mapping):
@@ -89,7 +89,7 @@ class _GeminiFitter:
     ) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
         """Return a schema without ``$ref`` and ``allOf``; None: it is recursive."""
         joined = dict(schema)
-        for _ in range(_MAX_LEVELS):
+        for _ in range(_MAX_GEMINI_LEVELS):
             parts: list[object] = list(joined.pop("allOf", ()))
             if (reference := joined.pop("$ref", None)) is not None:
                 if reference in references:
@@ -175,10 +175,10 @@ class _GeminiFitter:
 
     def _fit_kind(self, kind: str, schema: Mapping[str, Any], path: str, references: tuple[str, ...]) -> dict[str, Any]:
         fitted: dict[str, Any] = {"type": kind}
-        for key in _KEYWORDS.get(kind, ()):
+        for key in _GEMINI_KEYWORDS.get(kind, ()):
             if key in schema:
                 fitted[key] = schema[key]
-        if schema.get("format") in _FORMATS.get(kind, ()):
+        if schema.get("format") in _GEMINI_FORMATS.get(kind, ()):
             fitted["format"] = schema["format"]
         if kind in ("integer", "number"):
             self._fit_limits(fitted, schema, path)

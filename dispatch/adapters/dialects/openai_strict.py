@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-_KEYWORDS: Final = frozenset(
+_STRICT_KEYWORDS: Final = frozenset(
     {
         "type",
         "title",
@@ -21,10 +21,10 @@ _KEYWORDS: Final = frozenset(
     | {"pattern", "format", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
     | {"minItems", "maxItems"}
 )
-_FORMATS: Final = frozenset(
+_STRICT_FORMATS: Final = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}  # OpenAI's documentation
 )
-_MAX_LEVELS: Final = 10
+_MAX_STRICT_LEVELS: Final = 10
 _MAX_PROPERTIES: Final = 5_000
 _MAX_ENUM_VALUES: Final = 1_000
 _MAX_CHARS: Final = 120_000
@@ -62,20 +62,20 @@ class _StrictBuilder:
         self._properties = self._values = self._chars = 0
 
     def build(self, schema: object, level: int) -> dict[str, Any]:
-        if not isinstance(schema, Mapping) or level > _MAX_LEVELS:
+        if not isinstance(schema, Mapping) or level > _MAX_STRICT_LEVELS:
             raise _NotStrictError
         if "$ref" in schema:
             if len(schema) > 1:  # refused beside other keywords
                 raise _NotStrictError
             self.references.add(schema["$ref"])
             return dict(schema)
-        if schema.keys() - _KEYWORDS or not ("type" in schema) ^ ("anyOf" in schema):
+        if schema.keys() - _STRICT_KEYWORDS or not ("type" in schema) ^ ("anyOf" in schema):
             raise _NotStrictError
         built = dict(schema)
         if "anyOf" in schema:
             built["anyOf"] = [self.build(each, level) for each in schema["anyOf"]]
             return built
-        if schema.get("format", "date") not in _FORMATS:
+        if schema.get("format", "date") not in _STRICT_FORMATS:
             raise _NotStrictError
         kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         if "object" in kinds:

@@ -25,7 +25,7 @@ SERVICE_KEYS: Final = (
     "permissions",
 )
 """Keys of a service's descriptor."""
-_SILENT: Final = ("description",)  # a note for people
+_NOTES: Final = ("description",)  # a note for people
 _PARAM_KEYS: Final = ("name", "required")
 _INSTANCE_KEYS: Final = ("id", "request-queue", "response-queue", "weight", "version")
 
@@ -66,7 +66,7 @@ def read_service(
             f"the id '{excerpt(own_id)}' differs from the item's key '{excerpt(key.name)}'; tools refer to the id",
             "name the file after the id",
         )
-    reader.warn_of_unknown_keys(_SILENT)
+    reader.warn_of_unknown_keys(_NOTES)
     return service
 
 

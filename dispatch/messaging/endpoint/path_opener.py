@@ -27,7 +27,7 @@ SUSTAINED = 2
 """Consecutive checks above that level before a path is opened: a burst opens none."""
 MEAN_OF = 16
 """Weight of the moving average of reply sizes: a new reply counts one sixteenth."""
-RETRY_S = 60.0
+REOPEN_S = 60.0
 """Seconds between attempts to open a path."""
 WATCH_S = 0.25
 """Seconds between two checks of the paths' connections, while packets arrive: as often as a connection checks itself."""
@@ -137,7 +137,7 @@ class PathOpener:
             await connection.close()
             if not isinstance(error, TransportError):
                 raise
-            self._not_before = self._clock() + RETRY_S
+            self._not_before = self._clock() + REOPEN_S
             logger.debug("a further path could not be opened: %s", error.message)
         else:
             self._paths.append(_Path(inbox, connection, subscription))

@@ -10,7 +10,7 @@ from dispatch.protocol.delivery.path import Cargo, Frames
 from dispatch.protocol.settings import Settings
 from dispatch.protocol.wire.frames import CANCEL, CONT, FRAME_BYTES, REFUSED, REQUEST, TRACE_BYTES, encode
 
-_LEAST_PIECE = 512
+_LEAST_FRAGMENT = 512
 """Bytes of a fragment at least: smaller ones cost more than they carry."""
 
 
@@ -212,7 +212,7 @@ class SendQueue:
 
     def cut_oversized(self, room: int) -> None:
         """Let small frames of more than ``room`` bytes at the front travel in fragments."""
-        while self._small and frame_size(self._small[0]) > max(room, _LEAST_PIECE):
+        while self._small and frame_size(self._small[0]) > max(room, _LEAST_FRAGMENT):
             frame = self._small.pop(0)
             self._small_bytes -= frame_size(frame)
             large = self._add_large(frame)
@@ -226,7 +226,7 @@ class SendQueue:
             large.message = self._messages
             self._messages += 1
         start = large.offset
-        piece = large.view[start : start + min(max(room, _LEAST_PIECE), self._settings.fragment_bytes)]
+        piece = large.view[start : start + min(max(room, _LEAST_FRAGMENT), self._settings.fragment_bytes)]
         large.offset = start + len(piece)
         head = None if start else large.head
         frame = (CONT, large.message, start, len(large.view), large.stream, head, piece)

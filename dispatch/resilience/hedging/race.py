@@ -26,24 +26,24 @@ class HedgedResult(Protocol):
         """Whether the request was sent, or may have been."""
 
 
-R = TypeVar("R", bound=HedgedResult)
+H = TypeVar("H", bound=HedgedResult)
 
 OUTPACED = "outpaced"
 """The message with which a first attempt is cancelled when its hedge was answered first, although it started later."""
 
 
-def _ignore(_decision: NoHedgeReason | None) -> None:
+def _ignore_hedge(_decision: NoHedgeReason | None) -> None:
     pass
 
 
 async def hedged(
-    attempt: Callable[[bool], Coroutine[Any, Any, R]],
+    attempt: Callable[[bool], Coroutine[Any, Any, H]],
     hedging: Hedging,
     *,
     deadline: float,
     others: Callable[[], bool],
-    listener: Callable[[NoHedgeReason | None], object] = _ignore,
-) -> R:
+    listener: Callable[[NoHedgeReason | None], object] = _ignore_hedge,
+) -> H:
     """Make an attempt and, if it is slow, a second one; return the first that the service answers, or the result of the
     first attempt if neither is answered.
 
@@ -64,7 +64,7 @@ async def hedged(
         hedging.record_first(clock() - started, result.outcome)
         return result
     first = asyncio.create_task(attempt(False))
-    second: asyncio.Task[R] | None = None
+    second: asyncio.Task[H] | None = None
     winner = first
     try:
         done, _ = await asyncio.wait((first,), timeout=delay)
@@ -83,11 +83,11 @@ async def hedged(
         if second is not None and second.done() and not second.result().sent:
             hedging.refund()
     finally:
-        await _cancel_and_wait(first, second)
+        await _cancel_attempts(first, second)
     return result
 
 
-async def _race(first: asyncio.Task[R], second: asyncio.Task[R]) -> asyncio.Task[R]:
+async def _race(first: asyncio.Task[H], second: asyncio.Task[H]) -> asyncio.Task[H]:
     """Return the attempt that is answered first; ``first`` if neither is. An exception is raised at once."""
     pending = {first, second}
     while pending:
@@ -98,7 +98,7 @@ async def _race(first: asyncio.Task[R], second: asyncio.Task[R]) -> asyncio.Task
     return first
 
 
-async def _cancel_and_wait(*tasks: asyncio.Task[R] | None) -> None:
+async def _cancel_attempts(*tasks: asyncio.Task[H] | None) -> None:
     """Cancel the running tasks and wait until they have ended, even if the wait is cancelled in turn."""
     running = {task for task in tasks if task is not None and not task.done()}
     cancelled: asyncio.CancelledError | None = None

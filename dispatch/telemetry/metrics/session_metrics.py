@@ -92,7 +92,7 @@ class SessionCollector(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Return the families without their values: a registry checks their names."""
-        return [family(lambda: ()) for family in _FAMILIES.values()]
+        return [family(lambda: ()) for family in _SESSION_FAMILIES.values()]
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families with their present values."""
@@ -108,7 +108,7 @@ class SessionCollector(Collector):
             highest = self._highest
             for key, value in counted.items():
                 found[key] = highest[key] = max(highest.get(key, 0), value)
-        for name, family in _FAMILIES.items():
+        for name, family in _SESSION_FAMILIES.items():
             yield family(lambda name=name: ((key[1:], value) for key, value in found.items() if key[0] == name))  # type: ignore[misc] # a closure over one name
 
 
@@ -160,7 +160,7 @@ def _family(name: str, help: str, type: str, *labels: str) -> Callable[[Callable
     return family
 
 
-_FAMILIES: Final = {
+_SESSION_FAMILIES: Final = {
     "sessions": _family(
         "dispatch_sessions",
         "Sessions by state: half-open (handshake), open, draining, suspect (probes without an acknowledgement), suspended "

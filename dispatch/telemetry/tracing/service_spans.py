@@ -43,7 +43,7 @@ from dispatch.telemetry.tracing.provider import TRACER_CHECK_S, find_tracer
 _EMPTY = Context()
 
 
-class _RecordedRequest(ServedRequestObserver):
+class _RecordedServedRequest(ServedRequestObserver):
     """The ``process`` span of one request, and the ``send`` span of its reply.
 
     Args:
@@ -161,7 +161,7 @@ class ServiceTracing:
                 INSTANCE: names.instance,
             }
         )
-        return _RecordedRequest(self, span, context, request, inner)
+        return _RecordedServedRequest(self, span, context, request, inner)
 
     def start_reply(self, request: ObservedRequest, context: Context) -> Span:
         """Begin the span of the reply to ``request``."""
