@@ -130,9 +130,6 @@ def __getattr__(name: str) -> Any:
     if name in ("adapters", "calling", "toolkit"):
         return importlib.import_module(f"dispatch.{name}")
     if name in ("McpServers", "TrustGraphMcpTools"):
-        from dispatch.mcp.extra import require_extra
-
-        require_extra()
         from dispatch.mcp.client import servers, trustgraph_tools
 
         return servers.McpServers if name == "McpServers" else trustgraph_tools.TrustGraphMcpTools

@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from dispatch._internal.version import __version__
-from dispatch.mcp.extra import require_extra
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -61,7 +60,6 @@ async def connect_mcp(config: McpConfig) -> ToolkitConnection:
         ImportError: MCP's SDK is not installed; the message names the extra.
         Exception: of the SDK: the server cannot be reached.
     """
-    require_extra()
     from mcp import Client, types
 
     async with AsyncExitStack() as stack:

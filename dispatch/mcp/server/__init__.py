@@ -1,9 +1,5 @@
 """An MCP server over the tools of a dispatcher."""
 
-from dispatch.mcp.extra import require_extra
-
-require_extra()
-
-from dispatch.mcp.server.mcp_server import McpServer  # noqa: E402 - without the extra its error comes first
+from dispatch.mcp.server.mcp_server import McpServer
 
 __all__ = ["McpServer"]
