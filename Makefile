@@ -8,7 +8,7 @@
 # make bench-learning  evaluate learned scores of a toolkit: recall@3 of the next tool; no broker, a minute
 # make dashboards  write the dashboards' JSON and draw their pictures from live runs; needs prometheus
 # make simulate  simulate failing services in virtual time: without guards, with naive guards, with dispatch; no broker
-# make mutation  run mutation tests of breaker, budget, limiter, correlation and sessions; select with ARGS='dispatch.resilience.retry.budget*'
+# make mutation  run mutation tests of breaker, budget, limiter, correlation and sessions; select with ARGS='dispatch.resilience.retry*'
 # make coverage  measure branch coverage of the pure cores of resilience and balancing; must be 100 %
 # make docs   build the documentation site in site/; a broken link or reference fails
 # make docs-serve  serve the site at http://127.0.0.1:8000, rebuilt on every change
@@ -24,7 +24,7 @@ JOBS ?= 3
 ## TrustGraph's services, for the tests: without their 30 dependencies, of which the tests need none.
 TRUSTGRAPH := $(shell sed -n 's/.*trustgraph-base==\([0-9.]*\).*/\1/p' pyproject.toml)
 ADAPTERS ?= $(basename $(notdir $(wildcard tests/adapters/requirements/*.txt)))
-SOURCES := pyproject.toml dispatch/_internal/version.py
+SOURCES := pyproject.toml dispatch/version.py
 
 ## The tests start hundreds of Python processes: without bytecode files each compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -127,7 +127,7 @@ mutation: $(VENV)/.mutation
 
 coverage: $(VENV)/.dev
 	@$(BIN)/python -m coverage run --branch --source=dispatch/resilience,dispatch/balancing \
-	  --omit='*/aio.py,*/race.py,*/loop.py,*/single_flight.py' -m pytest -q tests/unit/resilience tests/unit/balancing tests/model
+	  --omit='*/aio.py' -m pytest -q tests/unit/resilience tests/unit/balancing tests/model
 	@$(BIN)/python -m coverage report --skip-covered --show-missing --fail-under=100
 
 clean:

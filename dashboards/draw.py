@@ -24,7 +24,7 @@ from dashboards.prometheus_api import PrometheusApi
 from dashboards.variables import OVERVIEW
 from dispatch import Telemetry
 from dispatch.devtools.localbroker import find_free_ports
-from dispatch.telemetry.metrics.exposition import expose_metrics
+from dispatch.telemetry.exposition import expose_metrics
 from tests.helpers.failing_calls import TOOLS, Troubled
 from tests.helpers.prometheus_binaries import PrometheusMissing
 from tests.helpers.prometheus_server import Prometheus, until

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.telemetry.alerting.promql import BAD_CALLS, COUNTED_CALLS, KNOWN_TOOLS, USER_LIMITED, subtract
+from dispatch.telemetry.rules import BAD_CALLS, COUNTED_CALLS, KNOWN_TOOLS, USER_LIMITED, subtract
 
 SELECTED_DISPATCHERS = 'job=~"$job",instance=~"$dispatcher"'
 """Matches the selected dispatchers."""

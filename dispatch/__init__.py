@@ -9,17 +9,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dispatch.mcp.client.servers import McpServers
-    from dispatch.mcp.client.trustgraph_tools import TrustGraphMcpTools
+    from dispatch.mcp.sources import McpServers, TrustGraphMcpTools
 
 try:
-    from dispatch._internal.version import __version__
-    from dispatch.calls.invokers.call_context import CallContext
+    from dispatch.calls.local import CallContext
     from dispatch.catalog import Catalog, CatalogError, Folder
-    from dispatch.catalog.sources.trustgraph import TrustGraphConfig
-    from dispatch.dispatcher import Dispatcher
-    from dispatch.dispatcher.connection import connect
-    from dispatch.dispatcher.tool import Tool
+    from dispatch.dispatcher import Dispatcher, Tool, connect
     from dispatch.errors import (
         CallTimeoutError,
         DispatchError,
@@ -58,10 +53,11 @@ try:
         ItemShadowed,
         SourceChanged,
     )
-    from dispatch.telemetry.settings import Telemetry
+    from dispatch.telemetry.observers import Telemetry
     from dispatch.transports import Security
-    from dispatch.trustgraph.client import ToolServiceClient
-    from dispatch.trustgraph.wrap import WrappedClient, wrap
+    from dispatch.trustgraph.client import ToolServiceClient, WrappedClient, wrap
+    from dispatch.trustgraph.config import TrustGraphConfig
+    from dispatch.version import __version__
 except KeyboardInterrupt:
     if sys.argv[:1] != ["-m"] and not sys.argv[0].endswith(("/dispatch", "\\dispatch.exe")):
         raise
@@ -130,7 +126,8 @@ def __getattr__(name: str) -> Any:
     if name in ("adapters", "calling", "toolkit"):
         return importlib.import_module(f"dispatch.{name}")
     if name in ("McpServers", "TrustGraphMcpTools"):
-        from dispatch.mcp.client import servers, trustgraph_tools
+        from dispatch.mcp import sources as servers
+        from dispatch.mcp import sources as trustgraph_tools
 
         return servers.McpServers if name == "McpServers" else trustgraph_tools.TrustGraphMcpTools
     raise AttributeError(f"module 'dispatch' has no attribute '{name}'")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Final
 
-from dispatch._internal.utf8 import scalar_text
+from dispatch._internal import scalar_text
 
 OTHER_TYPE: Final = "_OTHER"
 """The value of ``error.type`` for an error whose type is not an :class:`ErrorType` (OpenTelemetry's fallback value)."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dispatch._internal.user_code import read_text, type_name, unwrap
+from dispatch._internal import read_text, type_name, unwrap
 from dispatch.errors import DispatchError, ErrorType, Outcome
 
 _SUCCESS = Outcome.SUCCESS

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from structure.naming import Place
 
 CALL_PATH = (
-    "dispatch/dispatcher/dispatcher.py",
+    "dispatch/dispatcher.py",
     "dispatch/calls/",
     "dispatch/routing/",
     "dispatch/serving/",

@@ -27,7 +27,7 @@ Three lists are counted. The chain: the functions that have not returned when th
 reader follows from the call to the wire. The pipeline: all visits of dispatcher/, calls/ and routing/, that is the steps
 of the call (permission, admission, choice of an instance). All: the guards, formats and helpers too.
 """
-PIPELINE = ("dispatch/dispatcher/dispatcher.py", "dispatch/calls/", "dispatch/routing/")
+PIPELINE = ("dispatch/dispatcher.py", "dispatch/calls/", "dispatch/routing/")
 """Files and folders of the steps of a call."""
 SENDS = ("publish", "send_request")
 """Names of the method of a transport, or of a session, that is given a request."""

@@ -19,15 +19,15 @@ from dispatch.devtools.localbroker import (
     LocalBroker,
     LocalBrokerUnavailableError,
     choose_launcher,
-    configuration,
     create_namespaces,
     fetch_distribution,
     find_distribution,
     provide_broker,
     read_environment,
 )
-from dispatch.resilience.breaker.rules import complete_rules
-from dispatch.transports.pulsar.client_logging import client_logger
+from dispatch.devtools.localbroker import launch as configuration
+from dispatch.resilience.breaker import complete_rules
+from dispatch.transports.pulsar.client import client_logger
 from tests.helpers.prometheus_binaries import PrometheusMissing, find
 from tests.helpers.run_profile import IN_CI, is_long_profile, load_profile
 
@@ -206,7 +206,7 @@ def exact_breakers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Breakers without jitter that close after one round of half-open calls: open times are those of the policy."""
     changes = {"jitter": 0.0, "half_open_rounds": 1}
     monkeypatch.setattr(
-        "dispatch.resilience.breaker.breaker.complete_rules",
+        "dispatch.resilience.breaker.complete_rules",
         lambda settings: msgspec.structs.replace(complete_rules(settings), **changes),
     )
 
@@ -222,5 +222,5 @@ def secured_broker() -> Iterator[LocalBroker]:
 @pytest.fixture
 def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test's services are none of ours: no time passes while the first call looks for some that are."""
-    monkeypatch.setattr("dispatch.routing.channel.HELLO_WAIT_S", 0.0)
-    monkeypatch.setattr("dispatch.routing.channel.DISCOVERY_S", 0.0)
+    monkeypatch.setattr("dispatch.routing.instance.HELLO_WAIT_S", 0.0)
+    monkeypatch.setattr("dispatch.routing.instance.DISCOVERY_S", 0.0)

@@ -27,9 +27,9 @@ from benchmarks.harness.report import aligned
 from benchmarks.harness.statistics import spread
 from benchmarks.micro.rounds import promised
 from benchmarks.micro.thousand_tools import Watcher
-from dispatch.calls.resolution.resolver import ToolResolver
-from dispatch.catalog.readers.item import Item
-from dispatch.catalog.sources.base import OnChange
+from dispatch.calls.resolution import ToolResolver
+from dispatch.catalog.items import Item
+from dispatch.catalog.sources import OnChange
 from dispatch.policy import Policy
 
 TOOLS_PER_SERVICE: Final = 100

@@ -25,8 +25,7 @@ from benchmarks.learning.contenders import Agents, Hits, Recall, compute_recall,
 from benchmarks.learning.hidden_workflows import HiddenWorld, Step
 from benchmarks.micro.rounds import positive, writable
 from benchmarks.toolkit.__main__ import ACTIONS, HOPS, THRESHOLDS, build_toolkit
-from dispatch.toolkit import Observation, ToolkitService
-from dispatch.toolkit.learning import evidence
+from dispatch.toolkit import Observation, ToolkitService, evidence
 
 DAY: Final = 86_400.0
 WORLDS: Final = 5

@@ -12,7 +12,7 @@ from mcp.server import Server, ServerRequestContext
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent, Tool
 
 import dispatch
-from dispatch.mcp.server.http_server import open_listener, serve_http
+from dispatch.mcp.server import open_listener, serve_http
 
 BROKER = "memory://benchmark"
 SERVICE = {

@@ -34,10 +34,9 @@ from benchmarks.micro.rounds import (
     writable,
 )
 from dispatch import Dispatcher
-from dispatch.calls.invokers.instance_invoker import InstanceInvoker
-from dispatch.calls.invokers.tool_invoker import ToolInvoker
-from dispatch.messaging.wire.codec import encode_request, json_text
-from dispatch.telemetry.settings import SILENT, Telemetry
+from dispatch.calls.instances import InstanceInvoker, ToolInvoker
+from dispatch.messaging.wire import encode_request, json_text
+from dispatch.telemetry.observers import SILENT, Telemetry
 
 IN_FLIGHT = 64
 """Callers side by side: the default limit of the bulkhead."""

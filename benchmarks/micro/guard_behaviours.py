@@ -26,7 +26,7 @@ from benchmarks.micro.guard_libraries import (
 )
 from benchmarks.micro.guard_stacks import Call, package
 from dispatch.policy import RateLimit
-from dispatch.resilience.rate_limit.async_rate_limiter import AsyncRateLimiter
+from dispatch.resilience.aio import AsyncRateLimiter
 
 HERD = 200
 OLD = 3

@@ -13,7 +13,7 @@ from benchmarks.micro.guard_stacks import Call, catalog, package
 from benchmarks.micro.instant_transport import AnsweringTransport
 from dispatch import Dispatcher
 from dispatch.policy import Policy
-from dispatch.resilience.breaker.rules import BreakerRules
+from dispatch.resilience.breaker import BreakerRules
 
 FAILURES = 5
 """Consecutive failures that open every breaker here."""

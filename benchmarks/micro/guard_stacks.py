@@ -17,12 +17,12 @@ from typing import Any, cast
 from benchmarks.micro.instant_invoker import instance_pool
 from benchmarks.micro.instant_transport import AnsweringTransport
 from dispatch import Catalog, Dispatcher, RejectedError
-from dispatch.calls.admission import Admission
-from dispatch.calls.guard_registry import GuardRegistry
+from dispatch.calls.attempt import Admission
+from dispatch.calls.guards import GuardRegistry
 from dispatch.errors import Outcome
 from dispatch.permissions import GrantsFunction
 from dispatch.policy import Policy
-from dispatch.telemetry.settings import SILENT, Telemetry
+from dispatch.telemetry.observers import SILENT, Telemetry
 
 Call = Callable[[], Awaitable[object]]
 """Makes one call."""

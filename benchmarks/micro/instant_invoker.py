@@ -10,13 +10,11 @@ import asyncio
 import random
 from typing import cast
 
-from dispatch.calls.call_state import Attempt, Call
-from dispatch.messaging.rpc.exchange_outcome import Answer
+from dispatch.calls.attempt import Attempt, Call
+from dispatch.messaging.request import Answer
 from dispatch.policy import Balancing, OutlierDetection
-from dispatch.routing.channel import Channel
-from dispatch.routing.in_flight import InFlight
-from dispatch.routing.instance import Instances
-from dispatch.routing.instance_pool import InstancePool
+from dispatch.routing.instance import Channel, InFlight, Instances
+from dispatch.routing.pool import InstancePool
 
 ANSWER = Answer("done")
 

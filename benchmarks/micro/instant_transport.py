@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 
 from dispatch.errors import Origin, TransportError
-from dispatch.messaging.wire.codec import Reply, encode_reply
-from dispatch.messaging.wire.properties import Property
+from dispatch.messaging.wire import Property, Reply, encode_reply
 from dispatch.transports import AnswerLate, Handler, Mode, OnFailure, Publisher, Subscription
 
 ANSWER = encode_reply(Reply(None, "done", True))

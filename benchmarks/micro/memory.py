@@ -23,7 +23,7 @@ from benchmarks.micro.guard_stacks import catalog
 from benchmarks.micro.instant_transport import AnsweringTransport
 from benchmarks.micro.otel_sdk import Dropping, exporting
 from dispatch import Dispatcher, Telemetry
-from dispatch.calls import runtime as engine
+from dispatch.calls import instances as engine
 from dispatch.errors import Outcome
 
 if TYPE_CHECKING:

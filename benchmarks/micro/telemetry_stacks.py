@@ -19,14 +19,13 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.micro.guard_stacks import Call, Stack, bare, catalog, whole_call
 from benchmarks.micro.otel_sdk import recording, refusing
-from dispatch.calls.resolution.resolver import ToolResolver
+from dispatch.calls.resolution import ToolResolver
 from dispatch.errors import Outcome
-from dispatch.messaging.rpc.exchange_outcome import Disposition
+from dispatch.messaging.request import Disposition
 from dispatch.policy import DEFAULT_POLICY
-from dispatch.telemetry.call_observer import NULL_CALL
-from dispatch.telemetry.metrics.instruments import Instruments
-from dispatch.telemetry.settings import SILENT, Telemetry
-from dispatch.telemetry.tracing.call_spans import CallTracing
+from dispatch.telemetry.call_metrics import Instruments
+from dispatch.telemetry.observers import NULL_CALL, SILENT, Telemetry
+from dispatch.telemetry.tracing import CallTracing
 
 EMPTY = Context()
 AT_FIRST: dict[str, AttributeValue] = {

@@ -36,7 +36,7 @@ from benchmarks.micro.guard_stacks import Call, Stack
 from benchmarks.micro.instant_transport import AnsweringTransport
 from benchmarks.micro.rounds import Costs, measure, positive, promised, writable
 from dispatch import Catalog, Dispatcher, Telemetry
-from dispatch.telemetry.metrics.exposition import expose_metrics
+from dispatch.telemetry.exposition import expose_metrics
 
 OPEN_METRICS, GZIP = "application/openmetrics-text; version=1.0.0", "gzip"
 BLOCK = 1_000

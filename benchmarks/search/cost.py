@@ -17,9 +17,9 @@ from benchmarks.search.dataset import Dataset
 from benchmarks.search.distractors import make_distractors
 from benchmarks.search.recall import BM25, DISPATCH, WORDLLAMA, Array, Evaluation, Recall
 from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor
-from dispatch.dispatcher.dispatcher import Dispatcher
-from dispatch.search.tool_search import ToolSearch
-from dispatch.search.tool_text import describe_tool
+from dispatch.dispatcher import Dispatcher
+from dispatch.search.index import describe_tool
+from dispatch.search.search import ToolSearch
 from dispatch.search.wordllama_embedder import WordLlamaEmbedder
 from dispatch.transports.memory import MemoryTransport
 
@@ -154,7 +154,7 @@ LOAD = """
 import asyncio, json, sys, time
 from pathlib import Path
 import dispatch
-from dispatch.dispatcher.dispatcher import Dispatcher
+from dispatch.dispatcher import Dispatcher
 from dispatch.transports.memory import MemoryTransport
 
 def resident():

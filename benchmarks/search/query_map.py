@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.search.dataset import DataError, add_data_option, load_dataset
-from dispatch.search.tool_text import describe_tool
+from dispatch.search.index import describe_tool
 from dispatch.search.wordllama_embedder import QUERY_MAP, WordLlamaEmbedder
 
 Array = NDArray[np.float32]

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from benchmarks.search.dataset import Dataset
 from benchmarks.search.query_map import learn_query_map
-from dispatch.search.tool_index import ToolIndex
-from dispatch.search.tool_text import describe_tool, weigh_query, weigh_terms
+from dispatch.search.index import ToolIndex, describe_tool, weigh_query, weigh_terms
 from dispatch.search.vector_index import VectorIndex
 from dispatch.search.wordllama_embedder import WordLlamaEmbedder
 

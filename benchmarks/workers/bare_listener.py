@@ -12,8 +12,7 @@ from contextlib import asynccontextmanager
 from benchmarks.workers.channel import Spec, run_client
 from benchmarks.workers.load import Load
 from benchmarks.workers.wire import LARGE, REQUEST, large_reply, reply
-from dispatch.devtools.lossprobe.load import FailedCallError
-from dispatch.devtools.lossprobe.plain_client import PlainClient
+from dispatch.devtools.lossprobe import FailedCallError, PlainClient
 from dispatch.transports import Security
 
 

@@ -11,7 +11,7 @@ import dispatch
 from benchmarks.workers.channel import ARGUMENTS, Spec, run_client
 from benchmarks.workers.load import Load
 from benchmarks.workers.lossy_transport import open_lossy_transport
-from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
+from dispatch.telemetry.observers import DEFAULT_TELEMETRY, Telemetry
 
 GUARDED: Mapping[str, Any] = {"bulkhead": 1_024}
 """The default guards, with a bulkhead above the largest number of calls in flight."""

@@ -6,7 +6,7 @@ from functools import partial
 
 from benchmarks.workers.channel import run_client
 from benchmarks.workers.dispatch_client import connect
-from dispatch.telemetry.settings import SILENT
+from dispatch.telemetry.observers import SILENT
 
 if __name__ == "__main__":
     run_client(partial(connect, telemetry=SILENT))

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from benchmarks.workers.channel import Report, Spec, run_service
 from benchmarks.workers.wire import LARGE, large_reply, reply
-from dispatch.devtools.lossprobe.plain_client import PlainService
+from dispatch.devtools.lossprobe import PlainService
 from dispatch.transports import Security
 
 

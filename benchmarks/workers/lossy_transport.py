@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.workers.channel import Spec
-from dispatch.testing.faults import Faults
-from dispatch.testing.faulty_transport import FaultyTransport
+from dispatch.testing.faults import Faults, FaultyTransport
 from dispatch.transports import Security, Transport, open_transport
 
 

@@ -17,8 +17,7 @@ from benchmarks.workers.lossy_transport import open_lossy_transport
 from benchmarks.workers.session_service import INSTANCE, LARGE
 from benchmarks.workers.wire import REQUEST
 from dispatch.messaging.endpoint import Endpoint
-from dispatch.messaging.wire.sessions import session_key
-from dispatch.messaging.wire.topics import instance_topic, reply_topic
+from dispatch.messaging.wire import instance_topic, reply_topic, session_key
 from dispatch.protocol import OutgoingRequest, Session, SessionTable
 from dispatch.protocol.events import Event, ReplyReceived, RequestFailed, SessionClosed, SessionOpened
 from dispatch.transports import Mode

@@ -10,7 +10,7 @@ from benchmarks.workers.channel import Report, Spec, run_service
 from benchmarks.workers.execution_counter import ExecutionCounter
 from benchmarks.workers.lossy_transport import open_lossy_transport
 from dispatch.messaging.endpoint import Endpoint, ReplyPermission
-from dispatch.messaging.wire.topics import instance_topic
+from dispatch.messaging.wire import instance_topic
 from dispatch.protocol import CalleeSession, Session, SessionTable
 from dispatch.protocol.events import Event, RequestReceived
 from dispatch.transports import Mode

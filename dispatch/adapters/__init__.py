@@ -3,10 +3,8 @@
 import importlib
 from typing import Any, Final
 
-from dispatch.adapters.dialects.fitted_schema import Style
-from dispatch.adapters.model_tool import ToolAnswer
-from dispatch.adapters.native_calls import execute
-from dispatch.adapters.specs import Specs, specs
+from dispatch.adapters.dialects import Style
+from dispatch.adapters.models import Specs, ToolAnswer, execute, specs
 
 __all__ = ["FRAMEWORKS", "Specs", "Style", "ToolAnswer", "execute", "specs"]
 

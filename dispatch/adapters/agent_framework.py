@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dispatch.adapters.extra import missing_extra
+from dispatch.adapters.models import ModelTool, list_model_tools, missing_extra
+
+if TYPE_CHECKING:
+    from dispatch.dispatcher import Dispatcher
+
 
 try:
     from agent_framework import Content, FunctionInvocationContext, FunctionTool
 except ImportError:
     raise missing_extra("agent_framework", "agent-framework-core") from None
 
-from dispatch.adapters.model_tool import ModelTool, list_model_tools
-
-if TYPE_CHECKING:
-    from dispatch.dispatcher import Dispatcher
 
 UserOf = Callable[[FunctionInvocationContext], str]
 

@@ -6,7 +6,12 @@ import asyncio
 import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dispatch.adapters.extra import missing_extra
+from dispatch.adapters.models import ModelTool, ToolAnswer, list_model_tools, missing_extra, wait_for_answer
+from dispatch.errors import InvalidArgumentsError
+
+if TYPE_CHECKING:
+    from dispatch.dispatcher import Dispatcher
+
 
 try:
     from crewai.tools import BaseTool, ToolFailure
@@ -14,13 +19,6 @@ try:
     from pydantic import BaseModel, ConfigDict, PrivateAttr
 except ImportError:
     raise missing_extra("crewai", "crewai") from None
-
-from dispatch.adapters.model_tool import ModelTool, ToolAnswer, list_model_tools
-from dispatch.adapters.other_thread import wait_for_answer
-from dispatch.errors import InvalidArgumentsError
-
-if TYPE_CHECKING:
-    from dispatch.dispatcher import Dispatcher
 
 
 async def tools(dispatcher: Dispatcher, *, user: str = "", **filters: Any) -> list[BaseTool]:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from dispatch.adapters.extra import missing_extra
+from dispatch.adapters.dialects import Style, fit_schema
+from dispatch.adapters.models import ModelTool, ToolAnswer, answer_call, list_model_tools, missing_extra
+
+if TYPE_CHECKING:
+    from dispatch.dispatcher import Dispatcher
+
 
 try:
     from google.adk.agents.readonly_context import ReadonlyContext
@@ -16,11 +21,6 @@ try:
 except ImportError:
     raise missing_extra("google_adk", "google-adk") from None
 
-from dispatch.adapters.dialects.fitted_schema import Style, fit_schema
-from dispatch.adapters.model_tool import ModelTool, ToolAnswer, answer_call, list_model_tools
-
-if TYPE_CHECKING:
-    from dispatch.dispatcher import Dispatcher
 
 OnToolError = Callable[..., Awaitable[dict[str, Any] | None]]
 

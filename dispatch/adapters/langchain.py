@@ -6,7 +6,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dispatch.adapters.extra import missing_extra
+from dispatch.adapters.models import ModelTool, ToolAnswer, list_model_tools, missing_extra, wait_for_answer
+
+if TYPE_CHECKING:
+    from dispatch.dispatcher import Dispatcher
+
 
 try:
     from langchain_core.runnables import RunnableConfig
@@ -15,11 +19,6 @@ try:
 except ImportError:
     raise missing_extra("langchain", "langchain-core") from None
 
-from dispatch.adapters.model_tool import ModelTool, ToolAnswer, list_model_tools
-from dispatch.adapters.other_thread import wait_for_answer
-
-if TYPE_CHECKING:
-    from dispatch.dispatcher import Dispatcher
 
 UserOf = Callable[[RunnableConfig], str]
 

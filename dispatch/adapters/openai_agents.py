@@ -6,7 +6,15 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from dispatch.adapters.extra import missing_extra
+from dispatch.adapters.dialects import Style, fit_schema
+from dispatch.adapters.models import ModelTool, list_model_tools, missing_extra
+from dispatch.calling import parse
+from dispatch.errors import ErrorType, InvalidArgumentsError
+from dispatch.results import ResultFormatter
+
+if TYPE_CHECKING:
+    from dispatch.dispatcher import Dispatcher
+
 
 try:
     from agents import FunctionTool, RunContextWrapper
@@ -14,14 +22,6 @@ try:
 except ImportError:
     raise missing_extra("openai_agents", "openai-agents") from None
 
-from dispatch.adapters.dialects.fitted_schema import Style, fit_schema
-from dispatch.adapters.model_tool import ModelTool, list_model_tools
-from dispatch.calling import parse
-from dispatch.errors import ErrorType, InvalidArgumentsError
-from dispatch.results import ResultFormatter
-
-if TYPE_CHECKING:
-    from dispatch.dispatcher import Dispatcher
 
 UserOf = Callable[[RunContextWrapper[Any]], str]
 

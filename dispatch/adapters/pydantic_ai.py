@@ -6,7 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dispatch.adapters.extra import missing_extra
+from dispatch.adapters.models import ModelTool, list_model_tools, missing_extra
+from dispatch.errors import InvalidArgumentsError
+from dispatch.results import READ_RESULT
+
+if TYPE_CHECKING:
+    from dispatch.dispatcher import Dispatcher
+
 
 try:
     from pydantic_ai import ModelRetry, RunContext
@@ -17,12 +23,6 @@ try:
 except ImportError:
     raise missing_extra("pydantic_ai", "pydantic-ai-slim") from None
 
-from dispatch.adapters.model_tool import ModelTool, list_model_tools
-from dispatch.errors import InvalidArgumentsError
-from dispatch.results.read_result_tool import READ_RESULT
-
-if TYPE_CHECKING:
-    from dispatch.dispatcher import Dispatcher
 
 User = str | Callable[[RunContext[Any]], str]
 """On whose behalf, or a function of the run's context, such as ``lambda ctx: ctx.deps.user``."""

@@ -2,23 +2,227 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from math import exp
+from operator import attrgetter
 
 import msgspec
 
-from dispatch._internal.permit import Clock, Randomness, Rejection
-from dispatch.balancing.instance_state import NEVER, InstanceState, Strategy
-from dispatch.balancing.least_request import LeastRequest
-from dispatch.balancing.outlier_detection import Listener, OutlierDetector, complete_rules
-from dispatch.balancing.peak_ewma import PeakEwma
-from dispatch.balancing.round_robin import RoundRobin
-from dispatch.balancing.snapshot import InstanceView, view
-from dispatch.balancing.weighted_round_robin import SmoothWeighted
+from dispatch._internal import Clock, Randomness, Rejection
+from dispatch.balancing.instances import (
+    DECAY_S,
+    NEVER,
+    InstanceState,
+    InstanceView,
+    Learning,
+    Listener,
+    OutlierDetector,
+    Strategy,
+    complete_rules,
+    draw_two,
+    view,
+)
 from dispatch.errors import Outcome
-from dispatch.policy.balancing import Balancing
-from dispatch.policy.outlier_detection import OutlierDetection
+from dispatch.policy import Balancing, OutlierDetection
+
+# Round-robin: each instance in turn.
+
+
+_PLACE = attrgetter("place")
+
+
+class RoundRobin(Strategy):
+    """Each instance in turn, whatever its weight: the one after the last picked, in the order of places.
+
+    A counter modulo the number of candidates would give all turns of an excluded instance to the same other instance.
+    """
+
+    __slots__ = ("_before", "_candidates", "_index", "_place")
+
+    def __init__(self) -> None:
+        self._candidates: Sequence[InstanceState] = ()
+        self._index = -1
+        self._place = self._before = -1
+
+    def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
+        """Return the next instance. ``candidates`` are in the order of their places, and never modified afterwards."""
+        if candidates is self._candidates:
+            index = self._index + 1
+        else:
+            self._candidates = candidates
+            index = bisect_right(candidates, self._place, key=_PLACE)
+        if index >= len(candidates):
+            index = 0
+        self._index = index
+        picked = candidates[index]
+        self._before = self._place
+        self._place = picked.place
+        return picked
+
+    def undo_pick(self) -> None:
+        """Undo the turn: it goes to the instance after the last one that accepted its turn."""
+        self._place = self._before
+        self._candidates = ()
+
+
+# Least request: of a few instances drawn at random, the one with the fewest calls (Envoy's ``LEAST_REQUEST``).
+
+
+MUCH_SLOWER = 2.0
+"""Factor above the usual duration from which an instance's calls weigh more."""
+RISE, FALL = 1.01, 0.97
+"""Factors of the usual duration after a slower and a faster answer: it converges where three of four are slower."""
+
+
+class LeastRequest(Learning):
+    """Of ``choice_count`` instances drawn at random, the one with the fewest calls of this dispatcher for its weight.
+
+    Two choices (the power of two choices) cost the same for any number of instances; with as many choices as instances, the
+    least loaded one is always found.
+
+    Calls of an instance that was recently much slower than usual count by the factor that it is slower. Otherwise it would
+    have as many calls in flight as the others: with eight instances of which one is ten times slower, one call in 71 is
+    slow, more than one percent of all; and at low load, when it is as idle as the others at each comparison, its full share.
+
+    Args:
+        randomness: random numbers.
+        choice_count: number of instances that are compared, at least 2.
+        decay: seconds for which a slow answer of an instance is remembered.
+    """
+
+    __slots__ = ("_choice_count", "_randomness", "usual")
+    weighs = True
+
+    def __init__(self, randomness: Randomness, choice_count: int, decay: float = DECAY_S) -> None:
+        super().__init__(decay)
+        self._randomness = randomness
+        self._choice_count = choice_count
+        self.usual = 0.0
+        """Typical duration of the faster instances, in seconds; 0: unknown."""
+
+    def learn(
+        self, instance: InstanceState, outcome: Outcome, duration: float, in_flight: int | None, now: float
+    ) -> None:
+        """See :meth:`Learning.learn`."""
+        Learning.learn(self, instance, outcome, duration, in_flight, now)
+        cost = instance.cost
+        if not cost:
+            return
+        usual = self.usual
+        if cost < usual:
+            self.usual = usual = max(cost, usual * FALL)
+        else:
+            self.usual = usual = min(cost, usual * RISE) if usual else cost
+        instance.brake = cost / usual if cost > MUCH_SLOWER * usual else 1.0
+
+    def load(self, instance: InstanceState, now: float) -> float:
+        """Return the load of ``instance`` with one more call, in calls per weight."""
+        load = (instance.in_flight + 1) / instance.weight
+        return load * instance.brake if now - instance.stamp < self.decay else load
+
+    def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
+        """Return the least loaded of the drawn instances; of equals, the one that was picked longest ago."""
+        count = self._choice_count
+        if count < len(candidates):
+            candidates = draw_two(candidates, self._randomness) if count == 2 else self._draw(candidates, count)
+        best = candidates[0]
+        least = self.load(best, now)
+        remembered = now - self.decay
+        for each in candidates:
+            # Inlined load(): this loop runs for every compared instance.
+            load = (each.in_flight + 1) / each.weight
+            if each.stamp > remembered:
+                load *= each.brake
+            if load < least or (load == least and each.order < best.order):
+                best = each
+                least = load
+        return best
+
+    def _draw(self, candidates: Sequence[InstanceState], count: int) -> list[InstanceState]:
+        """Draw ``count`` different candidates, each set equally likely (Floyd's sampling)."""
+        drawn: dict[int, None] = {}
+        for last in range(len(candidates) - count, len(candidates)):
+            index = int(self._randomness() * (last + 1))
+            drawn[last if index in drawn else index] = None
+        return [candidates[index] for index in drawn]
+
+
+# Smooth weighted round-robin.
+
+
+class SmoothWeighted(Strategy):
+    """nginx's smooth weighted round-robin: weights 5, 1, 1 give a a b a c a a, not five of a in a row.
+
+    With every pick, the current weight of each instance grows by its weight; the highest is picked, and the sum of all
+    weights is subtracted from it. A pick visits every candidate.
+    """
+
+    __slots__ = ()
+    weighs = True
+
+    def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
+        """Return the instance with the highest current weight; of equals, the first."""
+        best = candidates[0]
+        total = 0.0
+        for each in candidates:
+            weight = each.weight
+            total += weight
+            each.current = current = each.current + weight
+            if current > best.current:
+                best = each
+        best.current -= total
+        return best
+
+
+# Peak EWMA: of two instances drawn at random, the one with the lower expected latency (Finagle's ``p2cPeakEwma``).
+
+
+UNKNOWN = 1e12
+"""Load per call of an instance whose latency is unknown: it gets one call, and no other until that call has ended."""
+
+
+class PeakEwma(Learning):
+    """Of two instances drawn at random, the one with the smaller load: latency times the calls in flight plus one.
+
+    Latencies decay as in Finagle, so that a slow instance is tried again. The calls are those of this dispatcher, and those
+    of other dispatchers according to the latest reply of the instance, which decay in the same way and include calls that
+    this dispatcher has cancelled and that still run.
+
+    Args:
+        randomness: random numbers.
+        decay: time constant of the average, in seconds.
+    """
+
+    __slots__ = ("_randomness",)
+    peaks = True
+    weighs = True
+
+    def __init__(self, randomness: Randomness, decay: float = DECAY_S) -> None:
+        super().__init__(decay)
+        self._randomness = randomness
+
+    def load(self, instance: InstanceState, now: float) -> float:
+        """Return the load of ``instance`` with one more call, in seconds per weight."""
+        cost = instance.cost
+        if not cost:
+            return instance.in_flight * UNKNOWN
+        pending: float = instance.in_flight + 1
+        if instance.others:
+            pending += instance.others * exp((instance.others_at - now) / self.decay)
+        return cost * exp((instance.stamp - now) / self.decay) * pending / instance.weight
+
+    def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
+        """Return the less loaded of two instances; of equals, the one that was picked longer ago."""
+        one, other = draw_two(candidates, self._randomness)
+        ours = self.load(one, now)
+        theirs = self.load(other, now)
+        if ours == theirs:
+            return one if one.order <= other.order else other
+        return one if ours < theirs else other
+
 
 MAX_INSTANCES = 256
 """Maximum number of instances of one service: as many as a dispatcher knows by name."""

@@ -3,7 +3,7 @@
 :meth:`Attempts.begin` makes the first attempt inline and hedges it where the policy says so; :meth:`Attempts.retry` follows
 while policy, budget and deadline allow. One attempt (:meth:`Attempts.attempt`) goes through
 
-    a breaker · b rate limit · c bulkhead (:mod:`dispatch.calls.admission`)
+    a breaker · b rate limit · c bulkhead (:mod:`dispatch.calls.attempt`)
     d balancer · e exchange (the :class:`Invoker`) · f finish
 
 and every permit gets exactly one outcome, whatever happens.
@@ -12,19 +12,592 @@ and every permit gets exactly one outcome, whatever happens.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from dispatch._internal.permit import Clock, Rejection
-from dispatch.calls.admission import _SUCCESS, _TIMEOUT, _TOOL_ERROR, Admission
-from dispatch.calls.call_state import FAILURES, Attempt, Call
-from dispatch.calls.error_messages import error_from_closing, error_from_rejection
-from dispatch.errors import DispatchError, Outcome
-from dispatch.resilience.hedging.decision import ANSWERED
-from dispatch.resilience.hedging.race import OUTPACED, hedged
-from dispatch.resilience.retry.decision import RetryTarget
-from dispatch.resilience.retry.loop import retry
+import msgspec
+
+from dispatch._internal import Clock, Rejection
+from dispatch.calls.error_messages import (
+    error_from_closing,
+    error_from_exchange,
+    error_from_rejection,
+    name_missing_argument,
+)
+from dispatch.calls.guards import ToolGuards
+from dispatch.calls.resolution import ResolvedTool
+from dispatch.errors import DispatchError, ErrorType, Origin, Outcome, ToolError, TransportError
+from dispatch.messaging.request import READER_IDLE, TOOL_IDLE, Answer, Settled, TimedOut
+from dispatch.resilience.aio import OUTPACED, hedged, retry
+from dispatch.resilience.breaker import BreakerPermit
+from dispatch.resilience.bulkhead import BulkheadGuard, BulkheadPermit
+from dispatch.resilience.durations import attempt_deadline
+from dispatch.resilience.rate_limit import RatePermit, Waiter
+from dispatch.resilience.retry import ANSWERED, NoHedgeReason, NoRetryReason, RetryDecision, RetryTarget, may_have_run
+from dispatch.routing.instance import Claim, Holder, Instance
+from dispatch.routing.pool import InstancePool, SelectedInstance
+from dispatch.telemetry.observers import NO_PROPERTIES, NULL_REQUEST, CallObserver, RequestObserver
+
+# Admission of one attempt by its tool's guards: a breaker · b rate limit · c bulkhead. Every permit is returned.
+#
+# The breaker's permit is released before queueing and acquired again afterwards: the breaker may open meanwhile, and a
+# half-open call must not hold its place while it waits.
+
+
+_SUCCESS = Outcome.SUCCESS
+_CANCELLED = Outcome.CANCELLED
+_REJECTED = Outcome.REJECTED
+_TIMEOUT = Outcome.TIMEOUT
+_TOOL_ERROR = Outcome.TOOL_ERROR
+
+OCCUPIED_AFTER_S = 1.0
+"""Seconds after the end of a call from which a thread that still executes its tool counts as hanging. Until then other calls
+wait for its place."""
+
+
+class _OccupiedPlace:
+    """A place in a bulkhead that a thread has after the end of its call."""
+
+    def __init__(self, guard: BulkheadGuard) -> None:
+        self._guard = guard
+        self._is_counted = False
+
+    def begin(self) -> None:
+        """Count the place."""
+        self._is_counted = True
+        self._guard.occupied += 1
+
+    def end(self, timer: asyncio.TimerHandle) -> None:
+        """Count the place no longer; ``timer`` would begin it."""
+        timer.cancel()
+        if self._is_counted:
+            self._guard.occupied -= 1
+
+
+class Admission(msgspec.Struct, eq=False):
+    """The permits of one attempt: :meth:`try_acquire`; then, if ``must_wait``, :meth:`wait` or :meth:`withdraw`; in any
+    case :meth:`finish`.
+
+    Attributes:
+        must_wait: the rate limit or the bulkhead has no place now.
+    """
+
+    _guards: ToolGuards
+    _breaker: BreakerPermit | None = None
+    _rate: RatePermit | None = None
+    _place: BulkheadPermit | None = None
+    _waiter: Waiter | None = None
+    must_wait: bool = False
+
+    @property
+    def place(self) -> BulkheadPermit | None:
+        """The permit of the bulkhead; None: it has none."""
+        return self._place
+
+    def try_acquire(self, user: str, deadline: float, now: float) -> Rejection | None:
+        """Acquire the permits as far as possible without waiting. None: admitted, unless ``must_wait``.
+
+        Args:
+            user: on whose behalf the call is made.
+            deadline: of the whole call, on the guards' clock.
+            now: the current time on that clock. perf: one reading for all guards.
+        """
+        guards = self._guards
+        breaker = guards.breaker
+        if breaker is not None:
+            answer = breaker.admit(now)
+            pool = guards.pool
+            if type(answer) is Rejection and pool is not None and breaker.expect_recovery(pool.returned_at):
+                answer = breaker.admit(now)  # an instance has come to a service that had none
+            if type(answer) is Rejection:
+                return answer
+            self._breaker = answer  # type: ignore[assignment] # a permit
+        rates = guards.rates
+        if rates is not None:
+            may = rates.admit(user, deadline)
+            if type(may) is Rejection:
+                return may
+            if type(may) is Waiter:
+                self._waiter = may
+                self._release_breaker()
+                return None
+            self._rate = may  # type: ignore[assignment] # likewise
+        bulkhead = guards.bulkhead
+        if bulkhead is not None:
+            place = bulkhead.guard.admit(now)
+            if type(place) is Rejection:
+                if place.reason != "full":
+                    return place
+                self._release_breaker()
+                return None
+            self._place = place  # type: ignore[assignment] # likewise
+        return None
+
+    def _release_breaker(self) -> None:
+        """Return the breaker's permit before a wait."""
+        self.must_wait = True
+        breaker, self._breaker = self._breaker, None
+        if breaker is not None:
+            breaker.finish(_CANCELLED)
+
+    async def wait(self, deadline: float, priority: str | None) -> Rejection | None:
+        """Wait for the permits that were not available. None: admitted."""
+        self.must_wait = False
+        waiter, self._waiter = self._waiter, None
+        guards = self._guards
+        if waiter is not None:
+            assert guards.rates is not None
+            may = await guards.rates.wait(waiter)
+            if isinstance(may, Rejection):
+                return may
+            self._rate = may
+        if guards.bulkhead is not None:
+            place = await guards.bulkhead.acquire(deadline=deadline, priority=priority)
+            if isinstance(place, Rejection):
+                return place
+            self._place = place
+        breaker = guards.breaker
+        if breaker is not None:
+            answer = breaker.admit()
+            if isinstance(answer, Rejection):
+                return answer
+            self._breaker = answer
+        return None
+
+    def release(self) -> None:
+        """Return the permits before anything was sent, so that they can be acquired again."""
+        self.finish(_CANCELLED, sent=False)
+        self._breaker = self._rate = self._place = None
+
+    def withdraw(self) -> None:
+        """Leave the queue instead of waiting."""
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            assert self._guards.rates is not None
+            self._guards.rates.leave(waiter)
+
+    def record_first_chunk(self) -> None:
+        """A stream has begun: the breaker counts a success now, because the stream may last longer than the lease of a
+        half-open call."""
+        if self._breaker is not None:
+            self._breaker.finish(_SUCCESS)
+
+    def keep_place(self, until: asyncio.Future[Any]) -> None:
+        """Keep the place in the bulkhead until the future is done: the tool goes on after its attempt."""
+        place, self._place = self._place, None
+        if place is not None:
+            until.add_done_callback(lambda _: place.finish(_CANCELLED))
+
+    def mark_occupied(self, until: asyncio.Future[Any]) -> None:
+        """Count the place in the bulkhead as occupied until the future is done, by a thread that cannot be stopped; from
+        :data:`OCCUPIED_AFTER_S` on."""
+        bulkhead = self._guards.bulkhead
+        if bulkhead is not None:
+            count = _OccupiedPlace(bulkhead.guard)
+            timer = until.get_loop().call_later(OCCUPIED_AFTER_S, count.begin)
+            until.add_done_callback(lambda _: count.end(timer))
+
+    def finish(
+        self,
+        outcome: Outcome,
+        *,
+        sent: bool,
+        retry_after: float | None = None,
+        counts: bool = True,
+        now: float | None = None,
+    ) -> None:
+        """Return every permit with the outcome of the attempt; a second call does nothing.
+
+        Args:
+            outcome: of the attempt.
+            sent: the request was sent, or may have been; otherwise the rate limit's permit is given back.
+            retry_after: seconds that the service asked for before the next request.
+            counts: the breaker counts the outcome; otherwise its permit is only returned.
+            now: the current time on the guards' clock, if it is known.
+        """
+        # Each permit counts its first outcome only.
+        if self._breaker is not None:
+            self._breaker.finish(outcome if counts else _CANCELLED, retry_after=retry_after, now=now)
+        if self._place is not None:
+            self._place.finish(outcome, now=now)
+        if self._rate is not None:
+            self._rate.finish(outcome if sent else _REJECTED)
+
+
+# The state of one call and of one attempt of it: what is known while they are in flight, and how they end.
+
+
+FAILURES = frozenset({Outcome.TIMEOUT, Outcome.TRANSPORT})
+"""Outcomes that have an :class:`Origin`."""
+_INSTANCE_ENDED = frozenset({ErrorType.INSTANCE_LOST, ErrorType.INSTANCE_RESTARTED})
+"""Error types of requests whose instance died or was restarted."""
+_CALLERS_MISTAKES = frozenset({ErrorType.REQUEST_TOO_LARGE, ErrorType.RESPONSE_LIMIT_EXCEEDED})
+"""Error types of the transport that concern what the caller sent or asked for."""
+
+
+class CallOptions(msgspec.Struct, frozen=True):
+    """What a caller may set for one call; every field has a default.
+
+    Attributes:
+        user: on whose behalf the tool is called.
+        timeout: seconds for the whole call or stream; None: the tool's policy.
+        idle_timeout: seconds between two chunks of a stream; None: the tool's policy.
+        idempotency_key: the caller's name for this piece of work: an instance does it once.
+        priority: class in the bulkhead's queue; None: the most urgent.
+        config: JSON text of the config values; None: those of the tool's descriptor.
+        by_model: a model has written the arguments.
+        context: any value, for tools of this process (:class:`dispatch.CallContext`).
+    """
+
+    user: str = ""
+    timeout: float | None = None
+    idle_timeout: float | None = None
+    idempotency_key: str | None = None
+    priority: str | None = None
+    config: str | None = None
+    by_model: bool = False
+    context: Any = None
+
+
+NO_OPTIONS = CallOptions()
+
+
+class Replies(Protocol):
+    """The chunks of a stream, in order. After the last one, ``settled`` says how the stream ended. It may have ended while
+    chunks wait for their reader."""
+
+    on_settled: Callable[[], object] | None
+    """Called once ``settled`` is set."""
+
+    @property
+    def settled(self) -> Settled | None:
+        """How the stream ended; None: it has not."""
+
+    def __aiter__(self) -> AsyncIterator[str]: ...
+
+    async def __anext__(self) -> str: ...
+
+    def close(self) -> None:
+        """End the stream early."""
+
+
+class Call(msgspec.Struct, eq=False):
+    """One call, over all its attempts.
+
+    Attributes:
+        tool, guards, observer: of the tool that is called, and of this call.
+        options: as the caller set them.
+        payload: of each request.
+        deadline: of the whole call, on the loop's clock; ``limit`` seconds after the call began.
+        is_stream: the caller reads chunks as they arrive.
+        idle: seconds between two chunks at most, for a stream.
+        requests: sent so far, over all attempts.
+        tried: names of the instances of the attempts so far.
+        key_holder: the instance that may have executed the request and remembers its idempotency key.
+        refused_by: names of instances that refused the request.
+        has_delivered: a part of the reply was given to the caller: the call can no longer be retried.
+    """
+
+    tool: ResolvedTool
+    guards: ToolGuards
+    observer: CallObserver
+    options: CallOptions
+    payload: bytes
+    deadline: float
+    limit: float
+    is_stream: bool = False
+    idle: float = 0.0
+    requests: int = 0
+    tried: list[str] = []
+    key_holder: Instance | None = None
+    refused_by: tuple[str, ...] = ()
+    has_delivered: bool = False
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether the policy retries at all and nothing was given to the caller yet."""
+        return self.guards.retrying is not None and not self.has_delivered
+
+    def on_retry_decision(self, decision: RetryDecision | NoRetryReason) -> None:
+        """Report whether a failed attempt is followed by another one."""
+        if isinstance(decision, RetryDecision):
+            self.observer.on_retry(decision.wait)
+        elif decision is NoRetryReason.BUDGET:
+            self.observer.on_budget_exhausted()
+
+    def on_hedge_decision(self, reason: NoHedgeReason | None) -> None:
+        """Report whether a hedge that was due is sent: None, or why not."""
+        if reason is None:
+            self.observer.on_hedge()
+        elif reason is NoHedgeReason.BUDGET:
+            self.observer.on_budget_exhausted()
+
+
+class Attempt(msgspec.Struct, eq=False):
+    """One attempt of a call.
+
+    Attributes:
+        call: that it belongs to.
+        number: from 1; a hedge has that of the first attempt.
+        reason: ``first``, ``retry`` or ``hedge``.
+        target: which instances may be used: any, or only the holder of the call's idempotency key.
+        admission: its way through the guards.
+        began: when the guards had admitted it, on the loop's clock.
+        deadline, clock, limit: when it ends, the name of that limit, and the limit in seconds.
+        last_deadline: when it ends at an instance that is blocked: a retry might block another one, too. The attempt
+            timeout of a policy holds there all the same.
+        selected: the balancer's choice; None before it, and after its permit was returned.
+        request_id: of the last request.
+        request: observes the last request.
+        sent: the request left, or may have.
+        replies, first_chunk: of a stream.
+        settled: how the exchange ended; None: there was none.
+        outcome: CANCELLED until it is known; REJECTED when one of dispatch's own guards refused the attempt.
+        error: what the caller would get; None for SUCCESS.
+        retry_after: seconds that the service asked for before the next request.
+        is_impatient: it timed out sooner than the tool usually answers, which says nothing about the service.
+        is_outpaced: its hedge was answered first.
+        counts_for_instance, counts_for_tool: whether outlier detection and the circuit breaker count the failure.
+        remembered: the instance remembers idempotency keys and is still there.
+        has_ended: its stream has, and its permits were returned.
+        claimed: the claim on the idempotency key for the instance of the last request, and the holder before it.
+    """
+
+    call: Call
+    number: int
+    reason: str
+    target: RetryTarget
+    admission: Admission
+    began: float = 0.0
+    deadline: float = 0.0
+    last_deadline: float = 0.0
+    clock: str = "call"
+    limit: float = 0.0
+    selected: SelectedInstance | None = None
+    request_id: str = ""
+    request: RequestObserver = NULL_REQUEST
+    sent: bool = False
+    replies: Replies | None = None
+    first_chunk: str | None = None
+    settled: Settled | None = None
+    outcome: Outcome = Outcome.CANCELLED
+    error: DispatchError | None = None
+    retry_after: float | None = None
+    is_impatient: bool = False
+    is_outpaced: bool = False
+    has_ended: bool = False
+    counts_for_instance: bool = True
+    counts_for_tool: bool = True
+    remembered: bool = False
+    claimed: tuple[Claim, Instance | None] | None = None
+
+    @property
+    def error_type(self) -> str | None:
+        """The ``type`` of the error."""
+        return None if self.error is None else self.error.type
+
+    @property
+    def reply_context(self) -> Mapping[str, str]:
+        """Trace context of the reply; empty without one."""
+        settled = self.settled
+        return settled.trace_context if type(settled) is Answer else NO_PROPERTIES
+
+    def start(self, now: float) -> None:
+        """The guards have admitted the attempt: set its own deadline.
+
+        A stream has that of the call. Otherwise the policy's attempt timeout, or a multiple of the usual duration while
+        another attempt could follow.
+        """
+        call = self.call
+        self.began = now
+        self.deadline = self.last_deadline = call.deadline
+        self.limit = call.limit
+        if call.is_stream:
+            self.clock = "stream"
+            return
+        guards, limit = call.guards, call.tool.policy.attempt_timeout
+        attempts_left, usual = 1, None
+        if limit is None:
+            if guards.repeatable and guards.retrying is not None:
+                attempts_left += guards.retrying.settings.max_attempts - self.number
+            if attempts_left <= 1 or (usual := guards.usual.value(now)) is None:
+                return
+        ends, clock = attempt_deadline(now, call.deadline, limit=limit, attempts_left=attempts_left, usual=usual)
+        if clock == "attempt":
+            self.deadline, self.clock, self.limit = ends, clock, ends - now
+            if limit is not None:
+                self.last_deadline = ends
+
+    # -- the request --------------------------------------------------------------------------------------------
+
+    def clear(self, now: float) -> None:
+        """Forget how the former request of this attempt ended: another instance gets one."""
+        if self.admission.place is not None:
+            self.admission.place.restart(now)
+        self.start(now)
+        self.sent = False
+        self.error = self.retry_after = None
+        self.counts_for_instance = self.counts_for_tool = True
+
+    def claim_key(self, pool: InstancePool, instance: Instance) -> None:
+        """Record that ``instance`` may do the work of the call's idempotency key."""
+        call = self.call
+        assert call.options.idempotency_key is not None
+        holder = Holder(instance.name, instance.incarnation)
+        self.claimed = pool.keys.claim(call.options.user, call.options.idempotency_key, holder), call.key_holder
+        call.key_holder = instance
+
+    def _release_key(self) -> None:
+        """The request was surely not executed: its instance does not know the key."""
+        if self.claimed is not None:
+            call = self.call
+            claim, call.key_holder = self.claimed
+            self.claimed = None
+            claim.undo()
+            if self.sent:  # and was refused there
+                call.refused_by = (*call.refused_by, claim.holder.name)
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def reject(self, error: DispatchError) -> None:
+        """One of dispatch's own guards refused the attempt."""
+        self.error = error
+        self.outcome = _REJECTED
+        self.retry_after = error.retry_after
+
+    def conclude(self, settled: Settled) -> None:
+        """The exchange has ended in ``settled``."""
+        self.settled = settled
+        if type(settled) is Answer and settled.error_type is None:
+            self.outcome = _SUCCESS
+            return
+        tool = self.call.tool
+        if type(settled) is TimedOut and settled.clock == "call":
+            self.limit = self.call.limit
+        error = error_from_exchange(settled, tool=tool.label, limit=self.limit, repeatable=tool.repeatable)
+        assert error is not None  # only an answer can be a success
+        if tool.descriptor is not None and isinstance(error, ToolError):
+            error = name_missing_argument(error, tool.descriptor, self.call.payload)
+        self.fail(error)
+
+    def conclude_stream(self) -> None:
+        """The replies of a stream have ended: as :meth:`conclude`, with the limit that ran out."""
+        assert self.replies is not None
+        settled = self.replies.settled
+        assert settled is not None
+        clock = settled.clock if isinstance(settled, TimedOut) else ""
+        if clock in (TOOL_IDLE, READER_IDLE):
+            self.limit = self.call.idle
+        self.conclude(settled)
+        if clock == READER_IDLE and self.error is not None:
+            self.error.origin = Origin.LOCAL
+            self.counts_for_instance = self.counts_for_tool = False
+
+    def fail(self, error: DispatchError) -> None:
+        """The attempt ended in ``error``, perhaps before anything was sent."""
+        self.error = error
+        self.outcome = error.outcome
+        if error.type in _CALLERS_MISTAKES:
+            self.outcome = Outcome.INVALID_ARGUMENTS
+        elif error.rejected_by is not None and error.rejected_by != "service":
+            self.outcome = _REJECTED
+        self.retry_after = error.retry_after
+        if self.outcome is Outcome.THROTTLED and self.selected is not None:
+            # Its instance is spared; the tool pauses only when all have asked for that.
+            pool = self.call.guards.pool
+            self.counts_for_tool = pool is None or not pool.has_other(self.selected.pick.instance)
+        never_left = isinstance(error, TransportError) and not error.sent
+        if self.sent and (never_left or error.rejected_by == "exchange"):
+            self.sent = False
+            self.call.requests -= 1
+        if not may_have_run(self.outcome, sent=self.sent):
+            self._release_key()
+
+    def record_answer(self, now: float) -> None:
+        """The instance has answered: it is healthy."""
+        if self.selected is not None:
+            guards = self.call.guards
+            guards.answered_by, guards.answered_at = self.selected.pick.instance, now
+
+    def record_first_chunk(self, chunk: str, now: float) -> None:
+        """A stream has begun. Its instance has answered, and the permits of both breakers are settled: they count their
+        first outcome only. The permits of the balancer and the bulkhead are held until the stream ends."""
+        self.first_chunk = chunk
+        self.outcome = _SUCCESS
+        self.record_answer(now)
+        self.admission.record_first_chunk()
+        if self.selected is not None and self.selected.probe is not None:
+            self.selected.probe.finish(_SUCCESS)
+
+    def attribute_failure(self, *, disconnected: bool, now: float) -> None:
+        """Find where a failure arose, and so which guards count it.
+
+        Args:
+            disconnected: the broker was out of reach at some time since the attempt began.
+            now: on the guards' clock.
+        """
+        error, selected = self.error, self.selected
+        if error is None or self.outcome not in FAILURES:
+            return
+        if disconnected or not self.sent or selected is None:
+            error.origin = Origin.LOCAL
+        if error.origin is Origin.LOCAL or selected is None:
+            self.counts_for_instance = self.counts_for_tool = False
+            return
+        if self.call.guards.record_failure(selected.pick.instance, now):
+            error.origin = Origin.INSTANCE
+            self.counts_for_tool = False
+        instance = selected.instance
+        if instance is not None and error.type in _INSTANCE_ENDED:
+            if instance.is_loss_counted:
+                self.counts_for_instance = self.counts_for_tool = False
+            instance.is_loss_counted = True
+
+    def release_instance(self, now: float | None = None) -> None:
+        """End the request and return the permits of the balancer and of the instance's breaker; ``now`` as of
+        :meth:`finish`."""
+        request, self.request = self.request, NULL_REQUEST
+        selected, self.selected = self.selected, None
+        if selected is None:
+            request.on_end(self.outcome, self.error, instance="", sent=self.sent)
+            return
+        settled, instance = self.settled, selected.instance
+        if self.outcome is not _SUCCESS:
+            self.remembered = instance is not None and selected.route.instances.get(instance.name) is instance
+        in_flight = settled.in_flight if type(settled) is Answer else None
+        request.on_end(self.outcome, self.error, instance=selected.pick.instance, sent=self.sent)
+        outcome = self.outcome if not self.is_impatient else _CANCELLED
+        if not self.counts_for_instance:
+            outcome = _REJECTED  # says nothing about how long a reply takes, either
+        slowness, pool = None, self.call.guards.pool
+        is_compared = now is not None and pool is not None and len(pool.balancer) > 1
+        if is_compared and (outcome is _SUCCESS or outcome is _TOOL_ERROR):
+            assert now is not None
+            slowness = self.call.guards.record_slowness(now - self.began)
+        selected.release(
+            outcome,
+            retry_after=self.retry_after,
+            in_flight=in_flight,
+            outpaced=self.is_outpaced,
+            slowness=slowness,
+        )
+
+    def finish(self, now: float | None = None) -> None:
+        """Step f: return every permit with the one outcome of the attempt.
+
+        Args:
+            now: the current time on the guards' clock, if it is known.
+        """
+        self.release_instance(now)
+        outcome = self.outcome if not self.is_impatient and self.counts_for_instance else _CANCELLED
+        self.admission.finish(
+            outcome, sent=self.sent, retry_after=self.retry_after, counts=self.counts_for_tool, now=now
+        )
+        error = self.error
+        if error is not None and error.rejected_by is not None:
+            self.call.observer.on_rejected(error)
+
 
 _KEY_HOLDER, _ANY_INSTANCE = RetryTarget.KEY_HOLDER, RetryTarget.ANY_INSTANCE
 _TIMED = ANSWERED | {_TIMEOUT}

@@ -14,26 +14,216 @@ from typing import Any
 
 import msgspec
 
-from dispatch._internal.clock import yield_to_others
-from dispatch.calls.argument_check import ArgumentCheck
-from dispatch.calls.attempt import Attempts
-from dispatch.calls.call_state import NO_OPTIONS, Attempt, Call, CallOptions
-from dispatch.calls.error_messages import add_alternatives, error_from_timeout
-from dispatch.calls.finished_call import FinishedCall
-from dispatch.calls.preparation import authorize_call, prepare_call
-from dispatch.calls.resolution.resolved_tool import ResolvedTool
-from dispatch.calls.resolution.resolver import ToolResolver
-from dispatch.calls.resolution.visibility import hide_names
-from dispatch.calls.runtime import Runtime
+from dispatch._internal import yield_to_others
+from dispatch.calls.attempt import NO_OPTIONS, Attempt, Attempts, Call, CallOptions
+from dispatch.calls.error_messages import (
+    add_alternatives,
+    error_from_argument_mistakes,
+    error_from_closing,
+    error_from_decision,
+    error_from_mistake,
+    error_from_timeout,
+)
+from dispatch.calls.guards import ToolGuards
+from dispatch.calls.instances import Runtime
+from dispatch.calls.resolution import ResolvedTool, ToolResolver, hide_names
+from dispatch.catalog import ToolDescriptor
 from dispatch.errors import DispatchError, Outcome
-from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, TimedOut
-from dispatch.permissions import GRANTED, Authorizer, PermissionSet
+from dispatch.messaging.request import Answer, Lost, TimedOut
+from dispatch.messaging.wire import PayloadTooLargeError, check_property, encode_request, json_text
+from dispatch.permissions import GRANTED, Authorizer, Decision, PermissionSet, Requirement
+from dispatch.permissions.authorizer import LOOKUP_TIMEOUT_S
+from dispatch.policy import Policy, PolicyError, check_seconds
+from dispatch.protocol.settings import DEFAULT_SETTINGS
 from dispatch.result import CallResult, ResultContent
-from dispatch.telemetry.call_observer import NO_PROPERTIES
-from dispatch.telemetry.events import Listeners
-from dispatch.telemetry.logs import AUDIT
+from dispatch.schemas import InvalidSchemaError, Mistake, ValidatorCache, join_mistakes
+from dispatch.telemetry.events import AUDIT, Listeners, log_decision
+from dispatch.telemetry.observers import NO_PROPERTIES, CallObserver
+
+# Checks the arguments of a call against the schema of its tool, where the policy's ``check-arguments`` says so.
+
 
 _log = logging.getLogger("dispatch.calls")
+
+
+def must_check_arguments(tool: ResolvedTool, options: CallOptions) -> bool:
+    """Return whether the policy of ``tool`` requires that the arguments of a call are checked."""
+    if options.by_model or tool.is_local:
+        return tool.policy.check_arguments != "never" and tool.descriptor is not None
+    return tool.policy.check_arguments == "always" and tool.descriptor is not None
+
+
+class ArgumentCheck:
+    """Finds the mistakes in the arguments of calls, for one dispatcher. Validation needs the extra ``schema``; without it a
+    warning is logged once, and the tool itself finds the mistakes."""
+
+    def __init__(self) -> None:
+        self._validators: ValidatorCache[ToolDescriptor] = ValidatorCache(schema_of_arguments)
+        self._is_off = False
+
+    def find_mistakes(self, tool: ResolvedTool, arguments: Mapping[str, Any]) -> tuple[Mistake, ...]:
+        """Return all mistakes of ``arguments``, which can be written as JSON."""
+        assert tool.descriptor is not None  # must_check_arguments
+        if self._is_off:
+            return ()
+        try:
+            validator = self._validators.get(tool.descriptor)
+        except ImportError as error:
+            self._is_off = True  # perf: Python searches its path at every import of a module that is missing
+            _log.warning("Arguments are not checked before calls. %s", error)
+            return ()
+        except InvalidSchemaError as error:  # the descriptor was read without the extra
+            return (
+                Mistake("", f"could not be checked: the tool has no valid schema ({join_mistakes(error.mistakes)})"),
+            )
+        if not validator.find_mistakes(arguments if isinstance(arguments, dict) else dict(arguments)):
+            return ()
+        # As the tool receives them: a date is a text, a dataclass an object.
+        return validator.find_mistakes(msgspec.json.decode(json_text(arguments, "arguments")))
+
+
+def schema_of_arguments(descriptor: ToolDescriptor) -> Mapping[str, Any]:
+    """Return the schema by which arguments are checked, the one that models are shown."""
+    return descriptor.parameters
+
+
+# Steps 2 and 3 of a call: authorize, deadline, and the payload of its request within the limits of broker and policy.
+
+
+_LIMITS = (int, float)
+MISTAKES = (TypeError, PayloadTooLargeError, PolicyError, UnicodeError)
+"""What a caller's own mistakes raise, before anything is sent."""
+
+
+async def authorize_call(
+    authorizer: Authorizer,
+    tool: ResolvedTool,
+    requirement: Requirement,
+    decision: Decision | None,
+    observer: CallObserver,
+    options: CallOptions,
+) -> DispatchError | None:
+    """Step 2: conclude whether the user may call ``tool``, and log the decision. It waits only if the user's permissions
+    are not cached, at most for :data:`LOOKUP_TIMEOUT_S` and the caller's own timeout.
+
+    Args:
+        requirement: of the tool.
+        decision: of the authorizer at once; None: the permissions are not cached.
+
+    Returns:
+        The error of a refused call; None: the call is allowed.
+    """
+    user = options.user
+    if not isinstance(user, str):
+        return error_from_mistake(tool.label, tool.policy, TypeError(f"user must be a text, not {type(user).__name__}"))
+    if decision is None:
+        if authorizer.is_closed:
+            return error_from_closing(tool.label)
+        limit, timeout = LOOKUP_TIMEOUT_S, options.timeout
+        if isinstance(timeout, _LIMITS) and timeout < limit:  # checked later, with the deadline
+            limit = timeout
+        decision = await authorizer.resolve(user, requirement, limit)
+    if AUDIT.isEnabledFor(logging.INFO):
+        reason, permission = decision.reason, decision.permission
+        log_decision(user, tool.label, decision.is_allowed, reason, permission=permission, trace_id=observer.trace_id)
+    if decision.is_allowed:
+        return None
+    error = error_from_decision(decision, tool.label, user)
+    observer.on_rejected(error)
+    return error
+
+
+def prepare_call(
+    tool: ResolvedTool,
+    guards: ToolGuards,
+    observer: CallObserver,
+    arguments: Mapping[str, Any],
+    options: CallOptions,
+    started: float,
+    argument_check: ArgumentCheck,
+    *,
+    is_stream: bool = False,
+) -> Call | DispatchError:
+    """Set the deadline of the call, encode its request, and check its arguments where the policy says so.
+
+    Args:
+        started: when the call began, on the loop's clock.
+        argument_check: of the dispatcher.
+
+    Returns:
+        An error, if a mistake of the caller leaves nothing to send.
+    """
+    policy = tool.policy
+    idle = 0.0
+    try:
+        # 3 deadline: one instant on the loop's clock for everything that follows.
+        if is_stream:
+            limit = policy.stream_timeout if options.timeout is None else check_seconds(options.timeout)
+            idle = policy.stream_idle_timeout
+            if options.idle_timeout is not None:
+                idle = check_seconds(options.idle_timeout, "idle-timeout")
+        else:
+            limit = policy.timeout if options.timeout is None else check_seconds(options.timeout)
+        if options.idempotency_key is not None:
+            check_property(options.idempotency_key, "idempotency_key")
+        if options.priority is not None:
+            check_priority(options.priority, policy)
+        config = tool.config_text if options.config is None else options.config
+        payload = request_payload(config, arguments, options.user, policy)
+        if must_check_arguments(tool, options) and (mistakes := argument_check.find_mistakes(tool, arguments)):
+            return error_from_argument_mistakes(tool.label, mistakes)
+    except MISTAKES as mistake:
+        return error_from_mistake(tool.label, policy, mistake)
+    observer.on_arguments(arguments)
+    return Call(tool, guards, observer, options, payload, started + limit, limit, is_stream, idle)
+
+
+def request_payload(config_text: str, arguments: Mapping[str, Any], user: str, policy: Policy) -> bytes:
+    """Return the payload of a request.
+
+    Raises:
+        PayloadTooLargeError: the payload exceeds the policy's limit, or a session's.
+        TypeError: an argument cannot be written as JSON.
+    """
+    most, allowed = DEFAULT_SETTINGS.max_payload_bytes, policy.max_request_bytes
+    text = json_text(arguments, "arguments")
+    return encode_request(config_text, text, user, limit=allowed if allowed < most else most)
+
+
+def check_priority(priority: object, policy: Policy) -> None:
+    """Check that ``priority`` is one of the bulkhead's. Without a bulkhead there is no queue, and any priority is accepted.
+
+    Raises:
+        PolicyError: it is not.
+    """
+    if policy.bulkhead is not None and priority not in policy.bulkhead.priorities:
+        known = ", ".join(policy.bulkhead.priorities)
+        raise PolicyError(
+            "priority",
+            f"{priority!r:.80} is not a priority of this tool",
+            f"give one of {known} (the most urgent first), or leave 'priority' out",
+        )
+
+
+# The end of a call, for listeners of a dispatcher.
+
+
+class FinishedCall(msgspec.Struct, frozen=True):
+    """A call that has ended.
+
+    Attributes:
+        tool: name of the tool.
+        user: on whose behalf it was called.
+        result: of the call. The text of a stream is not in it.
+        by_model: a model has written the arguments.
+    """
+
+    tool: str
+    user: str
+    result: CallResult
+    by_model: bool = False
+
+
 NO_CONTENT = ResultContent()
 _SUCCESS = Outcome.SUCCESS
 _COUNTING = (TimedOut, Lost)

@@ -9,10 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dispatch._internal.permit import Rejection
-from dispatch._internal.suggestions import excerpt, first_sentence
-from dispatch._internal.user_code import read_text, type_name, unwrap
-from dispatch.catalog import ToolDescriptor
+from dispatch._internal import (
+    Rejection,
+    excerpt,
+    first_sentence,
+    join_alternatives,
+    join_names,
+    read_text,
+    type_name,
+    unwrap,
+)
+from dispatch.catalog import ToolDescriptor, UnknownServiceError, UnknownToolError
 from dispatch.errors import (
     CallTimeoutError,
     DispatchError,
@@ -24,9 +31,10 @@ from dispatch.errors import (
     ToolError,
     TransportError,
 )
-from dispatch.messaging.rpc.chunk_buffer import READER_IDLE, TOOL_IDLE
-from dispatch.messaging.rpc.exchange_outcome import (
+from dispatch.messaging.request import (
+    READER_IDLE,
     STREAM_BUFFER_LIMIT,
+    TOOL_IDLE,
     Answer,
     Closed,
     Lost,
@@ -36,12 +44,12 @@ from dispatch.messaging.rpc.exchange_outcome import (
     TimedOut,
     Unreadable,
 )
-from dispatch.messaging.wire.codec import PayloadTooLargeError, decode_request
-from dispatch.messaging.wire.properties import Refusal
+from dispatch.messaging.wire import PayloadTooLargeError, Refusal, decode_request
+from dispatch.permissions.authorizer import FAILURE_CACHE_S
+from dispatch.permissions.grants import Decision
 from dispatch.policy import Policy, PolicyError
 from dispatch.protocol.events import Failure
-from dispatch.schemas import Mistake
-from dispatch.schemas.mistake import IS_REQUIRED, join_mistakes, split_pointer
+from dispatch.schemas import IS_REQUIRED, Mistake, join_mistakes, split_pointer
 
 _CIRCUIT = {
     "open": "its circuit breaker is open because too many of its calls failed",
@@ -446,3 +454,128 @@ def _doubt(tool: str, repeatable: bool = False) -> str:
             f"tool '{tool}' may have been executed, and a repeat does no harm. Use another tool, or report the failure."
         )
     return f"tool '{tool}' may have been executed. Check its effect before you call it again, or report the failure."
+
+
+# Errors of calls that are refused because of permissions. The tool was not executed.
+
+
+BY = "permissions"
+"""The part that rejects the call, in errors and metrics."""
+
+
+def error_from_unknown_permissions(user: str) -> RejectedError:
+    """Return the error of a list of tools for ``user`` whose permissions could not be resolved, or are not cached."""
+    return RejectedError(
+        ErrorType.PERMISSIONS_UNAVAILABLE,
+        f"No tool was executed: the permissions of {_describe_caller(user)} are not known. Use Dispatcher.tools(), which "
+        f"asks for them, in {FAILURE_CACHE_S:g} s or later.",
+        retryable=True,
+        retry_after=FAILURE_CACHE_S,
+        rejected_by=BY,
+    )
+
+
+def _describe_caller(user: str) -> str:
+    return f"user '{excerpt(user)}'" if user else "a call without a user"
+
+
+def error_from_decision(decision: Decision, tool: str, user: str) -> RejectedError:
+    """Return the error of a call of ``tool`` that ``decision`` refuses to ``user``."""
+    caller = _describe_caller(user)
+    if decision.reason == "unavailable":
+        return RejectedError(
+            ErrorType.PERMISSIONS_UNAVAILABLE,
+            f"Tool '{tool}' was not executed: the permissions of {caller} could not be resolved. Use another tool, or call "
+            f"it again in {FAILURE_CACHE_S:g} s or later.",
+            retryable=True,
+            retry_after=FAILURE_CACHE_S,
+            rejected_by=BY,
+        )
+    permission = excerpt(decision.permission)
+    if decision.reason == "no-grants":
+        why = f"it requires the permission '{permission}', and the dispatcher has no grants"
+        fix = "it must be connected with grants"
+    elif decision.reason == "denied":
+        why, fix = f"{caller} is denied the permission '{permission}'", "the denial must be removed from the grants"
+    else:
+        why, fix = f"{caller} does not have the permission '{permission}'", "the permission must be granted"
+    return RejectedError(
+        ErrorType.NOT_PERMITTED,
+        f"Tool '{tool}' was not executed: {why}. Use another tool, or report that {fix}.",
+        rejected_by=BY,
+    )
+
+
+# Errors of names and versions that the catalogue does not have. The texts follow :mod:`dispatch.calls.error_messages`.
+
+
+def error_from_unknown_name(unknown: UnknownToolError | UnknownServiceError) -> RejectedError:
+    """Return the error of a call of a tool, or a service, that is not in the catalogue."""
+    is_tool = isinstance(unknown, UnknownToolError)
+    what = "tool" if is_tool else "tool service"
+    if not unknown.known:
+        advice = f"Report that no {what}s are loaded."
+    elif unknown.near:
+        near = join_alternatives(unknown.near)
+        advice = f"Call {near} if you meant that, or another one of these: {join_names(unknown.known)}."
+    else:
+        advice = f"Call one of these: {join_names(unknown.known)}."
+    return RejectedError(
+        ErrorType.UNKNOWN_TOOL if is_tool else ErrorType.UNKNOWN_SERVICE,
+        f"No tool was executed: there is no {what} '{excerpt(unknown.name)}'. {advice}",
+        rejected_by="catalog",
+        alternatives=unknown.near,
+    )
+
+
+def error_from_version_mismatch(tool: str, range: str, available: Sequence[str]) -> RejectedError:
+    """Return the error of a call whose ``version`` no version of the tool satisfies.
+
+    Args:
+        available: versions of the tool, highest first.
+    """
+    if not available:
+        what, advice = "no version is declared for it", "Call it without a version"
+    else:
+        what, advice = f"there are {join_names(available)}", "Call one of these, or call it without a version"
+    return RejectedError(
+        ErrorType.VERSION_MISMATCH,
+        f"Tool '{tool}' was not executed: none of its versions satisfies '{excerpt(range)}', {what}. {advice}.",
+        rejected_by="catalog",
+    )
+
+
+def error_from_hidden_versions(tool: str) -> RejectedError:
+    """Return the error of a version mismatch for a user without permission to call the tool: it names no versions."""
+    return RejectedError(
+        ErrorType.VERSION_MISMATCH,
+        f"Tool '{tool}' was not executed: no version that the user may call satisfies the call. Use another tool.",
+        rejected_by="catalog",
+    )
+
+
+def error_from_requirement(
+    tool: str, service: str, range: str, available: Sequence[str], *, by: str = "catalog"
+) -> RejectedError:
+    """Return the error of a call of a tool whose ``requires`` no version of its service satisfies.
+
+    Args:
+        available: versions of the service and of its instances, highest first.
+        by: the part that rejects the call.
+    """
+    known = f"there are {join_names(available)}" if available else "no version is declared"
+    return RejectedError(
+        ErrorType.VERSION_MISMATCH,
+        f"Tool '{tool}' was not executed: it requires version '{excerpt(range)}' of '{excerpt(service)}', and {known}. Use "
+        "another tool, or report that a service of that version must be started.",
+        retryable=by != "catalog",
+        rejected_by=by,
+    )
+
+
+def error_from_invalid_range(tool: str, reason: str) -> InvalidArgumentsError:
+    """Return the error of a call whose ``version`` is no range, for that ``reason``."""
+    return InvalidArgumentsError(
+        ErrorType.INVALID_ARGUMENTS,
+        f"Tool '{excerpt(tool)}' was not executed: {reason}. Correct 'version', or leave it out.",
+    )

@@ -16,16 +16,17 @@ from dispatch.catalog.catalog import (
 from dispatch.catalog.descriptors import (
     ARGUMENT_TYPES,
     Argument,
+    CatalogError,
     ConfigParam,
     Instance,
+    Problem,
     ServiceDescriptor,
+    Severity,
     ToolDescriptor,
 )
-from dispatch.catalog.errors import CatalogError, Problem, Severity
-from dispatch.catalog.readers.item import Item
-from dispatch.catalog.sources.directory import check_directory, load_directory
-from dispatch.catalog.sources.folder import Folder
-from dispatch.messaging.wire.topic_name import TopicError, TopicName
+from dispatch.catalog.folder import Folder, check_directory, load_directory
+from dispatch.catalog.items import Item
+from dispatch.messaging.wire import TopicError, TopicName
 
 __all__ = [
     "ARGUMENT_TYPES",

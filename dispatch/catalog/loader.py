@@ -8,11 +8,9 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from dispatch._internal.suggestions import excerpt
-from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
-from dispatch.catalog.errors import CatalogError, Problem
-from dispatch.catalog.frozen_json import join_path
-from dispatch.catalog.readers.item import (
+from dispatch._internal import excerpt
+from dispatch.catalog.descriptors import CatalogError, Problem, ServiceDescriptor, ToolDescriptor, join_path
+from dispatch.catalog.items import (
     KINDS,
     NONE_UNAVAILABLE,
     Item,
@@ -25,7 +23,7 @@ from dispatch.catalog.readers.item import (
     read_tool_item,
     refuse_item,
 )
-from dispatch.catalog.version_selection import select_default, sort_versions
+from dispatch.catalog.versions import select_default, sort_versions
 from dispatch.policy import DEFAULT_POLICY, Policy
 
 Result = TypeVar("Result")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from dispatch._internal.suggestions import excerpt
+from dispatch._internal import excerpt
+from dispatch.catalog.descriptors import Instance, ServiceDescriptor, ToolDescriptor
 
 if TYPE_CHECKING:
     from semver import Version
+
 
 VERSION_EXAMPLE: Final = "1.4.0"
 MAX_VERSION_CHARS: Final = 256
@@ -62,3 +67,332 @@ def is_prerelease(text: str) -> bool:
         ValueError: the text is no version.
     """
     return parse_version(text).prerelease is not None
+
+
+# Version ranges with the semantics of node-semver 7: ``^1.4``, ``~2.1``, ``1.x``, ``1.2 - 2.3``, ``>=1 <3 || 4.0.0``.
+#
+# The grammar is the one that node-semver documents (its ``range.bnf``), with ``v`` before a version, ``~>`` for ``~`` and a
+# blank after an operator. Texts outside it that node-semver accepts by accident (``1.2.3*``, ``^=1.0.0``) are errors.
+
+
+RANGE_EXAMPLE: Final = "^1.4"
+MAX_RANGE_CHARS: Final = 256
+"""Characters of a range. It bounds the number of comparators as well."""
+
+_PART: Final = r"(?:0|[1-9]\d*|[xX*])"
+_LABEL: Final = r"(?:\d*[a-zA-Z-][0-9a-zA-Z-]*|0|[1-9]\d*)"
+_PARTIAL: Final = rf"v?({_PART})(?:\.({_PART})(?:\.({_PART})(?:-({_LABEL}(?:\.{_LABEL})*))?)?)?"
+_BUILD: Final = re.compile(r"\+[0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*")
+_HYPHEN_RANGE: Final = re.compile(rf"{_PARTIAL} - {_PARTIAL}", re.ASCII)
+_SIMPLE: Final = re.compile(rf"(~>?|\^|[<>]=?|=|) ?{_PARTIAL}(?: |$)", re.ASCII)
+
+Condition = tuple[str, str]
+"""An operator and a version, both as text."""
+_IMPOSSIBLE: Final[Condition] = ("<", "0.0.0-0")
+
+
+class Comparator(NamedTuple):
+    """One condition on a version: ``operator`` is ``<``, ``<=``, ``>``, ``>=`` or ``=``."""
+
+    operator: str
+    version: Version
+
+    def accepts(self, version: Version) -> bool:
+        """Return whether the version meets the condition, by precedence alone."""
+        order = version.compare(self.version)
+        if order == 0:
+            return self.operator in ("=", "<=", ">=")
+        return self.operator[0] == ("<" if order < 0 else ">")
+
+
+class Partial(NamedTuple):
+    """A version whose last numbers may be missing or wildcards (None)."""
+
+    major: int | None
+    minor: int | None
+    patch: int | None
+    prerelease: str | None
+    has_gap: bool
+    """A number stands behind a wildcard: ``1.x.5``."""
+
+    @classmethod
+    def of(cls, major: str, minor: str | None, patch: str | None, prerelease: str | None) -> Partial:
+        """Return the partial version of the groups of :data:`_PARTIAL`."""
+        numbers = [None if part is None or part in "xX*" else int(part) for part in (major, minor, patch)]
+        known = numbers.index(None) if None in numbers else 3
+        has_gap = any(number is not None for number in numbers[known:])
+        numbers[known:] = [None] * (3 - known)
+        return cls(numbers[0], numbers[1], numbers[2], prerelease, has_gap)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it names one version."""
+        return self.patch is not None
+
+    def lowest(self, suffix: str) -> str:
+        """Return the version, or the lowest one that it covers with ``suffix``."""
+        if self.is_whole:
+            return f"{self.major}.{self.minor}.{self.patch}{f'-{self.prerelease}' if self.prerelease else ''}"
+        return f"{self.major}.{self.minor or 0}.0{suffix}"
+
+    def increment(self, position: int) -> str:
+        """Return the version after it with a higher major (0), minor (1) or patch (2) number."""
+        numbers = [self.major or 0, self.minor or 0, self.patch or 0]
+        numbers[position] += 1
+        numbers[position + 1 :] = [0] * (2 - position)
+        return ".".join(map(str, numbers))
+
+    def end(self) -> str:
+        """Return the first version above all that a partial version covers."""
+        return self.increment(0 if self.minor is None else 1)
+
+
+Alternative = tuple[Comparator, ...]
+"""Comparators that a version must all meet; none: any version."""
+
+
+class Range:
+    """A parsed range: :meth:`includes`. Two ranges with one text are equal.
+
+    Attributes:
+        text: as it was written.
+    """
+
+    __slots__ = ("_alternatives", "_with_prereleases", "text")
+
+    def __init__(self, text: str, alternatives: tuple[Alternative, ...], with_prereleases: tuple[Alternative, ...]):
+        self.text = text
+        self._alternatives = alternatives
+        self._with_prereleases = with_prereleases
+
+    def includes(self, version: str | Version, *, include_prerelease: bool = False) -> bool:
+        """Return whether the version satisfies the range. A text that is no version satisfies none.
+
+        Args:
+            version: the version.
+            include_prerelease: treat prereleases as any other version. Otherwise a prerelease satisfies a range only if the
+                range names a prerelease of the same major, minor and patch number, as in node-semver: a user of
+                ``>=2.0.0-rc.1`` accepts that release's risk, not that of ``3.0.0-alpha``.
+        """
+        if isinstance(version, str):
+            try:
+                version = parse_version(version)
+            except ValueError:
+                return False
+        for comparators in self._with_prereleases if include_prerelease else self._alternatives:
+            if all(each.accepts(version) for each in comparators) and (
+                include_prerelease or version.prerelease is None or _names_prerelease_of(comparators, version)
+            ):
+                return True
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        return self.text == other.text if isinstance(other, Range) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<Range: {self.text}>"
+
+
+@lru_cache(maxsize=1024)
+def parse_range(text: str) -> Range:
+    """Return the range that ``text`` means.
+
+    Raises:
+        ValueError: it is no range; the message is a clause with the reason.
+    """
+    if len(text) > MAX_RANGE_CHARS:
+        raise ValueError(f"the range has {len(text):,} characters, and {MAX_RANGE_CHARS} are allowed")
+    alternatives = [" ".join(_BUILD.sub("", each).split()) for each in text.split("||")]
+    try:
+        return Range(text, _expand_all(alternatives, False), _expand_all(alternatives, True))
+    except ValueError as error:
+        raise ValueError(f"'{excerpt(text)}' is not a version range: {error}") from None
+
+
+def _names_prerelease_of(comparators: Alternative, version: Version) -> bool:
+    return any(
+        each.version.prerelease is not None and each.version.to_tuple()[:3] == version.to_tuple()[:3]
+        for each in comparators
+    )
+
+
+def _expand_all(texts: Iterable[str], prereleases: bool) -> tuple[Alternative, ...]:
+    alternatives = tuple(_expand(text, prereleases) for text in texts)
+    # One that accepts every version replaces all others, so that no prerelease that another one names is accepted.
+    return ((),) if () in alternatives else alternatives
+
+
+def _expand(text: str, prereleases: bool) -> Alternative:
+    """Expand one alternative into comparators, with ``prereleases`` for the mode ``include_prerelease``."""
+    hyphen = _HYPHEN_RANGE.fullmatch(text)
+    conditions: list[Condition] = []
+    if hyphen is not None:
+        groups = hyphen.groups()
+        conditions = _expand_hyphen(Partial.of(*groups[:4]), Partial.of(*groups[4:]), "-0" if prereleases else "")
+    else:
+        position = 0
+        while position < len(text):
+            simple = _SIMPLE.match(text, position)
+            if simple is None:
+                raise ValueError(f"cannot read '{excerpt(text[position:])}'")
+            operator, *parts = simple.groups()
+            conditions += _expand_simple(operator, Partial.of(*parts), "-0" if prereleases else "")
+            position = simple.end()
+    everything = (">=", "0.0.0-0" if prereleases else "0.0.0")
+    return tuple(
+        Comparator(operator, parse_version(version))
+        for operator, version in conditions
+        if (operator, version) != everything
+    )
+
+
+def _expand_simple(operator: str, partial: Partial, suffix: str) -> list[Condition]:
+    """Expand an operator and its version; ``suffix`` makes a lower bound include prereleases."""
+    if operator.startswith(("~", "^")):
+        return _expand_compatible(operator[0], partial, suffix)
+    if partial.has_gap:
+        raise ValueError("a number stands behind a wildcard")
+    if partial.is_whole:
+        return [(operator or "=", partial.lowest(""))]
+    if partial.major is None:
+        return [_IMPOSSIBLE] if operator in ("<", ">") else []
+    if operator == ">":
+        return [(">=", partial.end() + suffix)]
+    if operator == "<=":
+        return [("<", f"{partial.end()}-0")]
+    if operator == "<":
+        return [("<", partial.lowest("-0"))]
+    lowest = (">=", partial.lowest(suffix))
+    return [lowest] if operator == ">=" else [lowest, ("<", f"{partial.end()}-0")]
+
+
+def _expand_compatible(operator: str, partial: Partial, suffix: str) -> list[Condition]:
+    """Expand ``~`` (the same minor number) or ``^`` (the same first number that is not 0)."""
+    if partial.major is None:
+        return []
+    if partial.minor is None:
+        position = 0
+    elif operator == "~" or partial.patch is None:
+        position = 1 if operator == "~" or partial.major == 0 else 0
+    else:
+        position = 0 if partial.major else 1 if partial.minor else 2
+    return [(">=", partial.lowest(suffix)), ("<", f"{partial.increment(position)}-0")]
+
+
+def _expand_hyphen(lowest: Partial, highest: Partial, suffix: str) -> list[Condition]:
+    """Expand ``LOWEST - HIGHEST``, both inclusive."""
+    conditions: list[Condition] = []
+    if lowest.major is not None:
+        is_release = lowest.is_whole and not lowest.prerelease
+        conditions.append((">=", lowest.lowest(suffix) + (suffix if is_release else "")))
+    if highest.major is None:
+        return conditions
+    if not highest.is_whole:
+        conditions.append(("<", f"{highest.end()}-0"))
+    elif suffix and not highest.prerelease:
+        conditions.append(("<", f"{highest.increment(2)}-0"))
+    else:
+        conditions.append(("<=", highest.lowest("")))
+    return conditions
+
+
+# Selects among the versions of one tool or of one service.
+
+
+D = TypeVar("D", ServiceDescriptor, ToolDescriptor)
+
+
+def sort_versions(descriptors: Iterable[D]) -> tuple[D, ...]:
+    """Return the versions of one name, highest first; one without a version is the lowest. Versions of one precedence are in
+    the order of their texts."""
+    versions = tuple(descriptors)
+    if len(versions) < 2:
+        return versions
+    return tuple(sorted(versions, key=lambda each: (version_key(each.version), each.version or ""), reverse=True))
+
+
+def select_default(versions: Sequence[D]) -> D:
+    """Return the default of ``versions``, which are the highest first: the highest that is no prerelease, otherwise the
+    highest.
+
+    A version to which another tool version's ``rollout`` gives a share is no default: it gets that share only.
+    """
+    if len(versions) == 1:
+        return versions[0]
+    releases = [each for each in versions if each.version is None or not is_prerelease(each.version)]
+    targets = {target for each in versions if isinstance(each, ToolDescriptor) for target in each.rollout}
+    candidates = [each for each in releases if each.version not in targets]
+    return (candidates or releases or versions)[0]
+
+
+def select_highest(versions: Iterable[D], range: Range) -> D | None:
+    """Return the first of ``versions``, which are the highest first, that is in ``range``; one without a version is in
+    none."""
+    return next((each for each in versions if each.version is not None and range.includes(each.version)), None)
+
+
+def select_version(default: D, versions: Iterable[D], range: Range) -> D | None:
+    """Return ``default`` if it is in ``range``, otherwise the highest of ``versions`` that is; None: no version is.
+
+    The default precedes a higher version that is being rolled out: a range must not bypass the share of that version.
+    """
+    if default.version is not None and range.includes(default.version):
+        return default
+    return select_highest(versions, range)
+
+
+def to_range(version: str | Range) -> Range:
+    """Return a range that is given as its text or as a range.
+
+    Raises:
+        ValueError: the text is no range.
+    """
+    return parse_range(version) if isinstance(version, str) else version
+
+
+def list_versions(descriptors: Iterable[ServiceDescriptor | ToolDescriptor | Instance]) -> tuple[str, ...]:
+    """Return the declared versions of descriptors, in their order."""
+    return tuple(each.version for each in descriptors if each.version is not None)
+
+
+def select_service(versions: Sequence[ServiceDescriptor], requires: str | None) -> ServiceDescriptor | None:
+    """Return the highest version of a service that satisfies a tool's ``requires``, itself or with one of its instances;
+    None: no version does.
+
+    Args:
+        versions: of the service, highest first.
+        requires: a valid range; None: the default version.
+    """
+    if requires is None:
+        return select_default(versions)
+    range = parse_range(requires)
+    return select_highest(versions, range) or next(
+        (each for each in versions if any(_is_in(range, instance.version) for instance in each.instances)), None
+    )
+
+
+def find_service_version(versions: Sequence[ServiceDescriptor], requires: str | None) -> ServiceDescriptor:
+    """Return the version of a service that a tool uses: that of :func:`select_service`, or the default one if no version
+    satisfies ``requires``, in which case calls are rejected.
+
+    Args:
+        versions: of the service, at least one, in any order.
+        requires: a range; None, or a text that is no range: the default version.
+    """
+    if len(versions) == 1:
+        return versions[0]
+    ordered = sort_versions(versions)
+    if requires is not None:
+        with contextlib.suppress(ValueError):
+            return select_service(ordered, requires) or select_default(ordered)
+    return select_default(ordered)
+
+
+def _is_in(range: Range, version: str | None) -> bool:
+    return version is not None and range.includes(version)

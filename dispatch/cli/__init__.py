@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from dispatch._internal.extras import install_extra
+from dispatch._internal import install_extra
 
 EXIT_USAGE = 2
 

@@ -10,12 +10,21 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from dispatch._internal.version import __version__
-from dispatch.cli.commands import bench, broker, call, check, dashboards, demo, doctor, mcp, rules, serve, toolkit
-from dispatch.cli.commands.catalog import approve, find, items, tools
-from dispatch.cli.exit_codes import EXIT_CODES_HELP, Exit, list_expected_errors, report_error
-from dispatch.cli.output import escape_unencodable_output, print_err
-from dispatch.cli.settings import Settings, with_settings
+from dispatch.cli import bench, broker, call, check, dashboards, demo, doctor, items, rules, serve, toolkit, tools
+from dispatch.cli import serve as mcp
+from dispatch.cli import tools as approve
+from dispatch.cli import tools as find
+from dispatch.cli.base import (
+    EXIT_CODES_HELP,
+    Exit,
+    Settings,
+    escape_unencodable_output,
+    list_expected_errors,
+    print_err,
+    report_error,
+    with_settings,
+)
+from dispatch.version import __version__
 
 
 class ErrorHandlingGroup(TyperGroup):

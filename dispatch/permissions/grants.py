@@ -3,14 +3,229 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Collection, Mapping
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from dispatch._internal.suggestions import excerpt, find_near_names
-from dispatch.permissions.grants_errors import GrantsError, GrantsProblem, GrantsReport
-from dispatch.permissions.permission_set import DENY, PermissionSet, check_grant
+import msgspec
+
+from dispatch._internal import excerpt, find_near_names
+
+# Problems in grants, and the error that lists them.
+
+
+MAX_PROBLEMS: Final = 100
+"""Problems reported for one file."""
+
+
+class GrantsProblem(msgspec.Struct, frozen=True):
+    """One problem in grants.
+
+    Attributes:
+        key: path of the value, such as ``users.alice[0]``; ``""``: the whole file.
+        problem: description of the problem.
+        fix: how to correct it.
+    """
+
+    key: str
+    problem: str
+    fix: str
+
+    def __str__(self) -> str:
+        where = f"{self.key}: " if self.key else ""
+        return f"{where}{self.problem}. Fix: {self.fix}."
+
+
+class GrantsError(ValueError):
+    """The grants are invalid. ``str()`` lists every problem with its key and fix.
+
+    Attributes:
+        file: path of the file; empty: the grants are no file.
+        problems: the problems.
+    """
+
+    def __init__(self, file: str, problems: Iterable[GrantsProblem]) -> None:
+        self.file = file
+        self.problems = tuple(problems)
+        count = f"{len(self.problems)} mistake{'' if len(self.problems) == 1 else 's'}"
+        where = f" of '{file}'" if file else ""
+        super().__init__(
+            "\n".join([f"The grants{where} cannot be loaded: {count}.", *(f"  {p}" for p in self.problems)])
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.file, self.problems)
+
+
+class GrantsReport:
+    """Collects the problems of grants while they are read, at most :data:`MAX_PROBLEMS`."""
+
+    def __init__(self) -> None:
+        self.problems: list[GrantsProblem] = []
+
+    def add(self, key: str, problem: str, fix: str) -> None:
+        """Add a problem."""
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(GrantsProblem(key, problem, fix))
+
+
+# Matching of permissions: what a tool requires, and what a user holds. Pure.
+#
+# A permission is a text of segments between colons, such as ``tools:jokes``. A grant is a permission, or a wildcard that
+# ends in ``*`` as its last segment: ``tools:*`` grants every permission that begins with ``tools:``, and ``*`` grants all.
+# A grant that begins with ``!`` denies what it matches. A denial wins over every grant, wherever the two come from.
+
+
+MAX_PERMISSION_CHARS: Final = 256
+"""Characters of one permission or grant: it appears in errors and log lines."""
+MAX_SATISFIED: Final = 32
+"""Requirements that are remembered for each user: the memory for 10,000 users stays below 32 MB."""
+DENY: Final = "!"
+WILDCARD: Final = "*"
+SEPARATOR: Final = ":"
+
+Reason = Literal["granted", "not-granted", "denied", "no-grants", "unavailable"]
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Whether a user may call a tool, and why.
+
+    Attributes:
+        reason: ``granted``: allowed. All others refuse the call: ``not-granted``: no grant matches; ``denied``: a denial
+            matches; ``no-grants``: the dispatcher has no grants at all; ``unavailable``: the user's grants are not known,
+            because they could not be resolved.
+        permission: the first permission that the user lacks; empty: none, or not known.
+    """
+
+    reason: Reason
+    permission: str = ""
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether the user may call the tool."""
+        return self.reason == "granted"
+
+
+GRANTED: Final = Decision("granted")
+
+
+class Requirement(msgspec.Struct, frozen=True, eq=False):
+    """The permissions that a tool requires, all of them. Create it with :func:`require_permissions`: equal ones are mostly
+    one object, and are compared as such.
+
+    Attributes:
+        permissions: without duplicates, those of the tool first.
+        covers: for each permission all grants that match it: itself first, then each wildcard over it. So a check intersects
+            sets, and its cost depends neither on the number of grants nor on the number of tools.
+    """
+
+    permissions: tuple[str, ...]
+    covers: tuple[tuple[str, ...], ...]
+
+
+@lru_cache(maxsize=4096)
+def _requirement_of(permissions: tuple[str, ...]) -> Requirement:
+    return Requirement(permissions, tuple(_list_covers(permission) for permission in permissions))
+
+
+def require_permissions(*permissions: tuple[str, ...]) -> Requirement | None:
+    """Return the requirement of a tool with ``permissions``: its own, and those of its service. None: it requires none."""
+    wanted = tuple(dict.fromkeys(each for part in permissions for each in part))
+    return _requirement_of(wanted) if wanted else None
+
+
+def _list_covers(permission: str) -> tuple[str, ...]:
+    """Return all grants that match ``permission``: ``a:b`` is matched by ``a:b``, ``a:*`` and ``*``."""
+    segments = permission.split(SEPARATOR)
+    wildcards = [SEPARATOR.join([*segments[:count], WILDCARD]) for count in range(len(segments))]
+    return (permission, *reversed(wildcards))
+
+
+class PermissionSet:
+    """The grants of one user. Immutable.
+
+    Args:
+        grants: valid ones (:func:`check_grant`).
+
+    Attributes:
+        allowed: the grants.
+        denied: the denials, without their ``!``.
+        satisfied: requirements that these grants were found to satisfy, at most :data:`MAX_SATISFIED`.
+    """
+
+    __slots__ = ("allowed", "denied", "satisfied")
+
+    def __init__(self, grants: Iterable[str] = ()) -> None:
+        texts = frozenset(grants)
+        self.allowed = frozenset(text for text in texts if not text.startswith(DENY))
+        self.denied = frozenset(text[1:] for text in texts if text.startswith(DENY))
+        self.satisfied: set[Requirement] = set()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PermissionSet):
+            return NotImplemented
+        return self.allowed == other.allowed and self.denied == other.denied
+
+    def __hash__(self) -> int:
+        return hash((self.allowed, self.denied))
+
+    def __repr__(self) -> str:
+        return f"PermissionSet({sorted([*self.allowed, *(DENY + text for text in self.denied)])})"
+
+    def decide(self, requirement: Requirement | None) -> Decision:
+        """Decide whether these grants satisfy ``requirement``. This is the only decision on what a user may see and call:
+        calls, lists of tools, alternatives and similar names in errors use it. None: a tool without permissions."""
+        if requirement is None or requirement in self.satisfied:
+            return GRANTED
+        allowed, denied = self.allowed, self.denied
+        for cover in requirement.covers:
+            if denied and not denied.isdisjoint(cover):
+                return Decision("denied", cover[0])
+            if allowed.isdisjoint(cover):
+                return Decision("not-granted", cover[0])
+        if len(self.satisfied) >= MAX_SATISFIED:
+            self.satisfied.clear()
+        self.satisfied.add(requirement)
+        return GRANTED
+
+    def permits(self, requirement: Requirement | None) -> bool:
+        """Return whether :meth:`decide` allows."""
+        return requirement is None or self.decide(requirement) is GRANTED
+
+
+NO_PERMISSIONS: Final = PermissionSet()
+
+
+def check_permission(text: str) -> str | None:
+    """Return why ``text`` is no permission that a tool can require, or None if it is one."""
+    if not text:
+        return "an empty text"
+    if len(text) > MAX_PERMISSION_CHARS:
+        return f"a permission has {len(text):,} characters, above the limit of {MAX_PERMISSION_CHARS}"
+    if not text.isprintable() or any(character.isspace() for character in text):
+        return "a permission contains a blank or a control character"
+    if text.startswith(DENY) or WILDCARD in text:
+        return "'*' and '!' are for grants, not for what a tool requires"
+    if "" in text.split(SEPARATOR):
+        return "a segment between colons is empty"
+    return None
+
+
+def check_grant(text: str) -> str | None:
+    """Return why ``text`` is no grant (a permission, a wildcard, or a denial of either), or None if it is one."""
+    pattern = text.removeprefix(DENY)
+    if pattern == WILDCARD:
+        return None
+    ending = SEPARATOR + WILDCARD
+    if WILDCARD in pattern.removesuffix(ending):
+        return f"'{WILDCARD}' is not the whole last segment"
+    return check_permission(pattern.removesuffix(ending))
+
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 """Bytes of a file with grants: about 100,000 users with one grant each, which are parsed in some 50 ms. A larger user base
@@ -288,3 +503,109 @@ def check_answer(grants: object) -> tuple[str, ...]:
         if problem is not None:
             raise InvalidAnswerError(f"it returned an invalid grant: {problem}")
     return tuple(grants)
+
+
+# Watches a file with grants: a valid change comes into force, an invalid one is reported once and changes nothing.
+
+
+logger = logging.getLogger("dispatch.permissions")
+
+POLL_S: Final = 1.0
+"""Seconds between two checks of the file."""
+SETTLE_S: Final = 0.2
+"""Seconds after which an invalid file is read again before it is reported: it may have been written in part."""
+RACY_S: Final = 2.0
+"""Seconds for which the content of a changed file is compared on each check: a second change within the granularity of the
+file system's clock (2 s on FAT) does not change the file's time."""
+
+Signature = tuple[int, int, int, int, int]
+
+
+class GrantsWatcher:
+    """Keeps the grants of a file up to date, in a daemon thread. Polling follows what notifications miss: an atomic rename,
+    the swap of the ``..data`` link of a Kubernetes ConfigMap, network file systems.
+
+    Args:
+        grants: from :meth:`Grants.load`.
+        on_change: receives the new grants, in the thread.
+        wait: waits for that many seconds; True: the watcher is closed. Tests set it.
+    """
+
+    def __init__(
+        self, grants: Grants, on_change: Callable[[Grants], object], wait: Callable[[float], bool] | None = None
+    ) -> None:
+        assert grants.path is not None
+        self._path = grants.path
+        self._on_change = on_change
+        self._closed = threading.Event()
+        self._wait = self._closed.wait if wait is None else wait
+        self._thread: threading.Thread | None = None
+        self._signature: Signature | None = (
+            None  # the first check reads the file, which may have changed since it was loaded
+        )
+        self._content: bytes | None = None
+        self._problem = ""
+
+    def start(self) -> None:
+        """Begin to watch. A second call does nothing."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="dispatch-grants", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop watching. Does not wait for the thread, which may be reading from a file system that hangs."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        while not self._wait(POLL_S):
+            self.check()
+
+    def check(self) -> None:
+        """Read the file if it has changed."""
+        try:
+            self._check()
+        except GrantsError as error:
+            self._report(str(error))
+        except Exception as error:  # a bug must not end the watch
+            self._report(f"{type(error).__name__}: {error}")
+
+    def _check(self) -> None:
+        signature = self._sign()
+        if signature is not None and signature == self._signature:
+            return
+        try:
+            content = read_grants_file(self._path)
+            if content != self._content:
+                self._apply(content)
+        except GrantsError:
+            if self._problem:
+                raise
+            self._wait(SETTLE_S)
+            self._apply(read_grants_file(self._path))
+        is_racy = signature is None or time.time() - signature[3] / 1e9 < RACY_S
+        self._signature = None if is_racy else signature
+        if self._problem:
+            self._problem = ""
+            logger.info("the grants in '%s' are valid again", self._path)
+
+    def _apply(self, content: bytes) -> None:
+        grants = parse_grants(content, self._path)
+        is_first = self._content is None
+        self._on_change(grants)
+        self._content = content
+        if not is_first:
+            logger.info("grants loaded from '%s': %d users", self._path, grants.users)
+
+    def _sign(self) -> Signature | None:
+        """Return what changes with every change of the file; None: it cannot be read."""
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+    def _report(self, problem: str) -> None:
+        """Log a problem once; the grants in force stay."""
+        if problem != self._problem:
+            self._problem = problem
+            logger.warning("the grants in force stay, because the file is invalid: %s", problem)

@@ -8,13 +8,11 @@ events, and publishes what :meth:`Session.packets_to_send` returns. docs/explana
 
 from __future__ import annotations
 
-from dispatch.protocol.callee_session import CalleeSession
-from dispatch.protocol.caller_session import CallerSession
-from dispatch.protocol.request import OutgoingRequest
-from dispatch.protocol.session import Session
-from dispatch.protocol.session_table import SessionTable
+from dispatch.protocol.events import OutgoingRequest
+from dispatch.protocol.frames import Status, is_packet
+from dispatch.protocol.session import CalleeSession, CallerSession, Session
 from dispatch.protocol.settings import DEFAULT_SETTINGS, Settings
-from dispatch.protocol.wire.frames import Status, is_packet
+from dispatch.protocol.table import SessionTable
 
 __all__ = [
     "DEFAULT_SETTINGS",

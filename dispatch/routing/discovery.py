@@ -14,14 +14,12 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from dispatch._internal.cancellation import cancel_and_wait, retrieve_error
+from dispatch._internal import cancel_and_wait, retrieve_error
 from dispatch.errors import TransportError
-from dispatch.messaging.endpoint.endpoint import Endpoint
-from dispatch.messaging.rpc.correlation import Correlator, read_properties
-from dispatch.messaging.rpc.session_request import SessionRequest
-from dispatch.messaging.wire.properties import Feature, Property, is_oversized
-from dispatch.messaging.wire.topics import instance_topic
-from dispatch.protocol.caller_session import CallerSession
+from dispatch.messaging.endpoint import Endpoint
+from dispatch.messaging.plain import Correlator, read_properties
+from dispatch.messaging.sessions import SessionRequest
+from dispatch.messaging.wire import Feature, Property, instance_topic, is_oversized
 from dispatch.protocol.events import (
     Event,
     Failure,
@@ -32,8 +30,8 @@ from dispatch.protocol.events import (
     SessionClosed,
     SessionOpened,
 )
-from dispatch.routing.channel import Channel
-from dispatch.routing.instance import MAX_INSTANCES, Instance
+from dispatch.protocol.session import CallerSession
+from dispatch.routing.instance import MAX_INSTANCES, Channel, Instance
 from dispatch.transports import Message
 
 logger = logging.getLogger("dispatch.dispatcher")

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dispatch._internal.extras import install_extra
+from dispatch._internal import install_extra
 
 try:
     import numpy as np

@@ -15,27 +15,144 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-from dispatch._internal.arguments import check_instance, explain_keywords
-from dispatch._internal.clock import loop_clock, yield_to_others
+from dispatch._internal import check_instance, explain_keywords, loop_clock, yield_to_others
 from dispatch.errors import TransportError
-from dispatch.messaging.endpoint.reply_permission import ReplyPermission
-from dispatch.messaging.wire.fragments import MAX_PAYLOAD_BYTES
-from dispatch.messaging.wire.topic_name import TopicName
-from dispatch.messaging.wire.topics import instance_topic, name_service, reply_topic, service_queues
+from dispatch.messaging.endpoint import ReplyPermission
+from dispatch.messaging.wire import (
+    MAX_PAYLOAD_BYTES,
+    Feature,
+    Property,
+    Refusal,
+    TopicName,
+    announcement_topic,
+    hello_topic,
+    instance_topic,
+    name_service,
+    reply_topic,
+    service_queues,
+)
 from dispatch.protocol import SessionTable
-from dispatch.serving.announcer import Announcer
-from dispatch.serving.plain.plain_replies import PlainReplySender
-from dispatch.serving.plain.plain_requests import PlainRequests
-from dispatch.serving.plain.reply_router import ReplyRouter
-from dispatch.serving.reply_sender import REASONS, ReplySender
-from dispatch.serving.request_queue import RequestQueue
-from dispatch.serving.sessions.session_requests import SessionRequests
-from dispatch.serving.tool_executor import ToolExecutor
-from dispatch.serving.tool_service import read_invoke
-from dispatch.telemetry.served_request_observer import NULL_SERVER, ServerNames, ServerObserver
-from dispatch.telemetry.settings import DEFAULT_TELEMETRY, EXPECTED_TELEMETRY, Telemetry
-from dispatch.transports import Mode, Security, Subscription, Transport, open_transport
+from dispatch.serving.plain import PlainReplySender, PlainRequests, ReplyRouter
+from dispatch.serving.replies import REASONS, ReplySender
+from dispatch.serving.requests import RequestQueue
+from dispatch.serving.sessions import SessionRequests
+from dispatch.serving.tool_service import ToolExecutor, read_invoke
+from dispatch.telemetry.observers import (
+    DEFAULT_TELEMETRY,
+    EXPECTED_TELEMETRY,
+    NULL_SERVER,
+    ServerNames,
+    ServerObserver,
+    Telemetry,
+)
+from dispatch.transports import Message, Mode, Publisher, Security, Subscription, Transport, open_transport
 from dispatch.transports.errors import describe_without_call
+
+# An instance announces itself: when it starts, to dispatchers that ask, and when it begins to drain.
+#
+# Dispatchers ask on the hello topic, in the request namespace. The instance answers on their reply topics, and announces
+# itself on a topic in the response namespace. A dispatcher believes an announcement once a session with the instance is
+# open. Third-party peers never see these topics; a broker drops messages to a non-persistent topic without a consumer.
+
+
+SAID_AT_S = (0.0, 0.1, 0.5)
+"""Seconds after the start at which an instance announces itself: each announcement may be lost."""
+LINGER_S = 0.1
+"""Seconds for which a draining instance still refuses requests: many times the delay of its announcement."""
+
+
+class Announcer:
+    """Announces one instance, and answers ``hello``.
+
+    Args:
+        transport: the service's connection.
+        replies: sends the answers.
+        request_queue, response_queue: the topics of the service.
+        instance: the instance's id.
+        incarnation: the random name of this run of it.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        replies: ReplyRouter,
+        request_queue: str,
+        response_queue: str,
+        *,
+        instance: str,
+        incarnation: str,
+    ) -> None:
+        self._transport = transport
+        self._replies = replies
+        self._request_queue = request_queue
+        self._hello_topic = hello_topic(request_queue)
+        self._announcements = announcement_topic(request_queue, response_queue)
+        self._here = {
+            Property.HERE: request_queue,
+            Property.INSTANCE: instance,
+            Property.INCARNATION: incarnation,
+            Property.FEATURES: Feature.SESSION,
+        }
+        self._subscription: Subscription | None = None
+        self._publisher: Publisher | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self._leaving = False
+        self._left_at = 0.0
+
+    async def start(self) -> None:
+        """Listen for hellos, and announce the instance.
+
+        Raises:
+            TransportError: a topic cannot be opened.
+        """
+        self._subscription = await self._transport.subscribe(
+            self._hello_topic, self._on_hello, mode=Mode.FANOUT, name="dispatch-hello"
+        )
+        self._publisher = await self._transport.publisher(self._announcements)
+        loop = asyncio.get_running_loop()
+        self._timers = [loop.call_later(delay, self._say, self._here) for delay in SAID_AT_S]
+
+    def _say(self, properties: Mapping[str, str]) -> None:
+        assert self._publisher is not None
+        with contextlib.suppress(TransportError):  # dispatchers send hellos, too
+            self._publisher.publish(b"", properties, flow=self._announcements, on_failure=_unheard)
+
+    def _on_hello(self, message: Message) -> None:
+        properties: Mapping[str, str] = message.properties()
+        if self._leaving or properties.get(Property.HELLO) != self._request_queue:
+            return
+        if self._replies.own_topic(properties):
+            self._replies.send(properties, b"", self._here)
+
+    def leave(self) -> None:
+        """Announce to dispatchers that the instance accepts no further requests."""
+        if not self._leaving:
+            self._leaving = True
+            self._left_at = asyncio.get_running_loop().time()
+            self._forget_timers()
+            if self._publisher is not None:
+                self._say({**self._here, Property.REFUSED: Refusal.DRAINING})
+
+    def _forget_timers(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    async def close(self) -> None:
+        """Close the topics, :data:`LINGER_S` after :meth:`leave`."""
+        self._leaving = True
+        self._forget_timers()
+        if self._publisher is not None:
+            await asyncio.sleep(self._left_at + LINGER_S - asyncio.get_running_loop().time())
+        if self._subscription is not None:
+            await self._subscription.close()
+        if self._publisher is not None:
+            await self._publisher.close()
+
+
+def _unheard(_error: TransportError) -> None:
+    """Ignore an announcement that could not be sent: dispatchers send hellos, too."""
+
 
 logger = logging.getLogger("dispatch.service")
 
@@ -58,7 +175,7 @@ class ToolServer:
         service: the service's name: ``joke`` listens on ``non-persistent://tg/request/joke`` and replies on
             ``non-persistent://tg/response/joke``, as in TrustGraph. Servers of one name on one topic share its requests.
             Default: the last part of ``request_queue``. Metrics have this name; by default that of dispatchers
-            (:func:`~dispatch.messaging.wire.topics.name_service`).
+            (:func:`~dispatch.messaging.wire.name_service`).
         request_queue: whole name of the request topic, instead of the one from ``service``.
         response_queue: whole name of the response topic, instead of the one from ``service``.
         instance: this server's own id, on every reply. Default: the service's name and 8 random hex digits.

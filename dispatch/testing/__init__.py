@@ -5,10 +5,8 @@ No other package of dispatch imports this one. pytest finds the fixtures ``dispa
 ``fault_injector`` by itself; the package also works without pytest.
 """
 
-from dispatch.testing.broker import EmbeddedBroker
 from dispatch.testing.clock import DeadlockError, VirtualClockLoop, advance, idle, run, virtual_time
-from dispatch.testing.faults import FaultInjector, Faults
-from dispatch.testing.faulty_transport import FaultyTransport
+from dispatch.testing.faults import EmbeddedBroker, FaultInjector, Faults, FaultyTransport
 
 __all__ = [
     "DeadlockError",

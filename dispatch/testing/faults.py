@@ -2,17 +2,137 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
 import math
 import random
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final, Literal
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal
 from weakref import WeakSet
 
-if TYPE_CHECKING:
-    from dispatch.testing.faulty_transport import FaultyTransport
+import msgspec
+
+from dispatch.catalog import Catalog, load_directory
+from dispatch.dispatcher import Dispatcher
+from dispatch.errors import ErrorType, TransportError
+from dispatch.messaging.wire import (
+    MAX_PROPERTY_BYTES,
+    ErrorInfo,
+    MalformedMessageError,
+    Property,
+    Reply,
+    decode_reply,
+    encode_reply,
+)
+from dispatch.policy import DEFAULT_POLICY, PolicyLike
+from dispatch.protocol.frames import End as FrameOfEnd
+from dispatch.protocol.frames import MalformedPacketError, Status, decode_packet, encode, is_packet
+from dispatch.protocol.frames import Reply as FrameOfReply
+from dispatch.serving.server import ToolServer
+from dispatch.transports import (
+    AnswerLate,
+    DurableMessage,
+    Handler,
+    Message,
+    Mode,
+    OnFailure,
+    Subscription,
+    Ticket,
+    TopicPublisher,
+    Transport,
+)
+from dispatch.transports.base import RECONNECT_WAIT_S
+from dispatch.transports.memory import MemoryTransport
+
+# Messages that a faulty connection delays.
+
+
+MAX_DELAYED: Final = 100_000
+"""Messages that one connection may delay in each direction; a further one is lost, as in a full queue."""
+
+Deliver = Callable[[], object]
+"""Delivers a message: publishes it, or calls its handler."""
+
+
+class DelayedMessage:
+    """A message that is delayed. It is delivered once: when it is due, or earlier."""
+
+    __slots__ = ("_deliver", "_queue", "_timer")
+
+    def __init__(self, queue: DelayQueue, deliver: Deliver, due: float) -> None:
+        self._queue = queue
+        self._deliver: Deliver | None = deliver
+        self._timer = asyncio.get_running_loop().call_at(due, self.deliver)
+
+    @property
+    def is_waiting(self) -> bool:
+        """It is neither delivered nor cancelled."""
+        return self._deliver is not None
+
+    def deliver(self) -> None:
+        """Deliver the message now, unless that is done."""
+        deliver = self._close()
+        if deliver is not None:
+            deliver()
+
+    def cancel(self) -> bool:
+        """Drop the message. Return False if it is already delivered."""
+        return self._close() is not None
+
+    def _close(self) -> Deliver | None:
+        deliver, self._deliver = self._deliver, None
+        if deliver is not None:
+            self._timer.cancel()
+            self._queue.remove(self)
+        return deliver
+
+
+class DelayQueue:
+    """Delayed messages of a connection in one direction."""
+
+    def __init__(self) -> None:
+        self._messages: set[DelayedMessage] = set()
+        self._empty: asyncio.Future[None] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """No further message can be delayed."""
+        return len(self._messages) >= MAX_DELAYED
+
+    def add(self, deliver: Deliver, due: float) -> DelayedMessage:
+        """Delay a message until ``due``, on the loop's clock."""
+        message = DelayedMessage(self, deliver, due)
+        self._messages.add(message)
+        return message
+
+    def remove(self, message: DelayedMessage) -> None:
+        """Remove a message that is delivered or cancelled."""
+        self._messages.discard(message)
+        if not self._messages and self._empty is not None:
+            self._empty.set_result(None)
+            self._empty = None
+
+    async def wait_empty(self) -> None:
+        """Wait until no message is delayed."""
+        while self._messages:
+            if self._empty is None:
+                self._empty = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._empty)
+
+    def clear(self) -> None:
+        """Drop all delayed messages."""
+        for message in list(self._messages):
+            message.cancel()
+
 
 Direction = Literal["out", "in"]
 """Direction of a message: ``out`` is published on the connection, ``in`` arrives on it."""
@@ -243,3 +363,777 @@ def _stable_name(topic: str) -> str:
         if found:
             return start + found
     return topic
+
+
+# Malformed messages: unreadable payloads, wrong ids, and replies that are replaced by errors.
+
+
+INJECTED_ERROR = "injected-fault"
+"""Type of the errors that the fault ``tool_error`` injects."""
+
+
+class AlteredMessage:
+    """A message with this content. ``raises`` names the method that raises, as a client library's may: ``properties`` or
+    ``data``."""
+
+    def __init__(self, payload: bytes, properties: Mapping[str, str], *, raises: str = "") -> None:
+        self._payload = payload
+        self._properties = dict(properties)
+        self._raises = raises
+
+    def properties(self) -> dict[str, str]:
+        if self._raises == "properties":
+            raise RuntimeError("the properties are not readable")
+        return dict(self._properties)
+
+    def data(self) -> bytes:
+        if self._raises == "data":
+            raise UnicodeError("the data is not readable")
+        return self._payload
+
+
+class AlteredDurableMessage(DurableMessage):
+    """The content of ``shown`` in place of a durable message's, which is acknowledged with it."""
+
+    __slots__ = ("_inner", "_shown", "backlog", "kept", "lag")
+
+    def __init__(self, inner: DurableMessage, shown: Message) -> None:
+        self._inner = inner
+        self._shown = shown
+        self.lag = inner.lag
+        self.backlog = inner.backlog
+        self.kept = False
+
+    def properties(self) -> dict[str, str]:
+        return self._shown.properties()
+
+    def data(self) -> bytes:
+        return self._shown.data()
+
+    def keep(self) -> None:
+        self.kept = True
+        self._inner.keep()
+
+    def acknowledge(self) -> None:
+        self._inner.acknowledge()
+
+    def settle(self, then: Callable[[], object]) -> None:
+        self.kept = True
+        self._inner.settle(then)
+
+
+WRONG_TYPES = json.dumps(
+    {"error": 5, "response": {}, "end_of_stream": "yes", "user": [], "config": 7, "arguments": [1]}
+).encode()
+
+MALFORMED_PAYLOADS: tuple[bytes, ...] = (
+    b"",
+    b" ",
+    b"null",
+    b"[]",
+    b"17",
+    b'"text"',
+    b"{",
+    b"{}{}",
+    b"\x00",
+    b"\xff\xfe{}",
+    b'{"response": "\xff", "user": "\xff"}',
+    b'{"response": "\\ud800", "user": "\\ud800"}',
+    b'{"response": NaN, "user": NaN}',
+    b'{"response": ' + b"9" * 5_000 + b', "user": 1}',
+    b"[" * 100_000,
+    b'{"error": ' * 2_000,
+    b'{"error": {"message": ["not a text"]}, "arguments": "not JSON"}',
+    b"<html>502 Bad Gateway</html>",
+    WRONG_TYPES,
+)
+"""Payloads that are neither a request nor a reply."""
+
+
+def malformed_payload(rng: random.Random, payload: bytes) -> bytes:
+    """Return a payload that is neither a request nor a reply, made from ``payload`` or independent of it."""
+    kind = rng.randrange(4)
+    if kind == 0 and len(payload) > 1:
+        return _keep_unreadable(
+            payload[: rng.randrange(1, len(payload))]
+        )  # an object without its last brace is not JSON
+    if kind == 1:
+        return b"\xff" + rng.randbytes(rng.randrange(40))
+    if kind == 2:
+        return _keep_unreadable(payload + b"}")
+    return rng.choice(MALFORMED_PAYLOADS)
+
+
+def _keep_unreadable(data: bytes) -> bytes:
+    """Return ``data``, or something unreadable if it is complete: a former fault may have cut or appended the same byte."""
+    for decode in (decode_packet, msgspec.json.decode):
+        try:
+            decode(data)
+        except (MalformedPacketError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        return b"\xff" + data
+    return data
+
+
+def replace_id(rng: random.Random, properties: Mapping[str, str], how: str) -> dict[str, str]:
+    """Return ``properties`` with an ``id`` that is missing, oversized, or that of no request."""
+    others = {key: value for key, value in properties.items() if key != Property.ID}
+    match how:
+        case "missing_id":
+            if rng.random() < 0.3:
+                others[Property.ID] = ""
+            return others
+        case "oversized_id":
+            return {**others, Property.ID: properties.get(Property.ID, "") + "x" * MAX_PROPERTY_BYTES}
+        case _:
+            return {**others, Property.ID: f"{rng.getrandbits(64):016x}-{rng.randrange(1000):x}"}
+
+
+def make_tool_error(payload: bytes, properties: Mapping[str, str]) -> tuple[bytes, dict[str, str]] | None:
+    """Return the reply as a tool's own error; None: the message is not a tool's reply."""
+    if not payload or Property.ID not in properties or properties.keys() & {Property.REPLY_TO, Property.REFUSED}:
+        return None
+    if not _is_reply(payload):
+        return None
+    error = ErrorInfo(INJECTED_ERROR, "The tool failed (an injected fault).")
+    kept = {
+        name: value
+        for name, value in properties.items()
+        # An error ends the reply, and has no index among its chunks.
+        if name not in (Property.MORE, Property.CHUNK)
+    }
+    return encode_reply(Reply(error, "", True)), kept
+
+
+def make_tool_error_packet(data: bytes) -> bytes | None:
+    """Return a packet of a session with a tool's own error in place of each result; None: it has none."""
+    try:
+        packet = decode_packet(data)
+    except MalformedPacketError:
+        return None
+    error = msgspec.json.encode(ErrorInfo(INJECTED_ERROR, "The tool failed (an injected fault)."))
+    frames = [
+        msgspec.structs.replace(frame, status=int(Status.ERROR), payload=error)
+        if isinstance(frame, (FrameOfReply, FrameOfEnd))
+        else frame
+        for frame in packet.frames
+    ]
+    if frames == packet.frames:
+        return None
+    return encode(msgspec.structs.replace(packet, frames=frames))
+
+
+def _is_reply(payload: bytes) -> bool:
+    try:
+        raw = json.loads(payload)
+        decode_reply(payload)
+    except (MalformedMessageError, ValueError, RecursionError):
+        return False
+    return isinstance(raw, dict) and "arguments" not in raw and bool(raw.keys() & {"response", "error"})
+
+
+def alter_message(rng: random.Random, message: Message, fault: str) -> Message | None:
+    """Return ``message`` with the content that ``fault`` gives it; the message itself, if the fault does not change content;
+    None if the fault does not apply to it."""
+    properties = message.properties()
+    match fault:
+        case "tool_error" if is_packet(message.data()):
+            packet = make_tool_error_packet(message.data())
+            if packet is None:
+                return None
+            shown = AlteredMessage(packet, properties)
+        case "malformed":
+            shown = AlteredMessage(malformed_payload(rng, message.data()), properties)
+        case "raising":
+            shown = AlteredMessage(message.data(), properties, raises=rng.choice(("properties", "data")))
+        case "missing_id" | "oversized_id" | "foreign_id":
+            shown = AlteredMessage(message.data(), replace_id(rng, properties, fault))
+        case "tool_error":
+            reply = make_tool_error(message.data(), properties)
+            if reply is None:
+                return None
+            shown = AlteredMessage(*reply)
+        case _:
+            return message
+    return AlteredDurableMessage(message, shown) if isinstance(message, DurableMessage) else shown
+
+
+# Publishers on a connection with faults.
+
+
+logger = logging.getLogger("dispatch.testing")
+
+NOT_OF_PACKETS = frozenset({"missing_id", "oversized_id", "foreign_id"})
+"""Faults of plain messages: a packet has no properties."""
+
+
+class FaultyTicket:
+    """A publish that is delayed (then it can be cancelled), sent, or about to fail."""
+
+    def __init__(self, on_failure: OnFailure) -> None:
+        self.on_failure: OnFailure | None = on_failure
+        self.inner: Ticket | None = None
+        self.delayed: DelayedMessage | None = None
+        """The delay, if it looks to the caller like a wait in dispatch's own queue."""
+
+    @property
+    def waits(self) -> bool:
+        if self.delayed is not None and self.delayed.is_waiting:
+            return True
+        return self.inner is not None and self.inner.waits
+
+    def cancel(self) -> bool:
+        self.on_failure = None
+        if self.delayed is not None and self.delayed.cancel():
+            return True
+        return self.inner is not None and self.inner.cancel()
+
+    def fail(self, error: TransportError) -> None:
+        """Report ``error`` to the caller that published, once."""
+        on_failure, self.on_failure = self.on_failure, None
+        if on_failure is not None:
+            on_failure(error)
+
+
+class FaultyPublisher:
+    """See :class:`dispatch.transports.base.TopicPublisher`."""
+
+    def __init__(self, transport: FaultyTransport, inner: TopicPublisher) -> None:
+        self._transport = transport
+        self._inner = inner
+        self.topic = inner.topic
+        self._path = transport.message_path("out", inner.topic)
+
+    def publish(
+        self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure
+    ) -> FaultyTicket:
+        ticket, path = FaultyTicket(on_failure), self._path
+        is_synchronous = True  # the caller is still in publish(), so that an error can be raised
+
+        def send(body: bytes = payload, named: Mapping[str, str] = properties) -> None:
+            try:
+                ticket.inner = self._inner.publish(body, named, flow=flow, on_failure=ticket.fail)
+            except TransportError as error:
+                if is_synchronous:
+                    raise
+                ticket.fail(error)
+
+        if self._transport.is_closed:
+            raise TransportError(ErrorType.CLOSED, "The connection is closed.", sent=False)
+        sampler = path.sampler
+        fault = None if sampler is None else sampler.draw_fault()
+        if self._transport.is_disconnected:
+            path.count_fault("disconnected")
+            raise _unreachable()
+        reply = make_tool_error(payload, properties) if fault == "tool_error" else None
+        if fault == "tool_error" and reply is None:
+            fault = None
+        if fault is not None:
+            path.count_fault(fault)
+        if sampler is None or fault is None:
+            path.deliver_in_order(send, sampler)
+        else:
+            match fault:
+                case "drop":
+                    pass
+                case "delay" if sampler.rng.random() < 0.5:
+                    ticket.delayed = path.deliver_later(sampler, send)
+                case "delay":
+                    path.deliver_later(sampler, send)
+                case "duplicate":
+                    path.deliver_in_order(send, sampler)
+                    path.deliver_later(sampler, partial(self._publish_copy, payload, properties, flow))
+                case "reorder":
+                    path.hold_until_next(sampler, send)
+                case "malformed":
+                    path.deliver_in_order(partial(send, malformed_payload(sampler.rng, payload)), sampler)
+                case "tool_error":
+                    assert reply is not None
+                    path.deliver_in_order(partial(send, *reply), sampler)
+                case "missing_id" | "oversized_id" | "foreign_id":
+                    path.deliver_in_order(partial(send, payload, replace_id(sampler.rng, properties, fault)), sampler)
+                case "error":
+                    raise TransportError(
+                        ErrorType.PUBLISH_QUEUE_FULL, "The queue is full (an injected fault).", sent=False
+                    )
+                case "late_error":
+                    self._fail_later(ticket, sampler, send)
+                case "disconnect":
+                    self._disconnect(ticket, sampler)
+        is_synchronous = False
+        if fault != "reorder":
+            path.release_held()
+        return ticket
+
+    @property
+    def opening_error(self) -> TransportError | None:
+        return self._inner.opening_error
+
+    def send_packet(self, payload: bytes) -> bool:
+        """Send a packet with the faults in force. Faults of ids do not apply to packets; that of tools, to results."""
+        path, send = self._path, self._inner.send_packet
+        if self._transport.is_closed:
+            return False
+        sampler = path.sampler
+        fault = None if sampler is None else sampler.draw_fault()
+        if self._transport.is_disconnected:
+            path.count_fault("disconnected")
+            return False
+        if fault in NOT_OF_PACKETS:
+            fault = None
+        elif fault == "tool_error":
+            altered = make_tool_error_packet(payload)
+            payload, fault = (payload, None) if altered is None else (altered, fault)
+        if fault is not None:
+            path.count_fault(fault)
+        is_sent = True
+        if sampler is None or fault is None:
+            path.deliver_in_order(partial(send, payload), sampler)
+        else:
+            match fault:
+                case "drop":
+                    pass
+                case "delay":
+                    path.deliver_later(sampler, partial(send, payload))
+                case "duplicate":
+                    path.deliver_in_order(partial(send, payload), sampler)
+                    path.deliver_later(sampler, partial(send, payload))
+                case "reorder":
+                    path.hold_until_next(sampler, partial(send, payload))
+                case "malformed":
+                    path.deliver_in_order(partial(send, malformed_payload(sampler.rng, payload)), sampler)
+                case "late_error":  # a packet's failure is reported to no caller
+                    if sampler.rng.random() < 0.5:
+                        path.deliver_in_order(partial(send, payload), sampler)
+                case "tool_error":
+                    path.deliver_in_order(partial(send, payload), sampler)
+                case "error":
+                    is_sent = False
+                case "disconnect":
+                    self._transport.disconnect(sampler.faults.reconnect_after)
+                    is_sent = sampler.rng.random() < 0.5
+        if fault != "reorder":
+            path.release_held()
+        return is_sent
+
+    def _publish_copy(self, payload: bytes, properties: Mapping[str, str], flow: str) -> None:
+        try:
+            self._inner.publish(payload, properties, flow=flow, on_failure=_ignore_failure)
+        except TransportError:
+            logger.debug("the second copy of a message to %s was not sent", self.topic)
+
+    def _fail_later(self, ticket: FaultyTicket, sampler: FaultSampler, send: Callable[[], None]) -> None:
+        is_sent = sampler.rng.random() < 0.5
+        if is_sent:
+            send()
+        error = TransportError(ErrorType.SEND_FAILED, "Sending failed (an injected fault).", sent=is_sent)
+        self._path.deliver_later(sampler, partial(ticket.fail, error))
+
+    def _disconnect(self, ticket: FaultyTicket, sampler: FaultSampler) -> None:
+        self._transport.disconnect(sampler.faults.reconnect_after)
+        if sampler.rng.random() < 0.5:
+            raise _unreachable()
+        error = TransportError(ErrorType.CONNECTION_LOST, "The connection ended while sending (an injected fault).")
+        self._path.deliver_later(sampler, partial(ticket.fail, error))
+
+    async def writable(self, flow: str) -> None:
+        await self._inner.writable(flow)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+def _unreachable() -> TransportError:
+    return TransportError(ErrorType.UNREACHABLE, "There is no connection (an injected fault).", sent=False)
+
+
+def _ignore_failure(_error: TransportError) -> None:
+    """The first copy reports its own failure."""
+
+
+# The path of a topic's messages through a faulty connection: when each is delivered, and in which order.
+
+
+class MessagePath:
+    """One topic in one direction of a connection.
+
+    Args:
+        injector: the faults in force.
+        connection: number of the connection.
+        queue: delayed messages of the connection in that direction.
+        direction, topic: of the messages.
+    """
+
+    def __init__(
+        self, injector: FaultInjector, connection: int, queue: DelayQueue, direction: Direction, topic: str
+    ) -> None:
+        self._injector = injector
+        self._connection = connection
+        self._queue = queue
+        self._direction: Direction = direction
+        self._topic = topic
+        self._sampler: FaultSampler | None = None
+        self._epoch = -1
+        self._last: DelayedMessage | None = None
+        self._last_due = 0.0
+        self._held: list[DelayedMessage] = []
+
+    @property
+    def sampler(self) -> FaultSampler | None:
+        """Draws the faults that are in force now; None: there are none."""
+        if self._epoch != self._injector.epoch:
+            self._epoch = self._injector.epoch
+            self._sampler = self._injector.find_sampler(self._connection, self._direction, self._topic)
+        return self._sampler
+
+    def count_fault(self, fault: str) -> None:
+        """Count an injected fault."""
+        self._injector.count[f"{self._direction} {fault}"] += 1
+
+    def deliver_in_order(self, deliver: Deliver, sampler: FaultSampler | None) -> None:
+        """Deliver a message after the previous ones of its topic: now, or after its latency."""
+        now = asyncio.get_running_loop().time()
+        seconds = sampler.draw_latency() if sampler is not None else 0.0
+        is_behind = now <= self._last_due or (self._last is not None and self._last.is_waiting)
+        if not seconds and not is_behind:
+            deliver()
+        elif not self._overflows():
+            # Timers of one instant have no order among themselves.
+            self._last_due = max(now + seconds, math.nextafter(self._last_due, math.inf))
+            self._last = self._queue.add(deliver, self._last_due)
+
+    def deliver_later(self, sampler: FaultSampler, deliver: Deliver) -> DelayedMessage | None:
+        """Deliver a message after a delay, regardless of its order. Return None if it is lost."""
+        if self._overflows():
+            return None
+        return self._queue.add(deliver, asyncio.get_running_loop().time() + sampler.draw_delay())
+
+    def hold_until_next(self, sampler: FaultSampler, deliver: Deliver) -> None:
+        """Hold a message until the topic's next one is delivered, at most for a delay."""
+        message = self.deliver_later(sampler, deliver)
+        if message is not None:
+            self._held = [each for each in self._held if each.is_waiting]
+            self._held.append(message)
+
+    def release_held(self) -> None:
+        """Deliver the messages that are held until the next one."""
+        while self._held:
+            self._held.pop().deliver()
+
+    def _overflows(self) -> bool:
+        if self._queue.is_full:
+            self.count_fault("overflow")
+            return True
+        return False
+
+
+# Subscriptions on a connection with faults.
+
+
+class FaultySubscription:
+    """See :class:`dispatch.transports.base.Subscription`."""
+
+    inner: Subscription
+
+    def __init__(self, transport: FaultyTransport, topic: str, handler: Handler) -> None:
+        self._transport = transport
+        self.topic = topic
+        self._handler: Handler | None = handler
+        self._path = transport.message_path("in", topic)
+
+    def on_message(self, message: Message) -> None:
+        """Receive a message from the connection, and deliver it as the faults in force say."""
+        path = self._path
+        sampler = path.sampler
+        fault = None if sampler is None else sampler.draw_fault()
+        if self._transport.is_disconnected:
+            path.count_fault("disconnected")
+            _lose(message)
+            return
+        shown = message if sampler is None or fault is None else alter_message(sampler.rng, message, fault)
+        if shown is None:
+            fault, shown = None, message
+        if fault is not None:
+            path.count_fault(fault)
+        if sampler is None or fault is None:
+            self._deliver_in_order(message, sampler)
+        else:
+            match fault:
+                case "drop":
+                    _lose(message)
+                case "disconnect":
+                    self._transport.disconnect(sampler.faults.reconnect_after)
+                    _lose(message)
+                case "delay":
+                    _keep(message)
+                    path.deliver_later(sampler, partial(self._handle_delayed, message))
+                case "duplicate":
+                    self._deliver_in_order(message, sampler)
+                    path.deliver_later(sampler, partial(self._handle_delayed, message))
+                case "reorder":
+                    _keep(message)
+                    path.hold_until_next(sampler, partial(self._handle_delayed, message))
+                case _:
+                    self._deliver_in_order(shown, sampler)
+        if fault != "reorder":
+            path.release_held()
+
+    def _deliver_in_order(self, message: Message, sampler: FaultSampler | None) -> None:
+        is_synchronous, is_delivered = True, False
+
+        def deliver() -> None:
+            nonlocal is_delivered
+            is_delivered = True
+            if is_synchronous:
+                self._handle(message)
+            else:
+                self._handle_delayed(message)
+
+        self._path.deliver_in_order(deliver, sampler)
+        is_synchronous = False
+        if not is_delivered:
+            _keep(message)
+
+    def _handle(self, message: Message) -> None:
+        if self._handler is not None:
+            self._handler(message)
+
+    def _handle_delayed(self, message: Message) -> None:
+        """Handle a delayed message as a transport does: acknowledge a durable one, and survive an error of the handler."""
+        if self._handler is None:
+            return  # closed: the broker delivers a durable message to another subscriber
+        shown = AlteredDurableMessage(message, message) if isinstance(message, DurableMessage) else None
+        try:
+            self._handler(message if shown is None else shown)
+        except Exception as error:
+            self._transport.late_handler_errors += 1
+            logger.warning("the handler of a delayed message on %s failed: %s", self.topic, type(error).__name__)
+        finally:
+            if shown is not None and not shown.kept:
+                shown.acknowledge()
+
+    async def close(self) -> None:
+        await self.inner.close()
+        self._handler = None
+
+
+def _keep(message: Message) -> None:
+    """Keep a durable message from being acknowledged when its handler returns: it is not delivered yet."""
+    if isinstance(message, DurableMessage):
+        message.keep()
+
+
+_lose = _keep
+"""Lose a message: the broker delivers a durable one to another subscriber after this one has closed."""
+
+# A transport with injected faults of networks, brokers and peers; seeded, so that a run can be repeated.
+#
+# It wraps any transport and acts in both directions: on published messages, and on those that arrive at subscriptions.
+
+
+class FaultyTransport:
+    """A connection with faults. See :class:`dispatch.transports.base.Transport`.
+
+    Args:
+        inner: the transport, not yet started.
+        faults: the first one that applies to a message decides; or a :class:`FaultInjector`, which connections may share.
+    """
+
+    def __init__(self, inner: Transport, *faults: Faults | FaultInjector) -> None:
+        self.inner = inner
+        self.injector = FaultInjector.of(faults)
+        self.is_closed = False
+        self.late_handler_errors = 0
+        """Errors of handlers on delayed messages."""
+        self._number = self.injector.add_connection(self)
+        self._now: Callable[[], float] = time.monotonic
+        self._disconnected_from = self._disconnected_until = -math.inf
+        self._disconnected_in_epoch = -1
+        self._outgoing = DelayQueue()
+        self._incoming = DelayQueue()
+
+    # -- as any transport ---------------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    @property
+    def max_message_bytes(self) -> int:
+        return self.inner.max_message_bytes
+
+    @property
+    def connected(self) -> bool:
+        return self.inner.connected and not self.is_disconnected
+
+    async def await_connection(self, deadline: float) -> bool:
+        ends = min(self._disconnected_until, self._disconnected_from + RECONNECT_WAIT_S, deadline)
+        if self.is_disconnected and (wait := ends - self._now()) > 0:
+            await asyncio.sleep(wait + 1e-6)  # a sleep may end a rounding error early
+        return not self.is_disconnected and await self.inner.await_connection(deadline)
+
+    def was_disconnected_since(self, instant: float, topics: Collection[str] = ()) -> bool:
+        # The time at which a change of the faults restored the connection is not known.
+        until = (
+            self._disconnected_until if self._disconnected_in_epoch == self.injector.epoch else self._disconnected_from
+        )
+        return until >= instant or self.inner.was_disconnected_since(instant)
+
+    def another(self) -> FaultyTransport:
+        return FaultyTransport(self.inner.another(), self.injector)
+
+    @property
+    def handler_errors(self) -> int:
+        """Errors of handlers, including those that the inner transport counts."""
+        return getattr(self.inner, "handler_errors", 0) + self.late_handler_errors
+
+    async def start(self) -> None:
+        await self.inner.start()
+        self.is_closed = False
+
+    def has_subscriber(self, topic: str) -> bool:
+        return self.inner.has_subscriber(topic)
+
+    async def publisher(self, topic: str) -> TopicPublisher:
+        return FaultyPublisher(self, await self.inner.publisher(topic))
+
+    async def subscribe(
+        self, topic: str, handler: Handler, *, mode: Mode, name: str, answer_late: AnswerLate | None = None
+    ) -> Subscription:
+        # ``answer_late`` is not passed on: its answers would bypass the faults.
+        subscription = FaultySubscription(self, topic, handler)
+        subscription.inner = await self.inner.subscribe(topic, subscription.on_message, mode=mode, name=name)
+        return subscription
+
+    async def flush(self) -> None:
+        await self._outgoing.wait_empty()
+        await self.inner.flush()
+
+    async def close(self) -> None:
+        self.is_closed = True
+        self._outgoing.clear()
+        self._incoming.clear()
+        await self.inner.close()
+
+    # -- faults -------------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> Counter[str]:
+        """Number of messages by direction and fault: see :attr:`FaultInjector.count`."""
+        return self.injector.count
+
+    @property
+    def is_disconnected(self) -> bool:
+        """The connection is interrupted now."""
+        if self._disconnected_in_epoch != self.injector.epoch:  # a change of the faults restores it
+            return False
+        return self._now() < self._disconnected_until
+
+    def disconnect(self, seconds: float) -> None:
+        """Interrupt the connection for ``seconds``: publishing fails, and no message arrives. See
+        :meth:`FaultInjector.disconnect` for all connections of an injector."""
+        self._now = (
+            asyncio.get_running_loop().time
+        )  # read before: scrapes read `is_disconnected` on threads without a loop
+        if not self.is_disconnected:
+            self._disconnected_from = self._now()
+        self._disconnected_until = self._now() + seconds
+        self._disconnected_in_epoch = self.injector.epoch
+
+    def heal(self) -> None:
+        """Remove all faults, on all connections that share the injector."""
+        self.injector.heal()
+
+    def message_path(self, direction: Direction, topic: str) -> MessagePath:
+        """Return the path of the messages of ``topic`` in that direction."""
+        queue = self._outgoing if direction == "out" else self._incoming
+        return MessagePath(self.injector, self._number, queue, direction, topic)
+
+
+# An embedded broker for one test: tool services and dispatchers on it, with faults on their connections.
+
+
+_numbers = itertools.count(1)
+
+
+class EmbeddedBroker:
+    """A broker in this process, with a name of its own. Ids and random decisions on it are the same in each run.
+
+    Args:
+        injector: faults of the dispatchers' connections; they can be changed at any time. None: no faults at first.
+    """
+
+    def __init__(self, injector: FaultInjector | None = None) -> None:
+        self.url = f"memory://testing-{next(_numbers)}"
+        """URL of the broker (for ``dispatch.connect``, ``dispatch.serve``), valid in the same event loop."""
+        self.injector = FaultInjector() if injector is None else injector
+        self._servers = 0
+        self._dispatchers = 0
+
+    def transport(self, *faults: Faults | FaultInjector) -> FaultyTransport:
+        """Return a connection to the broker with these faults, not yet started."""
+        return FaultyTransport(MemoryTransport(self.url), *faults)
+
+    @contextlib.asynccontextmanager
+    async def serve(
+        self, implementation: object, service: str, *, faults: Faults | FaultInjector | None = None, **options: Any
+    ) -> AsyncIterator[ToolServer]:
+        """Serve a tool service: ``async with broker.serve(Joke(), "joke"): …``
+
+        Args:
+            implementation: a :class:`dispatch.ToolService`.
+            service: name of the service, or a whole request topic (then ``response_queue`` is needed too).
+            faults: of this service's connection alone, so that other tools do not fail.
+            options: as of :class:`dispatch.ToolServer`.
+
+        Raises:
+            TypeError, ValueError: as :class:`dispatch.ToolServer`.
+        """
+        self._servers += 1
+        name = service.rpartition("/")[2]
+        named = {"request_queue": service} if "://" in service else {"service": service}
+        transport = self.transport(*(() if faults is None else (faults,)))
+        server = ToolServer(implementation, transport, **{"instance": f"{name}-{self._servers}", **named, **options})
+        await transport.start()
+        try:
+            async with server:
+                yield server
+        finally:
+            await transport.close()
+
+    @contextlib.asynccontextmanager
+    async def connect(
+        self,
+        catalog: Catalog | str | Path | None = None,
+        *,
+        services: Mapping[str, object] | None = None,
+        policy: PolicyLike = DEFAULT_POLICY,
+        client_id: str | None = None,
+    ) -> AsyncIterator[Dispatcher]:
+        """Connect a dispatcher whose connection has the faults of :attr:`injector`, and serve ``services`` for it.
+
+        Args:
+            catalog, policy: as of :func:`dispatch.connect`.
+            services: tool services by name, as of :meth:`serve`, served until the dispatcher is closed.
+            client_id: of the dispatcher; default ``dispatcher-1`` and so on.
+
+        Raises:
+            CatalogError: the descriptors have errors.
+        """
+        self._dispatchers += 1
+        if catalog is None:
+            catalog = Catalog.empty()
+        elif not isinstance(catalog, Catalog):
+            catalog = load_directory(catalog)
+        dispatcher = Dispatcher(
+            self.transport(self.injector),
+            catalog,
+            policy=policy,
+            client_id=client_id or f"dispatcher-{self._dispatchers}",
+            randomness=random.Random(self._dispatchers).random,
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            for service, implementation in (services or {}).items():
+                await stack.enter_async_context(self.serve(implementation, service))
+            await stack.enter_async_context(dispatcher)
+            yield dispatcher

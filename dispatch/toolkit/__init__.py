@@ -1,7 +1,7 @@
 """A graph of actions and tools that recommends the tools of the next step, with the names of Chat2Graph. Needs networkx: the
 extra ``toolkit``."""
 
-from dispatch._internal.extras import install_extra
+from dispatch._internal import install_extra
 
 try:
     import networkx  # noqa: F401 - all modules of the package need it
@@ -10,24 +10,28 @@ except ImportError:
         f"dispatch.toolkit needs networkx, which is not installed. Install it: {install_extra('toolkit')}"
     ) from None
 
-from dispatch.calling.function_call_result import FunctionCallResult, FunctionCallStatus
-from dispatch.toolkit.action import Action
-from dispatch.toolkit.drawing.text_formats import render_graphml, render_mermaid
-from dispatch.toolkit.files.toolkit_file import Operator
-from dispatch.toolkit.graph import Graph
-from dispatch.toolkit.learning.evidence import Evidence, Observation
-from dispatch.toolkit.learning.learner import LearnedScore, Learner
-from dispatch.toolkit.mcp_service import McpConfig, McpService, McpTransportConfig, McpTransportType
-from dispatch.toolkit.service import ToolkitService
-from dispatch.toolkit.tool import Tool, ToolType
-from dispatch.toolkit.tool_group import (
+from dispatch.calling.calls import FunctionCallResult, FunctionCallStatus
+from dispatch.toolkit.drawing import render_graphml, render_mermaid
+from dispatch.toolkit.evidence import Evidence, Observation
+from dispatch.toolkit.files import Operator
+from dispatch.toolkit.graph import (
+    Action,
+    Graph,
+    McpConfig,
+    McpService,
+    McpTransportConfig,
+    McpTransportType,
+    Tool,
     ToolConnection,
     ToolGroup,
     ToolGroupConfig,
     ToolGroupType,
     ToolkitWarning,
     ToolPackage,
+    ToolType,
 )
+from dispatch.toolkit.learning import LearnedScore, Learner
+from dispatch.toolkit.service import ToolkitService
 from dispatch.toolkit.toolkit import Toolkit
 
 __all__ = [

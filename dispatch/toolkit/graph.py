@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
+import inspect
 import json
-from collections.abc import Iterable
-from typing import Any, Final
+import pkgutil
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from types import ModuleType
+from typing import Any, Final, Protocol
+from uuid import uuid4
 
 import networkx as nx
+
+from dispatch._internal import read_text, type_name, yield_to_others
 
 DEFAULT_SCORE: Final = 1.0
 """Score of an edge without a written one."""
@@ -138,3 +150,414 @@ class Graph:
 
     def _restore_vertex(self, vertex: dict[str, Any]) -> None:
         self._graph.add_node(vertex["id"])
+
+
+# Tools of a toolkit, with the names of Chat2Graph.
+
+
+class ToolType(Enum):
+    """How a tool is executed."""
+
+    LOCAL_TOOL = "LOCAL_TOOL"
+    """A Python function."""
+    MCP_TOOL = "MCP_TOOL"
+    """A tool of an MCP server."""
+    DISPATCH_TOOL = "DISPATCH_TOOL"
+    """A tool of a dispatcher's catalogue. Not in Chat2Graph."""
+
+
+class DispatchTool(Protocol):
+    """The attributes of :class:`dispatch.Tool` that a toolkit uses."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def invoke(self) -> Callable[..., Any]: ...
+
+
+class Tool:
+    """A function that a model may call.
+
+    Args:
+        name: name for the model.
+        description: text by which the model chooses the tool.
+        function: called with named arguments; sync or async.
+        tool_type: how it is executed.
+        id: id of its vertex; None: a new one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        function: Callable[..., Any],
+        tool_type: ToolType = ToolType.LOCAL_TOOL,
+        *,
+        id: str | None = None,
+    ) -> None:
+        self._id = str(uuid4()) if id is None else id
+        self._name = name
+        self._description = description
+        self._function = function
+        self._type = tool_type
+
+    @classmethod
+    def of(cls, tool: Tool | DispatchTool) -> Tool:
+        """Return ``tool`` itself, or the vertex of a :class:`dispatch.Tool`: its id is the name of the tool."""
+        if isinstance(tool, Tool):
+            return tool
+        return Tool(tool.name, tool.description, tool.invoke, ToolType.DISPATCH_TOOL, id=tool.name)
+
+    @property
+    def id(self) -> str:
+        """Id of the vertex."""
+        return self._id
+
+    @property
+    def name(self) -> str:
+        """Name for the model."""
+        return self._name
+
+    @property
+    def description(self) -> str:
+        """Text by which the model chooses the tool."""
+        return self._description
+
+    @property
+    def tool_type(self) -> ToolType:
+        """How the tool is executed."""
+        return self._type
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function that is called with named arguments."""
+        return self._function
+
+    def copy(self) -> Tool:
+        """Return a copy with the same id."""
+        return copy.copy(self)
+
+    def with_id(self, id: str) -> Tool:
+        """Return a copy with another id."""
+        copied = self.copy()
+        copied._id = id
+        return copied
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r})"
+
+
+# Actions of a toolkit: the decision points of an agent.
+
+
+@dataclass
+class Action:
+    """A state or decision point of an agent.
+
+    Attributes:
+        id: id of its vertex.
+        name: name for the model.
+        description: text by which the model recognizes the action.
+        next_action_ids: ids of actions that follow. For the user's own purposes, as in Chat2Graph: the graph has the edges.
+        tools: tools of the action. For the user's own purposes, too.
+    """
+
+    id: str
+    name: str
+    description: str
+    next_action_ids: list[str] = field(default_factory=list)
+    tools: list[Tool] = field(default_factory=list)
+
+    def copy(self) -> Action:
+        """Return a copy with the same id."""
+        tools = [tool.copy() for tool in self.tools]
+        return Action(self.id, self.name, self.description, list(self.next_action_ids), tools)
+
+
+# Groups of tools: an MCP server, or a Python package.
+
+
+class ToolkitWarning(UserWarning):
+    """A part of a toolkit was ignored; the message says which one and why."""
+
+
+class ToolGroupType(Enum):
+    """The kinds of groups."""
+
+    MCP = "MCP"
+    PACKAGE = "PACKAGE"
+
+
+@dataclass
+class ToolGroupConfig:
+    """Kind and name of a group.
+
+    Attributes:
+        name: of a package: its name for ``import``.
+    """
+
+    type: ToolGroupType
+    name: str
+
+
+class ToolConnection(Protocol):
+    """A connection to the server of a group."""
+
+    async def call(self, tool_name: str, **kwargs: Any) -> Any:
+        """Call a tool of the group."""
+
+    async def list_tools(self) -> list[Any]:
+        """List the tools: objects with ``name`` and ``description``."""
+
+    async def close(self) -> None:
+        """Close the connection."""
+
+
+class ToolGroup(ABC):
+    """Tools that belong together.
+
+    Args:
+        tool_group_config: kind and name.
+        id: id of its vertex; None: a new one.
+    """
+
+    def __init__(self, tool_group_config: ToolGroupConfig, *, id: str | None = None) -> None:
+        self._id = str(uuid4()) if id is None else id
+        self._tool_group_config = tool_group_config
+
+    @property
+    def name(self) -> str:
+        """Name of the group."""
+        return self._tool_group_config.name
+
+    @property
+    def config(self) -> ToolGroupConfig:
+        """Kind, name and settings."""
+        return self._tool_group_config
+
+    def get_id(self) -> str:
+        """Return the id of the vertex."""
+        return self._id
+
+    @abstractmethod
+    async def list_tools(self) -> list[Tool]:
+        """List the tools of the group."""
+
+
+class ToolPackage(ToolGroup):
+    """The public functions of a Python package and its subpackages as tools.
+
+    Args:
+        package: name of the package, or a configuration with that name.
+        only: names of functions; empty: all public ones.
+        id: id of its vertex; None: a new one.
+    """
+
+    def __init__(self, package: str | ToolGroupConfig, only: Collection[str] = (), *, id: str | None = None) -> None:
+        config = ToolGroupConfig(ToolGroupType.PACKAGE, package) if isinstance(package, str) else package
+        super().__init__(config, id=id)
+        self._only = frozenset(only)
+
+    async def list_tools(self) -> list[Tool]:
+        """Import the package and list its functions: the name of a tool is that of its function, its description the
+        docstring. A subpackage or module that cannot be imported is reported with a warning; the others are listed.
+
+        Raises:
+            ImportError: the package itself cannot be imported.
+            ValueError: two functions have the same name, or one of ``only`` does not exist.
+        """
+        await yield_to_others()
+        found: dict[str, Any] = {}
+        for module in self._import_modules():
+            for name, function in _list_functions(module):
+                if self._only and name not in self._only:
+                    continue
+                if name in found:
+                    places = f"{found[name].__module__} and {module.__name__}"
+                    raise ValueError(
+                        f"Two functions {name!r} in package {self.name!r}: in {places}. Rename one, or select with 'only'."
+                    )
+                found[name] = function
+        if missing := self._only - found.keys():
+            raise ValueError(f"Package {self.name!r} has no public function {sorted(missing)[0]!r}. Correct 'only'.")
+        return [
+            Tool(name, inspect.getdoc(function) or "", function, id=f"{function.__module__}.{name}")
+            for name, function in found.items()
+        ]
+
+    def _import_modules(self) -> Iterator[ModuleType]:
+        package = importlib.import_module(self.name)
+        yield package
+        names = [package.__name__]
+        while names:
+            parent = importlib.import_module(names.pop(0))
+            for _finder, name, is_package in pkgutil.iter_modules(
+                getattr(parent, "__path__", ()), f"{parent.__name__}."
+            ):
+                try:
+                    yield importlib.import_module(name)
+                except Exception as error:
+                    reason = f"{type_name(error)}: {read_text(error)}"
+                    text = f"Module {name!r} cannot be imported ({reason}); its tools are missing."
+                    warnings.warn(text, ToolkitWarning, stacklevel=2)
+                    continue
+                if is_package:
+                    names.append(name)
+
+
+def _list_functions(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(module).items():
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_"):
+            yield name, value
+
+
+# MCP servers as groups of tools.
+
+
+class McpTransportType(Enum):
+    """The transports of MCP."""
+
+    STDIO = "STDIO"
+    SSE = "SSE"
+    STREAMABLE_HTTP = "STREAMABLE_HTTP"
+
+
+@dataclass
+class McpTransportConfig:
+    """How an MCP server is reached. The defaults are those of Chat2Graph.
+
+    Attributes:
+        transport_type: the transport.
+        url: of the server; for SSE and STREAMABLE_HTTP.
+        command, args, env: process to start; for STDIO.
+        headers: of HTTP requests.
+        timeout: seconds for the connection.
+        sse_read_timeout: seconds for an event.
+    """
+
+    transport_type: McpTransportType
+    url: str = "http://localhost:8931"
+    command: str = "npx"
+    args: list[str] | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, Any] = field(default_factory=dict)
+    timeout: float = 5.0
+    sse_read_timeout: float = 300.0
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> McpTransportConfig:
+        """Return the configuration of an object ``mcp_transport_config``; unknown keys are ignored.
+
+        Raises:
+            ValueError: there is no such transport.
+        """
+        known = {name: config[name] for name in cls.__dataclass_fields__ if config.get(name) is not None}
+        return cls(**{**known, "transport_type": McpTransportType(known.get("transport_type", "STDIO"))})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object ``mcp_transport_config``."""
+        return {**asdict(self), "transport_type": self.transport_type.value}
+
+
+@dataclass
+class McpConfig(ToolGroupConfig):
+    """Name and transport of an MCP server."""
+
+    transport_config: McpTransportConfig
+
+
+ConnectMcp = Callable[[McpConfig], Awaitable[ToolConnection]]
+"""Opens a connection to an MCP server."""
+
+
+class McpService(ToolGroup):
+    """An MCP server. It is contacted to list its tools and to call one, never before.
+
+    Args:
+        mcp_config: how it is reached.
+        connect: opens a connection, which is closed after its use; None: with MCP's SDK (extra ``mcp``).
+        id: id of its vertex; None: a new one.
+    """
+
+    def __init__(self, mcp_config: McpConfig, connect: ConnectMcp | None = None, *, id: str | None = None) -> None:
+        super().__init__(mcp_config, id=id)
+        self._mcp_config = mcp_config
+        self._connect = connect
+
+    @classmethod
+    def of(cls, name: str, transport: McpTransportConfig, connect: ConnectMcp | None, id: str) -> McpService:
+        """Return the server ``name``."""
+        return cls(McpConfig(ToolGroupType.MCP, name, transport), connect, id=id)
+
+    @property
+    def transport_config(self) -> McpTransportConfig:
+        """How it is reached."""
+        return self._mcp_config.transport_config
+
+    async def create_connection(self, tool_call_ctx: object = None) -> ToolConnection:
+        """Open a connection.
+
+        Args:
+            tool_call_ctx: the call that needs it, as in Chat2Graph, which shares a connection between the calls of one
+                context. Here each connection is the caller's own, so that it has no effect.
+
+        Raises:
+            ImportError: MCP's SDK is needed and not installed; the message names the extra.
+            Exception: the server cannot be reached.
+        """
+        connect = self._connect
+        if connect is None:
+            from dispatch.mcp.sources import connect_mcp
+
+            connect = connect_mcp
+        return await connect(self._mcp_config)
+
+    async def list_tools(self) -> list[Tool]:
+        """List the tools of the server."""
+        connection = await self.create_connection()
+        try:
+            listed = await connection.list_tools()
+        finally:
+            await connection.close()
+        return [McpTool(each.name, _describe(each), self, id=f"{self.get_id()}/{each.name}") for each in listed]
+
+    async def call(self, tool_name: str, **arguments: Any) -> Any:
+        """Call a tool of the server."""
+        connection = await self.create_connection()
+        try:
+            return await connection.call(tool_name, **arguments)
+        finally:
+            await connection.close()
+
+
+class McpTool(Tool):
+    """A tool of an MCP server.
+
+    Args:
+        name: name at the server; None as ``tool_name``: the server as a whole, whose tools are not listed yet; its function
+            has the parameter ``tool_name``.
+    """
+
+    def __init__(self, name: str, description: str, tool_group: McpService, *, id: str, is_whole: bool = False) -> None:
+        async def call_tool(**arguments: Any) -> Any:
+            return await tool_group.call(name, **arguments)
+
+        function = tool_group.call if is_whole else call_tool
+        super().__init__(name, description, function, ToolType.MCP_TOOL, id=id)
+        self._tool_group = tool_group
+        self.is_whole = is_whole
+
+    def get_tool_group(self) -> McpService:
+        """Return the server."""
+        return self._tool_group
+
+
+def _describe(tool: Any) -> str:
+    """Return the description of a listed tool with its schema, as Chat2Graph shows it to the model."""
+    schema = getattr(tool, "input_schema", None) or getattr(tool, "inputSchema", None)
+    text = getattr(tool, "description", None) or ""
+    return f"{text}\n\tInput Schema (Args):\n{json.dumps(schema, indent=4)}".lstrip("\n") if schema else text

@@ -2,26 +2,129 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dispatch.toolkit.action import Action
-from dispatch.toolkit.catalog_follower import CatalogFollower
-from dispatch.toolkit.files.reader import read_file
-from dispatch.toolkit.files.toolkit_file import Operator, ToolkitFile
-from dispatch.toolkit.files.toolkit_file import Vertex as FileVertex
-from dispatch.toolkit.files.writer import write_file
-from dispatch.toolkit.graph import DATA, Graph
-from dispatch.toolkit.learning.learner import HALF_LIFE_DAYS, Learner
-from dispatch.toolkit.mcp_service import ConnectMcp
-from dispatch.toolkit.tool import Tool, ToolType
-from dispatch.toolkit.tool_group import ToolGroup
+import networkx as nx
+
+from dispatch import dispatcher as dispatch_tool
+from dispatch.errors import ErrorType, RejectedError
+from dispatch.telemetry.events import CatalogChanged, Event
+from dispatch.toolkit.files import Operator, ToolkitFile, read_file, write_file
+from dispatch.toolkit.files import Vertex as FileVertex
+from dispatch.toolkit.graph import DATA, DEFAULT_SCORE, SCORE, Action, ConnectMcp, Graph, Tool, ToolGroup, ToolType
+from dispatch.toolkit.learning import HALF_LIFE_DAYS, Learner
 
 if TYPE_CHECKING:
-    import networkx as nx
-
+    from dispatch.catalog import ToolDescriptor
     from dispatch.dispatcher import Dispatcher
+
+
+# The tools of a dispatcher's live catalogue as tools of a toolkit.
+
+
+logger = logging.getLogger("dispatch.toolkit")
+
+MAX_WITHDRAWN: Final = 10_000
+"""Removed tools whose edges are retained: names that come and go use bounded memory."""
+
+
+class CatalogFollower:
+    """Adds the tools of the catalogue to a toolkit, under their names as ids, and follows every change.
+
+    A tool that leaves the catalogue leaves the toolkit; its edges are retained and come back with it. The listener at the
+    dispatcher does not keep the toolkit alive.
+    """
+
+    def __init__(self, toolkit: Toolkit, dispatcher: Dispatcher) -> None:
+        self._toolkit = toolkit
+        self._dispatcher = dispatcher
+        self._known: dict[str, ToolDescriptor] = {}
+        self._withdrawn: dict[str, list[tuple[str, float]]] = {}
+        """Vertices that point to a removed tool, with their scores."""
+        for id, properties in toolkit.vertices_data():
+            data = properties["data"]
+            if (
+                isinstance(data, Tool)
+                and data.tool_type is ToolType.DISPATCH_TOOL
+                and id not in dispatcher.catalog.tools
+            ):
+                self._withdraw(id)
+        self.update()
+        reference = weakref.ref(self)
+
+        def on_event(event: Event) -> None:
+            follower = reference()
+            if follower is None:
+                unsubscribe()
+            elif isinstance(event, CatalogChanged) and event.ok:
+                follower.update()
+
+        unsubscribe = dispatcher.on_event(on_event)
+        self._unsubscribe = unsubscribe
+
+    def close(self) -> None:
+        """Follow no further changes."""
+        self._unsubscribe()
+
+    def has_tool(self, id: str) -> bool:
+        """Return whether the vertex is a tool of the catalogue."""
+        return id in self._known
+
+    def update(self) -> None:
+        """Make the toolkit's tools those of the catalogue in force."""
+        tools = self._dispatcher.catalog.tools
+        for name in [name for name in self._known if name not in tools]:
+            del self._known[name]
+            self._withdraw(name)
+        for name, descriptor in tools.items():
+            if self._known.get(name) is descriptor:
+                continue
+            if self._toolkit.has_vertex(name) and not self._toolkit.is_tool(name):
+                logger.warning(
+                    "tool %r of the catalogue is not in the toolkit: another vertex has its name as id", name
+                )
+                continue
+            self._known[name] = descriptor
+            self._toolkit.add_vertex(name, data=self.bind_tool(name, ""))
+            for id, score in self._withdrawn.pop(name, ()):
+                if self._toolkit.has_vertex(id):
+                    self._toolkit.add_edge(id, name)
+                    self._toolkit.set_score(id, name, score)
+
+    def bind_tool(self, id: str, user: str) -> Tool:
+        """Return the tool, called on behalf of ``user``."""
+        handle = dispatch_tool.Tool(self._dispatcher, self._known[id], user)
+        return Tool(id, handle.description, handle.invoke, ToolType.DISPATCH_TOOL, id=id)
+
+    def is_visible(self, id: str, user: str) -> bool:
+        """Return whether ``user`` may call the tool; True for a vertex that is no tool of the catalogue.
+
+        Raises:
+            RejectedError: ``permissions-unavailable``: the permissions of ``user`` are not cached.
+        """
+        if id not in self._known:
+            return True
+        try:
+            self._dispatcher.tool(id, user=user)
+        except RejectedError as error:
+            if error.type == ErrorType.PERMISSIONS_UNAVAILABLE:
+                raise
+            return False
+        return True
+
+    def _withdraw(self, name: str) -> None:
+        toolkit = self._toolkit
+        if not toolkit.has_vertex(name):
+            return
+        while len(self._withdrawn) >= MAX_WITHDRAWN:
+            del self._withdrawn[next(iter(self._withdrawn))]
+        self._withdrawn[name] = [(id, toolkit.get_score(id, name)) for id in toolkit.predecessors(name)]
+        toolkit.remove_vertex(name)
+
 
 Vertex = Action | Tool | ToolGroup
 DEFINITION: Final = "definition"
@@ -301,3 +404,102 @@ class UnboundFunction:
             f"The tool {self.name!r} was not executed: JSON holds the graph, not the functions of its tools. "
             "Add the tool with its function (add_vertex), or store the toolkit with save()."
         )
+
+
+# Recommendation: the actions and tools that are within reach of given actions.
+
+
+ReadScores = Callable[[str, Mapping[str, dict[str, Any]]], Mapping[str, float]]
+"""From the id of an action and its edges (attributes by target) to learned scores by target, of some of these edges."""
+
+
+def recommend_subgraph(
+    toolkit: Toolkit,
+    action_ids: Iterable[str],
+    threshold: float,
+    hops: int,
+    is_visible: Callable[[str], bool] = lambda _tool: True,
+    read_scores: ReadScores | None = None,
+) -> Toolkit:
+    """Return the part of ``toolkit`` within reach of given actions, as a new toolkit.
+
+    Starting with the actions that exist, Next edges with a score ≥ ``threshold`` are followed for ``hops`` steps; then the
+    tools are added that one of these actions calls with a score ≥ ``threshold``. The result has the edges between them with
+    a score ≥ ``threshold``. The cost depends on the size of the result and not on that of the toolkit.
+
+    Args:
+        is_visible: whether the result may contain the tool of this id.
+        read_scores: returns scores that are used instead of the written ones, also in the result; None: the written ones.
+
+    Raises:
+        ValueError: ``hops`` is negative, or ``threshold`` is not a number.
+    """
+    if hops < 0 or threshold != threshold:
+        raise ValueError(f"hops {hops!r} and threshold {threshold!r}: give hops ≥ 0 and a number as the threshold.")
+    # The dictionaries behind the views of networkx, which its type stubs omit: a view costs an object and two calls for each
+    # edge that is read.
+    raw: Any = toolkit.get_graph()
+    adjacent, nodes = raw._adj, raw._node
+    no_scores: Mapping[str, float] = {}
+
+    def read_edges(action: str) -> list[tuple[str, dict[str, Any], float]]:
+        """Return targets, attributes and scores of the edges with a score ≥ ``threshold``."""
+        edges_of = adjacent[action]
+        learned = no_scores if read_scores is None else read_scores(action, edges_of)
+        if not learned:
+            return [
+                (id, edge, score)
+                for id, edge in edges_of.items()
+                if (score := edge.get(SCORE, DEFAULT_SCORE)) >= threshold
+            ]
+        return [
+            (id, edge, score)
+            for id, edge in edges_of.items()
+            if (score := learned[id] if id in learned else edge.get(SCORE, DEFAULT_SCORE)) >= threshold
+        ]
+
+    kept = {id: None for id in action_ids if id in nodes and isinstance(nodes[id].get(DATA), Action)}
+    newest = list(kept)
+    followed = {}
+    for _ in range(hops):
+        reached = []
+        for action in newest:
+            followed[action] = read_edges(action)
+            for id, _edge, _score in followed[action]:
+                if id not in kept and isinstance(nodes[id].get(DATA), Action):
+                    kept[id] = None
+                    reached.append(id)
+        newest = reached
+        if not newest:
+            break
+    hidden: set[str] = set()
+    edges = []
+    for action in list(kept):
+        for id, edge, score in followed[action] if action in followed else read_edges(action):
+            if id not in kept:
+                if id in hidden or not isinstance(nodes[id].get(DATA), Tool):
+                    continue
+                if not is_visible(id):
+                    hidden.add(id)
+                    continue
+                kept[id] = None
+            edges.append((action, id, edge, score))
+    return Toolkit(_build_graph(kept, edges, nodes))
+
+
+def _build_graph(
+    ids: Iterable[str], edges: Iterable[tuple[str, str, dict[str, Any], float]], nodes: Mapping[str, dict[str, Any]]
+) -> nx.DiGraph[str]:
+    """Return a new graph. ``add_nodes_from`` and ``add_edges_from`` check every vertex and edge, and take three times as
+    long."""
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    raw: Any = graph
+    own_nodes, successors, predecessors = raw._node, raw._adj, raw._pred
+    for id in ids:
+        own_nodes[id] = nodes[id].copy()
+        successors[id] = {}
+        predecessors[id] = {}
+    for u, v, attributes, score in edges:
+        successors[u][v] = predecessors[v][u] = copied = attributes.copy()
+        copied[SCORE] = score
+    return graph

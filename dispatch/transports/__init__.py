@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch._internal.arguments import check_instance
+from dispatch._internal import check_instance
 from dispatch.transports.base import (
     AnswerLate,
     DurableMessage,
@@ -11,12 +11,12 @@ from dispatch.transports.base import (
     Mode,
     OnFailure,
     Publisher,
+    Security,
     Subscription,
     Ticket,
     TopicPublisher,
     Transport,
 )
-from dispatch.transports.security import Security
 
 __all__ = [
     "AnswerLate",
@@ -55,7 +55,7 @@ def open_transport(url: str, *, security: Security | None = None, publish_window
         from dispatch.transports.memory import MemoryTransport
 
         return MemoryTransport(url)
-    from dispatch.transports.pulsar.service_url import endpoints
+    from dispatch.transports.pulsar.handshake import endpoints
 
     endpoints(url)
     from dispatch.transports.pulsar.transport import PulsarTransport

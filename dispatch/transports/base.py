@@ -6,11 +6,15 @@ All methods are called on one event loop, and all callbacks run on it. Topic nam
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
+from dispatch._internal import FairQueue, QueueFullError, explain_keywords
 from dispatch.errors import TransportError
 
 RECONNECT_WAIT_S = 2.0
@@ -203,3 +207,123 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """Close the connection. Idempotent. Works on another event loop than that of :meth:`start` if that one has ended."""
+
+
+# Authentication at a broker, and verification of the broker.
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """Token authentication and TLS of a connection.
+
+    Attributes:
+        token: a JSON Web Token, or a function that returns a fresh one each time the broker asks. Never shown.
+        trust_certs: PEM file with the authorities to trust (``pulsar+ssl://``); None: the public ones.
+        certificate: PEM file with the client's certificate, for mutual TLS; ``key`` belongs to it.
+        key: PEM file with the client's private key.
+        validate_hostname: the broker's certificate must name the host in the service URL.
+    """
+
+    token: str | Callable[[], str] | None = field(default=None, repr=False)
+    trust_certs: str | Path | None = None
+    certificate: str | Path | None = None
+    key: str | Path | None = None
+    validate_hostname: bool = True
+
+    @classmethod
+    def from_environment(cls) -> Security:
+        """From ``DISPATCH_TOKEN`` (or ``DISPATCH_TOKEN_FILE``, read again whenever the broker asks) and
+        ``DISPATCH_TRUST_CERTS``."""
+        token: str | Callable[[], str] | None = os.environ.get("DISPATCH_TOKEN") or None
+        token_file = os.environ.get("DISPATCH_TOKEN_FILE")
+        if token is None and token_file:
+            path = Path(token_file)
+            token = lambda: path.read_text().strip()  # noqa: E731 - a def could not be assigned conditionally
+        return cls(token=token, trust_certs=os.environ.get("DISPATCH_TRUST_CERTS") or None)
+
+
+Security.__init__ = explain_keywords(Security.__init__)  # type: ignore[method-assign]
+
+# The publish window: a limit on publishes in flight to the broker, with a bounded fair queue in front of it. Pure.
+#
+# It limits bursts to the broker and the number of publishes in doubt when the connection is lost. Thousands of slow calls
+# can still wait, because the window counts publishes and not calls.
+
+
+__all__ = ["PublishWindow", "QueueFullError"]
+
+T = TypeVar("T")
+
+
+class PublishWindow(Generic[T]):
+    """At most ``size`` items in flight; further ones are queued, first in first out in a flow, round-robin over flows.
+
+    Args:
+        size: items in flight.
+        max_queued: queued items.
+        max_queued_bytes: queued bytes.
+    """
+
+    def __init__(self, size: int, max_queued: int, max_queued_bytes: int) -> None:
+        if size < 1:
+            raise ValueError(f"a publish window needs at least one message, not {size}")
+        self.size = size
+        self.outstanding = 0
+        self._queue: FairQueue[T] = FairQueue(max_queued, max_queued_bytes)
+
+    @property
+    def queued(self) -> int:
+        """Queued items."""
+        return len(self._queue)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Queued bytes."""
+        return self._queue.bytes
+
+    def offer(self, flow: str, item: T, size: int) -> bool:
+        """Return True if ``item`` is in flight now and must be sent, False if it was queued.
+
+        Raises:
+            QueueFullError: the queue is full; the item was not added.
+        """
+        if self.outstanding < self.size and not len(self._queue):
+            self.outstanding += 1
+            return True
+        self._queue.put(flow, item, size)
+        return False
+
+    def hold(self, flow: str, item: T, size: int) -> None:
+        """Queue ``item`` although the window is not full (the connection is down).
+
+        Raises:
+            QueueFullError: the queue is full; the item was not added.
+        """
+        self._queue.put(flow, item, size)
+
+    def settle(self, count: int = 1) -> None:
+        """Record the receipts of ``count`` items."""
+        if count > self.outstanding:
+            raise ValueError(f"{count} settled, but only {self.outstanding} outstanding")
+        self.outstanding -= count
+
+    def pop_queued(self) -> T | None:
+        """Remove and return the next queued item, now in flight; None when the queue is empty or the window is full."""
+        if self.outstanding >= self.size:
+            return None
+        item = self._queue.pop()
+        if item is not None:
+            self.outstanding += 1
+        return item
+
+    def withdraw(self, flow: str, item: T) -> bool:
+        """Withdraw a queued item. Return whether it was still queued."""
+        return self._queue.remove(flow, item)
+
+    def waiting(self, flow: str) -> bool:
+        """Return whether ``flow`` has queued items."""
+        return self._queue.has_flow(flow)
+
+    def drain(self) -> list[T]:
+        """Empty the queue and return its items."""
+        return self._queue.clear()

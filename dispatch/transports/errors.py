@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dispatch._internal.arguments import describe_type
+from dispatch._internal import describe_type
 from dispatch.errors import DispatchError, ErrorType, TransportError
 
 # The request was certainly not sent: no tool can have been executed, so that a repeat is safe.

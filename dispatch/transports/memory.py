@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
 from dispatch.errors import TransportError
-from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
+from dispatch.messaging.wire import MAX_MESSAGE_BYTES
 from dispatch.transports.base import AnswerLate, DurableMessage, Handler, Mode, OnFailure
 from dispatch.transports.errors import closed, sending_failed
 

@@ -2,15 +2,470 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
+import os
+import random
+import weakref
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dispatch._internal.arguments import explain_keywords
-from dispatch.calls.call_state import CallOptions
-from dispatch.trustgraph.dialects import DEFAULT_TIMEOUT_S, bind_values, call_back, encode_config
+from msgspec.structs import replace
+
+from dispatch._internal import (
+    ErrorBoundary,
+    UserCodeError,
+    ends_task,
+    excerpt,
+    explain_keywords,
+    read_text,
+    running_task,
+)
+from dispatch.balancing.instances import InstanceView
+from dispatch.calls.attempt import Attempt, Attempts, Call, CallOptions
+from dispatch.calls.call import authorize_call
+from dispatch.calls.error_messages import error_from_client_failure, error_from_mistake, error_from_timeout
+from dispatch.calls.guards import ToolGuards, create_rate_limiter
+from dispatch.calls.resolution import ResolvedTool
+from dispatch.catalog import ServiceDescriptor
+from dispatch.catalog.sources import BrokerSubscription, OnMessage, SourceStatus
+from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, Origin, Outcome, ToolError, TransportError
+from dispatch.messaging.plain import read_properties
+from dispatch.messaging.request import Answer
+from dispatch.messaging.wire import Property, json_text
+from dispatch.permissions import Authorizer, Grants, GrantsFunction, check_permission, require_permissions
+from dispatch.policy import (
+    UNDECLARED,
+    Annotations,
+    Policy,
+    PolicyError,
+    PolicyLike,
+    check_repeats,
+    check_seconds,
+    read_policy,
+    repeatable,
+)
+from dispatch.resilience.breaker import CircuitBreaker, State
+from dispatch.result import CallResult
+from dispatch.routing.pool import PoolKey
+from dispatch.telemetry.events import Event, Events
+from dispatch.telemetry.observers import DEFAULT_TELEMETRY, NULL_DISPATCHER, DispatcherObserver, Telemetry
+from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
+from dispatch.transports.errors import closed
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher
+
+
+# The two dialects of TrustGraph's client: that of the published package, and that of the specification, whose first
+# argument is the user.
+
+
+DEFAULT_TIMEOUT_S = 600.0
+"""TrustGraph's own default for a tool service."""
+
+Callback = Callable[[str], Awaitable[object] | object]
+"""Receives a chunk; its result is awaited if it is awaitable."""
+
+
+def bind_values(names: tuple[str, ...], values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a call in either dialect, by name.
+
+    Args:
+        names: names of the values after the user, in their order; the last is ``timeout``.
+        values, named: positional and keyword arguments of the call.
+
+    Raises:
+        TypeError: the arguments fit neither dialect.
+    """
+    if values and isinstance(values[0], str):
+        if "user" in named:
+            raise TypeError("'user' is given twice")
+        named["user"], values = values[0], values[1:]
+    given: dict[str, Any] = {"user": named.pop("user", "")}
+    if len(values) > len(names):
+        raise TypeError(f"at most {len(names)} values after the user: {', '.join(names)}")
+    given.update(zip(names, values, strict=False))
+    for name in names:
+        if name in named:
+            if name not in given or name == "timeout":
+                given.setdefault(name, named[name])
+                del named[name]
+            else:
+                raise TypeError(f"'{name}' is given twice")
+    missing = [name for name in names if name not in given]
+    if missing or named:
+        problem = f"'{missing[0]}' is missing" if missing else f"'{next(iter(named))}' is not known"
+        raise TypeError(f"{problem}; write ([user,] {', '.join(names)})")
+    if not isinstance(given["user"], str):
+        raise TypeError(f"user must be a text, not {type(given['user']).__name__}")
+    return given
+
+
+def encode_config(config: Mapping[str, Any] | None) -> str:
+    """Return the config values as the JSON text of a request.
+
+    Raises:
+        InvalidArgumentsError: a value is not JSON.
+    """
+    try:
+        return json_text(config or {}, "config")
+    except TypeError as error:
+        raise InvalidArgumentsError(
+            ErrorType.INVALID_CONFIG, f"The tool was not executed: {error}. Correct the config values."
+        ) from None
+
+
+def has_user_parameter(client: Any) -> bool:
+    """Return whether the first parameter of ``client.call`` is the user.
+
+    Raises:
+        TypeError: the client has no ``call``.
+    """
+    call = getattr(client, "call", None)
+    if not callable(call):
+        raise TypeError(f"{type(client).__name__} has no method 'call': wrap a ToolServiceClient")
+    try:
+        parameters = list(inspect.signature(call).parameters)
+    except (TypeError, ValueError):
+        return False
+    return bool(parameters) and parameters[0] == "user"
+
+
+async def call_back(callback: Callback, chunk: str) -> None:
+    """Call ``callback`` with ``chunk``, and await its result if it is awaitable."""
+    result = callback(chunk)
+    if inspect.isawaitable(result):
+        await result
+
+
+# Guards around TrustGraph's own client: all but the choice of an instance, which remains the client's.
+
+
+CLEANUP_S = 0.05
+"""Seconds that a wrapped client gets beyond the limit, to end by itself."""
+WRAPPED_POLICY = Policy(timeout=DEFAULT_TIMEOUT_S)
+"""The policy of a client without one: the defaults, with TrustGraph's own timeout."""
+
+_NO_SERVICE = ServiceDescriptor("", "", "")
+"""A wrapped client has topics of its own."""
+_NO_POOL = PoolKey("", ("", ""))
+
+Ask = Callable[[float], Awaitable[str]]
+"""Calls the client, with the seconds that it has."""
+
+
+@explain_keywords
+def wrap(
+    client: Any,
+    *,
+    tool: str,
+    policy: PolicyLike | None = None,
+    annotations: Annotations = UNDECLARED,
+    permissions: Collection[str] = (),
+    grants: Grants | GrantsFunction | None = None,
+    telemetry: Telemetry = DEFAULT_TELEMETRY,
+) -> WrappedClient:
+    """Put guards around a client of TrustGraph's: circuit breaker, rate limits, bulkhead, retries, hedging, one deadline and
+    typed errors.
+
+    Args:
+        client: anything with TrustGraph's ``call(config, arguments, timeout=…)`` (2.11.1) or ``call(user, config,
+            arguments, timeout=…)`` (the specification); ``call_streaming`` likewise.
+        tool: its name in errors, metrics and events.
+        policy: of its calls. The keys of balancing, outlier detection and delivery have no effect: the client sends its
+            messages itself. None: the defaults, with TrustGraph's timeout of 600 s.
+        annotations: what the tool is declared to be. Unless it is read-only or idempotent, only rejected calls are retried,
+            because the client cannot tell that a request was not sent.
+        permissions: a user needs all of them to call the tool. Empty: every user may.
+        grants: permissions of users, as in :func:`dispatch.connect`. A client in the published dialect gets no user, but
+            a call may name one: ``call(config, arguments, user="alice")``.
+        telemetry: settings of metrics. Calls have no spans, because the client's messages carry no trace context.
+
+    Raises:
+        TypeError: the client has no such ``call``.
+        PolicyError: the policy hedges or retries a tool that must not be executed twice.
+        ValueError: a permission is invalid.
+    """
+    return WrappedClient(client, tool, policy, annotations, permissions, grants, telemetry)
+
+
+class WrappedClient:
+    """A client with guards, see :func:`wrap`. It has the calls of :class:`dispatch.ToolServiceClient`; use it on one loop
+    at a time."""
+
+    def __init__(
+        self,
+        client: Any,
+        tool: str,
+        policy: PolicyLike | None = None,
+        annotations: Annotations = UNDECLARED,
+        permissions: Collection[str] = (),
+        grants: Grants | GrantsFunction | None = None,
+        telemetry: Telemetry = DEFAULT_TELEMETRY,
+    ) -> None:
+        if isinstance(client, type):
+            raise TypeError(f"{client.__name__} is a class: pass an instance, {client.__name__}(…).")
+        self._telemetry = telemetry
+        self._events = Events()
+        self._client = client
+        self.tool = tool
+        self.policy = read_policy(policy, WRAPPED_POLICY)
+        own = () if self.policy.hedging is None else ("hedging",)
+        check_repeats(annotations, self.policy, own)
+        self._repeatable = repeatable(annotations)
+        self._takes_user = has_user_parameter(client)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tool_guards: ToolGuards | None = None
+        self._observer: DispatcherObserver = NULL_DISPATCHER
+        self._resolved = ResolvedTool(
+            tool,
+            _NO_SERVICE,
+            "{}",
+            self.policy,
+            self._repeatable,
+            _NO_POOL,
+            requirement=require_permissions(_check_permissions(permissions)),
+        )
+        self._grants = grants
+        self._authorizer = Authorizer(grants)
+
+    @property
+    def breaker(self) -> CircuitBreaker:
+        """The circuit breaker: ``state``, ``force_open()``, ``disable()``, ``reset()``.
+
+        Raises:
+            ValueError: the policy has no breaker.
+            RuntimeError: no event loop runs.
+        """
+        breaker = self._guards().breaker
+        if breaker is None:
+            raise ValueError(f"the policy of '{self.tool}' has no breaker")
+        return breaker
+
+    def _guards(self) -> ToolGuards:
+        loop = asyncio.get_running_loop()
+        if self._tool_guards is None or loop is not self._loop:
+            self._loop = loop
+            self._observer.close()
+            self._authorizer.abandon()
+            self._authorizer = Authorizer(self._grants)  # a callable's answers belong to one loop
+            self._authorizer.start()
+            weakref.finalize(self, self._authorizer.abandon)  # ends the watch of a file
+            self._observer = replace(self._telemetry, traces="off").observe_dispatcher(self._events, "", loop.time)
+            self._tool_guards = ToolGuards(
+                self.policy,
+                repeatable=self._repeatable,
+                clock=loop.time,
+                randomness=random.random,
+                rates=create_rate_limiter,
+                observer=self._observer.observe_tool(self.tool),
+                label=self.tool,
+            )
+            self._observer.attach(self)
+        return self._tool_guards
+
+    def on_event(self, listener: Callable[[Event], object]) -> Callable[[], None]:
+        """Call ``listener`` at every transition of the circuit breaker. Returns a function that removes the listener."""
+        return self._events.subscribe(listener)
+
+    # Gauges, read by a scrape: the circuit and the queue. Connection and instances are the client's own.
+
+    connected = None
+    pending = 0
+
+    def circuits(self) -> Iterable[tuple[str, State]]:
+        """Return the state of the circuit breaker, if there is one."""
+        breaker = None if self._tool_guards is None else self._tool_guards.breaker
+        return () if breaker is None else ((self.tool, breaker.state),)
+
+    def queued(self) -> Mapping[str, int]:
+        """Return how many calls wait for a rate limit or the bulkhead."""
+        return {} if self._tool_guards is None else {self.tool: self._tool_guards.waiting}
+
+    def abandoned_threads(self) -> Mapping[str, int]:
+        """Return nothing: a wrapped client runs no functions."""
+        return {}
+
+    def pools(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
+        """Return nothing: the client has one topic for all instances."""
+        return ()
+
+    def sources(self) -> Iterable[SourceStatus]:
+        """Return nothing: the tool is in no catalogue."""
+        return ()
+
+    async def call(self, *values: Any, timeout: float | None = None, **named: Any) -> str:
+        """As :meth:`dispatch.ToolServiceClient.call`. ``timeout``: seconds for the whole call; None: the policy's."""
+        limit = self.policy.timeout if timeout is None else timeout
+        given = bind_values(("config", "arguments", "timeout"), values, named | {"timeout": limit})
+        call = self._start(given)
+        return await self._perform(call, lambda seconds: self._client.call(*self._leading(given), timeout=seconds))
+
+    async def call_streaming(self, *values: Any, timeout: float | None = None, **named: Any) -> str:
+        """As :meth:`dispatch.ToolServiceClient.call_streaming`. The call is not retried once a chunk was given."""
+        limit = self.policy.timeout if timeout is None else timeout
+        given = bind_values(("config", "arguments", "callback", "timeout"), values, named | {"timeout": limit})
+        call = self._start(given, is_stream=True)
+        loop = asyncio.get_running_loop()
+
+        async def callback(chunk: str) -> None:
+            # Checked at each chunk too: before Python 3.12 asyncio.wait_for, which TrustGraph's client uses, can swallow
+            # the cancellation by which a limit is enforced.
+            if loop.time() >= call.deadline:
+                raise TimeoutError
+            call.has_delivered = True
+            task = running_task()
+            try:
+                await call_back(given["callback"], chunk)
+            except BaseException as raised:
+                if ends_task(raised, task):
+                    raise
+                raise _CallbackError(raised) from raised
+
+        return await self._perform(
+            call, lambda seconds: self._client.call_streaming(*self._leading(given), callback, timeout=seconds)
+        )
+
+    def _leading(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
+        if self._takes_user:
+            return given["user"], given["config"], given["arguments"]
+        return given["config"], given["arguments"]
+
+    def _start(self, given: Mapping[str, Any], *, is_stream: bool = False) -> Call:
+        """Check the caller's values and begin the call.
+
+        Raises:
+            InvalidArgumentsError: the timeout or the arguments are invalid; nothing was sent.
+        """
+        guards = self._guards()
+        try:
+            limit = check_seconds(given["timeout"])
+            json_text(given["arguments"] or {}, "arguments")
+        except (PolicyError, TypeError) as error:
+            raise error_from_mistake(self.tool, guards.policy, error) from None
+        now = asyncio.get_running_loop().time()
+        return Call(
+            self._resolved,
+            guards,
+            guards.observer.start_call(self._resolved, now),
+            CallOptions(given["user"], limit),
+            b"",
+            deadline=now + limit,
+            limit=limit,
+            is_stream=is_stream,
+        )
+
+    async def _authorize(self, call: Call, started: float) -> DispatchError | None:
+        requirement = call.tool.requirement
+        if requirement is None:
+            return None
+        decision = self._authorizer.decide(call.options.user, requirement, started)
+        return await authorize_call(self._authorizer, call.tool, requirement, decision, call.observer, call.options)
+
+    async def _perform(self, call: Call, ask: Ask) -> str:
+        """Make the attempts of a call, as a dispatcher does, and return the answer or raise the error."""
+        now = asyncio.get_running_loop().time
+        started = call.deadline - call.limit
+        try:
+            refusal = await self._authorize(call, started)
+            if refusal is None:
+                attempt = await Attempts(ClientInvoker(ask), now).run(call)
+        except BaseException:
+            call.observer.on_cancel(now() - started, call.requests)
+            raise
+        if refusal is not None:
+            call.observer.on_end(CallResult(self.tool, refusal.outcome, error=refusal, duration=now() - started), {})
+            raise refusal
+        text = attempt.settled.text if isinstance(attempt.settled, Answer) else ""
+        error = attempt.error
+        outcome = Outcome.SUCCESS if error is None else error.outcome
+        call.observer.on_end(CallResult(self.tool, outcome, text, error, now() - started, call.requests), {})
+        if error is not None:
+            raise error
+        return text
+
+
+def _check_permissions(permissions: Collection[str]) -> tuple[str, ...]:
+    if isinstance(permissions, str):
+        raise ValueError(f"permissions must be a list of texts, not a text: write ['{permissions}']")
+    for permission in permissions:
+        problem = check_permission(permission)
+        if problem is not None:
+            raise ValueError(
+                f"the permission '{excerpt(permission)}' is invalid ({problem}): write one such as 'tools:jokes'"
+            )
+    return tuple(permissions)
+
+
+class ClientInvoker:
+    """Sends the requests of one call by a client of TrustGraph's (:class:`~dispatch.calls.attempt.Invoker`).
+
+    Args:
+        ask: calls the client.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def is_ready(self, call: Call) -> bool:
+        """True: the connection is the client's own."""
+        return True
+
+    async def await_ready(self, call: Call) -> None:
+        """Do nothing: the client waits for its connection itself."""
+
+    def has_untried(self, call: Call) -> bool:
+        """True: the client has one topic, and its broker may give the request to another instance."""
+        return True
+
+    def attribute_failure(self, attempt: Attempt) -> None:
+        """Only a failure of this process is not counted: the client does not tell instances apart."""
+        if attempt.error is not None and attempt.error.origin is Origin.LOCAL:
+            attempt.counts_for_instance = attempt.counts_for_tool = False
+
+    async def invoke(self, attempt: Attempt) -> None:
+        """Call the client within the attempt's deadline.
+
+        Raises:
+            DispatchError: the client failed, or took too long.
+        """
+        call = attempt.call
+        loop_time = asyncio.get_running_loop().time
+        tool = call.tool.label
+        attempt.start(loop_time())
+        attempt.request = call.observer.on_request("", "", "", attempt.number, attempt.reason)
+        attempt.sent = True
+        call.requests += 1
+        seconds = attempt.deadline - attempt.began
+        try:
+            # The client's own limit is for each message and starts late; this one covers everything. It ends a moment
+            # later, because TrustGraph's client cleans up after its own limit only.
+            async with asyncio.timeout(seconds + CLEANUP_S):
+                with ErrorBoundary():
+                    text = await self._ask(seconds)
+        except _CallbackError as failed:
+            attempt.outcome = Outcome.SUCCESS  # of the tool: what failed is the caller's own callback
+            raise failed.error from None
+        except TimeoutError:
+            raise error_from_timeout(tool, attempt.limit, attempt.clock, repeatable=call.guards.repeatable) from None
+        except DispatchError:
+            raise
+        except Exception as error:
+            if isinstance(error, RuntimeError) and not isinstance(error, UserCodeError):
+                # TrustGraph's client preserves the message of the tool's error, and drops its type.
+                raise ToolError(ErrorType.TOOL_ERROR, read_text(error)) from error
+            raise error_from_client_failure(tool, error) from error
+        attempt.conclude(Answer(text))
+
+
+class _CallbackError(Exception):
+    """Carries what the caller's callback raised through the client: it is the caller's own, not the client's failure."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(read_text(error))
+        self.error = error
 
 
 class ToolServiceClient:
@@ -78,3 +533,125 @@ class ToolServiceClient:
                 chunks.append(chunk)
                 await call_back(given["callback"], chunk)
         return "".join(chunks)
+
+
+# The broker as sources see it, over the connection of a dispatcher.
+
+
+class ConfigBroker:
+    """Implements :class:`dispatch.catalog.sources.Broker`. Topics are opened on first use.
+
+    Args:
+        transport: a started connection.
+        name: of the dispatcher; part of the names of its subscriptions.
+    """
+
+    def __init__(self, transport: Transport, name: str) -> None:
+        self._transport = transport
+        self._name = f"dispatch-config-{name}"
+        self._waiting: dict[str, asyncio.Future[bytes]] = {}
+        self._opening = asyncio.Lock()
+        self._publishers: dict[str, Publisher] = {}
+        self._responses: dict[str, Subscription] = {}
+        self._notifications: set[_Notifications] = set()
+        self._is_closed = False
+
+    @property
+    def is_connected(self) -> bool:
+        """See :attr:`dispatch.catalog.sources.Broker.is_connected`."""
+        return self._transport.connected
+
+    def was_disconnected_since(self, instant: float) -> bool:
+        """See :meth:`dispatch.catalog.sources.Broker.was_disconnected_since`."""
+        return self._transport.was_disconnected_since(instant)
+
+    async def request(
+        self, topic: str, response_topic: str, payload: bytes, *, timeout: float, resend_after: float | None = None
+    ) -> bytes:
+        """See :meth:`dispatch.catalog.sources.Broker.request`."""
+        async with asyncio.timeout(timeout):
+            publisher = await self._open(topic, response_topic)
+            response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+            # Clients of all processes share the response topic, and each sees the ids of the others' responses.
+            id = os.urandom(16).hex()
+            self._waiting[id] = response
+            try:
+                while True:
+                    self._send(publisher, payload, {Property.ID: id}, response)
+                    answered, _ = await asyncio.wait([response], timeout=resend_after)
+                    if answered:
+                        return response.result()
+                    if resend_after is not None:
+                        resend_after *= 2
+            finally:
+                del self._waiting[id]
+                if not response.cancel() and not response.cancelled():
+                    response.exception()  # of a failure that came together with the timeout
+
+    def _send(
+        self, publisher: Publisher, payload: bytes, properties: Mapping[str, str], response: asyncio.Future[bytes]
+    ) -> None:
+        def on_failure(error: TransportError) -> None:
+            if not response.done():
+                response.set_exception(error)
+
+        publisher.publish(payload, properties, flow=publisher.topic, on_failure=on_failure)
+
+    async def _open(self, topic: str, response_topic: str) -> Publisher:
+        async with self._opening:
+            if self._is_closed:
+                raise closed()
+            # The response topic first: it must be open when the response arrives.
+            if response_topic not in self._responses:
+                self._responses[response_topic] = await self._transport.subscribe(
+                    response_topic, self._on_response, mode=Mode.FANOUT, name=self._unique_name()
+                )
+            if topic not in self._publishers:
+                self._publishers[topic] = await self._transport.publisher(topic)
+            return self._publishers[topic]
+
+    def _unique_name(self) -> str:
+        return f"{self._name}-{os.urandom(4).hex()}"
+
+    def _on_response(self, message: Message) -> None:
+        response = self._waiting.get(read_properties(message).get(Property.ID, ""))
+        # A response to another client, or a late or a duplicate one.
+        if response is not None and not response.done():
+            response.set_result(message.data())
+
+    async def subscribe(self, topic: str, on_message: OnMessage) -> BrokerSubscription:
+        """See :meth:`dispatch.catalog.sources.Broker.subscribe`."""
+        if self._is_closed:
+            raise closed()
+
+        def handle(message: Message) -> None:
+            on_message(message.data())
+
+        subscription = await self._transport.subscribe(topic, handle, mode=Mode.FANOUT, name=self._unique_name())
+        notifications = _Notifications(subscription, self._notifications)
+        self._notifications.add(notifications)
+        return notifications
+
+    async def close(self) -> None:
+        """Close all topics. Requests that wait fail. Idempotent."""
+        self._is_closed = True
+        for response in self._waiting.values():
+            if not response.done():
+                response.set_exception(closed())
+        async with self._opening:
+            for notifications in list(self._notifications):
+                await notifications.close()
+            while self._responses:
+                await self._responses.popitem()[1].close()
+            while self._publishers:
+                await self._publishers.popitem()[1].close()
+
+
+class _Notifications:
+    def __init__(self, subscription: Subscription, open: set[_Notifications]) -> None:
+        self._subscription = subscription
+        self._open = open
+
+    async def close(self) -> None:
+        self._open.discard(self)
+        await self._subscription.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.telemetry.alerting.alerts import ALERTS
+from dispatch.telemetry.rules import ALERTS
 from docs.generators.docstrings import table
 
 

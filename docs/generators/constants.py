@@ -6,7 +6,7 @@ import sys
 
 from dispatch import errors
 from dispatch.errors import DispatchError, ErrorType, Origin, Outcome
-from dispatch.messaging.wire.properties import Feature, Property, Refusal
+from dispatch.messaging.wire import Feature, Property, Refusal
 from docs.generators.docstrings import constants, first_paragraph, table
 
 

@@ -158,7 +158,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     for module in pkgutil.walk_packages(dispatch.__path__, "dispatch."):
         if not module.name.endswith("__main__") and module.name not in ABSENT:
             importlib.import_module(module.name)  # :func:`exists` looks there
-    settings = importlib.import_module("dispatch.telemetry.settings")
+    settings = importlib.import_module("dispatch.telemetry.observers")
     vars(settings).update(
         CollectorRegistry=CollectorRegistry, TracerProvider=TracerProvider
     )  # there for type checkers only

@@ -6,9 +6,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from dispatch.telemetry.metrics.collector import DispatcherCollector
-from dispatch.telemetry.metrics.service_metrics import ServerCollector
-from dispatch.telemetry.metrics.session_metrics import SessionCollector
+from dispatch.telemetry.gauges import DispatcherCollector, ServerCollector, SessionCollector
 from docs.generators.docstrings import markdown, table
 
 SERVICE_PREFIX = "dispatch_service_"

@@ -11,8 +11,8 @@ import msgspec
 from dispatch.protocol import events
 from dispatch.protocol import settings as settings_module
 from dispatch.protocol.events import Failure
+from dispatch.protocol.frames import Frame, Packet
 from dispatch.protocol.settings import DEFAULT_SETTINGS, Settings
-from dispatch.protocol.wire.frames import Frame, Packet
 from docs.generators.docstrings import attributes, constants, descriptions_below, markdown, table
 
 

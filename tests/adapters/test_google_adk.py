@@ -14,7 +14,8 @@ from google.genai import types
 from pydantic import PrivateAttr
 
 import dispatch
-from dispatch.adapters import execute, google_adk, specs
+from dispatch.adapters import execute, google_adk
+from dispatch.adapters import models as specs
 from tests.adapters import lab
 from tests.adapters.lab import Answer
 from tests.adapters.scenarios import SCENARIOS, Model, run_scenario

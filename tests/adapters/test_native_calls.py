@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.adapters import Style, execute, specs
+from dispatch.adapters import Style, execute
+from dispatch.adapters import models as specs
 from tests.adapters import lab
 from tests.adapters.lab import Answer
 from tests.adapters.scenarios import SCENARIOS, Model, run_scenario

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from dispatch import Dispatcher, ToolServer
-from dispatch.messaging.rpc.correlation import MAX_TOMBSTONES
-from dispatch.protocol.session_table import SessionTable
-from dispatch.serving.idempotency_keys import IdempotencyKeys
+from dispatch.messaging.plain import MAX_TOMBSTONES
+from dispatch.protocol.table import SessionTable
+from dispatch.serving.replies import IdempotencyKeys
 from tests.helpers.internals import correlator_of, keys_of, sessions_of, tables_of
 
 

@@ -60,7 +60,7 @@ SETTINGS: dict[str, dict[str, int]] = {
 }  # fmt: skip
 """Constants of the protocol that are smaller then."""
 SMALL: dict[str, dict[str, int]] = {
-    "keys": {"dispatch.serving.idempotency_keys.MAX_ANSWER_BYTES": 60},
+    "keys": {"dispatch.serving.replies.MAX_ANSWER_BYTES": 60},
 }
 """Constants of other modules that are smaller then."""
 

@@ -9,17 +9,13 @@ from unittest import mock
 
 import pytest
 
-from dispatch.calls.invokers.instance_invoker import InstanceInvoker
-from dispatch.messaging.rpc.exchange_outcome import Lost
-from dispatch.messaging.rpc.session_request import SessionRequest
-from dispatch.protocol.callee_session import CalleeSession
-from dispatch.protocol.caller_session import CallerSession
-from dispatch.protocol.delivery.numbers import SeenNumbers
-from dispatch.protocol.delivery.path import Path
-from dispatch.protocol.delivery.reassembly import Reassembly
+from dispatch.calls.instances import InstanceInvoker
+from dispatch.messaging.request import Lost
+from dispatch.messaging.sessions import SessionRequest
+from dispatch.protocol.delivery import Path, Reassembly, SeenNumbers
 from dispatch.protocol.events import Failure
-from dispatch.protocol.session import Session
-from dispatch.serving.idempotency_keys import IdempotencyKeys
+from dispatch.protocol.session import CalleeSession, CallerSession, Session
+from dispatch.serving.replies import IdempotencyKeys
 from tests.at_most_once.shard import examine
 
 EXAMPLES = 600
@@ -98,18 +94,18 @@ def a_key_is_always_new(
 
 
 FAULTS: dict[str, Callable[..., Any]] = {
-    "dispatch.protocol.callee_session.SeenNumbers.add": every_request_counts_as_new,
-    "dispatch.protocol.delivery.path.Path.record_ack": a_lost_packet_is_not_sent_again,
+    "dispatch.protocol.session.SeenNumbers.add": every_request_counts_as_new,
+    "dispatch.protocol.delivery.Path.record_ack": a_lost_packet_is_not_sent_again,
     "dispatch.protocol.session.Session.handle_timer": silence_is_death_at_once,
-    "dispatch.protocol.caller_session.CallerSession._may_have_run": no_request_may_have_run,
-    "dispatch.calls.invokers.instance_invoker.InstanceInvoker._is_declined": a_sent_request_goes_to_another_instance,
-    "dispatch.resilience.retry.loop.may_have_run": what_may_have_run_is_repeated,
-    "dispatch.protocol.delivery.reassembly.Reassembly.add": fragments_are_joined_as_they_arrive,
-    "dispatch.protocol.callee_session.CalleeSession.consume": released_requests_free_no_window,
-    "dispatch.protocol.caller_session.CallerSession._on_chunk": chunks_are_shown_as_they_arrive,
-    "dispatch.protocol.caller_session.CallerSession._on_end": a_stream_ends_before_its_last_chunk,
-    "dispatch.messaging.rpc.session_request.SessionRequest.settle": a_request_that_ended_still_counts,
-    "dispatch.serving.idempotency_keys.IdempotencyKeys.claim": a_key_is_always_new,
+    "dispatch.protocol.session.CallerSession._may_have_run": no_request_may_have_run,
+    "dispatch.calls.instances.InstanceInvoker._is_declined": a_sent_request_goes_to_another_instance,
+    "dispatch.resilience.aio.may_have_run": what_may_have_run_is_repeated,
+    "dispatch.protocol.delivery.Reassembly.add": fragments_are_joined_as_they_arrive,
+    "dispatch.protocol.session.CalleeSession.consume": released_requests_free_no_window,
+    "dispatch.protocol.session.CallerSession._on_chunk": chunks_are_shown_as_they_arrive,
+    "dispatch.protocol.session.CallerSession._on_end": a_stream_ends_before_its_last_chunk,
+    "dispatch.messaging.sessions.SessionRequest.settle": a_request_that_ended_still_counts,
+    "dispatch.serving.replies.IdempotencyKeys.claim": a_key_is_always_new,
 }
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from dispatch import CallResult, Dispatcher, Policy, ToolServer, ToolService
 from dispatch.errors import DispatchError
-from dispatch.messaging.rpc.session_request import SessionRequest
+from dispatch.messaging.sessions import SessionRequest
 from dispatch.protocol.settings import DEFAULT_SETTINGS
-from dispatch.serving.idempotency_keys import KEY_AGE_S
+from dispatch.serving.replies import KEY_AGE_S
 from tests.at_most_once.network import Network
 from tests.at_most_once.quiescence import assert_aged, assert_dispatcher_rests, assert_server_rests
 from tests.helpers.clock import advance

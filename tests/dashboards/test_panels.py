@@ -149,6 +149,6 @@ def test_durations_have_exemplars_and_a_way_to_traces() -> None:
 
 def test_each_state_of_a_circuit_has_its_colour() -> None:
     from dashboards.colours import CIRCUIT_STATES
-    from dispatch.resilience.breaker.breaker import State
+    from dispatch.resilience.breaker import State
 
     assert set(CIRCUIT_STATES) == {str(state) for state in State}

@@ -17,13 +17,8 @@ from prometheus_client import CollectorRegistry
 from dashboards.dashboard_json import interpolate, iter_panels, list_queries, load_dashboards
 from dispatch.catalog import load_directory
 from dispatch.policy import Slo
-from dispatch.telemetry.alerting.alert import Alert
-from dispatch.telemetry.alerting.alerts import ALERTS, alert_groups
-from dispatch.telemetry.alerting.burn_rate import collect_slos
-from dispatch.telemetry.alerting.rule_files import render_rule_files
-from dispatch.telemetry.metrics.collector import DispatcherCollector
-from dispatch.telemetry.metrics.service_metrics import ServerCollector
-from dispatch.telemetry.metrics.session_metrics import SessionCollector
+from dispatch.telemetry.gauges import DispatcherCollector, ServerCollector, SessionCollector
+from dispatch.telemetry.rules import ALERTS, Alert, alert_groups, collect_slos, render_rule_files
 from tests.dashboards.alerts.case import Case, calls
 from tests.dashboards.alerts.catalog import CATALOG
 from tests.dashboards.alerts.processes import PROCESSES

@@ -6,15 +6,19 @@ import re
 
 import pytest
 
-from dispatch.calls.invokers import instance_invoker
-from dispatch.messaging.flow import paced_publisher as outgoing
-from dispatch.messaging.flow import pacer
-from dispatch.messaging.rpc import correlation
-from dispatch.messaging.wire import codec, fragments
+from dispatch import results as result_store
+from dispatch import schemas as validator
+from dispatch import schemas as validator_cache
+from dispatch import schemas as value_size
+from dispatch.calls import instances as instance_invoker
+from dispatch.messaging import flow as outgoing
+from dispatch.messaging import flow as pacer
+from dispatch.messaging import plain as correlation
+from dispatch.messaging import wire as codec
+from dispatch.messaging import wire as fragments
 from dispatch.protocol import settings
-from dispatch.results import result_store
-from dispatch.routing import channel, discovery
-from dispatch.schemas import validator, validator_cache, value_size
+from dispatch.routing import discovery
+from dispatch.routing import instance as channel
 from dispatch.transports.pulsar import client
 from structure.layers import LAYERS
 from tests.docs.pages import ROOT

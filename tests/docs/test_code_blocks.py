@@ -19,7 +19,7 @@ import pytest
 
 from dispatch import Catalog, Grants
 from dispatch.cli import main
-from dispatch.mcp.client.configuration import Configuration, read_configuration
+from dispatch.mcp.conversion import Configuration, read_configuration
 from dispatch.policy import parse_policy
 from tests.docs.pages import EXPECTED, PAGES, README, ROOT, TUTORIAL, Block, blocks, page_id
 from tests.helpers.python_processes import environment, running

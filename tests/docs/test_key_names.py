@@ -9,9 +9,9 @@ from typing import get_args
 import pytest
 
 from dispatch.adapters import FRAMEWORKS, Style
-from dispatch.permissions.permission_set import Reason
-from dispatch.resilience.breaker.breaker import State
-from dispatch.telemetry.metrics.session_metrics import REJECTIONS
+from dispatch.permissions.grants import Reason
+from dispatch.resilience.breaker import State
+from dispatch.telemetry.gauges import REJECTIONS
 from docs.generators.extension import GENERATORS
 from tests.docs.pages import PAGES, page_id, prose
 

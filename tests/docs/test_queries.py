@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.policy import Slo
-from dispatch.telemetry.alerting.rule_files import render_rule_files
+from dispatch.telemetry.rules import render_rule_files
 from docs.generators import metrics
 from tests.docs.pages import PAGES, page_id
 

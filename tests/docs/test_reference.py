@@ -18,16 +18,14 @@ import dispatch.search
 import dispatch.testing
 import dispatch.toolkit
 from dispatch.catalog import load_directory
-from dispatch.catalog.readers.service import SERVICE_KEYS
-from dispatch.catalog.readers.tool import TOOL_KEYS
+from dispatch.catalog.items import SERVICE_KEYS, TOOL_KEYS
 from dispatch.cli.app import app
-from dispatch.cli.views.effective_policy import plans
+from dispatch.cli.check import plans
 from dispatch.errors import DispatchError, Outcome
-from dispatch.messaging.wire import properties
+from dispatch.messaging import wire as properties
 from dispatch.policy import Policy
-from dispatch.protocol import DEFAULT_SETTINGS
+from dispatch.protocol import DEFAULT_SETTINGS, frames
 from dispatch.protocol.events import Failure
-from dispatch.protocol.wire import frames
 from docs.generators import command_line, constants, dashboards, docstrings, metrics, policy_keys, protocol
 from docs.generators.extension import GENERATORS, MARKER, generate
 from tests.docs.pages import PAGES, ROOT

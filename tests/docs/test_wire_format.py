@@ -8,7 +8,9 @@ import re
 import msgspec
 import pytest
 
-from dispatch.catalog.sources.trustgraph.config_messages import (
+from dispatch.messaging import wire as topics
+from dispatch.messaging.wire import ErrorInfo, Reply, encode_reply, encode_request
+from dispatch.trustgraph.config import (
     ConfigKey,
     ConfigPush,
     ConfigRequest,
@@ -16,8 +18,6 @@ from dispatch.catalog.sources.trustgraph.config_messages import (
     ConfigValue,
     WorkspaceChanges,
 )
-from dispatch.messaging.wire import topics
-from dispatch.messaging.wire.codec import ErrorInfo, Reply, encode_reply, encode_request
 from tests.docs.pages import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "wire.md").read_text(encoding="utf-8")

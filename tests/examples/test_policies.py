@@ -13,7 +13,7 @@ import pytest
 
 from dispatch.catalog import load_directory
 from dispatch.cli import main
-from dispatch.cli.views.effective_policy import USER, plans
+from dispatch.cli.check import USER, plans
 from dispatch.policy import (
     DEFAULT_POLICY,
     Balancing,

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dispatch.balancing.balancer import Balancer, Pick
-from dispatch.balancing.instance_state import InstanceState
-from dispatch.balancing.outlier_detection import EjectionRules
+from dispatch.balancing.instances import EjectionRules, InstanceState
 from dispatch.errors import Outcome
-from dispatch.policy.balancing import Balancing
+from dispatch.policy import Balancing
 
 START = 1_000.0
 

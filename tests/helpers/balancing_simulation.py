@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from dispatch.balancing.balancer import Balancer, Pick
-from dispatch.balancing.outlier_detection import EjectionRules
+from dispatch.balancing.instances import EjectionRules
 from dispatch.errors import Outcome
-from dispatch.policy.balancing import Balancing
+from dispatch.policy import Balancing
 
 MEAN_S = 0.02
 """What an attempt takes at a healthy instance, in the mean."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatch._internal.permit import Rejection
+from dispatch._internal import Rejection
 from dispatch.errors import Outcome
-from dispatch.resilience.breaker.breaker import BreakerPermit, CircuitBreaker, State
-from dispatch.resilience.breaker.rules import BreakerRules
+from dispatch.resilience.breaker import BreakerPermit, BreakerRules, CircuitBreaker, State
 
 
 class Bench:

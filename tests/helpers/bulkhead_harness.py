@@ -6,11 +6,10 @@ from typing import Any
 
 import msgspec
 
-from dispatch._internal.permit import Rejection
+from dispatch._internal import Rejection
 from dispatch.errors import Outcome
-from dispatch.policy.bulkhead import Bulkhead
-from dispatch.resilience.bulkhead.bulkhead import BulkheadGuard, BulkheadPermit, BulkheadWaiter, QueueLimits
-from dispatch.resilience.bulkhead.wait_queue import INTERVALS
+from dispatch.policy import Bulkhead
+from dispatch.resilience.bulkhead import INTERVALS, BulkheadGuard, BulkheadPermit, BulkheadWaiter, QueueLimits
 
 OK = Outcome.SUCCESS
 

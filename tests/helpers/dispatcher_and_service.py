@@ -9,8 +9,7 @@ from typing import Any
 
 from dispatch import Catalog, Dispatcher, Policy, ToolServer, ToolService
 from dispatch.errors import TransportError
-from dispatch.messaging.wire.codec import ErrorInfo, Reply, Request, decode_request, encode_reply
-from dispatch.messaging.wire.properties import Property
+from dispatch.messaging.wire import ErrorInfo, Property, Reply, Request, decode_request, encode_reply
 from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
 from dispatch.transports.memory import MemoryTransport
 

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 from dispatch.messaging.endpoint import Endpoint, ReplyPermission
-from dispatch.messaging.wire.sessions import session_key
-from dispatch.messaging.wire.topics import instance_topic, reply_topic
+from dispatch.messaging.wire import instance_topic, reply_topic, session_key
 from dispatch.protocol import CalleeSession, CallerSession, OutgoingRequest, Session, SessionTable, Settings
 from dispatch.protocol.events import (
     ChunkReceived,
@@ -26,8 +25,8 @@ from dispatch.protocol.events import (
     SessionClosed,
     SessionOpened,
 )
+from dispatch.protocol.frames import CHUNK_BYTES
 from dispatch.protocol.settings import DEFAULT_SETTINGS
-from dispatch.protocol.wire.frames import CHUNK_BYTES
 from dispatch.transports import Message, Mode, Subscription, Transport, open_transport
 
 URL = "memory://endpoint"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dispatch.messaging.rpc.correlation import Correlator, read_properties
-from dispatch.messaging.rpc.exchange_outcome import Disposition, Settled, Tally
-from dispatch.messaging.rpc.pending import ReplyStream, Single
-from dispatch.messaging.wire.properties import Property
+from dispatch.messaging.plain import Correlator, ReplyStream, Single, read_properties
+from dispatch.messaging.request import Disposition, Settled, Tally
+from dispatch.messaging.wire import Property
 from tests.helpers.clock import idle
 from tests.helpers.fakes import FakePublisher
 

@@ -15,10 +15,7 @@ from typing import Any
 from dispatch import Catalog, Dispatcher, DispatchError, Policy, Telemetry, ToolError, ToolServer, ToolService
 from dispatch.catalog import CatalogError
 from dispatch.errors import TransportError
-from dispatch.messaging.wire.codec import encode_request
-from dispatch.messaging.wire.properties import Property
-from dispatch.messaging.wire.sessions import Session
-from dispatch.messaging.wire.topics import reply_topic
+from dispatch.messaging.wire import Property, Session, encode_request, reply_topic
 from dispatch.policy import Breaker
 from dispatch.testing import Faults, FaultyTransport
 from dispatch.transports import Publisher

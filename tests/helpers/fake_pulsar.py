@@ -13,11 +13,10 @@ import pytest
 
 from dispatch.errors import TransportError
 from dispatch.transports import DurableMessage, Mode, Publisher, Ticket
+from dispatch.transports.base import Security
 from dispatch.transports.errors import unreachable
-from dispatch.transports.pulsar.subscription import PulsarSubscription
 from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S
-from dispatch.transports.pulsar.transport import PulsarTransport
-from dispatch.transports.security import Security
+from dispatch.transports.pulsar.transport import PulsarSubscription, PulsarTransport
 
 URL = "pulsar://broker.example:6650"
 TOPIC = "non-persistent://tg/request/work"

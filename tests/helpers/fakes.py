@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dispatch.errors import TransportError
-from dispatch.messaging.wire.codec import ErrorInfo, Reply, encode_reply
-from dispatch.messaging.wire.properties import Property
+from dispatch.messaging.wire import ErrorInfo, Property, Reply, encode_reply
 from dispatch.transports import OnFailure
 from tests.helpers.malformed_messages import AlteredMessage
 

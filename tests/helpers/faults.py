@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from dispatch import testing
-from dispatch.messaging.wire.properties import Property
+from dispatch.messaging.wire import Property
 from dispatch.testing import FaultInjector
 from dispatch.testing import Faults as FaultPlan
 from dispatch.transports import AnswerLate, Handler, Message, Mode, Subscription, Transport

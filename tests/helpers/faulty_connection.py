@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from dispatch.errors import TransportError
-from dispatch.messaging.wire.properties import Property
+from dispatch.messaging.wire import Property
 from dispatch.testing import Faults, FaultyTransport
 from dispatch.transports import Message, Mode, Publisher
 from dispatch.transports.memory import MemoryTransport

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 import dispatch
-from dispatch.catalog.readers.item import Item
-from dispatch.catalog.sources.trustgraph import ConfigServiceError
+from dispatch.catalog.items import Item
 from dispatch.transports.memory import MemoryTransport
-from dispatch.trustgraph.config_broker import ConfigBroker
+from dispatch.trustgraph.client import ConfigBroker
+from dispatch.trustgraph.config import ConfigServiceError
 from tests.helpers.clock import idle
 from tests.helpers.config_service import ConfigService, ConfigStore, config_service
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-from dispatch.protocol.wire.frames import (
+from dispatch.protocol.frames import (
     ACK,
     CANCEL,
     CLOSE,
@@ -27,9 +27,9 @@ from dispatch.protocol.wire.frames import (
     Accept,
     MalformedPacketError,
     decode_packet,
+    derive_address,
     encode_packet,
 )
-from dispatch.protocol.wire.handshake import derive_address
 
 Frame = tuple[Any, ...]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dispatch.protocol import OutgoingRequest, Settings
-from dispatch.protocol.wire.frames import VERSION, decode_packet, encode_packet
+from dispatch.protocol.frames import VERSION, decode_packet, encode_packet
 from tests.helpers.session_pair import DISPATCHER, Pair
 
 

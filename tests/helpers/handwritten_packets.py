@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatch.protocol.events import Event
-from dispatch.protocol.wire.frames import HELLO, VERSION, encode_packet
+from dispatch.protocol.frames import HELLO, VERSION, encode_packet
 from tests.helpers.session_pair import DISPATCHER, Pair
 
 

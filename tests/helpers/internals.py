@@ -6,10 +6,10 @@ They check that nothing is retained after a call, replace a limit, or play a pee
 from __future__ import annotations
 
 from dispatch import Dispatcher, ToolServer
-from dispatch.messaging.rpc.correlation import Correlator
-from dispatch.messaging.rpc.session_exchange import SessionExchange
-from dispatch.protocol.session_table import SessionTable
-from dispatch.serving.idempotency_keys import IdempotencyKeys
+from dispatch.messaging.plain import Correlator
+from dispatch.messaging.sessions import SessionExchange
+from dispatch.protocol.table import SessionTable
+from dispatch.serving.replies import IdempotencyKeys
 from dispatch.transports import Transport
 
 

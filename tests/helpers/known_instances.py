@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import cast
 
-from dispatch.messaging.endpoint.endpoint import Endpoint
+from dispatch.messaging.endpoint import Endpoint
 from dispatch.protocol import CallerSession, OutgoingRequest, SessionTable
 from dispatch.protocol.events import Event
 from dispatch.routing.instance import Instance

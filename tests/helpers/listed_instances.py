@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from dispatch import Catalog, Dispatcher
-from dispatch.routing.instance_pool import InstancePool
+from dispatch.routing.pool import InstancePool
 from tests.helpers.counted_transport import CountedTransport
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, catalog, serving
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import dispatch
-from dispatch.calls.invokers.local_executor import LocalCall
-from dispatch.calls.resolution.local_queues import local_queue, local_reply_queue
-from dispatch.catalog.readers.item import Item
+from dispatch.calls.local import LocalCall
+from dispatch.calls.resolution import local_queue, local_reply_queue
+from dispatch.catalog.items import Item
 
 Execute = Callable[[LocalCall], Awaitable[Any]]
 

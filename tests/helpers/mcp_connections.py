@@ -13,10 +13,8 @@ from mcp import Client
 from mcp.shared.message import SessionMessage
 from mcp_types import CallToolResult, TextContent, jsonrpc_message_adapter
 
-from dispatch._internal.cancellation import cancel_and_wait
-from dispatch.mcp.server import McpServer
-from dispatch.mcp.server.http_server import serve_http
-from dispatch.mcp.server.stdio_streams import DescriptorLines, DescriptorWriter, open_descriptors
+from dispatch._internal import cancel_and_wait
+from dispatch.mcp.server import DescriptorLines, DescriptorWriter, McpServer, open_descriptors, serve_http
 
 Mode = Literal["auto", "legacy"]
 Channel = Literal["process", "stdio", "http"]

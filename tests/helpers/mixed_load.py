@@ -12,8 +12,8 @@ from typing import Any
 
 from dispatch import Dispatcher, Outcome, ToolServer, ToolService
 from dispatch.errors import DispatchError, ToolError
-from dispatch.messaging.flow.paced_publisher import PacedPublisher
-from dispatch.messaging.rpc.exchange_outcome import Disposition
+from dispatch.messaging.flow import PacedPublisher
+from dispatch.messaging.request import Disposition
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, UNGUARDED, catalog

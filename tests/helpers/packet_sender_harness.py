@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dispatch.protocol.delivery.packet_sender import PacketSender
-from dispatch.protocol.delivery.receive_window import ReceiveWindow
-from dispatch.protocol.settings import Settings
-from dispatch.protocol.statistics import SessionStatistics
-from dispatch.protocol.wire.frames import REPLY, Ack, Cont, Packet, decode_packet
+from dispatch.protocol.delivery import PacketSender, ReceiveWindow
+from dispatch.protocol.frames import REPLY, Ack, Cont, Packet, decode_packet
+from dispatch.protocol.settings import SessionStatistics, Settings
 
 NOW = 1_000.0
 SETTINGS = Settings(window=10_000, packet_bytes=5_000, large_bytes=1_000, fragment_bytes=2_000)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
-from dispatch._internal.permit import Rejection
-from dispatch.resilience.rate_limit.leaky_bucket import LeakyBucket
-from dispatch.resilience.rate_limit.limiter import RateLimiter, RatePermit, Waiter
-from dispatch.resilience.rate_limit.user_buckets import UserBuckets
+from dispatch._internal import Rejection
+from dispatch.resilience.rate_limit import LeakyBucket, RateLimiter, RatePermit, UserBuckets, Waiter
 
 NEVER = math.inf
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dispatch.policy.rate_limit import RateLimit
-from dispatch.resilience.rate_limit.async_rate_limiter import AsyncRateLimiter
+from dispatch.policy import RateLimit
+from dispatch.resilience.aio import AsyncRateLimiter
 from tests.helpers.clock import virtual_loop
 
 FAR = 1e9

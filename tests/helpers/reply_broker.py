@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dispatch.serving.plain.reply_router import ReplyRouter
+from dispatch.serving.plain import ReplyRouter
 from tests.helpers.dispatcher_and_service import RESPONSES
 from tests.helpers.fakes import FakePublisher
 from tests.helpers.session import REPLY_TOPIC, SECRET

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatch.protocol.wire import frames as wire
+from dispatch.protocol import frames as wire
 
 HEADER = (wire.VERSION, 77, 0, 5, 1234, 1, 3, 900, 48_000)
 PRIVATE = "private"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.messaging.wire.properties import Property
-from dispatch.messaging.wire.sessions import session_key
+from dispatch.messaging.wire import Property, session_key
 
 SECRET = "the secret of a hand-made dispatcher"
 KEY = session_key(SECRET)

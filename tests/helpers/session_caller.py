@@ -11,25 +11,22 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from dispatch import ToolServer
-from dispatch.messaging.endpoint.endpoint import Endpoint
-from dispatch.messaging.wire.codec import encode_request
-from dispatch.messaging.wire.sessions import session_key
-from dispatch.messaging.wire.topics import instance_topic, reply_topic
-from dispatch.protocol.caller_session import CallerSession
+from dispatch.messaging.endpoint import Endpoint
+from dispatch.messaging.wire import encode_request, instance_topic, reply_topic, session_key
 from dispatch.protocol.events import (
     ChunkReceived,
     EndReceived,
     Event,
+    OutgoingRequest,
     PeerDraining,
     ReplyReceived,
     RequestFailed,
     RequestRefused,
     SessionOpened,
 )
-from dispatch.protocol.request import OutgoingRequest
-from dispatch.protocol.session import Session
-from dispatch.protocol.session_table import SessionTable
-from dispatch.protocol.wire.frames import CHUNK_BYTES, Status
+from dispatch.protocol.frames import CHUNK_BYTES, Status
+from dispatch.protocol.session import CallerSession, Session
+from dispatch.protocol.table import SessionTable
 from dispatch.transports import Message, Mode, Transport
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.dispatcher_and_service import BROKER, RESPONSES

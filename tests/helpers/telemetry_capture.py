@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerPro
 from prometheus_client import CollectorRegistry
 
 from dispatch import Dispatcher, Telemetry
-from dispatch.catalog.live.source_list import CatalogLike
+from dispatch.catalog.merge import CatalogLike
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.dispatcher_and_service import BROKER, catalog
 

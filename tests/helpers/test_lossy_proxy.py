@@ -18,8 +18,7 @@ import pytest
 from dispatch import Security
 from dispatch.devtools.localbroker import Endpoint
 from dispatch.transports import Message, Mode
-from dispatch.transports.pulsar.client_logging import client_logger
-from dispatch.transports.pulsar.io_thread_state import keep_thread_state
+from dispatch.transports.pulsar.client import client_logger, keep_thread_state
 from dispatch.transports.pulsar.transport import PulsarTransport
 from tests.helpers.catalogs import unique_topic
 from tests.helpers.lossy_proxy import LossyProxy

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from dispatch.catalog.readers.item import Item
-from dispatch.catalog.sources.base import OnChange
+from dispatch.catalog.items import Item
+from dispatch.catalog.sources import OnChange
 
 SERVICE = {
     "id": "desk",

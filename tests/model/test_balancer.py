@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dispatch.balancing.balancer import NO_INSTANCE, Balancer, Pick
-from dispatch.balancing.outlier_detection import EjectionRules
+from dispatch.balancing.instances import EjectionRules
 from dispatch.errors import Outcome
-from dispatch.policy.balancing import STRATEGIES, Balancing
+from dispatch.policy import STRATEGIES, Balancing
 from tests.helpers.balancers import START
 from tests.helpers.state_machine_settings import machine
 

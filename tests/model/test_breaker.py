@@ -11,10 +11,9 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dispatch._internal.permit import Rejection
+from dispatch._internal import Rejection
 from dispatch.errors import Outcome
-from dispatch.resilience.breaker.breaker import BreakerPermit, CircuitBreaker
-from dispatch.resilience.breaker.rules import BreakerRules
+from dispatch.resilience.breaker import BreakerPermit, BreakerRules, CircuitBreaker
 from tests.helpers.state_machine_settings import machine
 
 SMALL = BreakerRules(

@@ -11,11 +11,12 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dispatch._internal.permit import Rejection
+from dispatch._internal import Rejection
 from dispatch.errors import Outcome
-from dispatch.policy.bulkhead import Bulkhead
-from dispatch.resilience.bulkhead.bulkhead import (
+from dispatch.policy import Bulkhead
+from dispatch.resilience.bulkhead import (
     DEADLINE_MARGIN,
+    INTERVALS,
     LEAST_S,
     MARGIN,
     RECENT,
@@ -27,7 +28,6 @@ from dispatch.resilience.bulkhead.bulkhead import (
     BulkheadWaiter,
     QueueLimits,
 )
-from dispatch.resilience.bulkhead.wait_queue import INTERVALS
 from tests.helpers.state_machine_settings import machine
 
 NAMES = ("interactive", "batch", "night")

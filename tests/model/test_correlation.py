@@ -12,11 +12,10 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dispatch._internal.permit import Rejection
+from dispatch._internal import Rejection
 from dispatch.errors import TransportError
-from dispatch.messaging.rpc.correlation import Correlator
-from dispatch.messaging.rpc.exchange_outcome import Answer, Closed, Disposition, TimedOut, Unreadable
-from dispatch.messaging.rpc.pending import ReplyStream
+from dispatch.messaging.plain import Correlator, ReplyStream
+from dispatch.messaging.request import Answer, Closed, Disposition, TimedOut, Unreadable
 from tests.helpers.clock import VirtualClockLoop, advance, idle
 from tests.helpers.exchange_harness import request, stream
 from tests.helpers.fakes import FakePublisher, FakeTicket, lost, reply

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import dispatch
 from dispatch import Outcome, ToolServer, ToolService
-from dispatch.catalog.readers.item import Item
+from dispatch.catalog.items import Item
 from dispatch.testing.clock import VirtualClockLoop, advance
 from tests.helpers.run_profile import by_profile
 

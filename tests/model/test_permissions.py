@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.micro.instant_transport import AnsweringTransport
 from dispatch import Catalog, Dispatcher, Grants
-from dispatch.telemetry.settings import SILENT
+from dispatch.telemetry.observers import SILENT
 from tests.helpers.dispatcher_and_service import UNGUARDED
 from tests.helpers.run_profile import by_profile
 

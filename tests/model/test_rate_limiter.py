@@ -11,11 +11,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dispatch._internal.permit import Rejection
+from dispatch._internal import Rejection
 from dispatch.errors import Outcome
-from dispatch.resilience.rate_limit.leaky_bucket import LeakyBucket
-from dispatch.resilience.rate_limit.limiter import STEP_S, RateLimiter, RatePermit, Waiter
-from dispatch.resilience.rate_limit.user_buckets import UserBuckets
+from dispatch.resilience.rate_limit import STEP_S, LeakyBucket, RateLimiter, RatePermit, UserBuckets, Waiter
 from tests.helpers.run_profile import examples
 from tests.helpers.state_machine_settings import machine
 

@@ -8,12 +8,11 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dispatch.protocol.callee_session import CalleeSession
-from dispatch.protocol.caller_session import CallerSession
 from dispatch.protocol.events import (
     ChunkReceived,
     EndReceived,
     Event,
+    OutgoingRequest,
     PeerConflict,
     PeerDraining,
     ReplyReceived,
@@ -24,11 +23,10 @@ from dispatch.protocol.events import (
     SessionClosed,
     SessionOpened,
 )
-from dispatch.protocol.request import OutgoingRequest
-from dispatch.protocol.session import Session
-from dispatch.protocol.session_table import SessionTable
+from dispatch.protocol.frames import CHUNK_BYTES
+from dispatch.protocol.session import CalleeSession, CallerSession, Session
 from dispatch.protocol.settings import Settings
-from dispatch.protocol.wire.frames import CHUNK_BYTES
+from dispatch.protocol.table import SessionTable
 from tests.helpers.state_machine_settings import machine
 from tests.simulation.network import may_reply_to, response_inbox
 

@@ -16,9 +16,9 @@ import pytest
 
 from dispatch import ToolService
 from dispatch.errors import ToolError
-from dispatch.messaging.wire.codec import decode_reply
-from dispatch.serving.inbound_request import InboundRequest
-from dispatch.serving.plain.plain_replies import PlainReplies
+from dispatch.messaging.wire import decode_reply
+from dispatch.serving.plain import PlainReplies
+from dispatch.serving.replies import InboundRequest
 from tests.helpers.clock import idle
 from tests.helpers.dispatcher_and_service import Peer, Service, catalog, dispatching, read, serving, stand
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dispatch import CallResult, Dispatcher, Policy, ThrottledError
-from dispatch.policy.bulkhead import Bulkhead
+from dispatch.policy import Bulkhead
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import stand
 

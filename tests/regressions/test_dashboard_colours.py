@@ -12,12 +12,11 @@ from matplotlib.colors import to_hex
 from dashboards.dashboard_json import Json, iter_panels, list_queries, load_dashboards
 from dashboards.plots import PanelData, plot_dashboard
 from dispatch.errors import Outcome
-from dispatch.messaging.rpc.exchange_outcome import Disposition
-from dispatch.messaging.wire.properties import Refusal
-from dispatch.resilience.breaker.breaker import State
-from dispatch.telemetry.metrics.instruments import REJECTED_BY
-from dispatch.telemetry.metrics.service_metrics import RESULTS
-from dispatch.telemetry.metrics.session_metrics import END_REASONS, REJECTIONS
+from dispatch.messaging.request import Disposition
+from dispatch.messaging.wire import Refusal
+from dispatch.resilience.breaker import State
+from dispatch.telemetry.call_metrics import REJECTED_BY
+from dispatch.telemetry.gauges import END_REASONS, REJECTIONS, RESULTS
 
 DASHBOARDS = load_dashboards()
 LINES = [

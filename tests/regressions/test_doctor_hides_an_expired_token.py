@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dispatch.cli.views.token_expiry import check_token_expiry
+from dispatch.cli.doctor import check_token_expiry
 from tests.unit.cli.conftest import Run, as_if_alone, run
 
 __all__ = ["as_if_alone", "run"]

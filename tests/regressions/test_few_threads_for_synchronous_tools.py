@@ -17,8 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dispatch import Telemetry, ToolService
-from dispatch.messaging.wire.codec import decode_reply
-from dispatch.messaging.wire.properties import Refusal
+from dispatch.messaging.wire import Refusal, decode_reply
 from tests.helpers.clock import idle, virtual_loop
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, serving, stand
 

@@ -11,10 +11,9 @@ import logging
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.messaging.wire.sessions import session_key
-from dispatch.messaging.wire.topics import reply_topic
-from dispatch.serving.plain import reply_router as replies
-from dispatch.serving.plain.reply_router import MAX_REPLY_TOPICS, OPENINGS_AT_ONCE, OPENINGS_PER_S, TOPICS_OF_ONE
+from dispatch.messaging.wire import reply_topic, session_key
+from dispatch.serving import plain as replies
+from dispatch.serving.plain import MAX_REPLY_TOPICS, OPENINGS_AT_ONCE, OPENINGS_PER_S, TOPICS_OF_ONE
 from dispatch.transports import Publisher
 from tests.helpers.clock import START, advance, idle
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, UNGUARDED, Peer, catalog, dispatching, serving

@@ -17,9 +17,8 @@ from prometheus_client import CollectorRegistry
 import dispatch
 from dispatch import adapters, calling
 from dispatch.errors import ToolError
-from dispatch.telemetry.logs import log_decision
-from dispatch.telemetry.metrics.exposition import render_metrics
-from dispatch.telemetry.metrics.lock_free import LockFreeCounter
+from dispatch.telemetry.events import log_decision
+from dispatch.telemetry.exposition import LockFreeCounter, render_metrics
 from tests.helpers.mcp_connections import CHANNELS, MODES, Channel, Mode, connected, text_of
 
 NAME = os.fsdecode(b"caf\xe9.txt")

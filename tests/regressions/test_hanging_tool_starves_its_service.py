@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dispatch import CallResult, Dispatcher, ToolService
-from dispatch.messaging.wire.properties import Refusal
+from dispatch.messaging.wire import Refusal
 from tests.helpers.clock import advance, idle, virtual_loop
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, Service, catalog, dispatching, serving, stand
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dispatch import Dispatcher, Policy
-from dispatch.protocol.session_table import SessionTable
+from dispatch.protocol.table import SessionTable
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import dispatching, serving
 from tests.helpers.protocol_settings import override_settings

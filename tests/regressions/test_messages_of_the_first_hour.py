@@ -12,10 +12,10 @@ import pytest
 
 import dispatch
 from dispatch.catalog import check_items
-from dispatch.catalog.readers.item import Item
+from dispatch.catalog.items import Item
 from dispatch.testing import EmbeddedBroker
 from dispatch.toolkit import McpConfig, McpService, McpTransportConfig, McpTransportType, Toolkit
-from dispatch.toolkit.tool_group import ToolGroupType
+from dispatch.toolkit.graph import ToolGroupType
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE
 from tests.unit.cli.conftest import Run, as_if_alone, run, write_catalog
@@ -239,7 +239,7 @@ async def test_a_function_without_a_docstring_is_warned_about(caplog: pytest.Log
 def test_metrics_without_circuits_are_told(run: Run, tmp_path: Path) -> None:
     from prometheus_client import CollectorRegistry
 
-    from dispatch.telemetry.metrics.exposition import expose_metrics
+    from dispatch.telemetry.exposition import expose_metrics
 
     write_catalog(tmp_path / "tools")
     with expose_metrics(dispatch.Telemetry(registry=CollectorRegistry()), 0) as port:

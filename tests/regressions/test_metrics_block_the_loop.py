@@ -10,9 +10,8 @@ from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from dispatch.telemetry.metrics.exposition import render_metrics
-from dispatch.telemetry.metrics.text_family import HISTOGRAMS, VALUES, TextFamily
-from dispatch.telemetry.names import DURATION_BUCKETS
+from dispatch.telemetry.exposition import HISTOGRAMS, VALUES, TextFamily, render_metrics
+from dispatch.telemetry.observers import DURATION_BUCKETS
 from tests.helpers.dispatcher_and_service import catalog, serving
 from tests.helpers.telemetry_capture import Board, telling
 from tests.unit.telemetry.metrics.test_exposition import OPEN_METRICS, asked

@@ -17,8 +17,8 @@ import pytest
 from dispatch import Security, TransportError, connect
 from dispatch.cli import main
 from dispatch.devtools.localbroker import LocalBrokerUnavailableError, choose_launcher
-from dispatch.devtools.localbroker.processes.process_control import process_identity
-from dispatch.devtools.localbroker.security import Security as Certificates
+from dispatch.devtools.localbroker.launch import Security as Certificates
+from dispatch.devtools.localbroker.processes import process_identity
 from tests.helpers.handshake_server import CONNECTED, greeter
 
 # -- dispatch broker start ------------------------------------------------------------------------------------------

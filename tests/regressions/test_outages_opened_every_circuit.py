@@ -17,7 +17,7 @@ import pytest
 import dispatch
 from dispatch import CallResult, CallTimeoutError, Dispatcher, Event, Origin
 from dispatch.devtools.localbroker import Endpoint
-from dispatch.resilience.breaker.breaker import State
+from dispatch.resilience.breaker import State
 from dispatch.testing import FaultyTransport
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.catalogs import catalog_of, unique_topic

@@ -12,7 +12,7 @@ import pytest
 
 from dispatch.devtools.localbroker import Endpoint
 from dispatch.errors import TransportError
-from dispatch.transports.pulsar.client_logging import client_logger
+from dispatch.transports.pulsar.client import client_logger
 from dispatch.transports.pulsar.transport import PulsarTransport
 
 pytestmark = pytest.mark.pulsar

@@ -14,8 +14,8 @@ import pytest
 
 from dispatch import Policy, ToolService
 from dispatch.errors import CallTimeoutError, ThrottledError, ToolError
-from dispatch.messaging.wire.properties import Refusal
-from dispatch.serving.idempotency_keys import KEY_AGE_S
+from dispatch.messaging.wire import Refusal
+from dispatch.serving.replies import KEY_AGE_S
 from tests.helpers.clock import START, advance, idle, virtual_loop
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, dispatching, read, serving, stand
 
@@ -188,7 +188,7 @@ async def test_draining_waits_for_duplicates_and_closing_does_not() -> None:
 
 
 async def test_duplicates_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.serving.request_queue.MAX_DUPLICATES", 2)
+    monkeypatch.setattr("dispatch.serving.requests.MAX_DUPLICATES", 2)
     till = Till()
     async with stand(till, TOOLS) as (dispatcher, server):
         same = [

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dispatch import Catalog, Dispatcher, InstanceChanged, ThrottledError, ToolServiceClient
-from dispatch._internal.retention import RETENTION_S
-from dispatch.messaging.endpoint.inbox_publishers import UNUSED_S
+from dispatch._internal import RETENTION_S
+from dispatch.messaging.endpoint import UNUSED_S
 from tests.helpers.counted_transport import CountedTransport
 from tests.helpers.dispatcher_and_service import Peer, catalog, dispatching, serving
 from tests.helpers.telemetry_capture import Board, telling

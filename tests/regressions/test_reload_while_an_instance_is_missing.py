@@ -7,11 +7,11 @@ import asyncio
 from typing import Any
 
 import dispatch
-from dispatch._internal.retention import RETENTION_S
+from dispatch._internal import RETENTION_S
 from dispatch.catalog import Catalog
-from dispatch.catalog.changes import compare
+from dispatch.catalog.catalog import compare
 from dispatch.errors import TransportError
-from dispatch.routing.pool_registry import AGAIN_S
+from dispatch.routing.pool import AGAIN_S
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import BROKER, catalog, dispatching, serving

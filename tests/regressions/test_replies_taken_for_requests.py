@@ -9,7 +9,7 @@ import asyncio
 import pytest
 
 from dispatch import Catalog
-from dispatch.messaging.wire.topics import instance_topic
+from dispatch.messaging.wire import instance_topic
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, Peer, Service, dispatching, serving
 from tests.helpers.internals import correlator_of

@@ -13,9 +13,8 @@ import sys
 import pytest
 
 from dispatch import ToolServer, TransportError
-from dispatch.cli.commands import serve
-from dispatch.devtools.lossprobe import Measurement, give_advice
-from dispatch.devtools.lossprobe.results import RunResult
+from dispatch.cli import serve
+from dispatch.devtools.lossprobe import Measurement, RunResult, give_advice
 from dispatch.transports.errors import opening_failed
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle

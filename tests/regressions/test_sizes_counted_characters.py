@@ -11,10 +11,7 @@ import pytest
 
 from dispatch import Dispatcher
 from dispatch.errors import TransportError
-from dispatch.messaging.wire.codec import decode_reply
-from dispatch.messaging.wire.fragments import PART_BYTES
-from dispatch.messaging.wire.properties import Property
-from dispatch.messaging.wire.topics import reply_topic
+from dispatch.messaging.wire import PART_BYTES, Property, decode_reply, reply_topic
 from dispatch.protocol.settings import DEFAULT_SETTINGS, PACKET_OVERHEAD, fit_settings
 from dispatch.transports import Mode
 from dispatch.transports.memory import MemoryTransport

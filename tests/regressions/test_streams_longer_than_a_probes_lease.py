@@ -13,8 +13,7 @@ import pytest
 
 from dispatch import CallTimeoutError, Dispatcher, RejectedError, ToolError
 from dispatch.policy import Breaker, Policy
-from dispatch.resilience.breaker.breaker import State
-from dispatch.resilience.breaker.rules import BreakerRules
+from dispatch.resilience.breaker import BreakerRules, State
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import dispatching, read, serving, stand
 

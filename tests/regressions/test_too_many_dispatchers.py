@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from dispatch import Dispatcher, ToolServer
-from dispatch.messaging.wire.properties import Refusal
-from dispatch.messaging.wire.topics import instance_topic
+from dispatch.messaging.wire import Refusal, instance_topic
 from dispatch.transports import Message
 from tests.helpers.clock import idle
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, dispatching, serving

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatch import Catalog, InvalidArgumentsError, Outcome, Policy, ToolError
-from dispatch.cli.views.effective_policy import plan_of
+from dispatch.cli.check import plan_of
 from dispatch.policy import Balancing, OutlierDetection, PolicyError, Retry, parse_policy
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import Peer, Service, catalog, dispatching, serving, stand

@@ -18,9 +18,9 @@ import pytest
 import dispatch
 from dispatch import Outcome, ToolError
 from dispatch.calling import FunctionCallStatus, call_function
-from dispatch.calls.finished_call import FinishedCall
-from dispatch.catalog.live.follower import SourceFollower
-from dispatch.permissions.permission_lookup import PermissionLookup
+from dispatch.calls.call import FinishedCall
+from dispatch.catalog.activation import SourceFollower
+from dispatch.permissions.authorizer import PermissionLookup
 from dispatch.search import ToolSearch
 from tests.helpers.clock import idle
 from tests.helpers.dispatcher_and_service import catalog, dispatching, read, serving, stand
@@ -374,7 +374,7 @@ async def test_real_cancellation_passes_everywhere() -> None:
 
 
 async def test_a_redaction_hook_affects_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    from dispatch.telemetry.tracing.call_spans import CallTracing
+    from dispatch.telemetry.tracing import CallTracing
 
     for make in (*MAKERS.values(), None):
         redact = (lambda *_: 5) if make is None else raising(make)

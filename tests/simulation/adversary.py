@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 
-from dispatch.protocol.wire.frames import (
+from dispatch.protocol.frames import (
     ACCEPT,
     CANCEL,
     CLOSE,

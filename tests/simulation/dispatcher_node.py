@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from dispatch.protocol.caller_session import CallerSession
 from dispatch.protocol.events import (
     ChunkReceived,
     EndReceived,
     Event,
     Failure,
+    OutgoingRequest,
     PeerConflict,
     PeerDraining,
     PeerRecovered,
@@ -21,9 +21,8 @@ from dispatch.protocol.events import (
     SessionClosed,
     SessionOpened,
 )
-from dispatch.protocol.request import OutgoingRequest
-from dispatch.protocol.session import Session
-from dispatch.protocol.wire.frames import CHUNK_BYTES, Status
+from dispatch.protocol.frames import CHUNK_BYTES, Status
+from dispatch.protocol.session import CallerSession, Session
 from tests.simulation.call import Call, Kind
 from tests.simulation.node import Node
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from dispatch.protocol.callee_session import CalleeSession
-from dispatch.protocol.caller_session import CallerSession
-from dispatch.protocol.events import RequestReceived
-from dispatch.protocol.request import OutgoingRequest
-from dispatch.protocol.session import Session
-from dispatch.protocol.session_table import SessionTable
+from dispatch.protocol.events import OutgoingRequest, RequestReceived
+from dispatch.protocol.session import CalleeSession, CallerSession, Session
 from dispatch.protocol.settings import Settings
+from dispatch.protocol.table import SessionTable
 from tests.simulation.network import may_reply_to, response_inbox
 from tests.simulation.packet_fuzzer import SECRET, PacketFuzzer
 

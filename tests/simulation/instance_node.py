@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dispatch.protocol.callee_session import CalleeSession
 from dispatch.protocol.events import (
     Event,
     PeerConflict,
@@ -14,8 +13,8 @@ from dispatch.protocol.events import (
     RequestReceived,
     SessionClosed,
 )
-from dispatch.protocol.session import Session
-from dispatch.protocol.wire.frames import Status
+from dispatch.protocol.frames import Status
+from dispatch.protocol.session import CalleeSession, Session
 from tests.simulation.call import Call, Kind
 from tests.simulation.node import Node
 

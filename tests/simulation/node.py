@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dispatch.protocol.events import Event
 from dispatch.protocol.session import Session
-from dispatch.protocol.session_table import SessionTable
+from dispatch.protocol.table import SessionTable
 from tests.simulation.network import may_reply_to
 
 if TYPE_CHECKING:

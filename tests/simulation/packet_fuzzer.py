@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dispatch.protocol.wire.frames import (
+from dispatch.protocol.frames import (
     ACCEPT,
     ACK,
     CANCEL,

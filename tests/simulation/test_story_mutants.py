@@ -9,13 +9,9 @@ from unittest import mock
 
 import pytest
 
-from dispatch.protocol.callee_session import CalleeSession
-from dispatch.protocol.caller_session import CallerSession
-from dispatch.protocol.delivery.numbers import SeenNumbers
-from dispatch.protocol.delivery.path import Path
-from dispatch.protocol.delivery.reassembly import Reassembly
-from dispatch.protocol.session import Session
-from dispatch.protocol.wire.frames import CANCEL
+from dispatch.protocol.delivery import Path, Reassembly, SeenNumbers
+from dispatch.protocol.frames import CANCEL
+from dispatch.protocol.session import CalleeSession, CallerSession, Session
 from tests.simulation.story import run_story
 
 STORIES = 80
@@ -53,7 +49,7 @@ _add_control = Session._add_control
 _on_chunk = CallerSession._on_chunk
 _known_address: Callable[..., int] = lambda secret, id, nonce: id  # noqa: E731 - a stand-in for a function
 MUTANTS: dict[str, Callable[[], list[AbstractContextManager[Any]]]] = {
-    "requests are not deduplicated": lambda: [mock.patch("dispatch.protocol.callee_session.SeenNumbers", ForgetfulNumbers)],
+    "requests are not deduplicated": lambda: [mock.patch("dispatch.protocol.session.SeenNumbers", ForgetfulNumbers)],
     "lost packets are not retransmitted": lambda: [mock.patch.object(Path, "record_ack", _forget_lost)],
     "withdrawn requests are not cancelled": lambda: [mock.patch.object(CallerSession, "_add_control", _send_no_cancel)],
     "requests that ran count as not run": lambda: [mock.patch.object(CallerSession, "_may_have_run", return_value=False)],
@@ -62,8 +58,8 @@ MUTANTS: dict[str, Callable[[], list[AbstractContextManager[Any]]]] = {
     "expired requests run": lambda: [mock.patch.object(CallerSession, "_expire", _ignore)],
     "a draining instance accepts requests": lambda: [mock.patch.object(CalleeSession, "drain", _ignore)],
     "agents know the address of a session": lambda: [
-        mock.patch("dispatch.protocol.caller_session.derive_address", _known_address),
-        mock.patch("dispatch.protocol.callee_session.derive_address", _known_address),
+        mock.patch("dispatch.protocol.session.derive_address", _known_address),
+        mock.patch("dispatch.protocol.session.derive_address", _known_address),
     ],
 }  # fmt: skip
 

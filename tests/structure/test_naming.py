@@ -74,4 +74,4 @@ def test_other_conditionals_are_not(statement: str) -> None:
 def test_conditionals_count_in_the_call_path_only() -> None:
     source = "if meter is None: pass"
     assert find_telemetry_conditionals(trees(source, "dispatch/cli/app.py")) == []
-    assert len(find_telemetry_conditionals(trees(source, "dispatch/dispatcher/dispatcher.py"))) == 1
+    assert len(find_telemetry_conditionals(trees(source, "dispatch/dispatcher.py"))) == 1

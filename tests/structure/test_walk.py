@@ -114,8 +114,8 @@ async def test_the_chain_is_what_has_not_returned(walked: Path) -> None:
 
 def test_a_call_of_the_joke_service_reaches_the_session() -> None:
     walk = walk_call()
-    assert walk.chain[0].path == "dispatch/dispatcher/dispatcher.py"
-    assert walk.chain[-1].path == "dispatch/protocol/caller_session.py"
+    assert walk.chain[0].path == "dispatch/dispatcher.py"
+    assert walk.chain[-1].path == "dispatch/protocol/session.py"
     figures = figures_of(walk)
     assert figures["chain"]["files"] <= figures["all"]["files"]
     assert {visit.path for visit in walk.chain} <= {visit.path for visit in walk.visits}

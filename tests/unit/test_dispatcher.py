@@ -9,8 +9,7 @@ import pytest
 
 from dispatch import Outcome, Policy
 from dispatch.errors import CallTimeoutError, ToolError, TransportError
-from dispatch.messaging.wire.codec import decode_request
-from dispatch.messaging.wire.sessions import session_key
+from dispatch.messaging.wire import decode_request, session_key
 from tests.helpers.clock import START, advance, idle
 from tests.helpers.dispatcher_and_service import RESPONSES, Peer, Service, catalog, dispatching, stand
 from tests.helpers.malformed_messages import MALFORMED_PAYLOADS

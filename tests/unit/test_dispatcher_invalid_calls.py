@@ -10,8 +10,7 @@ import pytest
 
 from dispatch import Outcome, Policy, ToolServiceClient
 from dispatch.errors import InvalidArgumentsError, RejectedError
-from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
-from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES
+from dispatch.messaging.wire import MAX_MESSAGE_BYTES, MAX_PROPERTY_BYTES
 from tests.helpers.clock import START, idle
 from tests.helpers.dispatcher_and_service import Peer, Service, catalog, dispatching, stand
 

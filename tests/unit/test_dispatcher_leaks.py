@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from dispatch.errors import Outcome
-from dispatch.messaging.rpc.correlation import MAX_TOMBSTONES
-from dispatch.messaging.rpc.exchange_outcome import Disposition
-from dispatch.protocol.session_table import SessionTable
+from dispatch.messaging.plain import MAX_TOMBSTONES
+from dispatch.messaging.request import Disposition
+from dispatch.protocol.table import SessionTable
 from tests.at_most_once.quiescence import assert_dispatcher_rests, assert_server_rests
 from tests.helpers.clock import advance, virtual_loop
 from tests.helpers.dispatcher_and_service import dispatching

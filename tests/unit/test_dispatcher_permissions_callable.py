@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dispatch import Outcome, RejectedError, Telemetry
-from dispatch.permissions.permission_lookup import CACHE_S, FAILURE_CACHE_S, LOOKUP_TIMEOUT_S
+from dispatch.permissions.authorizer import CACHE_S, FAILURE_CACHE_S, LOOKUP_TIMEOUT_S
 from tests.helpers.dispatcher_and_service import serving
 from tests.helpers.permitting_dispatcher import Directory, SpyTransport, permitting
 

@@ -11,7 +11,7 @@ import pytest
 
 from dispatch import Dispatcher, Grants, RejectedError
 from dispatch.search import Found
-from dispatch.search import live_index as live_index_module
+from dispatch.search import search as live_index_module
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.dispatcher_and_service import BROKER, catalog, serving
 from tests.unit.search.embedders import WordEmbedder

@@ -11,7 +11,7 @@ import pytest
 
 from dispatch import Policy
 from dispatch.errors import CallTimeoutError, InvalidArgumentsError, ThrottledError, ToolError, TransportError
-from dispatch.protocol.wire.frames import CHUNK_BYTES
+from dispatch.protocol.frames import CHUNK_BYTES
 from tests.helpers.clock import START, advance, idle
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, dispatching, read, stand
 
@@ -176,7 +176,7 @@ async def test_a_stream_that_is_never_read_was_never_asked_for() -> None:
 async def test_a_reader_that_falls_behind_gets_what_was_kept_and_then_a_clear_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dispatch.calls.invokers.instance_invoker.STREAM_BUFFER", 10 * CHUNK_BYTES)
+    monkeypatch.setattr("dispatch.calls.instances.STREAM_BUFFER", 10 * CHUNK_BYTES)
     got: list[str] = []
     async with stand(story(50)) as (dispatcher, _):
         chunks = dispatcher.stream("work")

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from dispatch import Catalog, Dispatcher, RejectedError
-from dispatch._internal.retention import RETENTION_S
+from dispatch._internal import RETENTION_S
 from dispatch.errors import InvalidArgumentsError, Outcome
-from dispatch.resilience.breaker.breaker import State
+from dispatch.resilience.breaker import State
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import BROKER, serving

@@ -3,8 +3,7 @@
 ``dispatch demo`` displays it; :class:`Demo` runs it without output.
 """
 
-from dispatch.devtools.demo.run import Demo
-from dispatch.devtools.demo.scoreboard import Scoreboard
-from dispatch.devtools.demo.summary import Summary
+from dispatch.devtools.demo.run import Demo, Summary
+from dispatch.devtools.demo.world import Scoreboard
 
 __all__ = ["Demo", "Scoreboard", "Summary"]

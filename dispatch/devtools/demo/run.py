@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import random
 import secrets
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+from dispatch.balancing.instances import InstanceView
 from dispatch.catalog import Catalog
-from dispatch.devtools.demo.agents import SCRIPTS, WARM_UP, WARM_UP_TIMEOUT_S, Agent
-from dispatch.devtools.demo.descriptors import demo_catalog
-from dispatch.devtools.demo.faulty_services import Ledger, Rates, Search, Translator
 from dispatch.devtools.demo.scenarios import (
     Event,
     EventLog,
@@ -22,18 +22,146 @@ from dispatch.devtools.demo.scenarios import (
     ScenarioContext,
     SlowInstance,
 )
-from dispatch.devtools.demo.scoreboard import Scoreboard
-from dispatch.devtools.demo.services import Archive, BrokenService, Calculator, CustomRag, Joke, Printer, Story
-from dispatch.devtools.demo.state_snapshot import GuardSnapshot, capture_guards
-from dispatch.devtools.demo.summary import Summary
-from dispatch.devtools.demo.time_scale import DEFAULT_SECONDS, TimeScale
+from dispatch.devtools.demo.scenarios.open_circuit import TOOL as CIRCUIT
+from dispatch.devtools.demo.scenarios.slow_instance import SERVICE
+from dispatch.devtools.demo.world import (
+    DEFAULT_SECONDS,
+    SCRIPTS,
+    WARM_UP,
+    WARM_UP_TIMEOUT_S,
+    Agent,
+    Archive,
+    BrokenService,
+    Calculator,
+    CustomRag,
+    Joke,
+    Ledger,
+    Printer,
+    Rates,
+    Scoreboard,
+    Search,
+    Story,
+    TimeScale,
+    Translator,
+    UserScore,
+    demo_catalog,
+)
 from dispatch.dispatcher import Dispatcher
-from dispatch.errors import TransportError
+from dispatch.errors import Outcome, TransportError
 from dispatch.policy import Policy
-from dispatch.resilience.breaker.rules import BreakerRules
+from dispatch.resilience.breaker import BreakerRules, State
 from dispatch.serving.server import ToolServer
 from dispatch.serving.tool_service import ToolService
 from dispatch.transports import Security, Transport, open_transport
+
+# Result of a run and its deviations from the expected one.
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Result of a run. Durations are in seconds.
+
+    Attributes:
+        broker: URL of the broker.
+        seconds: total duration.
+        note: which times of the guards were shortened, for people.
+        board: the counts.
+        scenarios: the scenarios, in order.
+        pending: requests still pending in the dispatcher; 0 unless one leaked.
+        replies: number of replies by disposition.
+    """
+
+    broker: str
+    seconds: float
+    note: str
+    board: Scoreboard
+    scenarios: Sequence[Scenario]
+    pending: int
+    replies: dict[str, int]
+
+    @property
+    def deviations(self) -> list[str]:
+        """List deviations from the expected run, one line each; empty for a successful run."""
+        found = [deviation for scenario in self.scenarios for deviation in scenario.find_deviations()]
+        if not self.board.outcomes[Outcome.SUCCESS]:
+            found.append("no call succeeded")
+        if self.board.wrong_searches:
+            found.append(f"{self.board.wrong_searches} of {self.board.searches} searches found another tool first")
+        if self.pending:
+            found.append(f"{self.pending} requests are still pending")
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for ``--json``."""
+        return {
+            "broker": self.broker,
+            "seconds": round(self.seconds, 3),
+            "calls": self.board.calls,
+            "pending": self.pending,
+            "replies": self.replies,
+            "searches": self.board.searches,
+            "tools": {name: score.as_dict() for name, score in self.board.tools.items()},
+            "outcomes": {str(outcome): self._outcome(outcome) for outcome in self.board.outcomes},
+            "scenarios": [scenario.as_dict() for scenario in self.scenarios],
+            "deviations": self.deviations,
+        }
+
+    def _outcome(self, outcome: Outcome) -> dict[str, Any]:
+        found: dict[str, Any] = {"count": self.board.outcomes[outcome]}
+        example = self.board.examples.get(outcome)
+        if example is not None:
+            found["example"] = {"tool": example.tool, "type": example.type, "message": example.message}
+        return found
+
+
+# Snapshot of the guards' state, displayed beside the counts.
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerSnapshot:
+    """Circuit breaker of one tool. ``seconds_left``: time until it may admit a call; None: it admits calls, or unknown."""
+
+    tool: str
+    state: State
+    seconds_left: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GuardSnapshot:
+    """State of the guards.
+
+    Attributes:
+        instances: instances of the service that has several.
+        circuits: circuit breakers that are not closed, and that of the tool whose service hangs.
+        closed: number of all other circuit breakers.
+        users: counts by user of the tool with a rate limit per user.
+    """
+
+    instances: tuple[InstanceView, ...] = ()
+    circuits: tuple[BreakerSnapshot, ...] = ()
+    closed: int = 0
+    users: dict[str, UserScore] = field(default_factory=dict)
+
+
+def capture_guards(dispatcher: Dispatcher, users: dict[str, UserScore]) -> GuardSnapshot:
+    """Capture the current state.
+
+    Args:
+        dispatcher: a started dispatcher.
+        users: counts by user.
+    """
+    shown, closed = [], 0
+    for tool in dispatcher.catalog.tools:
+        breaker = dispatcher.breaker(tool)
+        if tool == CIRCUIT or breaker.state is not State.CLOSED:
+            shown.append(BreakerSnapshot(tool, breaker.state, breaker.retry_after))
+        else:
+            closed += 1
+    instances = sorted(
+        dispatcher.instances(SERVICE), key=lambda view: view.id
+    )  # a stable order: discovery reports them in arrival order
+    return GuardSnapshot(tuple(instances), tuple(shown), closed, users)
+
 
 TRANSLATORS: Final = ("translate-1", "translate-2", "translate-3")
 _SEED: Final = 20_250

@@ -12,6 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import fcntl
+import logging
+import os
+import re
 import threading
 import uuid
 import weakref
@@ -22,12 +27,125 @@ from typing import Any
 import _pulsar
 import pulsar
 
-from dispatch._internal.daemon_executor import DaemonThreads
-from dispatch.transports.base import Mode
+from dispatch._internal import DaemonThreads
+from dispatch.transports.base import Mode, Security
 from dispatch.transports.errors import bad_address, closed, opening_failed
-from dispatch.transports.pulsar.client_logging import client_logger
-from dispatch.transports.pulsar.reader import ListenedReader
-from dispatch.transports.security import Security
+
+# The Pulsar client's own log lines, through ``logging`` (logger ``dispatch.pulsar``), quietly.
+#
+# The C++ client accepts a Python logger, but calls it from its own threads, which can lock up the interpreter
+# (apache/pulsar-client-python issue 116; apache/pulsar issue 11847). It therefore writes to a pipe, which a thread of this
+# module reads. Its logger is global to the process: the first client sets it, and all others use the same pipe.
+
+
+logger = logging.getLogger("dispatch.pulsar")
+logger.addHandler(logging.NullHandler())
+
+_LINE = re.compile(r"^\S+ \S+ (?P<level>[A-Z]+)\s+\[\d+\] (?P<text>.*)$")
+_LEVELS = {"WARN": logging.DEBUG, "ERROR": logging.INFO, "FATAL": logging.ERROR, "INFO": logging.DEBUG}
+# One level lower than the client's: failures reach the caller as typed errors, and while a broker restarts the client's
+# attempts to reconnect would fill the log.
+
+_PIPE_BYTES = 1 << 20
+_MAX_LINE = 2_000
+_lock = threading.Lock()
+_sink: Any = None
+
+
+def client_logger() -> Any:
+    """The ``logger`` argument for ``pulsar.Client``."""
+    global _sink
+    with _lock:
+        if _sink is None:
+            _sink = _open_pipe()
+        return _sink
+
+
+def _open_pipe() -> Any:
+    if not os.path.isdir("/dev/fd"):
+        return pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    reading, writing = os.pipe()
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with contextlib.suppress(OSError):  # an unprivileged process may be refused the size; the default does too
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    thread = threading.Thread(target=_forward, args=(reading,), name="dispatch-pulsar-logs", daemon=True)
+    thread.start()
+    return pulsar.FileLogger(pulsar.LoggerLevel.Warn, f"/dev/fd/{writing}")
+
+
+def _forward(fd: int) -> None:
+    with open(fd, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            text = line.rstrip("\n")[:_MAX_LINE]
+            match = _LINE.match(text)
+            if match is None:
+                logger.debug("%s", text)
+            else:
+                logger.log(_LEVELS.get(match["level"], logging.DEBUG), "%s", match["text"])
+
+
+# A reader of pulsar-client that pushes its messages to a listener.
+#
+# pulsar-client has reader listeners, but never frees a reader that has one (3.13.0): the reader, its consumer and the
+# listener refer to each other in C++. Its client then keeps a thread and 6 file descriptors, also after it was closed. A
+# reader without a listener is freed, so a thread reads its messages here.
+
+
+POLL_S = 0.5
+"""Longest time the thread stays in pulsar-client, in seconds. A read without a timeout may never return: closing a client
+can stop its executor before pulsar-client has called back for a pending read."""
+END_S = 2.0
+"""Longest time, in seconds, that closing waits for the thread. A thread that is still in pulsar-client when the interpreter
+ends aborts the process."""
+
+
+class ListenedReader:
+    """A ``pulsar.Reader`` without a listener, and a thread that calls ``listener(reader, message)`` for each message.
+
+    Args:
+        reader: the reader.
+        listener: is called on the thread and must not raise.
+    """
+
+    def __init__(self, reader: Any, listener: Callable[[Any, Any], None]) -> None:
+        self._reader = reader
+        self._listener = listener
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="dispatch-pulsar-reader", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while not self._closed.is_set():
+            try:
+                message = self._reader.read_next(int(POLL_S * 1000))
+            except pulsar.Timeout:
+                continue
+            except Exception:  # closed, or disconnected
+                self._closed.wait(POLL_S)
+                continue
+            self._listener(self, message)
+            del message  # a large message would be retained until the next one
+
+    def is_connected(self) -> bool:
+        """Whether messages can arrive."""
+        return self._thread.is_alive() and bool(self._reader.is_connected())
+
+    def close(self) -> None:
+        """Close the reader and end the thread."""
+        self.end()
+        try:
+            self._reader.close()
+        finally:
+            self.join()
+
+    def end(self) -> None:
+        """Let the thread end: at once when the reader or its client is closed, otherwise within :data:`POLL_S`."""
+        self._closed.set()
+
+    def join(self) -> None:
+        """Wait for the end of the thread, at most :data:`END_S`."""
+        self._thread.join(END_S)
+
 
 Receipt = Callable[[Any, Any], None]
 
@@ -314,3 +432,26 @@ async def pause(consumer: Any) -> None:
     """Stop the deliveries to ``consumer``."""
     with contextlib.suppress(Exception):  # closed, or without a listener: then it brings none
         await asyncio.get_running_loop().run_in_executor(_threads, consumer.pause_message_listener)
+
+
+# Threads of pulsar-client keep their Python thread state from one callback to the next.
+#
+# They are not Python threads: pybind11 creates a thread state for each callback and discards it afterwards, which costs an
+# mmap, a munmap and a TLB flush of every processor. A call has two callbacks (a receipt, a reply), and so has a served
+# request: about 20 µs of 80 to 120 µs per call.
+
+
+_kept = threading.local()
+
+
+def keep_thread_state() -> None:
+    """Retain the state of the current thread until it ends. Cheap to repeat; called in each callback.
+
+    It costs about 20 kB per thread, which are not freed at its end: two threads per connection, two more per reconnection.
+    """
+    try:
+        _kept.already  # noqa: B018 - a thread state that is new has no attributes in here
+    except AttributeError:
+        _kept.already = True
+        # One more reference, that is never given back. The state exists and is the running one: this only counts.
+        ctypes.pythonapi.PyGILState_Ensure()

@@ -16,11 +16,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from dataclasses import dataclass
 from typing import Any
 
-from dispatch._internal.cancellation import cancel_and_wait
-from dispatch._internal.user_code import read_text, type_name
+from dispatch._internal import cancel_and_wait, read_text, type_name
 from dispatch.errors import ErrorType, TransportError
+from dispatch.transports.base import Security
 from dispatch.transports.errors import (
     UnresolvedHostError,
+    bad_address,
     connection_refused,
     no_token,
     unauthorized,
@@ -28,8 +29,59 @@ from dispatch.transports.errors import (
     untrusted,
     wrong_protocol,
 )
-from dispatch.transports.pulsar.service_url import broker_urls, endpoints
-from dispatch.transports.security import Security
+
+# Reading a Pulsar service URL.
+
+
+DEFAULT_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
+"""Pulsar's ports of each scheme."""
+
+
+def endpoints(url: str) -> list[tuple[str, int]]:
+    """The hosts and ports of ``pulsar://host:port,host:port``.
+
+    Raises:
+        TransportError: not such a URL.
+    """
+    scheme, separator, rest = url.partition("://")
+    found: list[tuple[str, int]] = []
+    if separator and scheme in DEFAULT_PORTS:
+        for part in rest.rstrip("/").split(","):
+            host, port = _split(part)
+            port = port or str(DEFAULT_PORTS[scheme])
+            if not _usable(host) or not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
+                break
+            found.append((host, int(port)))
+        else:
+            return found
+    admin = " (http is for Pulsar's admin interface)" if scheme in ("http", "https") else ""
+    raise bad_address(url, admin)
+
+
+def broker_urls(url: str) -> list[str]:
+    """Return the URL of each broker of ``url``. The one of a single broker is ``url`` itself.
+
+    Raises:
+        TransportError: not such a URL.
+    """
+    brokers = endpoints(url)
+    if len(brokers) == 1:
+        return [url]
+    scheme = url.partition("://")[0]
+    return [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port in brokers]
+
+
+def _usable(host: str) -> bool:
+    return host != "" and host.isprintable() and not any(c in host for c in "/@?# ")
+
+
+def _split(part: str) -> tuple[str, str]:
+    if part.startswith("["):  # an IPv6 address
+        host, bracket, port = part[1:].partition("]")
+        return (host, port[1:]) if bracket and port[:1] in ("", ":") else ("", "")
+    host, _, port = part.partition(":")
+    return host, port
+
 
 TIMEOUT_S = 3.0
 """Timeout in seconds of the handshake: as long as pulsar-client waits for a connection."""

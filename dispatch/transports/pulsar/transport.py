@@ -13,22 +13,642 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from dispatch._internal.allocator import keep_freed_memory
-from dispatch._internal.cancellation import cancel_and_wait
+from dispatch._internal import cancel_and_wait, keep_freed_memory
 from dispatch.errors import TransportError
-from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
-from dispatch.transports.base import AnswerLate, Handler, Mode
-from dispatch.transports.errors import closed
-from dispatch.transports.publish_window import PublishWindow
-from dispatch.transports.pulsar.client import CLOSED_HANDLE, RECEIVER_QUEUE, close_opened, pause, send_plain
-from dispatch.transports.pulsar.io_thread_state import keep_thread_state
-from dispatch.transports.pulsar.publisher import MessageSender, PulsarPublisher, PulsarTicket
-from dispatch.transports.pulsar.subscription import PulsarSubscription
+from dispatch.messaging.wire import MAX_MESSAGE_BYTES, PROPERTIES_BYTES, is_inbox
+from dispatch.transports.base import (
+    AnswerLate,
+    DurableMessage,
+    Handler,
+    Mode,
+    OnFailure,
+    PublishWindow,
+    QueueFullError,
+    Security,
+)
+from dispatch.transports.errors import closed, message_rejected, publish_queue_full, sending_failed
+from dispatch.transports.pulsar.client import (
+    CLOSED_HANDLE,
+    OK,
+    OPERATION_TIMEOUT_S,
+    RECEIVER_QUEUE,
+    TOO_LARGE,
+    close_opened,
+    keep_thread_state,
+    pause,
+    send_plain,
+)
 from dispatch.transports.pulsar.supervisor import ConnectionSupervisor, TopicHandle
-from dispatch.transports.security import Security
+
+if TYPE_CHECKING:
+    from dispatch.transports.pulsar.client import PulsarClient
+
+
+# Publishing to Pulsar: tickets, publishers, and the sender that they share.
+#
+# pulsar-client's threads append receipts to a deque; the event loop processes many of them at a time.
+
+
+MAX_WAITING = 1_000
+"""Messages and packets that wait for one topic to be opened again."""
+MAX_PACKETS_IN_DOUBT = 500
+"""Packets handed to pulsar-client that have no receipt yet; further ones are not sent. Half of what a broker accepts at once
+on a connection (``maxConcurrentNonPersistentMessagePerConnection``), and a twentieth of pulsar-client's queue."""
+
+
+class PulsarTicket:
+    """See :class:`dispatch.transports.base.Ticket`."""
+
+    __slots__ = ("flow", "on_failure", "on_receipt", "payload", "properties", "publisher")
+
+    def __init__(
+        self,
+        publisher: PulsarPublisher,
+        payload: bytes,
+        properties: Mapping[str, str],
+        flow: str,
+        on_failure: OnFailure | None,
+    ) -> None:
+        self.publisher = publisher
+        self.payload: bytes | None = payload
+        self.properties: Mapping[str, str] | None = properties
+        self.flow = flow
+        self.on_failure = on_failure
+        self.on_receipt: Callable[[], None] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """See :class:`dispatch.transports.base.Ticket`."""
+        return self.payload is not None
+
+    def cancel(self) -> bool:
+        """See :class:`dispatch.transports.base.Ticket`."""
+        self.on_failure = None
+        return self.publisher.sender.withdraw(self)
+
+    def fail(self, error: TransportError) -> None:
+        callback, self.on_failure = self.on_failure, None
+        if callback is not None:
+            callback(error)
+
+
+class PulsarPublisher:
+    """See :class:`dispatch.transports.base.TopicPublisher`."""
+
+    __slots__ = ("_owner", "error", "is_dormant", "opens_on_demand", "raw", "sender", "topic", "users", "waiting")
+
+    def __init__(self, owner: PulsarTransport, sender: MessageSender, topic: str) -> None:
+        self._owner = owner
+        self.sender = sender
+        self.topic = topic
+        self.raw: Any = None
+        self.users = 1
+        self.opens_on_demand = is_inbox(topic)
+        """The topic is of no use after the end of its consumer's process: opening it again would only create it again."""
+        self.is_dormant = False
+        """Its producer was lost with a connection; the next message or packet opens it again."""
+        self.error: TransportError | None = None
+        """Why the producer could not be opened again, at the last attempt."""
+        self.waiting: deque[PulsarTicket | bytes] = deque()
+        """Messages and packets that wait for the producer to be opened again."""
+
+    async def open(self, link: PulsarClient, generation: int) -> Any:
+        """See :class:`dispatch.transports.pulsar.supervisor.TopicHandle`."""
+        return await link.producer(self.topic)
+
+    def publish(
+        self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure
+    ) -> PulsarTicket:
+        ticket = PulsarTicket(self, payload, properties, flow, on_failure)
+        self.sender.submit(ticket, len(payload))
+        return ticket
+
+    def publish_noted(
+        self,
+        payload: bytes,
+        properties: Mapping[str, str],
+        *,
+        flow: str,
+        on_failure: OnFailure,
+        on_receipt: Callable[[], None],
+    ) -> PulsarTicket:
+        """See :class:`dispatch.messaging.flow.NotingPublisher`."""
+        ticket = PulsarTicket(self, payload, properties, flow, on_failure)
+        ticket.on_receipt = on_receipt
+        self.sender.submit(ticket, len(payload))
+        return ticket
+
+    @property
+    def opening_error(self) -> TransportError | None:
+        return self.error or self.sender.find_opening_error(self)
+
+    def send_packet(self, payload: bytes) -> bool:
+        return self.sender.send_packet(self, payload)
+
+    async def writable(self, flow: str) -> None:
+        await self.sender.wait_until(lambda: not (self.waiting or self.sender.window.waiting(flow)))
+
+    async def close(self) -> None:
+        self.users -= 1
+        if self.users == 0:
+            await self._owner.drop_publisher(self)
+
+
+class PacketReceipts:
+    """Counts the packets of one client of pulsar-client that have no receipt yet.
+
+    Args:
+        on_arrival: called after each receipt; called on any thread.
+    """
+
+    def __init__(self, on_arrival: Callable[[], None]) -> None:
+        self._on_arrival = on_arrival
+        self.sent = 0
+        self.received = 0
+        self.dropped = 0
+        """Packets that the broker dropped at publish, or that pulsar-client could not send."""
+        self.is_limit_stale = False
+        """A packet was larger than pulsar-client accepts: it has reconnected by itself, to a broker with a lower limit."""
+        self._arrived: deque[bool] = deque()
+
+    def on_receipt(self, result: Any, message_id: Any) -> None:
+        """Record a receipt. Called on pulsar-client's threads: an exception here would end the process."""
+        keep_thread_state()
+        # A failure has no ledger position either. Only append() is atomic without a lock.
+        is_lost = message_id.ledger_id() == -1 and message_id.entry_id() == -1
+        if is_lost and result == TOO_LARGE:
+            self.is_limit_stale = True
+        self._arrived.append(is_lost)
+        self._on_arrival()
+
+    def count_outstanding(self) -> int:
+        """Return the number of packets without a receipt."""
+        arrived = self._arrived
+        for _ in range(len(arrived)):
+            self.received += 1
+            self.dropped += arrived.popleft()
+        return self.sent - self.received
+
+
+class MessageSender:
+    """Sends the messages of one connection: a window limits how many have no receipt yet, and the others are queued.
+
+    Args:
+        window: limits publishes in flight, and the queue before it.
+        supervisor: of the connection.
+        wake: makes the event loop call :meth:`process_receipts` soon; called on any thread.
+        reopen: opens a dormant publisher, unless that is under way, and calls :meth:`send_waiting` or :meth:`fail_waiting`.
+    """
+
+    def __init__(
+        self,
+        window: PublishWindow[PulsarTicket],
+        supervisor: ConnectionSupervisor,
+        wake: Callable[[], None],
+        reopen: Callable[[PulsarPublisher], None],
+    ) -> None:
+        self.window = window
+        self._supervisor = supervisor
+        self._wake = wake
+        self._reopen = reopen
+        self._waiting = 0
+        """Messages and packets that wait for dormant publishers."""
+        self._outstanding: set[PulsarTicket] = set()
+        self._oldest: PulsarTicket | None = None
+        self.receipts: deque[tuple[PulsarTicket, str | TransportError | None]] = deque()
+        """Receipts to be processed; the problem is None for a successful one."""
+        self.wants_receipts = False
+        """A message or a caller waits for the next receipt."""
+        self.is_urgent = False
+        """One of :attr:`receipts` is a failure, or has a callback."""
+        self.packets = PacketReceipts(self._on_packet_receipt)
+        """Packets of sessions on the current client."""
+        self._dropped_before = 0
+        self._writers: deque[tuple[Callable[[], bool], asyncio.Future[None]]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Call callbacks on the running event loop."""
+        self._loop = asyncio.get_running_loop()
+
+    def submit(self, ticket: PulsarTicket, size: int) -> None:
+        """Send ``ticket``, or queue it, as :meth:`dispatch.transports.base.Publisher.publish`.
+
+        Raises:
+            TransportError: closed, its topic cannot be opened, or the queue is full. Nothing was sent.
+        """
+        if self._is_closed:
+            raise closed()
+        if (refusal := self.find_opening_error(ticket.publisher)) is not None:
+            raise TransportError(refusal.type, refusal.message, sent=False)
+        window = self.window
+        if window.outstanding >= window.size:
+            self.process_receipts()
+        try:
+            if self._supervisor.down_since is None:
+                if window.offer(ticket.flow, ticket, size):
+                    self._send(ticket)
+                    return
+            else:
+                # Queued here, a message can be withdrawn; in pulsar-client it cannot.
+                window.hold(ticket.flow, ticket, size)
+        except QueueFullError:
+            raise publish_queue_full(window.queued, topic="the broker", retry_after=1.0) from None
+        self.wants_receipts = True
+        self.process_receipts()  # a receipt may have arrived before wants_receipts was set
+
+    def send_packet(self, publisher: PulsarPublisher, payload: bytes) -> bool:
+        """See :meth:`dispatch.transports.base.TopicPublisher.send_packet`."""
+        supervisor, packets = self._supervisor, self.packets
+        if self._is_closed or supervisor.down_since is not None:
+            return False
+        if self.find_opening_error(publisher) is not None:
+            return False
+        if (
+            packets.sent - packets.received >= MAX_PACKETS_IN_DOUBT
+            and packets.count_outstanding() >= MAX_PACKETS_IN_DOUBT
+        ):
+            return False
+        if publisher.is_dormant:
+            return self._hold(publisher, payload)
+        try:
+            send_plain(publisher.raw, payload, packets.on_receipt)
+        except Exception:  # pulsar-client cannot send it at all: the session's probes report a connection that stays so
+            packets.dropped += 1
+            return False
+        packets.sent += 1
+        return True
+
+    def find_opening_error(self, publisher: PulsarPublisher) -> TransportError | None:
+        """See :attr:`dispatch.transports.base.TopicPublisher.opening_error`."""
+        backoff = self._supervisor.backoff
+        return backoff.error(publisher) if len(backoff) else None
+
+    def _on_packet_receipt(self) -> None:
+        if self.wants_receipts:
+            self._wake()
+
+    @property
+    def packets_dropped(self) -> int:
+        """Packets that the broker dropped at publish, or that pulsar-client could not send."""
+        self.packets.count_outstanding()
+        return self._dropped_before + self.packets.dropped
+
+    def withdraw(self, ticket: PulsarTicket) -> bool:
+        """Remove ``ticket`` from the queue. Return False if it was sent."""
+        withdrawn = self.window.withdraw(ticket.flow, ticket)
+        if not withdrawn and ticket in ticket.publisher.waiting:
+            ticket.publisher.waiting.remove(ticket)
+            self._waiting -= 1
+            withdrawn = True
+        if withdrawn and self._writers:
+            self._release_writers()  # while the connection is down, no receipt would
+        return withdrawn
+
+    async def wait_until(self, reached: Callable[[], bool]) -> None:
+        """Wait for a state that receipts bring about."""
+        if self._is_closed or reached():
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._writers.append((reached, waiter))
+        self.wants_receipts = True
+        self.process_receipts()  # a receipt may have arrived before wants_receipts was set
+        await waiter
+
+    def _release_writers(self) -> None:
+        for _ in range(len(self._writers)):
+            reached, waiter = self._writers.popleft()
+            if waiter.done():
+                continue
+            if self._is_closed or reached():
+                waiter.set_result(None)
+            else:
+                self._writers.append((reached, waiter))
+
+    def _send(self, ticket: PulsarTicket) -> None:
+        if ticket.publisher.is_dormant:
+            self.window.settle()
+            if not self._hold(ticket.publisher, ticket):
+                error = publish_queue_full(MAX_WAITING, topic=ticket.publisher.topic, retry_after=1.0)
+                asyncio.get_running_loop().call_soon(ticket.fail, error)
+            return
+        self._outstanding.add(ticket)
+        payload, properties = ticket.payload, ticket.properties
+        ticket.payload = ticket.properties = None
+        try:
+            ticket.publisher.raw.send_async(payload, partial(self._on_receipt, ticket), properties=properties)
+        except Exception as error:  # pulsar-client raises for a message that it cannot send at all
+            self.receipts.append((ticket, message_rejected(error, topic=ticket.publisher.topic)))
+            self.is_urgent = True
+            self._wake()
+
+    def _hold(self, publisher: PulsarPublisher, item: PulsarTicket | bytes) -> bool:
+        """Hold a message or packet until ``publisher`` is open again. Return False if too many wait."""
+        if len(publisher.waiting) >= MAX_WAITING:
+            return False
+        publisher.waiting.append(item)
+        self._waiting += 1
+        self._reopen(publisher)
+        return True
+
+    def _release_waiting(self, publisher: PulsarPublisher) -> Iterator[PulsarTicket | bytes]:
+        for _ in range(len(publisher.waiting)):  # one at a time: its flow must not seem to be empty meanwhile
+            self._waiting -= 1
+            yield publisher.waiting.popleft()
+
+    def send_waiting(self, publisher: PulsarPublisher) -> None:
+        """Send what waited for ``publisher``, which is open again; or queue it again if the connection is lost."""
+        for item in self._release_waiting(publisher):
+            if isinstance(item, bytes):
+                self.send_packet(publisher, item)
+                continue
+            try:
+                self.submit(item, len(item.payload or b""))
+            except TransportError as error:
+                item.fail(error)
+        self._release_writers()
+
+    def fail_waiting(self, publisher: PulsarPublisher, error: TransportError) -> None:
+        """Fail what waits for ``publisher``, which cannot be opened."""
+        for item in self._release_waiting(publisher):
+            if not isinstance(item, bytes):
+                item.fail(error)
+        self._release_writers()
+
+    def _on_receipt(self, ticket: PulsarTicket, result: Any, message_id: Any) -> None:
+        # On pulsar-client's thread: an exception here would end the process.
+        keep_thread_state()
+        if result == OK:
+            # A receipt without a ledger position: the broker dropped the message at publish.
+            dropped = message_id.ledger_id() == -1 and message_id.entry_id() == -1
+            self.receipts.append((ticket, "Dropped" if dropped else None))
+            if dropped or ticket.on_receipt is not None:
+                self.is_urgent = True
+            elif not self.wants_receipts:
+                return
+        else:
+            self.receipts.append((ticket, result.name))
+            self.is_urgent = True
+        self._wake()
+
+    def process_receipts(self) -> None:
+        """Record receipts in the window, report failures, and send queued messages."""
+        receipts, outstanding, window = self.receipts, self._outstanding, self.window
+        self.is_urgent = False  # first: a later receipt sets it again and wakes the loop
+        while receipts:
+            ticket, problem = receipts.popleft()
+            if ticket not in outstanding:
+                continue  # forgotten when its connection was replaced
+            outstanding.discard(ticket)
+            window.settle()
+            assert self._loop is not None
+            if ticket.on_receipt is not None:
+                self._loop.call_soon(ticket.on_receipt)
+            if problem is not None:
+                if isinstance(problem, str):
+                    problem = sending_failed(problem, topic=ticket.publisher.topic)
+                self._loop.call_soon(ticket.fail, problem)
+        if window.queued and self._supervisor.down_since is None:
+            while (waiting := window.pop_queued()) is not None:
+                self._send(waiting)
+        self.wants_receipts = bool(window.queued or self._writers)
+        if self._writers:
+            self._release_writers()
+
+    def forget_outstanding(self, problem: str) -> None:
+        """Fail all publishes without a receipt, and expect none for the packets sent so far."""
+        self._dropped_before = self.packets_dropped
+        self.packets = PacketReceipts(self._on_packet_receipt)
+        for ticket in list(self._outstanding):
+            self.receipts.append((ticket, problem))
+        self.process_receipts()
+
+    async def flush(self) -> None:
+        """Wait until every message is sent, and every message and packet has its receipt."""
+        await self.wait_until(
+            lambda: not (self.window.queued or self._waiting or self._outstanding or self.packets.count_outstanding())
+        )
+
+    async def flush_publisher(self, publisher: PulsarPublisher) -> None:
+        """Wait until every message of ``publisher`` has its receipt."""
+        await self.wait_until(
+            lambda: not publisher.waiting and all(each.publisher is not publisher for each in self._outstanding)
+        )
+
+    def unacknowledged_publishers(self) -> set[PulsarPublisher]:
+        """Return the publishers of messages that have no receipt yet."""
+        return {ticket.publisher for ticket in self._outstanding}
+
+    def find_unacknowledged(self) -> object | None:
+        """Return a ticket without a receipt, the same one until its receipt arrives. Without one, and with packets that
+        have no receipt, return their client's number of receipts. None: there are neither."""
+        self.process_receipts()
+        if self._oldest not in self._outstanding:
+            self._oldest = next(iter(self._outstanding), None)
+        if self._oldest is None and self.packets.count_outstanding():
+            return (id(self.packets), self.packets.received)
+        return self._oldest
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._is_closed = True
+
+    def fail_queued(self, error: TransportError) -> None:
+        """Fail all queued messages."""
+        for ticket in self.window.drain():
+            ticket.fail(error)
+
+    def close(self) -> None:
+        """Fail all publishes without a receipt, and end every wait."""
+        self.process_receipts()
+        self.forget_outstanding("AlreadyClosed")
+        self._release_writers()
+
+    def abandon(self) -> None:
+        """Drop all messages and waits without calling back: the event loop of the callbacks is closed."""
+        self.window.drain()
+        self._writers.clear()
+        self._outstanding.clear()
+        self.receipts.clear()
+
+
+# Subscriptions on Pulsar; messages of durable ones stay at the broker until they are acknowledged.
+#
+# pulsar-client groups acknowledgements for a tenth of a second before it sends them, and Python cannot configure that. The
+# broker redelivers the received messages of an instance that is killed in that time, indistinguishable from new ones.
+# Therefore a receiver that must process a message only once waits until the acknowledgement is sent, and then for replies
+# of the broker on the same connection, which follow it.
+
+
+GATHERED_S = 0.15
+"""Seconds after which an acknowledgement has been sent: pulsar-client groups them for 0.1 s; half of that as a margin."""
+
+
+class Delivery(DurableMessage):
+    """See :class:`dispatch.transports.base.DurableMessage`."""
+
+    __slots__ = ("_consumer", "_durable", "_message", "backlog", "kept", "lag")
+
+    def __init__(self, durable: DurableSubscription, consumer: Any, message: Any) -> None:
+        self._durable = durable
+        self._consumer = consumer
+        self._message = message
+        self.kept = False
+        self.lag = time.time() - message.publish_timestamp() / 1000
+        self.backlog = durable.in_backlog(message)
+
+    def properties(self) -> dict[str, str]:
+        properties: dict[str, str] = self._message.properties()
+        return properties
+
+    def data(self) -> bytes:
+        data: bytes = self._message.data()
+        return data
+
+    def keep(self) -> None:
+        self.kept = True
+
+    def acknowledge(self) -> None:
+        # The first ones come before the consumer is known here; after a reconnection, the new one can say it too.
+        with contextlib.suppress(Exception):  # no connection: the broker will send the message again
+            (self._durable.raw or self._consumer).acknowledge(self._message)
+
+    def settle(self, then: Callable[[], object]) -> None:
+        self.kept = True
+        self.acknowledge()
+        self._durable.settle(then)
+
+
+class DurableSubscription:
+    """The acknowledgement state of one durable subscription."""
+
+    def __init__(self) -> None:
+        self.raw: Any = None
+        """Its consumer, once it is open."""
+        self._life = 0
+        self._known = asyncio.Event()
+        self._link: PulsarClient | None = None
+        self._last: Any = None
+        self._unsure: deque[tuple[float, int, Callable[[], object]]] = deque()
+        self._asking: asyncio.Task[None] | None = None
+
+    def opening(self, link: PulsarClient) -> None:
+        """Record that a consumer is being opened on ``link``; messages may arrive before it is known."""
+        self.raw = self._last = None
+        self._link = link
+        self._life += 1
+        self._known.clear()
+
+    def opened(self, raw: Any, last: Any) -> None:
+        """Record the consumer ``raw``; ``last`` is the last message of the topic at that time."""
+        self.raw, self._last = raw, last
+        self._known.set()
+
+    def in_backlog(self, message: Any) -> bool:
+        """Return whether ``message`` may be older than the consumer."""
+        return self._last is None or bool(message.message_id() <= self._last)
+
+    def deliver(self, handler: Handler, consumer: Any, message: Any) -> None:
+        """Call ``handler`` with ``message``. A message whose handler raises is acknowledged too: a redelivery would fail
+        again."""
+        delivery = Delivery(self, consumer, message)
+        try:
+            handler(delivery)
+        finally:
+            if not delivery.kept:
+                delivery.acknowledge()
+
+    def settle(self, then: Callable[[], object]) -> None:
+        """Call ``then`` when the broker has the acknowledgements sent so far."""
+        loop = asyncio.get_running_loop()
+        self._unsure.append((loop.time() + GATHERED_S, self._life, then))
+        if self._asking is None:
+            self._asking = loop.create_task(self._ask(loop))
+
+    async def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            while self._unsure:
+                await asyncio.sleep(self._unsure[0][0] - loop.time())
+                now, life = loop.time(), self._life
+                due = []
+                while self._unsure and self._unsure[0][0] <= now:
+                    due.append(self._unsure.popleft())
+                sure = await self._answers()
+                for _, acknowledged_in, then in due:
+                    if sure and acknowledged_in == life == self._life:
+                        loop.call_soon(then)
+        finally:
+            self._asking = None
+
+    async def _answers(self) -> bool:
+        if self.raw is None:  # messages came while it was being opened
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(OPERATION_TIMEOUT_S):
+                    await self._known.wait()
+        return self.raw is not None and self._link is not None and await self._link.answers(self.raw)
+
+    async def settled(self) -> None:
+        """Wait until every acknowledgement is confirmed."""
+        if self._asking is not None:
+            await asyncio.wait([self._asking])
+
+    def end(self) -> None:
+        """Cancel all waits."""
+        self.raw = self._link = None
+        self._unsure.clear()
+        if self._asking is not None:
+            self._asking.cancel()
+
+
+class PulsarSubscription:
+    """See :class:`dispatch.transports.base.Subscription`."""
+
+    __slots__ = ("_owner", "answer_late", "durable", "handler", "last", "mode", "name", "raw", "resumes", "topic")
+
+    def __init__(
+        self,
+        owner: PulsarTransport,
+        topic: str,
+        handler: Handler,
+        mode: Mode,
+        name: str,
+        answer_late: AnswerLate | None = None,
+    ) -> None:
+        self._owner = owner
+        self.topic = topic
+        self.handler: Handler | None = handler
+        self.mode = mode
+        self.name = name
+        self.answer_late = answer_late
+        self.raw: Any = None
+        self.durable = DurableSubscription() if mode is Mode.SHARED and topic.startswith("persistent://") else None
+        self.resumes = mode is Mode.FANOUT and topic.startswith("persistent://")
+        """Whether messages published during a disconnection are delivered after it."""
+        self.last: Any = None
+        """The last message received, after which deliveries resume."""
+
+    async def open(self, link: PulsarClient, generation: int) -> Any:
+        """See :class:`dispatch.transports.pulsar.supervisor.TopicHandle`."""
+        listener = partial(self._owner.on_message, self, generation)
+        if self.durable is not None:
+            self.durable.opening(link)
+        raw = await link.consumer(self.topic, self.mode, self.name, listener, after=self.last)
+        if self.durable is not None:
+            try:
+                self.durable.opened(raw, await link.last_message(raw))
+            except BaseException:
+                await asyncio.shield(close_opened(raw))  # without an owner it would consume messages
+                raise
+        return raw
+
+    async def close(self) -> None:
+        await self._owner.drop_subscription(self)
+
 
 logger = logging.getLogger("dispatch.transport")
 
@@ -361,7 +981,7 @@ class PulsarTransport:
         return released
 
     def find_unacknowledged(self) -> object | None:
-        """See :meth:`dispatch.transports.pulsar.publisher.MessageSender.find_unacknowledged`."""
+        """See :meth:`dispatch.transports.pulsar.transport.MessageSender.find_unacknowledged`."""
         return self._sender.find_unacknowledged()
 
     @property

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.harness import processes
 from benchmarks.harness.processes import BenchmarkError, Child, product_command, start
-from dispatch.devtools.localbroker.processes.process_control import process_identity
+from dispatch.devtools.localbroker.processes import process_identity
 
 ECHO = """
 import json, os, sys

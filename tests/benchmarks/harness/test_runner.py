@@ -14,7 +14,7 @@ from benchmarks.harness.processes import ROOT
 from benchmarks.suites.definitions import BESIDE, CLIENTS, FAN_IN, LOSSES, TELEMETRY, TOPICS
 from benchmarks.suites.target_ratios import FOR_THE_RECORD, TARGETS, Ratio
 from dispatch.devtools.localbroker import Endpoint
-from dispatch.devtools.localbroker.processes.process_control import ManagedProcess, process_identity
+from dispatch.devtools.localbroker.processes import ManagedProcess, process_identity
 from tests.helpers.cli_processes import ended, started
 from tests.helpers.python_processes import running
 from tests.helpers.run_profile import is_long_profile

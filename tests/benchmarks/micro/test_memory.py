@@ -9,8 +9,8 @@ import pytest
 from benchmarks.micro import otel_sdk
 from benchmarks.micro.guard_stacks import Absent
 from benchmarks.micro.memory import MAX_BLOCKS, MAX_RESIDENT, Reading, Retained, retained, table
-from dispatch.calls import runtime as engine
-from dispatch.messaging.rpc.correlation import Correlator
+from dispatch.calls import instances as engine
+from dispatch.messaging.plain import Correlator
 
 READING = Reading(64 * 2**20, 500_000, 110)
 KEPT = Retained("calls of a tool", 1_000, READING, READING, 10)
@@ -29,7 +29,7 @@ async def test_nothing_stays_of_a_few_thousand() -> None:
 
 @pytest.mark.wall_clock
 async def test_a_series_for_each_name_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dispatch.telemetry.dispatcher_observer import TelemetryDispatcherObserver
+    from dispatch.telemetry.reporting import TelemetryDispatcherObserver
 
     on_unknown_tool = TelemetryDispatcherObserver.on_unknown_tool
 

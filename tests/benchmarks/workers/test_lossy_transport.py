@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from benchmarks.workers.channel import Spec
 from benchmarks.workers.lossy_transport import open_lossy_transport
-from dispatch.testing.faulty_transport import FaultyTransport
+from dispatch.testing.faults import FaultyTransport
 
 SPEC = Spec(url="memory://lossy", token=None, topic="t", request="req", response="res", timeout=1.0)
 

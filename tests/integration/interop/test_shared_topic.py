@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 import dispatch
-from dispatch.messaging.rpc.exchange_outcome import Disposition
-from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
+from dispatch.messaging.request import Disposition
+from dispatch.messaging.wire import MAX_MESSAGE_BYTES
 from tests.integration.interop.conftest import TheirService
 from tests.integration.interop.peers import CLIENTS, TIMEOUT_S, Client, Peer, catalog, request_topic, response_topic
 from tests.integration.interop.tool_behaviour import PREFIX

@@ -19,9 +19,8 @@ from trustgraph.base.request_response_spec import _make_impl_wrapper
 from trustgraph.schema import ConfigRequest, ConfigResponse
 
 import dispatch
-from dispatch.catalog.sources.trustgraph import ConfigServiceError, ConfigTopics
-from dispatch.catalog.sources.trustgraph.trustgraph_config import POLL_S
 from dispatch.devtools.localbroker import find_free_ports
+from dispatch.trustgraph.config import POLL_S, ConfigServiceError, ConfigTopics
 from tests.docs.pages import ROOT, blocks
 from tests.helpers.followed_config import SERVICE, TOOL
 from tests.helpers.lossy_proxy import LossyProxy
@@ -138,7 +137,7 @@ async def test_a_change_with_the_published_client_is_in_force_within_a_second(ur
 async def test_a_service_that_is_killed_and_begins_with_an_empty_store(
     url: str, topics: ConfigTopics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dispatch.catalog.sources.trustgraph.config_client.TIMEOUT_S", 1.0)
+    monkeypatch.setattr("dispatch.trustgraph.config.TIMEOUT_S", 1.0)
     source = dispatch.TrustGraphConfig(topics=topics)
     with service(url, topics) as process:
         async with dispatch.connect(url, source) as dispatcher:

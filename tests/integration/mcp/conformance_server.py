@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import dispatch
-from dispatch.mcp.server.http_server import serve_http
+from dispatch.mcp.server import serve_http
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, serving
 
 BROKER = "memory://stand"

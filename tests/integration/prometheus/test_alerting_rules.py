@@ -13,10 +13,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dispatch import Slo, Telemetry
-from dispatch.telemetry.alerting.alerts import ALERTS
-from dispatch.telemetry.alerting.burn_rate import collect_slos
-from dispatch.telemetry.alerting.rule_files import render_rule_files
-from dispatch.telemetry.metrics.exposition import expose_metrics
+from dispatch.telemetry.exposition import expose_metrics
+from dispatch.telemetry.rules import ALERTS, collect_slos, render_rule_files
 from tests.helpers.failing_calls import TOOLS, Troubled, catalog
 from tests.helpers.prometheus_server import Prometheus, until
 

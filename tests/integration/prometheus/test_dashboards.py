@@ -24,7 +24,7 @@ from dashboards.dashboard_json import (
     load_dashboards,
 )
 from dispatch import Telemetry
-from dispatch.telemetry.metrics.exposition import expose_metrics
+from dispatch.telemetry.exposition import expose_metrics
 from tests.helpers.failing_calls import SERVICES, TOOLS, Troubled
 from tests.helpers.prometheus_binaries import find
 from tests.helpers.prometheus_server import JOB, SCRAPE_S, Prometheus, until

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch._internal import retention
+from dispatch import _internal as retention
 from dispatch.devtools.localbroker import Admin, AdminError, Endpoint, create_namespaces
 from tests.helpers.catalogs import unique_topic
 from tests.helpers.dispatcher_and_service import UNGUARDED

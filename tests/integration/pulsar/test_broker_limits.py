@@ -12,8 +12,8 @@ import pytest
 
 import dispatch
 from dispatch.devtools.localbroker import Admin, LocalBroker, create_namespaces
-from dispatch.devtools.localbroker.configuration import Configuration
-from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
+from dispatch.devtools.localbroker.launch import Configuration
+from dispatch.messaging.wire import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
 from tests.helpers.catalogs import catalog_of, queues_of, unique_topic
 from tests.helpers.dispatcher_and_service import UNGUARDED
 from tests.helpers.echo_service import Echo

@@ -10,7 +10,7 @@ import pytest
 
 import dispatch
 from dispatch.devtools.localbroker import Endpoint
-from dispatch.messaging.rpc.exchange_outcome import Disposition
+from dispatch.messaging.request import Disposition
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import Echo, echo_process
 from tests.helpers.run_profile import by_profile

@@ -13,9 +13,9 @@ import pytest
 
 import dispatch
 from dispatch.devtools.localbroker import Endpoint
-from dispatch.transports.pulsar import publisher as pulsar_publisher
+from dispatch.transports.pulsar import transport as pulsar_publisher
 from dispatch.transports.pulsar import transport as pulsar_transport
-from dispatch.transports.pulsar.io_thread_state import keep_thread_state
+from dispatch.transports.pulsar.client import keep_thread_state
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import ROOT, Echo
 

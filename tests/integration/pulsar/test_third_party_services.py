@@ -14,7 +14,7 @@ import pytest
 import dispatch
 from benchmarks.harness.processes import start
 from dispatch.devtools.localbroker import Endpoint
-from dispatch.messaging.rpc.exchange_outcome import Disposition
+from dispatch.messaging.request import Disposition
 from tests.helpers.catalogs import catalog_of, unique_topic
 
 pytestmark = pytest.mark.pulsar

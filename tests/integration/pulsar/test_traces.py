@@ -12,7 +12,7 @@ import pytest
 
 import dispatch
 from dispatch.devtools.localbroker import Endpoint
-from dispatch.telemetry.names import SCHEMA_URL
+from dispatch.telemetry.observers import SCHEMA_URL
 from tests.helpers.catalogs import queues_of, unique_topic
 from tests.helpers.otlp_collector import Collector, Received, collecting, exporting
 from tests.helpers.traced_service import CHUNKS, TRIPPED, traced_process

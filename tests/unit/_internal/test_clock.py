@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dispatch._internal.clock import loop_clock
+from dispatch._internal import loop_clock
 from tests.helpers.clock import advance
 
 

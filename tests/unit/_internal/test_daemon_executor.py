@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from dispatch._internal.daemon_executor import DaemonThreads
+from dispatch._internal import DaemonThreads
 from tests.helpers.echo_service import ROOT
 
 WAIT_S = 30.0
@@ -32,7 +32,7 @@ def test_blocked_call_does_not_block_others() -> None:
 
 def test_interpreter_exits_despite_a_blocked_thread() -> None:
     program = (
-        "import threading; from dispatch._internal.daemon_executor import DaemonThreads; "
+        "import threading; from dispatch._internal import DaemonThreads; "
         "DaemonThreads('stuck').submit(threading.Event().wait); print('ends')"
     )
     ended = subprocess.run(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch._internal.deadline_timer import GRANULARITY_OF_EACH_S, GRANULARITY_S, DeadlineTimer
+from dispatch._internal import GRANULARITY_OF_EACH_S, GRANULARITY_S, DeadlineTimer
 from tests.helpers.clock import START, VirtualClockLoop, advance, virtual_loop
 
 

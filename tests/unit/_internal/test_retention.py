@@ -10,8 +10,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from dispatch._internal import retention
-from dispatch._internal.retention import RETENTION_S, Retention
+from dispatch import _internal as retention
+from dispatch._internal import RETENTION_S, Retention
 from tests.helpers.clock import advance, idle, run, virtual_loop
 from tests.helpers.run_profile import examples
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch._internal.suggestions import excerpt, find_near_names, join_alternatives, join_names
+from dispatch._internal import excerpt, find_near_names, join_alternatives, join_names
 
 TOOLS = ("tell-joke", "tell-story", "calculate", "query-customers", "query-products")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch._internal.utf8 import encode_text, scalar_text, scalar_value
+from dispatch._internal import encode_text, scalar_text, scalar_value
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 

@@ -11,21 +11,20 @@ import tracemalloc
 
 import pytest
 
-from dispatch._internal.permit import Rejection
+from dispatch._internal import Rejection
 from dispatch.balancing.balancer import (
     NO_INSTANCE,
     Balancer,
+    LeastRequest,
+    PeakEwma,
     Pick,
+    RoundRobin,
+    SmoothWeighted,
     make_strategy,
 )
-from dispatch.balancing.instance_state import DECAY_S
-from dispatch.balancing.least_request import LeastRequest
-from dispatch.balancing.outlier_detection import EjectionRules
-from dispatch.balancing.peak_ewma import PeakEwma
-from dispatch.balancing.round_robin import RoundRobin
-from dispatch.balancing.weighted_round_robin import SmoothWeighted
+from dispatch.balancing.instances import DECAY_S, EjectionRules
 from dispatch.errors import Outcome
-from dispatch.policy.balancing import STRATEGIES, Balancing
+from dispatch.policy import STRATEGIES, Balancing
 from tests.helpers.balancers import START, Stand
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.balancing.outlier_detection import EjectionRules
+from dispatch.balancing.instances import EjectionRules
 from dispatch.errors import Outcome
-from dispatch.policy.balancing import STRATEGIES, Balancing
+from dispatch.policy import STRATEGIES, Balancing
 from tests.helpers.balancing_simulation import MEAN_S, Host, Simulation, farm
 
 FULL = 8 * 4 / MEAN_S

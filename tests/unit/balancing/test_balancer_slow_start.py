@@ -10,7 +10,7 @@ import pytest
 from dispatch.balancing.balancer import (
     MOST_CREDIT,
 )
-from dispatch.policy.balancing import STRATEGIES
+from dispatch.policy import STRATEGIES
 from tests.helpers.balancers import Stand
 
 

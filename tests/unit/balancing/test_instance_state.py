@@ -9,7 +9,7 @@ import math
 
 import pytest
 
-from dispatch.balancing.instance_state import LEAST_S, MOST_OTHERS, InstanceState, Learning, Strategy
+from dispatch.balancing.instances import LEAST_S, MOST_OTHERS, InstanceState, Learning, Strategy
 from dispatch.errors import Outcome
 from tests.helpers.balancers import START
 

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from dispatch.balancing.instance_state import draw_two
+from dispatch.balancing.instances import draw_two
 from tests.helpers.balancers import in_turn, states
 
 

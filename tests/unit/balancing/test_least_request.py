@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.balancing.least_request import FALL, MUCH_SLOWER, RISE, LeastRequest
+from dispatch.balancing.balancer import FALL, MUCH_SLOWER, RISE, LeastRequest
 from dispatch.errors import Outcome
 from tests.helpers.balancers import START, in_turn, states
 

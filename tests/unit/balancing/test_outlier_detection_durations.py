@@ -11,9 +11,9 @@ from math import log
 import pytest
 
 from dispatch.balancing.balancer import Balancer, Pick
-from dispatch.balancing.outlier_detection import EjectionRules
+from dispatch.balancing.instances import EjectionRules
 from dispatch.errors import Outcome
-from dispatch.policy.balancing import Balancing
+from dispatch.policy import Balancing
 
 NAMES = ("a", "b", "c", "d")
 Duration = Callable[[str, random.Random], float]

@@ -6,7 +6,7 @@ and against a bad past that outweighs a good present.
 
 from __future__ import annotations
 
-from dispatch.balancing.outlier_detection import EjectionRules, outliers
+from dispatch.balancing.instances import EjectionRules, outliers
 from dispatch.errors import Outcome
 from tests.helpers.balancers import START, Stand
 

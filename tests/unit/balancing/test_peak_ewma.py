@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.balancing.peak_ewma import UNKNOWN, PeakEwma
+from dispatch.balancing.balancer import UNKNOWN, PeakEwma
 from tests.helpers.balancers import START, in_turn, states
 
 

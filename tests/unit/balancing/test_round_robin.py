@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.balancing.round_robin import RoundRobin
+from dispatch.balancing.balancer import RoundRobin
 from tests.helpers.balancers import START, states
 
 

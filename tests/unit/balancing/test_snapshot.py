@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.balancing.snapshot import InstanceView, view
+from dispatch.balancing.instances import InstanceView, view
 from tests.helpers.balancers import START, states
 
 

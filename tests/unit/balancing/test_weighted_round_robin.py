@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.balancing.weighted_round_robin import SmoothWeighted
+from dispatch.balancing.balancer import SmoothWeighted
 from tests.helpers.balancers import START, states
 from tests.helpers.run_profile import examples
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import dispatch
 from dispatch.calling import FunctionCallStatus, call_function, function_calling_prompt
-from dispatch.calling.callable_tool import list_tools
+from dispatch.calling.calls import list_tools
 from dispatch.toolkit import Action, Tool, Toolkit, ToolkitService
 
 SUCCEEDED, FAILED = FunctionCallStatus.SUCCEEDED, FunctionCallStatus.FAILED

@@ -11,16 +11,15 @@ import random
 
 import pytest
 
-from dispatch._internal.permit import Rejection
-from dispatch.calls.admission import Admission
-from dispatch.calls.tool_guards import ToolGuards, create_rate_limiter
+from dispatch._internal import Rejection
+from dispatch.calls.attempt import Admission
+from dispatch.calls.guards import ToolGuards, create_rate_limiter
 from dispatch.errors import Outcome
 from dispatch.policy import Bulkhead, Policy, RateLimit
-from dispatch.resilience.breaker.breaker import State
-from dispatch.resilience.breaker.rules import BreakerRules
-from dispatch.resilience.bulkhead.bulkhead import QueueLimits
-from dispatch.resilience.rate_limit.async_rate_limiter import LimiterBucket, user_buckets
-from dispatch.resilience.rate_limit.user_buckets import UserBuckets
+from dispatch.resilience.aio import LimiterBucket, user_buckets
+from dispatch.resilience.breaker import BreakerRules, State
+from dispatch.resilience.bulkhead import QueueLimits
+from dispatch.resilience.rate_limit import UserBuckets
 from tests.helpers.clock import advance, virtual_loop
 
 CALLS = 20_000
@@ -98,7 +97,7 @@ async def test_cancelled_callers_leave_no_permit_no_waiter_and_no_timer(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Timers and tasks that are left fail any test here (tests/helpers/clock.py)."""
-    monkeypatch.setattr("dispatch.resilience.bulkhead.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=6))
+    monkeypatch.setattr("dispatch.resilience.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=6))
     crowd = Crowd(seed)
     await crowd.come(CALLS)
     guards = crowd.guards

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from dispatch._internal.permit import Rejection
-from dispatch.calls.admission import OCCUPIED_AFTER_S, Admission
-from dispatch.calls.tool_guards import ToolGuards
+from dispatch._internal import Rejection
+from dispatch.calls.attempt import OCCUPIED_AFTER_S, Admission
+from dispatch.calls.guards import ToolGuards
 from dispatch.errors import Outcome
 from dispatch.policy import Bulkhead, Policy
 from tests.helpers.clock import advance, virtual_loop

@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 
 from dispatch import CallResult, Dispatcher, Outcome, ToolError
-from dispatch.calls import argument_check
-from dispatch.calls.argument_check import schema_of_arguments
-from dispatch.catalog.frozen_json import thaw
+from dispatch.calls import call as argument_check
+from dispatch.calls.call import schema_of_arguments
+from dispatch.catalog.descriptors import thaw
 from dispatch.errors import InvalidArgumentsError
-from dispatch.schemas import SchemaValidator
-from dispatch.schemas.engine import load_engine
-from dispatch.schemas.validator_cache import MAX_VALIDATORS, ValidatorCache
+from dispatch.schemas import MAX_VALIDATORS, SchemaValidator, ValidatorCache, load_engine
 from tests.helpers.dispatcher_and_service import Service, catalog, stand
 
 SCHEMA: dict[str, Any] = {
@@ -200,7 +198,7 @@ async def test_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> Non
             compiled.append(schema)
             super().__init__(schema)
 
-    monkeypatch.setattr("dispatch.schemas.validator_cache.SchemaValidator", Counted)
+    monkeypatch.setattr("dispatch.schemas.SchemaValidator", Counted)
     async with stand(Service(lambda _: "done"), TOOLS) as (dispatcher, _):
         await dispatcher.call("model", {"place": "Oslo"})
         assert compiled == []  # no cost for unchecked calls

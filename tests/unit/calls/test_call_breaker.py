@@ -9,7 +9,7 @@ import pytest
 
 from dispatch import CallTimeoutError, RejectedError
 from dispatch.errors import Outcome
-from dispatch.resilience.breaker.breaker import State
+from dispatch.resilience.breaker import State
 from tests.helpers.clock import advance, idle, now
 from tests.helpers.dispatcher_and_service import catalog, stand
 from tests.helpers.guarded_tool import Gate, tools

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from dispatch import Dispatcher, Policy, RejectedError, TransportError
-from dispatch._internal.retention import RETENTION_S
+from dispatch._internal import RETENTION_S
 from dispatch.policy import Breaker, Bulkhead
-from dispatch.resilience.breaker.breaker import State
+from dispatch.resilience.breaker import State
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle, now
 from tests.helpers.dispatcher_and_service import BROKER, catalog, serving, stand

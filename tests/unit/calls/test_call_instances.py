@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatch import RejectedError
-from dispatch.resilience.breaker.breaker import State
+from dispatch.resilience.breaker import State
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import catalog, dispatching, serving
 from tests.helpers.guarded_tool import Gate, tools

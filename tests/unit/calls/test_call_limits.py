@@ -10,7 +10,7 @@ import pytest
 
 from dispatch import ThrottledError
 from dispatch.errors import Outcome
-from dispatch.resilience.bulkhead.bulkhead import QueueLimits
+from dispatch.resilience.bulkhead import QueueLimits
 from tests.helpers.clock import advance, idle, now
 from tests.helpers.dispatcher_and_service import catalog, dispatching, serving, stand
 from tests.helpers.guarded_tool import Gate, deaf, tools
@@ -19,7 +19,7 @@ from tests.helpers.guarded_tool import Gate, deaf, tools
 
 
 async def test_so_many_at_once_so_many_in_line_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.resilience.bulkhead.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=1))
+    monkeypatch.setattr("dispatch.resilience.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=1))
     gate = Gate()
     policy = {"bulkhead": {"max-concurrent-calls": 2, "max-wait": 1}}
     async with stand(gate, tools(policy=policy)) as (dispatcher, _):

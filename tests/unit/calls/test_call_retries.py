@@ -9,8 +9,8 @@ import pytest
 
 from dispatch import CallTimeoutError, ThrottledError, ToolError
 from dispatch.errors import Outcome
-from dispatch.messaging.wire.properties import Property
-from dispatch.resilience.breaker.breaker import State
+from dispatch.messaging.wire import Property
+from dispatch.resilience.breaker import State
 from tests.helpers.clock import advance, now
 from tests.helpers.dispatcher_and_service import Service, stand
 from tests.helpers.guarded_tool import Gate, deaf, tools
@@ -79,7 +79,7 @@ async def test_a_tools_own_error_is_its_answer() -> None:
 
 
 async def test_retries_are_a_share_of_the_calls_however_many_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.calls.tool_guards.MIN_REPEATS_PER_S", 0.1)
+    monkeypatch.setattr("dispatch.calls.guards.MIN_REPEATS_PER_S", 0.1)
     policy = {"attempt-timeout": 0.5, "breaker": None}
     async with deaf(policy=policy, idempotent=True) as (dispatcher, peer):
         results = await asyncio.gather(*(dispatcher.execute("work", timeout=5) for _ in range(50)))

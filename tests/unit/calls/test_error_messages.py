@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dispatch._internal.permit import Rejection
+from dispatch._internal import Rejection
+from dispatch.calls.call import request_payload
 from dispatch.calls.error_messages import (
     add_alternatives,
     error_from_closing,
@@ -15,9 +16,8 @@ from dispatch.calls.error_messages import (
     error_from_oversized_request,
     error_from_rejection,
 )
-from dispatch.calls.preparation import request_payload
 from dispatch.errors import DispatchError, RejectedError, ThrottledError, TransportError
-from dispatch.messaging.wire.codec import PayloadTooLargeError
+from dispatch.messaging.wire import PayloadTooLargeError
 from dispatch.policy import Policy, PolicyError
 
 REASONS = {

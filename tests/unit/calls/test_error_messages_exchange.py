@@ -18,7 +18,7 @@ from dispatch.errors import (
     ToolError,
     TransportError,
 )
-from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Overflow, Settled, TimedOut, Unreadable
+from dispatch.messaging.request import Answer, Lost, Overflow, Settled, TimedOut, Unreadable
 from dispatch.protocol.events import Failure
 
 

@@ -13,59 +13,46 @@ from mcp import MCPError
 from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from prometheus_client import CollectorRegistry
 
-from dispatch._internal.permit import Rejection
+from dispatch._internal import Rejection
 from dispatch.calls.error_messages import (
     add_alternatives,
     error_from_argument_mistakes,
     error_from_client_failure,
     error_from_closing,
+    error_from_decision,
     error_from_disconnection,
     error_from_exchange,
+    error_from_invalid_range,
     error_from_key_holder_loss,
     error_from_missing_instance,
     error_from_mistake,
     error_from_oversized_request,
     error_from_rejection,
-)
-from dispatch.calls.resolution.resolution_errors import (
-    error_from_invalid_range,
     error_from_requirement,
     error_from_unknown_name,
     error_from_version_mismatch,
 )
 from dispatch.catalog import UnknownServiceError, UnknownToolError
 from dispatch.errors import CallTimeoutError, DispatchError, ErrorType, InvalidArgumentsError, TransportError
-from dispatch.mcp.client.results import (
+from dispatch.mcp.conversion import (
     error_from_loss,
     error_from_mcp_error,
     error_from_missing_session,
     error_from_unreadable_result,
 )
-from dispatch.mcp.client.transports.replies import TransportFailure
-from dispatch.messaging.rpc.exchange_outcome import (
-    Answer,
-    Closed,
-    Lost,
-    Overflow,
-    Restarted,
-    Settled,
-    TimedOut,
-    Unreadable,
-)
-from dispatch.messaging.wire.codec import PayloadTooLargeError
-from dispatch.messaging.wire.properties import Refusal
-from dispatch.permissions.error_messages import error_from_decision
-from dispatch.permissions.permission_set import Decision, Reason
+from dispatch.mcp.replies import TransportFailure
+from dispatch.messaging.request import Answer, Closed, Lost, Overflow, Restarted, Settled, TimedOut, Unreadable
+from dispatch.messaging.wire import PayloadTooLargeError, Refusal
+from dispatch.permissions.grants import Decision, Reason
 from dispatch.policy import Policy, PolicyError
 from dispatch.protocol.events import Failure
-from dispatch.results import ResultStore
-from dispatch.results.result_formatter import error_from_invalid_output
+from dispatch.results import ResultStore, error_from_invalid_output
 from dispatch.schemas import Mistake
-from dispatch.serving.reply_sender import REASONS
-from dispatch.telemetry.metrics.exposition import expose_metrics
-from dispatch.telemetry.settings import Telemetry
+from dispatch.serving.replies import REASONS
+from dispatch.telemetry.exposition import expose_metrics
+from dispatch.telemetry.observers import Telemetry
 from dispatch.transports import errors as transport_errors
-from dispatch.trustgraph.dialects import encode_config
+from dispatch.trustgraph.client import encode_config
 
 URL, TOPIC = "pulsar://broker.example:6650", "non-persistent://tg/request/joke"
 BY_SERVICE = {ErrorType.RESULT_TOO_LARGE, ErrorType.INVALID_RESULT, ErrorType.CANCELLED}

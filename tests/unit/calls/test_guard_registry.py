@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from dispatch import Catalog, Dispatcher
-from dispatch._internal.retention import RETENTION_S
-from dispatch.calls.guard_registry import GuardKey, GuardRegistry
-from dispatch.calls.tool_guards import ToolGuards
+from dispatch._internal import RETENTION_S
+from dispatch.calls.guards import GuardKey, GuardRegistry, ToolGuards
 from dispatch.errors import Outcome
 from dispatch.policy import Bulkhead, Policy, RateLimit
-from dispatch.resilience.breaker.breaker import State
-from dispatch.resilience.rate_limit.limiter import RatePermit, Waiter
-from dispatch.telemetry.call_observer import DispatcherObserver
+from dispatch.resilience.breaker import State
+from dispatch.resilience.rate_limit import RatePermit, Waiter
+from dispatch.telemetry.observers import DispatcherObserver
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import catalog, dispatching, serving
 

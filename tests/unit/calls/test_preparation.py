@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dispatch.calls.preparation import request_payload
-from dispatch.messaging.wire.codec import PayloadTooLargeError, decode_request
+from dispatch.calls.call import request_payload
+from dispatch.messaging.wire import PayloadTooLargeError, decode_request
 from dispatch.policy import Policy
 from dispatch.protocol.settings import DEFAULT_SETTINGS
 

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from dispatch import Catalog, Dispatcher, Policy, ToolService
-from dispatch._internal.retention import RETENTION_S
-from dispatch.calls.resolution.resolved_tool import ResolvedTool
-from dispatch.calls.resolution.resolver import ToolResolver
+from dispatch._internal import RETENTION_S
+from dispatch.calls.resolution import ResolvedTool, ToolResolver
 from tests.helpers.clock import advance
 from tests.helpers.counted_transport import CountedTransport
 from tests.helpers.dispatcher_and_service import serving

@@ -19,7 +19,7 @@ from dispatch.catalog import (
     UnknownToolError,
     load_items,
 )
-from dispatch.catalog.list_conditions import ListConditions
+from dispatch.catalog.catalog import ListConditions
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, service_item, tool_item
 
 STORY = JOKE_SERVICE | {

@@ -16,8 +16,8 @@ from dispatch.catalog import (
     VersionMismatchError,
     load_items,
 )
-from dispatch.catalog.live.merge import Merger
-from dispatch.catalog.sources.base import OnChange
+from dispatch.catalog.merge import Merger
+from dispatch.catalog.sources import OnChange
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, only, service_item, tool_item, without
 
 JOKES = [JOKE_SERVICE | {"version": version} for version in ("1.0.0", "2.0.0", "1.5.0")]

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from dispatch.catalog import Catalog
-from dispatch.catalog.changes import CatalogChanges, NameChanges, compare
+from dispatch.catalog.catalog import CatalogChanges, NameChanges, compare
 
 
 def catalog(tools: dict[str, str], **services: Any) -> Catalog:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from dispatch.catalog import Catalog
-from dispatch.catalog.fingerprint import fingerprint, service_fingerprint
+from dispatch.catalog.catalog import fingerprint, service_fingerprint
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, without
 
 INSTANCE = {"id": "a", "request-queue": "request:tg:a", "response-queue": "response:tg:a"}

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.catalog.errors import Problem, Report
-from dispatch.catalog.frozen_json import (
+from dispatch.catalog.descriptors import (
     MAX_DEPTH,
     MAX_VALUES,
     FrozenDict,
+    Problem,
+    Report,
     describe_kind,
     describe_value,
     freeze_json,

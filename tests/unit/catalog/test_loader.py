@@ -18,8 +18,8 @@ from dispatch.catalog import (
     check_items,
     load_items,
 )
-from dispatch.catalog.fingerprint import fingerprint
-from dispatch.catalog.readers.item import Unreadable
+from dispatch.catalog.catalog import fingerprint
+from dispatch.catalog.items import Unreadable
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, only, service_item, tool_item, without
 
 

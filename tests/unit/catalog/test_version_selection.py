@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.catalog.descriptors import Instance, ServiceDescriptor, ToolDescriptor
-from dispatch.catalog.version_ranges import parse_range
-from dispatch.catalog.version_selection import (
+from dispatch.catalog.versions import (
     list_versions,
+    parse_range,
     select_default,
     select_highest,
     select_service,

@@ -35,12 +35,12 @@ def interrupt(*_arguments: object, **_options: object) -> None:
 @pytest.mark.parametrize(
     ("arguments", "at_work"),
     [
-        (("tools",), "dispatch.cli.catalog.snapshot.FolderReader"),
-        (("check", "."), "dispatch.cli.catalog.snapshot.FolderReader"),
-        (("call", "tell-joke"), "dispatch.cli.catalog.snapshot.load_directory"),
+        (("tools",), "dispatch.cli.sources.FolderReader"),
+        (("check", "."), "dispatch.cli.sources.FolderReader"),
+        (("call", "tell-joke"), "dispatch.cli.sources.load_directory"),
         (("doctor",), "dispatch.devtools.localbroker.status"),
-        (("serve", "jokes:Joke", "--service", "joke"), "dispatch.cli.service_loader.load_service"),
-        (("bench",), "dispatch.cli.commands.bench.find_checkout"),
+        (("serve", "jokes:Joke", "--service", "joke"), "dispatch.cli.serve.load_service"),
+        (("bench",), "dispatch.cli.bench.find_checkout"),
         (("demo",), "dispatch.devtools.demo.Demo"),
         (("broker", "start"), "dispatch.devtools.localbroker.start_detached"),
         (("broker", "stop"), "dispatch.devtools.localbroker.stop_detached"),
@@ -66,7 +66,7 @@ def test_a_fault_of_ours_is_told_in_a_line_and_with_verbose_in_full(
         raise KeyError("oops")
 
     write_catalog(tmp_path / "tools")
-    monkeypatch.setattr("dispatch.cli.catalog.snapshot.FolderReader.read", fault)
+    monkeypatch.setattr("dispatch.cli.sources.FolderReader.read", fault)
     short, long = run("tools"), run("tools", "--verbose")
     assert (short.code, long.code) == (70, 70)
     assert "Error: dispatch failed unexpectedly: KeyError: 'oops'" in short.err

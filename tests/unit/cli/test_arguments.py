@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.catalog import Argument, ToolDescriptor
-from dispatch.cli.arguments import read_arguments
-from dispatch.cli.exit_codes import CliError
-from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
+from dispatch.cli.base import CliError
+from dispatch.cli.call import read_arguments
+from dispatch.messaging.wire import MAX_MESSAGE_BYTES
 
 TYPES = ("string", "number", "integer", "boolean", "object", "array")
 TOOL = ToolDescriptor("work", "Works.", "service", tuple(Argument(f"a-{type}", type, "…") for type in TYPES))

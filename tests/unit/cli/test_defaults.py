@@ -10,19 +10,18 @@ import pytest
 import typer
 
 from dispatch.cli.app import app
-from dispatch.cli.settings import DEFAULT_BROKER
-from dispatch.devtools.demo.time_scale import DEFAULT_SECONDS
+from dispatch.cli.base import DEFAULT_BROKER
+from dispatch.devtools.demo.world import DEFAULT_SECONDS
 from dispatch.devtools.localbroker import DEFAULT_NAMESPACES, DEFAULT_PORT, DEFAULT_WEB_PORT
-from dispatch.devtools.lossprobe.plan import DEFAULT_IN_FLIGHT, DEFAULT_SIZES
-from dispatch.mcp.server import McpServer
-from dispatch.mcp.server.tool_listing import MAX_LISTED
-from dispatch.messaging.wire.topics import REQUEST_NAMESPACE, RESPONSE_NAMESPACE
+from dispatch.devtools.lossprobe import DEFAULT_IN_FLIGHT, DEFAULT_SIZES
+from dispatch.mcp.server import MAX_LISTED, McpServer
+from dispatch.messaging.wire import REQUEST_NAMESPACE, RESPONSE_NAMESPACE
 from dispatch.policy import DEFAULT_POLICY
-from dispatch.search.tool_search import ToolSearch
+from dispatch.search.search import ToolSearch
 from dispatch.serving.server import ToolServer
-from dispatch.telemetry.metrics.exposition import expose_metrics
+from dispatch.telemetry.exposition import expose_metrics
 from dispatch.toolkit import ToolkitService
-from dispatch.transports.pulsar.service_url import endpoints
+from dispatch.transports.pulsar.handshake import endpoints
 
 
 def option(path: str) -> click.Option:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.cli.exit_codes import CliError, Exit, exit_code_of, report_error
+from dispatch.cli.base import CliError, Exit, exit_code_of, report_error
 from dispatch.devtools.localbroker import LocalBrokerUnavailableError
 from dispatch.errors import (
     CallTimeoutError,

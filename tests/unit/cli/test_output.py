@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from dispatch.cli.output import colorize, console, make_printable
+from dispatch.cli.base import colorize, console, make_printable
 
 
 class Terminal(io.StringIO):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import dispatch
-from dispatch.cli.policy_file import MAX_POLICY_BYTES, check_policy_file, read_policy_file
+from dispatch.cli.base import MAX_POLICY_BYTES, check_policy_file, read_policy_file
 from tests.unit.cli.conftest import Run, write_catalog
 
 
@@ -76,7 +76,7 @@ def test_a_call_has_the_users_policy(run: Run, tmp_path: Path, monkeypatch: pyte
     genuine = dispatch.connect
     # Nobody serves there; nothing is sent either.
     monkeypatch.setattr(
-        "dispatch.dispatcher.connection.connect",
+        "dispatch.dispatcher.connect",
         lambda _broker, *args, **kwargs: genuine("memory://call", *args, **kwargs),
     )
     end = run("call", "tell-joke", "topic=cats", "--policy", "p.json")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.cli.run_async import run_async
+from dispatch.cli.base import run_async
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.cli.exit_codes import CliError
-from dispatch.cli.service_loader import load_service
+from dispatch.cli.base import CliError
+from dispatch.cli.serve import load_service
 
 MODULE = """
 from dispatch import ToolService

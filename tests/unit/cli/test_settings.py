@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.cli.exit_codes import CliError
-from dispatch.cli.settings import DEFAULT_BROKER, Settings
+from dispatch.cli.base import DEFAULT_BROKER, CliError, Settings
 from dispatch.policy import DEFAULT_POLICY
 from tests.unit.cli.conftest import Run, write_catalog
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.catalog.errors import Report
+from dispatch.catalog.descriptors import Report
 from dispatch.errors import InvalidArgumentsError
-from dispatch.functions.arguments import Arguments
-from dispatch.functions.signature import read_parameters
+from dispatch.functions.schema import Arguments, read_parameters
 
 
 class Colour(enum.Enum):

@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from dispatch.functions.decorator import NO_DECLARATION, find_declaration, tool
+from dispatch.functions.schema import NO_DECLARATION, find_declaration, tool
 
 
 def test_the_decorator_returns_the_function_itself() -> None:

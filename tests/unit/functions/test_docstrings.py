@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dispatch.functions.docstrings import read_docstring
+from dispatch.functions.schema import read_docstring
 
 GOOGLE = """Add two numbers.
 

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from dispatch.calls.invokers.call_context import CallContext
-from dispatch.calls.invokers.local_executor import LocalCall, RefusedCallError
+from dispatch.calls.local import CallContext, LocalCall, RefusedCallError
 from dispatch.errors import InvalidArgumentsError, RejectedError, ThrottledError, ToolError
-from dispatch.functions.decorator import tool
-from dispatch.functions.executor import FunctionExecutor, write_result
-from dispatch.functions.function_tool import FunctionTool
+from dispatch.functions.schema import tool
+from dispatch.functions.sources import FunctionExecutor, FunctionTool, write_result
 
 
 def create(*functions: Any) -> FunctionExecutor:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypedDict, 
 import msgspec
 import pytest
 
-from dispatch.functions.decorator import tool
-from dispatch.functions.function_tool import FunctionTool
+from dispatch.functions.schema import tool
+from dispatch.functions.sources import FunctionTool
 
 if TYPE_CHECKING:
     from decimal import Decimal

@@ -15,7 +15,7 @@ import pydantic
 import pydantic.dataclasses
 import pytest
 
-from dispatch.functions.json_types import (
+from dispatch.functions.schema import (
     Definitions,
     UnsupportedTypeError,
     as_json_type,

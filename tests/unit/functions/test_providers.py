@@ -6,7 +6,7 @@ from typing import Protocol
 
 import pytest
 
-from dispatch.functions.providers import Providers
+from dispatch.functions.sources import Providers
 
 
 class Database:

@@ -7,15 +7,8 @@ from typing import Annotated, Any, Optional, Union
 
 import pytest
 
-from dispatch.catalog.errors import Report
-from dispatch.functions.signature import (
-    REQUIRED,
-    Parameter,
-    find_injected_type,
-    iterate_members,
-    read_parameters,
-    unwrap,
-)
+from dispatch.catalog.descriptors import Report
+from dispatch.functions.schema import REQUIRED, Parameter, find_injected_type, iterate_members, read_parameters, unwrap
 
 
 class Shop:

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from dispatch.permissions import authorizer as module
-from dispatch.permissions.authorizer import Authorizer
-from dispatch.permissions.grants import Grants
-from dispatch.permissions.permission_lookup import CACHE_S
-from dispatch.permissions.permission_set import (
+from dispatch.permissions.authorizer import CACHE_S, Authorizer
+from dispatch.permissions.grants import (
     MAX_SATISFIED,
     NO_PERMISSIONS,
     Decision,
+    Grants,
     PermissionSet,
     Requirement,
     require_permissions,

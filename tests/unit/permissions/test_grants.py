@@ -13,12 +13,13 @@ from dispatch.permissions.grants import (
     MAX_FILE_BYTES,
     MAX_GRANTS,
     MAX_NAME_CHARS,
+    MAX_PROBLEMS,
     Grants,
+    GrantsError,
     InvalidAnswerError,
+    PermissionSet,
     check_answer,
 )
-from dispatch.permissions.grants_errors import MAX_PROBLEMS, GrantsError
-from dispatch.permissions.permission_set import PermissionSet
 
 RAW: dict[str, Any] = {
     "users": {"alice": ["tools:jokes"], "mallory": ["*", "!tools:admin"]},

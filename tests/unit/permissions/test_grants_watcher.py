@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.permissions import grants_watcher
-from dispatch.permissions.grants import Grants
-from dispatch.permissions.grants_watcher import SETTLE_S, GrantsWatcher
-from dispatch.permissions.permission_set import PermissionSet
+from dispatch.permissions import grants as grants_watcher
+from dispatch.permissions.grants import SETTLE_S, Grants, GrantsWatcher, PermissionSet
 
 
 def write(file: Path, *grants: str) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dispatch.permissions import permission_lookup
-from dispatch.permissions.permission_lookup import CACHE_S, FAILURE_CACHE_S, LOOKUP_TIMEOUT_S, PermissionLookup
-from dispatch.permissions.permission_set import PermissionSet
+from dispatch.permissions import authorizer as permission_lookup
+from dispatch.permissions.authorizer import CACHE_S, FAILURE_CACHE_S, LOOKUP_TIMEOUT_S, PermissionLookup
+from dispatch.permissions.grants import PermissionSet
 from dispatch.testing.clock import VirtualClockLoop
 
 JOKES = PermissionSet(["tools:jokes"])

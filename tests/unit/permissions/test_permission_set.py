@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.permissions.permission_set import (
+from dispatch.permissions.grants import (
     MAX_PERMISSION_CHARS,
     NO_PERMISSIONS,
     Decision,

@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
-from dispatch.balancing.outlier_detection import NO_EJECTION, EjectionRules, complete_rules
-from dispatch.policy import MAX_SECONDS, PolicyError
-from dispatch.policy.balancing import MAX_CHOICES, STRATEGIES, Balancing, parse_balancing
-from dispatch.policy.outlier_detection import (
+from dispatch.balancing.instances import NO_EJECTION, EjectionRules, complete_rules
+from dispatch.policy import (
+    MAX_CHOICES,
     MAX_CONSECUTIVE_FAILURES,
     MAX_EJECTION_S,
+    MAX_SECONDS,
+    STRATEGIES,
+    Balancing,
     OutlierDetection,
+    PolicyError,
+    parse_balancing,
     parse_outlier_detection,
 )
 

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.policy.breaker import (
+from dispatch.policy import (
     MAX_CONSECUTIVE_FAILURES,
     MAX_HALF_OPEN_CALLS,
+    MAX_SECONDS,
     MIN_OPEN_SECONDS,
     WINDOW_CALLS,
     Breaker,
+    PolicyError,
 )
-from dispatch.policy.validation import MAX_SECONDS, PolicyError
 
 SECONDS = ("open_duration", "max_open_duration")
 SECONDS_OR_NONE = ("slow_call_duration",)

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dispatch.policy.bulkhead import MAX_CONCURRENT_CALLS, Bulkhead, parse_bulkhead
-from dispatch.policy.validation import PolicyError
+from dispatch.policy import MAX_CONCURRENT_CALLS, Bulkhead, PolicyError, parse_bulkhead
 
 
 def test_the_defaults() -> None:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.policy.rate_limit import RateLimit, parse_rate_limit
-from dispatch.policy.validation import MAX_SECONDS, PolicyError
+from dispatch.policy import MAX_SECONDS, PolicyError, RateLimit, parse_rate_limit
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from itertools import product
 import pytest
 
 from dispatch.catalog import ToolDescriptor
-from dispatch.policy import Policy, PolicyError, Retry
-from dispatch.policy.repeat_safety import UNDECLARED, Annotations, Declared, check_repeats, repeatable
+from dispatch.policy import UNDECLARED, Annotations, Declared, Policy, PolicyError, Retry, check_repeats, repeatable
 
 ALL = [Annotations(*each) for each in product((False, True), (False, True), (None, False, True))]
 ONCE, THRICE, HEDGED = Policy(retry=Retry(max_attempts=1)), Policy(retry=Retry(max_attempts=3)), Policy(hedging="p95")

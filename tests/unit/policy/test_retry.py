@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.policy import MAX_SECONDS, PolicyError
-from dispatch.policy.hedging import check_hedging, hedging_quantile
-from dispatch.policy.retry import MAX_ATTEMPTS, Retry, parse_retry
+from dispatch.policy import MAX_ATTEMPTS, MAX_SECONDS, PolicyError, Retry, check_hedging, hedging_quantile, parse_retry
 
 
 def test_the_defaults_are_those_that_are_documented() -> None:

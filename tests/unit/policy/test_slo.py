@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.policy import PolicyError, Slo
-from dispatch.policy.slo import MAX_LATENCY, MAX_OBJECTIVE, MIN_OBJECTIVE, parse_slo
+from dispatch.policy import MAX_LATENCY, MAX_OBJECTIVE, MIN_OBJECTIVE, PolicyError, Slo, parse_slo
 
 
 def test_the_defaults_are_those_that_are_documented() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatch.protocol import Settings
-from dispatch.protocol.delivery.path import Cargo
+from dispatch.protocol.delivery import Cargo
 from dispatch.protocol.events import (
     ChunkReceived,
     EndReceived,
@@ -20,7 +20,7 @@ from dispatch.protocol.events import (
     RequestRefused,
     SessionClosed,
 )
-from dispatch.protocol.wire.frames import (
+from dispatch.protocol.frames import (
     ACK,
     CANCEL,
     CONT,

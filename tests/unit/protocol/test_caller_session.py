@@ -17,7 +17,7 @@ from dispatch.protocol.events import (
     RequestRefused,
     SessionClosed,
 )
-from dispatch.protocol.wire.frames import CHUNK, END, GOAWAY, PING, REFUSED, REPLY, Ack, Cancel, Request, decode_packet
+from dispatch.protocol.frames import CHUNK, END, GOAWAY, PING, REFUSED, REPLY, Ack, Cancel, Request, decode_packet
 from tests.helpers.handwritten_callee import HandWritten
 from tests.helpers.session_pair import INSTANCE, Pair
 

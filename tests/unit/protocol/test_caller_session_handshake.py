@@ -9,7 +9,7 @@ import pytest
 
 from dispatch.protocol import OutgoingRequest
 from dispatch.protocol.events import Failure, RequestFailed, RequestReceived, SessionClosed, SessionOpened
-from dispatch.protocol.wire.frames import (
+from dispatch.protocol.frames import (
     ACCEPT,
     GOAWAY,
     REPLY,
@@ -17,9 +17,9 @@ from dispatch.protocol.wire.frames import (
     VERSION,
     Hello,
     decode_packet,
+    derive_proof,
     encode_packet,
 )
-from dispatch.protocol.wire.handshake import derive_proof
 from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
 
 NONCE = bytes(16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dispatch.protocol import Settings
 from dispatch.protocol.events import ChunkReceived, Failure, ReplyReceived, RequestFailed, RequestRefused
-from dispatch.protocol.wire.frames import CHUNK, CONT, GOAWAY, REFUSED, REPLY, VERSION, Cancel, encode, encode_packet
+from dispatch.protocol.frames import CHUNK, CONT, GOAWAY, REFUSED, REPLY, VERSION, Cancel, encode, encode_packet
 from tests.helpers.handwritten_callee import HandWritten
 from tests.helpers.session_pair import DISPATCHER, Pair
 

@@ -14,7 +14,7 @@ from dispatch.protocol.events import (
     SessionClosed,
     SessionOpened,
 )
-from dispatch.protocol.wire.frames import ALIVE, PING, From, Hello, Ping, decode_packet
+from dispatch.protocol.frames import ALIVE, PING, From, Hello, Ping, decode_packet
 from tests.helpers.handwritten_callee import HandWritten
 from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
 

@@ -9,7 +9,7 @@ import pytest
 
 from dispatch.protocol import Settings
 from dispatch.protocol.events import Failure, PeerConflict, PeerDraining, ReplyReceived, RequestFailed, SessionClosed
-from dispatch.protocol.wire.frames import GOAWAY, RESET, From, Ping
+from dispatch.protocol.frames import GOAWAY, RESET, From, Ping
 from tests.helpers.handwritten_callee import HandWritten
 from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
 

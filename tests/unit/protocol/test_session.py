@@ -14,8 +14,8 @@ from dispatch.protocol.events import (
     RequestRefused,
     SessionClosed,
 )
+from dispatch.protocol.frames import Reset, decode_packet
 from dispatch.protocol.session import check_inboxes
-from dispatch.protocol.wire.frames import Reset, decode_packet
 from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
 
 

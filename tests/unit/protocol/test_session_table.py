@@ -9,8 +9,8 @@ import pytest
 
 from dispatch.protocol import SessionTable, Settings
 from dispatch.protocol.events import Failure, RequestFailed, SessionClosed
+from dispatch.protocol.frames import CLOSE, PATHS, PING, VERSION, Hello, decode_packet, encode_packet
 from dispatch.protocol.settings import fit_settings
-from dispatch.protocol.wire.frames import CLOSE, PATHS, PING, VERSION, Hello, decode_packet, encode_packet
 from tests.helpers.handwritten_packets import hello, packet, receive
 from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
 

@@ -6,7 +6,7 @@ import pytest
 
 from dispatch.protocol import Settings
 from dispatch.protocol.events import Failure, SessionClosed
-from dispatch.protocol.wire.frames import HELLO, PING, STREAM_CREDIT, VERSION, Accept, Packet, decode_packet
+from dispatch.protocol.frames import HELLO, PING, STREAM_CREDIT, VERSION, Accept, Packet, decode_packet
 from tests.helpers.handwritten_packets import hello, packet, receive
 from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
 

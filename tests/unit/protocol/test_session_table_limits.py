@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dispatch.protocol import CalleeSession, Settings
 from dispatch.protocol.events import Failure, SessionClosed
-from dispatch.protocol.wire.frames import PING, REQUEST, Close, decode_packet
+from dispatch.protocol.frames import PING, REQUEST, Close, decode_packet
 from tests.helpers.handwritten_packets import hello, packet, receive
 from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
 

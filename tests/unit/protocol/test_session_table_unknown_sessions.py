@@ -5,18 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatch.protocol import Settings
-from dispatch.protocol.wire.frames import (
-    ACCEPT,
-    CLOSE,
-    FROM,
-    PING,
-    REQUEST,
-    RESET,
-    VERSION,
-    Packet,
-    Reset,
-    decode_packet,
-)
+from dispatch.protocol.frames import ACCEPT, CLOSE, FROM, PING, REQUEST, RESET, VERSION, Packet, Reset, decode_packet
 from tests.helpers.handwritten_packets import packet, receive
 from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
 

@@ -11,8 +11,17 @@ from hypothesis import strategies as st
 
 from dispatch.protocol import OutgoingRequest, Settings
 from dispatch.protocol.events import ChunkReceived, EndReceived, RequestCancelled, RequestFailed, RequestReceived
-from dispatch.protocol.wire.frames import ACCEPT, CHUNK, CHUNK_BYTES, HELLO, VERSION, Chunk, Credit, decode_packet
-from dispatch.protocol.wire.handshake import derive_proof
+from dispatch.protocol.frames import (
+    ACCEPT,
+    CHUNK,
+    CHUNK_BYTES,
+    HELLO,
+    VERSION,
+    Chunk,
+    Credit,
+    decode_packet,
+    derive_proof,
+)
 from tests.helpers.handwritten_callee import HandWritten
 from tests.helpers.handwritten_packets import hello, packet, receive
 from tests.helpers.run_profile import examples

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.protocol.unmatched_replies import MAX_GIVEN_UP, UnmatchedReplies
-from dispatch.protocol.wire.frames import Chunk, End, Refused, Reply
+from dispatch.protocol.frames import Chunk, End, Refused, Reply
+from dispatch.protocol.session import MAX_GIVEN_UP, UnmatchedReplies
 
 
 def reply(stream: int) -> Reply:

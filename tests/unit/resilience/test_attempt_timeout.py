@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.resilience.attempt_timeout import attempt_deadline
+from dispatch.resilience.durations import attempt_deadline
 
 NOW = 1_000.0
 

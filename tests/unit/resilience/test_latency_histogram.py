@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.resilience.latency_histogram import (
+from dispatch.resilience.durations import (
     AGE_S,
     BUCKETS,
     GROWTH,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dispatch.resilience.single_flight import SingleFlight
+from dispatch.resilience.aio import SingleFlight
 from tests.helpers.clock import START, advance, idle
 
 LATER = START + 1_000

@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from dispatch.results.cutting import find_cut, find_end_of_value, is_json
+from dispatch.results import find_cut, find_end_of_value, is_json
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.sampled_from('a",\\[{\n:é🙂'), max_size=6),

@@ -7,8 +7,7 @@ import pytest
 
 from dispatch.calling import call_function
 from dispatch.errors import InvalidArgumentsError
-from dispatch.results import ReadResultTool, ResultStore
-from dispatch.results.result_page import PAGE_CHARS
+from dispatch.results import PAGE_CHARS, ReadResultTool, ResultStore
 from dispatch.schemas import SchemaValidator
 
 TEXT = "".join(f"{number} 行 🙂\n" for number in range(20_000))

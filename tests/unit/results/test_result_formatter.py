@@ -13,8 +13,7 @@ import pytest
 from dispatch import CallResult, Outcome
 from dispatch.errors import DispatchError, RejectedError, ThrottledError, ToolError
 from dispatch.results import ResultFormatter, ResultStore
-from dispatch.schemas import InvalidSchemaError
-from dispatch.schemas.engine import load_engine
+from dispatch.schemas import InvalidSchemaError, load_engine
 
 GOLDEN = Path(__file__).parent / "golden"
 REPORT = {

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.messaging.flow.paced_publisher import PacedPublisher
-from dispatch.messaging.rpc.correlation import Correlator
-from dispatch.messaging.rpc.session_exchange import SessionExchange
-from dispatch.messaging.wire.sessions import Session
-from dispatch.routing.channel_registry import Channels
+from dispatch.messaging.flow import PacedPublisher
+from dispatch.messaging.plain import Correlator
+from dispatch.messaging.sessions import SessionExchange
+from dispatch.messaging.wire import Session
+from dispatch.routing.channels import Channels
 from dispatch.transports import Mode
 from tests.helpers.clock import idle
 from tests.helpers.dispatcher_and_service import catalog

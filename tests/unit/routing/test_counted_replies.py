@@ -7,11 +7,9 @@ import asyncio
 import pytest
 
 from dispatch.errors import Outcome
-from dispatch.messaging.flow.pacer import PACE_BURST, PACE_RATE
-from dispatch.messaging.flow.reply_window import MEAN_OF
-from dispatch.messaging.rpc.correlation import Correlator
-from dispatch.messaging.rpc.exchange_outcome import Settled
-from dispatch.routing.counted_replies import CountedReplies
+from dispatch.messaging.flow import MEAN_OF, PACE_BURST, PACE_RATE, CountedReplies
+from dispatch.messaging.plain import Correlator
+from dispatch.messaging.request import Settled
 from tests.helpers.clock import advance, idle, virtual_loop
 from tests.helpers.dispatcher_and_service import RESPONSES, Peer, dispatching
 from tests.helpers.exchange_harness import request

@@ -10,14 +10,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from dispatch.messaging.endpoint import Endpoint
-from dispatch.messaging.rpc.correlation import Correlator
-from dispatch.messaging.rpc.session_exchange import SessionExchange
-from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES
-from dispatch.messaging.wire.sessions import Session as Secret
-from dispatch.messaging.wire.topics import reply_topic
+from dispatch.messaging.plain import Correlator
+from dispatch.messaging.sessions import SessionExchange
+from dispatch.messaging.wire import MAX_PROPERTY_BYTES, reply_topic
+from dispatch.messaging.wire import Session as Secret
 from dispatch.protocol import SessionTable
 from dispatch.protocol.events import Failure, PeerConflict
-from dispatch.routing.channel import Channel
 from dispatch.routing.discovery import (
     EVICTABLE_AFTER_S,
     FIRST_HELLOS_S,
@@ -30,7 +28,7 @@ from dispatch.routing.discovery import (
     WARN_EVERY_S,
     Discovery,
 )
-from dispatch.routing.instance import Instance
+from dispatch.routing.instance import Channel, Instance
 from dispatch.transports import Message, Mode
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dispatch.routing.in_flight import InFlight
+from dispatch.routing.instance import InFlight
 from tests.helpers.clock import idle
 
 

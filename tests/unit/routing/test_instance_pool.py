@@ -6,14 +6,12 @@ import random
 from collections import Counter
 from typing import Any, cast
 
-from dispatch.balancing.outlier_detection import EjectionRules
-from dispatch.calls.tool_guards import ToolGuards, create_rate_limiter
+from dispatch.balancing.instances import EjectionRules
+from dispatch.calls.guards import ToolGuards, create_rate_limiter
 from dispatch.errors import Outcome
 from dispatch.policy import Balancing, Breaker, Policy
-from dispatch.routing.channel import Channel
-from dispatch.routing.in_flight import InFlight
-from dispatch.routing.instance import Instance, Instances
-from dispatch.routing.instance_pool import SHARED, InstancePool
+from dispatch.routing.instance import Channel, InFlight, Instance, Instances
+from dispatch.routing.pool import SHARED, InstancePool
 from tests.helpers.known_instances import arouse_suspicion, known_instance
 
 

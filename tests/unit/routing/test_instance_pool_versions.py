@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import cast
 
-from dispatch.catalog.version_ranges import parse_range
+from dispatch.catalog.versions import parse_range
 from dispatch.policy import Policy
-from dispatch.resilience.breaker.breaker import State
-from dispatch.routing.channel import Channel
-from dispatch.routing.instance_pool import MAX_RANGES, SHARED
+from dispatch.resilience.breaker import State
+from dispatch.routing.instance import Channel
+from dispatch.routing.pool import MAX_RANGES, SHARED
 from tests.unit.routing.test_instance_pool import Stand, Way
 
 TWO = parse_range("^2")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.routing import key_holders as keyholders
-from dispatch.routing.key_holders import Holder, KeyHolders
+from dispatch.routing import instance as keyholders
+from dispatch.routing.instance import Holder, KeyHolders
 
 A, B = Holder("a", "1"), Holder("b", "1")
 

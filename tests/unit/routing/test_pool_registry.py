@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatch import Catalog, Dispatcher
-from dispatch._internal.retention import RETENTION_S
+from dispatch._internal import RETENTION_S
 from tests.helpers.clock import advance
 from tests.helpers.counted_transport import CountedTransport
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, catalog, dispatching, serving

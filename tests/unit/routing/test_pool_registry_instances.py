@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dispatch import InstanceChanged, Policy
-from dispatch._internal.retention import RETENTION_S
-from dispatch.calls.resolution.resolver import ToolResolver
+from dispatch._internal import RETENTION_S
+from dispatch.calls.resolution import ToolResolver
 from dispatch.errors import Outcome, TransportError
-from dispatch.routing.pool_registry import AGAIN_S
+from dispatch.routing.pool import AGAIN_S
 from tests.helpers.clock import advance, idle
 from tests.helpers.counted_transport import CountedTransport
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, UNGUARDED, dispatching, serving

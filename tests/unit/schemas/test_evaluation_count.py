@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
-from dispatch.schemas import InvalidSchemaError, SchemaValidator, find_schema_problems
-from dispatch.schemas.evaluation_count import EvaluationCounter
-from dispatch.schemas.validator import MAX_EVALUATIONS
+from dispatch.schemas import (
+    MAX_EVALUATIONS,
+    EvaluationCounter,
+    InvalidSchemaError,
+    SchemaValidator,
+    find_schema_problems,
+)
 
 LIMIT_S = 2.0
 """Hundred times the usual duration; without the limits each of these takes minutes."""

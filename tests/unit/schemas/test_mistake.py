@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from dispatch.schemas import Mistake
-from dispatch.schemas.mistake import MAX_SHOWN, join_mistakes, join_pointer, split_pointer
+from dispatch.schemas import MAX_SHOWN, Mistake, join_mistakes, join_pointer, split_pointer
 
 
 def test_text_of_a_mistake() -> None:

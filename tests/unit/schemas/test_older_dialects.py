@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from dispatch.catalog.errors import Report
-from dispatch.catalog.frozen_json import freeze_json
-from dispatch.schemas.older_dialects import GUESSED, find_dialect, translate_schema
-from dispatch.schemas.references import DIALECT
+from dispatch.catalog.descriptors import Report, freeze_json
+from dispatch.schemas import DIALECT, GUESSED, find_dialect, translate_schema
 
 D3, D4, D6, D7 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (3, 4, 6, 7))
 D8 = "https://json-schema.org/draft/2019-09/schema"

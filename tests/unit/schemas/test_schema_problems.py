@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 
-from dispatch.schemas import InvalidSchemaError, SchemaValidator, find_outside_references, find_schema_problems
-from dispatch.schemas.schema_compiler import compile_schema
+from dispatch.schemas import (
+    InvalidSchemaError,
+    SchemaValidator,
+    compile_schema,
+    find_outside_references,
+    find_schema_problems,
+)
 
 ADDRESS = "http://x.example/z"
 

@@ -8,13 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.catalog.errors import Report
-from dispatch.catalog.frozen_json import freeze_json
-from dispatch.schemas import InvalidSchemaError, Mistake, SchemaValidator
-from dispatch.schemas.engine import load_engine
-from dispatch.schemas.mistake import split_pointer
-from dispatch.schemas.validator import MAX_EVALUATIONS, MAX_MISTAKES
-from dispatch.schemas.value_size import MAX_DEPTH
+from dispatch.catalog.descriptors import Report, freeze_json
+from dispatch.schemas import (
+    MAX_DEPTH,
+    MAX_EVALUATIONS,
+    MAX_MISTAKES,
+    InvalidSchemaError,
+    Mistake,
+    SchemaValidator,
+    load_engine,
+    split_pointer,
+)
 
 UNIT = {"enum": ["celsius", "fahrenheit"]}
 WEATHER: dict[str, Any] = {

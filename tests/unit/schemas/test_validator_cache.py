@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.schemas import InvalidSchemaError
-from dispatch.schemas.validator_cache import ValidatorCache
+from dispatch.schemas import InvalidSchemaError, ValidatorCache
 
 
 def create_cache(limit: int = 10) -> ValidatorCache[Any]:

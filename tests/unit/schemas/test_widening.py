@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.schemas import SchemaValidator
-from dispatch.schemas.references import SCHEMA_KEYWORDS, SCHEMA_LIST_KEYWORDS, SCHEMA_OBJECT_KEYWORDS
-from dispatch.schemas.widening import widen_schema
+from dispatch.schemas import (
+    SCHEMA_KEYWORDS,
+    SCHEMA_LIST_KEYWORDS,
+    SCHEMA_OBJECT_KEYWORDS,
+    SchemaValidator,
+    widen_schema,
+)
 
 LEAVES = st.sampled_from(
     [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.search.bm25_index import BM25Index
+from dispatch.search.index import BM25Index
 
 TERMS = st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from([1.0, 2.0, 3.0]), max_size=6)
 CHANGES = st.lists(st.tuples(st.integers(0, 9), st.none() | TERMS), max_size=40)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.search.embedder_thread import EmbedderThread
+from dispatch.search.embedding import EmbedderThread
 from tests.unit.search.embedders import FailingEmbedder, HangingEmbedder, WordEmbedder, fail_to_import, load
 
 pytestmark = pytest.mark.wall_clock  # a thread works in the real time

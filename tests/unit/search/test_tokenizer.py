@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.search.tokenizer import split_terms
+from dispatch.search.index import split_terms
 
 
 @pytest.mark.parametrize(

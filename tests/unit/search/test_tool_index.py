@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.search.tool_index import LEAST_SIMILARITY, Match, ToolIndex
+from dispatch.search.index import LEAST_SIMILARITY, Match, ToolIndex
 from dispatch.search.vector_index import VectorIndex
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])

@@ -6,8 +6,7 @@ import pytest
 
 from dispatch.catalog import ToolDescriptor
 from dispatch.catalog.descriptors import Argument
-from dispatch.search.tokenizer import strip_plural
-from dispatch.search.tool_text import (
+from dispatch.search.index import (
     ARGUMENT_WEIGHT,
     CONTEXT_WEIGHT,
     MAX_CHARS,
@@ -15,6 +14,7 @@ from dispatch.search.tool_text import (
     describe_context,
     describe_tool,
     list_terms,
+    strip_plural,
     weigh_query,
     weigh_terms,
 )

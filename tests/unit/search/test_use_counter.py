@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.search.use_counter import MAX_TOOLS, UseCounter
+from dispatch.search.search import MAX_TOOLS, UseCounter
 
 
 def test_calls_are_counted_by_tool() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dispatch.search.embedder import Embedder, QueryEmbedder
+from dispatch.search.embedding import Embedder, QueryEmbedder
 from dispatch.search.wordllama_embedder import WordLlamaEmbedder
 
 OFFLINE = """

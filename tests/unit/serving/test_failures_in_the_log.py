@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.telemetry.logs import MAX_CHAINED, MAX_FRAMES, REPEAT_INTERVAL_S
+from dispatch.telemetry.events import MAX_CHAINED, MAX_FRAMES, REPEAT_INTERVAL_S
 from tests.helpers.dispatcher_and_service import dispatching, serving
 
 SECRET = "4711-0815"

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from dispatch.errors import TransportError
-from dispatch.serving.idempotency_keys import MAX_ANSWER_BYTES, IdempotencyKeys
+from dispatch.serving.replies import MAX_ANSWER_BYTES, IdempotencyKeys
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import stand
 

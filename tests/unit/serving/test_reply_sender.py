@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dispatch import ToolService
-from dispatch._internal.user_code import MAX_ERROR_CHARS
+from dispatch._internal import MAX_ERROR_CHARS
 from dispatch.errors import InvalidArgumentsError, ThrottledError, ToolError
-from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
+from dispatch.messaging.wire import MAX_MESSAGE_BYTES
 from tests.helpers.clock import VirtualClockLoop, idle
 from tests.helpers.dispatcher_and_service import Peer, Service, catalog, read, serving, stand
 

@@ -11,8 +11,7 @@ import pytest
 
 from dispatch import Policy, ToolServer
 from dispatch.errors import CallTimeoutError, ThrottledError, ToolError
-from dispatch.messaging.wire.codec import decode_reply
-from dispatch.messaging.wire.properties import Refusal
+from dispatch.messaging.wire import Refusal, decode_reply
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import START, advance, idle
 from tests.helpers.dispatcher_and_service import (

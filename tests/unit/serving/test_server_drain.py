@@ -17,9 +17,8 @@ import pytest
 
 from dispatch import ToolServer, serve
 from dispatch.errors import RejectedError, ToolError, TransportError
-from dispatch.messaging.wire.properties import Refusal
-from dispatch.serving.announcer import LINGER_S
-from dispatch.serving.server import FLUSH_S
+from dispatch.messaging.wire import Refusal
+from dispatch.serving.server import FLUSH_S, LINGER_S
 from tests.helpers.clock import START, advance, idle, run
 from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, Peer, Service, dispatching, serving, stand
 

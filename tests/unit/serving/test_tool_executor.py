@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from dispatch.serving.tool_executor import ToolExecutor
+from dispatch.serving.tool_service import ToolExecutor
 
 pytestmark = pytest.mark.wall_clock
 

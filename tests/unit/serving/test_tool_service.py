@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dispatch import ToolService
-from dispatch.messaging.wire.codec import Request
+from dispatch.messaging.wire import Request
 from dispatch.serving.tool_service import read_invoke
 
 REQUEST = Request({"style": "pun"}, {"topic": "cats"}, "alice")

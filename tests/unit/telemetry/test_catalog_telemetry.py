@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from dispatch.telemetry.catalog_observer import NULL_CATALOG, HeldChange, RefusedItem, ShadowedItem
-from dispatch.telemetry.catalog_telemetry import MAX_LINES, MAX_SHOWN_CHARS, TelemetryCatalogObserver
-from dispatch.telemetry.events import MAX_NAMES, Event, Events
-from dispatch.telemetry.logs import TransitionLogger
-from dispatch.telemetry.metrics.source_series import SourceSeries
+from dispatch.telemetry.call_metrics import SourceSeries
+from dispatch.telemetry.events import MAX_NAMES, Event, Events, TransitionLogger
+from dispatch.telemetry.observers import NULL_CATALOG, HeldChange, RefusedItem, ShadowedItem
+from dispatch.telemetry.reporting import MAX_LINES, MAX_SHOWN_CHARS, TelemetryCatalogObserver
 from tests.helpers.telemetry_capture import Board
 
 FOLDER, REMOTE = "folder:tools", "trustgraph"

@@ -6,8 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dispatch import Dispatcher, Telemetry
-from dispatch.telemetry.dispatcher_observer import TelemetryDispatcherObserver
 from dispatch.telemetry.events import Events
+from dispatch.telemetry.reporting import TelemetryDispatcherObserver
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.delayed_session_pair import DelayedSessionPair
 from tests.helpers.dispatcher_and_service import BROKER, UNGUARDED, catalog, serving

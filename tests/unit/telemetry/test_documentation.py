@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dispatch.telemetry import names
+from dispatch.telemetry import observers as names
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "traces-logs-events.md").read_text(encoding="utf-8")
 OF_EVENTS = {names.REASON, names.WAIT, names.SERVICE}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatch import CatalogError, Dispatcher, ToolError
-from dispatch.telemetry.logs import MAX_KEYS, REPEAT_INTERVAL_S, TransitionLogger
+from dispatch.telemetry.events import MAX_KEYS, REPEAT_INTERVAL_S, TransitionLogger
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import catalog, serving
 from tests.helpers.telemetry_capture import Board, Spans, telling

@@ -19,13 +19,13 @@ from dispatch.errors import (
     ToolError,
     TransportError,
 )
-from dispatch.messaging.rpc.exchange_outcome import Disposition
-from dispatch.messaging.wire.properties import Refusal
-from dispatch.resilience.breaker.breaker import State
-from dispatch.serving.reply_sender import REASONS
-from dispatch.telemetry import names
-from dispatch.telemetry.metrics.collector import INSTANCE_STATES
-from dispatch.telemetry.metrics.instruments import REJECTED_BY
+from dispatch.messaging.request import Disposition
+from dispatch.messaging.wire import Refusal
+from dispatch.resilience.breaker import State
+from dispatch.serving.replies import REASONS
+from dispatch.telemetry import observers as names
+from dispatch.telemetry.call_metrics import REJECTED_BY
+from dispatch.telemetry.gauges import INSTANCE_STATES
 from tests.helpers.dispatcher_and_service import catalog, serving
 from tests.helpers.telemetry_capture import Board, telling
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from dispatch.testing import Faults, FaultyTransport, advance, idle
-from dispatch.testing.faulty_publisher import NOT_OF_PACKETS
+from dispatch.testing.faults import NOT_OF_PACKETS
 from dispatch.transports import Message, Mode
 from dispatch.transports.memory import MemoryTransport
 

@@ -9,11 +9,16 @@ from typing import Any
 
 import pytest
 
-from dispatch.messaging.wire.codec import ErrorInfo, MalformedMessageError, decode_reply, decode_request
-from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES, Property
+from dispatch.messaging.wire import (
+    MAX_PROPERTY_BYTES,
+    ErrorInfo,
+    MalformedMessageError,
+    Property,
+    decode_reply,
+    decode_request,
+)
 from dispatch.testing import Faults, advance, idle
-from dispatch.testing.faults import FAULT_KINDS, SINGLE_DIRECTION
-from dispatch.testing.malformed import INJECTED_ERROR
+from dispatch.testing.faults import FAULT_KINDS, INJECTED_ERROR, SINGLE_DIRECTION
 from tests.helpers.faulty_connection import TOPIC, ends
 
 

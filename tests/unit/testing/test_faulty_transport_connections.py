@@ -104,7 +104,7 @@ async def test_flush_waits_for_delayed_messages() -> None:
 
 
 async def test_the_number_of_delayed_messages_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.testing.delay_queue.MAX_DELAYED", 10)
+    monkeypatch.setattr("dispatch.testing.faults.MAX_DELAYED", 10)
     async with ends(Faults(latency=2)) as (faulty, publish, seen):
         for number in range(15):
             publish(number)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.messaging.wire.codec import (
+from dispatch.messaging.wire import (
     MalformedMessageError,
     Reply,
     decode_reply,
@@ -17,16 +17,8 @@ from dispatch.messaging.wire.codec import (
     encode_reply,
     encode_request,
 )
-from dispatch.protocol.wire.frames import (
-    PING,
-    REPLY,
-    REQUEST,
-    VERSION,
-    MalformedPacketError,
-    decode_packet,
-    encode_packet,
-)
-from dispatch.testing.malformed import MALFORMED_PAYLOADS, malformed_payload
+from dispatch.protocol.frames import PING, REPLY, REQUEST, VERSION, MalformedPacketError, decode_packet, encode_packet
+from dispatch.testing.faults import MALFORMED_PAYLOADS, malformed_payload
 
 HEADER = (VERSION, 5, 0, 7, 100, 0, 0, 10, 48_000)
 frames = st.one_of(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from matplotlib.transforms import Bbox
 
 from dispatch.toolkit import Toolkit, ToolkitService
-from dispatch.toolkit.drawing.layout import Box, find_depths
+from dispatch.toolkit.drawing import Box, find_depths
 from tests.unit.toolkit.samples import Group, action, four_actions, tool
 
 

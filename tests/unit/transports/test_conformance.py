@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
+from dispatch.messaging.wire import MAX_MESSAGE_BYTES
 from dispatch.transports import Message, Mode, Transport, open_transport
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
+from dispatch.messaging.wire import MAX_MESSAGE_BYTES
 from dispatch.transports import DurableMessage, Message, Mode
 from dispatch.transports.memory import DRAIN_BATCH, RECEIVER_QUEUE, MemoryTransport
 from tests.helpers.clock import idle, run

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dispatch.transports.publish_window import PublishWindow, QueueFullError
+from dispatch.transports.base import PublishWindow, QueueFullError
 from tests.helpers.state_machine_settings import machine
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.transports.security import Security
+from dispatch.transports.base import Security
 
 NAMES = ("DISPATCH_TOKEN", "DISPATCH_TOKEN_FILE", "DISPATCH_TRUST_CERTS")
 

@@ -11,8 +11,8 @@ import pytest
 
 from dispatch import RejectedError, ToolServiceClient
 from dispatch.errors import CallTimeoutError, InvalidArgumentsError, ToolError
-from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
-from dispatch.trustgraph.dialects import DEFAULT_TIMEOUT_S
+from dispatch.messaging.wire import MAX_MESSAGE_BYTES
+from dispatch.trustgraph.client import DEFAULT_TIMEOUT_S
 from tests.helpers.clock import START, idle
 from tests.helpers.dispatcher_and_service import Peer, Service, dispatching, stand
 

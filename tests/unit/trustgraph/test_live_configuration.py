@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dispatch
-from dispatch.catalog.sources.base import SourceStatus
+from dispatch.catalog.sources import SourceStatus
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import run
 from tests.helpers.config_service import ConfigService, ConfigStore, config_service

@@ -11,7 +11,7 @@ import pytest
 
 import dispatch
 from dispatch.errors import CallTimeoutError, InvalidArgumentsError, ThrottledError, ToolError, TransportError
-from dispatch.trustgraph.wrap import CLEANUP_S
+from dispatch.trustgraph.client import CLEANUP_S
 from tests.helpers.clock import START, idle
 
 CONFIG, ARGUMENTS = {"style": "pun"}, {"topic": "cats"}

@@ -19,8 +19,8 @@ from dispatch import (
     TransportError,
 )
 from dispatch.policy import Retry
-from dispatch.resilience.breaker.breaker import State
-from dispatch.resilience.bulkhead.bulkhead import QueueLimits
+from dispatch.resilience.breaker import State
+from dispatch.resilience.bulkhead import QueueLimits
 from tests.helpers.clock import advance, idle
 
 IDEMPOTENT = Annotations(idempotent=True)
@@ -116,7 +116,7 @@ async def test_each_attempt_has_its_time_and_the_call_has_one() -> None:
 
 
 async def test_rates_and_places_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.resilience.bulkhead.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=1))
+    monkeypatch.setattr("dispatch.resilience.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=1))
     limited = dispatch.wrap(Client("done"), tool="work", policy=Policy(user_rate_limit={"rate": "1/s", "max-wait": 0}))  # type: ignore[arg-type] # as in a descriptor
     assert await limited.call("ann", {}, {}) == "done"
     with pytest.raises(ThrottledError) as caught:

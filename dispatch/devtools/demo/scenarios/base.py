@@ -8,9 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
-from dispatch.devtools.demo.agents import Agent
-from dispatch.devtools.demo.scoreboard import Scoreboard
-from dispatch.devtools.demo.time_scale import TimeScale
+from dispatch.devtools.demo.world import Agent, Scoreboard, TimeScale
 from dispatch.dispatcher import Dispatcher
 
 POLL_S: Final = 0.02

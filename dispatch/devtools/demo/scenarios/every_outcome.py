@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
-from dispatch.devtools.demo.agents import WARM_UP_TIMEOUT_S
 from dispatch.devtools.demo.scenarios.base import Scenario, ScenarioContext
+from dispatch.devtools.demo.world import WARM_UP_TIMEOUT_S
 from dispatch.errors import Outcome
 
 EXPECTED_OUTCOMES: Final = {

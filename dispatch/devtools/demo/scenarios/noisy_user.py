@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterator
 from typing import Any, Final
 
 from dispatch.devtools.demo.scenarios.base import Scenario, ScenarioContext
-from dispatch.devtools.demo.time_scale import USER_RATE
+from dispatch.devtools.demo.world import USER_RATE
 from dispatch.errors import ErrorType, Outcome
 
 TOOL: Final = "search-web"

@@ -8,10 +8,10 @@ from collections.abc import Coroutine, Iterator
 from itertools import cycle
 from typing import Any, Final
 
-from dispatch.devtools.demo.faulty_services import RATES, Rates
 from dispatch.devtools.demo.scenarios.base import Scenario, ScenarioContext, format_states
+from dispatch.devtools.demo.world import RATES, Rates
 from dispatch.errors import Outcome
-from dispatch.resilience.breaker.breaker import State
+from dispatch.resilience.breaker import State
 
 TOOL: Final = "exchange-rate"
 ALTERNATIVE: Final = "last-known-rate"

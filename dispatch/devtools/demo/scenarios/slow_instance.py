@@ -7,9 +7,9 @@ from collections.abc import Coroutine, Iterator, Mapping
 from itertools import cycle
 from typing import Any, Final
 
-from dispatch.balancing.snapshot import InstanceView
-from dispatch.devtools.demo.faulty_services import WORDS, Translator
+from dispatch.balancing.instances import InstanceView
 from dispatch.devtools.demo.scenarios.base import Scenario, ScenarioContext, format_states
+from dispatch.devtools.demo.world import WORDS, Translator
 from dispatch.errors import Outcome
 
 SERVICE: Final = "translate-service"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dispatch.adapters.dialects.fitted_schema import Style, fit_schema
+from dispatch.adapters.dialects import Style, fit_schema
 from dispatch.schemas import SchemaValidator
 
 OPENAI = (Style.OPENAI_CHAT, Style.OPENAI_RESPONSES)

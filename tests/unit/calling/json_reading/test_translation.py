@@ -10,10 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.calling import MAX_CALLS, parse
-from dispatch.calling.json_reading.json_fault import JsonFaultError
-from dispatch.calling.json_reading.json_reader import read_json
-from dispatch.calling.json_reading.mark_finder import MarkFinder
-from dispatch.calling.json_reading.translation import JsonValue
+from dispatch.calling.json_repair import JsonFaultError, JsonValue, MarkFinder, read_json
 from tests.unit.calling.chunks import parse_in_chunks
 
 END = "</function_call>"

@@ -9,7 +9,7 @@ import pytest
 
 from dispatch import Bulkhead, Dispatcher, Policy
 from dispatch.errors import CallTimeoutError, Outcome, RejectedError
-from dispatch.routing.channel import DISCOVERY_S, GONE_S, HELLO_WAIT_S, MAX_UNANSWERED
+from dispatch.routing.instance import DISCOVERY_S, GONE_S, HELLO_WAIT_S, MAX_UNANSWERED
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import BROKER, Peer, catalog, dispatching, serving

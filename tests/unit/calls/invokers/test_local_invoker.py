@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import dispatch
-from dispatch.calls.invokers.local_executor import FailedCallError, LocalCall, LocalResult, RefusedCallError
+from dispatch.calls.local import FailedCallError, LocalCall, LocalResult, RefusedCallError
 from dispatch.errors import ErrorType
 from dispatch.result import ResultContent
 from tests.helpers.local_source import Local, connect, run

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 import dispatch
-from dispatch.calls.invokers.local_executor import LocalCall
+from dispatch.calls.local import LocalCall
 from dispatch.errors import ErrorType
 from tests.helpers.local_source import Local, connect, run
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import dispatch
-from dispatch.calls.invokers.local_executor import LocalCall
+from dispatch.calls.local import LocalCall
 from tests.helpers.local_source import chunks, connect, run
 
 

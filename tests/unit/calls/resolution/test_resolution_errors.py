@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dispatch.calls.resolution.resolution_errors import (
+from dispatch.calls.error_messages import (
     error_from_invalid_range,
     error_from_requirement,
     error_from_unknown_name,

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dispatch import Policy, PolicyError, Retry
-from dispatch.calls.resolution.resolver import ToolResolver
+from dispatch.calls.resolution import ToolResolver
 from dispatch.errors import RejectedError
 from tests.helpers.dispatcher_and_service import catalog
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.calls.resolution.rollout import BUCKETS, Rollout, hash_bucket
+from dispatch.calls.resolution import BUCKETS, Rollout, hash_bucket
 
 SHARES = st.integers(0, 10_000).map(lambda parts: parts / 100)
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from dispatch import Catalog, Policy
-from dispatch.calls.resolution.resolved_tool import ResolvedTool
-from dispatch.calls.resolution.resolver import MAX_RANGES, ToolResolver
+from dispatch.calls.resolution import MAX_RANGES, ResolvedTool, ToolResolver
 from dispatch.errors import InvalidArgumentsError, RejectedError
 
 CALLS = 100_000

@@ -10,10 +10,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from dispatch.catalog.catalog import Catalog
-from dispatch.catalog.changes import compare
-from dispatch.catalog.live.activation import Activator, Prepared
-from dispatch.catalog.live.merge import Merged, Merger
+from dispatch.catalog.activation import Activator, Prepared
+from dispatch.catalog.catalog import Catalog, compare
+from dispatch.catalog.merge import Merged, Merger
 from dispatch.policy import Policy
 from dispatch.testing.clock import advance, virtual_time
 from tests.unit.catalog.live.test_merge import service, tool

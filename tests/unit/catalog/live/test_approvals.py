@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.catalog.live import approvals as module
-from dispatch.catalog.live.approvals import Approvals, ApprovalsError
+from dispatch.catalog import approvals as module
+from dispatch.catalog.approvals import Approvals, ApprovalsError
 
 A, B = "a" * 64, "b" * 64
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from dispatch.catalog.errors import CatalogError, Problem
-from dispatch.catalog.live.follower import MAX_PROBLEM_CHARS, SourceFollower, close_followers
-from dispatch.catalog.readers.item import Item
-from dispatch.catalog.sources.base import SourceState
+from dispatch.catalog.activation import MAX_PROBLEM_CHARS, SourceFollower, close_followers
+from dispatch.catalog.descriptors import CatalogError, Problem
+from dispatch.catalog.items import Item
+from dispatch.catalog.sources import SourceState
 from dispatch.testing.clock import advance, idle, virtual_time
 from tests.unit.catalog.live.test_merge import tool
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dispatch import Catalog
-from dispatch.catalog.fingerprint import fingerprint
-from dispatch.catalog.live.merge import MAX_REPORTED, Merged, Merger
-from dispatch.catalog.readers.item import Item
+from dispatch.catalog.catalog import fingerprint
+from dispatch.catalog.items import Item
+from dispatch.catalog.merge import MAX_REPORTED, Merged, Merger
 from dispatch.policy import Policy
 
 
@@ -300,7 +300,7 @@ def test_a_changed_service_holds_its_tools_of_the_same_source() -> None:
 
 
 def test_an_unchanged_definition_is_not_fingerprinted_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dispatch.catalog.live import merge
+    from dispatch.catalog import merge
 
     counted: list[str] = []
 

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.catalog.live.merge import Merged, Merger
-from dispatch.catalog.readers.item import Item
+from dispatch.catalog.items import Item
+from dispatch.catalog.merge import Merged, Merger
 from dispatch.policy import Policy
 from tests.helpers.run_profile import examples
 

@@ -16,10 +16,10 @@ import pytest
 import dispatch
 from dispatch import Catalog, CatalogError, Dispatcher, Policy, PolicyError
 from dispatch.catalog import UnknownToolError
-from dispatch.catalog.live.approvals import ApprovalsError
-from dispatch.catalog.live.follower import MAX_REPORTED
-from dispatch.catalog.readers.item import Item
-from dispatch.catalog.sources.base import OnChange, SourceState
+from dispatch.catalog.activation import MAX_REPORTED
+from dispatch.catalog.approvals import ApprovalsError
+from dispatch.catalog.items import Item
+from dispatch.catalog.sources import OnChange, SourceState
 from dispatch.telemetry.events import CatalogChanged, Event, ItemShadowed, SourceChanged
 from dispatch.testing.clock import advance, idle, virtual_time
 from tests.unit.catalog.live.test_merge import service, tool

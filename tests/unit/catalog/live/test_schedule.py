@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.catalog.live.schedule import COALESCE_S, MIN_INTERVAL_S, ActivationSchedule
+from dispatch.catalog.activation import COALESCE_S, MIN_INTERVAL_S, ActivationSchedule
 
 
 def test_the_first_change_is_due_after_the_time_in_which_changes_are_coalesced() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import dispatch
 from dispatch import CatalogError, Folder
-from dispatch.catalog.readers.item import Item
+from dispatch.catalog.items import Item
 from tests.helpers.clock import advance
 from tests.helpers.troubled_source import SERVICE, TOOL, TroubledSource
 

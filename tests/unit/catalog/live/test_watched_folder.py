@@ -12,9 +12,9 @@ import pytest
 
 import dispatch
 from benchmarks.catalog.folder_edits import replace_file, write_file
-from dispatch.catalog.live import follower
-from dispatch.catalog.readers.item import Item
-from dispatch.catalog.sources import folder_reader
+from dispatch.catalog import activation as follower
+from dispatch.catalog import folder as folder_reader
+from dispatch.catalog.items import Item
 from dispatch.telemetry.events import Event, SourceChanged
 from tests.helpers.descriptor_folder import TOOL, make_folder
 

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from dispatch.catalog.descriptors import ToolDescriptor
-from dispatch.catalog.errors import Problem
-from dispatch.catalog.frozen_json import FrozenDict
-from dispatch.catalog.readers import schema_check
-from dispatch.catalog.readers.item import Item, read_service_item, read_tool_item
+from dispatch.catalog import fields as schema_check
+from dispatch.catalog.descriptors import FrozenDict, Problem, ToolDescriptor
+from dispatch.catalog.items import Item, read_service_item, read_tool_item
 from dispatch.schemas import SchemaValidator
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, without
 

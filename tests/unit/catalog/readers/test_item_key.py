@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.catalog.readers.item_key import ItemKey
+from dispatch.catalog.fields import ItemKey
 
 
 @pytest.mark.parametrize(

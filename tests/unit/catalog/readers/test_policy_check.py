@@ -49,7 +49,7 @@ def test_a_policy_mistake_at_no_key_of_the_descriptor_is_reported_once(monkeypat
     def refuse(raw: object, base: object) -> None:
         raise PolicyError("together", "these do not go together", "change one")
 
-    monkeypatch.setattr("dispatch.catalog.readers.policy_check.parse_policy", refuse)
+    monkeypatch.setattr("dispatch.catalog.fields.parse_policy", refuse)
     problem = service_problem(policy={"timeout": 1})
     assert (problem.key, problem.fix) == ("policy.together", "change one")
 

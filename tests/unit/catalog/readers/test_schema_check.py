@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from dispatch.catalog import Catalog, ToolDescriptor
-from dispatch.catalog.errors import Problem
-from dispatch.catalog.frozen_json import thaw
-from dispatch.catalog.readers import schema_check
+from dispatch.catalog import fields as schema_check
+from dispatch.catalog.descriptors import Problem, thaw
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, only, service_item, tool_item, without
 
 BARE = without(TELL_JOKE, "arguments")
@@ -232,7 +231,7 @@ def test_an_output_schema_may_be_of_any_type() -> None:
 def test_a_check_of_every_call_needs_the_extra(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     items = service_item(), tool_item(BARE | {"policy": {"check-arguments": value}})
     assert check(*items) == []
-    monkeypatch.setattr("dispatch.catalog.readers.tool.has_engine", lambda: False)
+    monkeypatch.setattr("dispatch.catalog.items.has_engine", lambda: False)
     if value != "always":
         assert check(*items) == []
         return

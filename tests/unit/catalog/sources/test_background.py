@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from dispatch.catalog.sources import background
-from dispatch.catalog.sources.background import MAX_PAUSE_S, run_in_thread
+from dispatch.catalog import sources as background
+from dispatch.catalog.sources import MAX_PAUSE_S, run_in_thread
 
 pytestmark = pytest.mark.wall_clock
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dispatch.catalog import Catalog, CatalogError, Problem, check_directory, load_directory
-from dispatch.catalog.sources import folder_reader
+from dispatch.catalog import folder as folder_reader
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "tools"
 

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.catalog.folder_edits import write_file
 from dispatch import CatalogError, Folder
-from dispatch.catalog.sources import folder as folder_module
-from dispatch.catalog.sources.folder_reader import FolderReading
+from dispatch.catalog import folder as folder_module
+from dispatch.catalog.folder import FolderReading
 from tests.helpers.descriptor_folder import TOOL, make_folder
 
 pytestmark = pytest.mark.wall_clock

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.catalog.folder_edits import replace_file, write_file
-from dispatch.catalog.readers.item import Unreadable
-from dispatch.catalog.sources import folder_reader
-from dispatch.catalog.sources.folder_reader import FolderReader
+from dispatch.catalog import folder as folder_reader
+from dispatch.catalog.folder import FolderReader
+from dispatch.catalog.items import Unreadable
 from tests.helpers.descriptor_folder import SERVICE, TOOL, make_folder
 
 

@@ -15,10 +15,10 @@ import pytest
 
 from benchmarks.catalog.folder_edits import EditedFolder, replace_file, update_config_map, write_file
 from dispatch import CatalogError, Folder
-from dispatch.catalog.readers.item import Item
-from dispatch.catalog.sources import folder as folder_module
-from dispatch.catalog.sources import folder_watch
-from dispatch.catalog.sources.watched_paths import WatchedPaths
+from dispatch.catalog import folder as folder_module
+from dispatch.catalog import folder as folder_watch
+from dispatch.catalog.folder import WatchedPaths
+from dispatch.catalog.items import Item
 from tests.helpers.descriptor_folder import SERVICE, TOOL, make_folder
 from tests.helpers.run_profile import by_profile
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.catalog.folder_edits import update_config_map, write_file
-from dispatch.catalog.sources.watched_paths import _resolve, find_watched_paths, is_editor_file
+from dispatch.catalog.folder import _resolve, find_watched_paths, is_editor_file
 from tests.helpers.descriptor_folder import SERVICE, TOOL, make_folder
 
 

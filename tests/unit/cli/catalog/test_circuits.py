@@ -11,9 +11,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import dispatch
-from dispatch.cli.catalog.circuits import read_circuits
-from dispatch.cli.exit_codes import CliError, Exit
-from dispatch.telemetry.metrics.exposition import expose_metrics
+from dispatch.cli.base import CliError, Exit
+from dispatch.cli.sources import read_circuits
+from dispatch.telemetry.exposition import expose_metrics
 from tests.helpers.followed_config import SERVICE, TOOL
 
 CATALOG = dispatch.Catalog.of([SERVICE], [TOOL, TOOL | {"name": "sing"}])

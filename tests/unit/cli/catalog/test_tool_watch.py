@@ -11,9 +11,8 @@ import pytest
 
 import dispatch
 from dispatch.catalog import Item
-from dispatch.cli.catalog.tool_filter import ToolFilter
-from dispatch.cli.catalog.tool_watch import ToolWatch, WatchedState
-from dispatch.cli.exit_codes import CliError
+from dispatch.cli.base import CliError
+from dispatch.cli.tools import ToolFilter, ToolWatch, WatchedState
 from dispatch.telemetry.events import CircuitChanged, Event, ItemRefused
 from tests.helpers.followed_config import SERVICE, TOOL
 
@@ -148,8 +147,8 @@ async def test_circuits_that_change_become_unknown_and_return(monkeypatch: pytes
             raise found
         return found
 
-    monkeypatch.setattr("dispatch.cli.catalog.tool_watch.read_circuits", read)
-    monkeypatch.setattr("dispatch.cli.catalog.tool_watch.CIRCUITS_EVERY_S", 0.001)
+    monkeypatch.setattr("dispatch.cli.tools.read_circuits", read)
+    monkeypatch.setattr("dispatch.cli.tools.CIRCUITS_EVERY_S", 0.001)
     async with watching(Pushed(item(SERVICE), item(TOOL)), metrics=["http://agent/metrics"]) as recorder:
         assert await recorder.next("state") == {"tell-joke": "closed"}
         assert await recorder.next(CircuitChanged.__name__) == ["circuit of tell-joke: closed → open"]

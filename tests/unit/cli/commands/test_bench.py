@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.cli.commands import bench
+from dispatch.cli import bench
 from tests.helpers.cli_processes import ended, started
 from tests.unit.cli.conftest import Run
 

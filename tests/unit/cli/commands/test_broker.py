@@ -18,8 +18,8 @@ from dispatch.devtools.localbroker import (
     choose_launcher,
     fetch_distribution,
 )
-from dispatch.devtools.localbroker.launchers.readiness import READY_TIMEOUT
-from dispatch.devtools.localbroker.processes.process_control import ManagedProcess, process_identity
+from dispatch.devtools.localbroker.launch import READY_TIMEOUT
+from dispatch.devtools.localbroker.processes import ManagedProcess, process_identity
 from tests.helpers.cli_processes import WAIT_S, ended, started
 from tests.unit.cli.conftest import Run
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dispatch import Dispatcher, ToolError, ToolServer
-from dispatch.cli.commands.call import call_tool, show, stream_tool
+from dispatch.cli.call import call_tool, show, stream_tool
 from dispatch.result import CallResult
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.cli_processes import WAIT_S, ended, started

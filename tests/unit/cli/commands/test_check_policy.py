@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.cli.views.effective_policy import GUARDS
+from dispatch.cli.check import GUARDS
 from dispatch.policy import Policy
 from tests.unit.cli.conftest import Run, write_catalog
 

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from dispatch.catalog import Catalog
-from dispatch.cli.commands.doctor import default_admin_url
-from dispatch.cli.views.doctor_checks import list_namespaces
+from dispatch.cli.doctor import default_admin_url, list_namespaces
 from dispatch.devtools.localbroker import SUPER_USER, DetachedBroker, Endpoint, LocalBroker
 from tests.helpers.cli_processes import WAIT_S, started
 from tests.unit.cli.conftest import Ended, Run, write_catalog

@@ -16,8 +16,8 @@ from mcp.client.session import IncomingMessage
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent, ToolListChangedNotification
 
-from dispatch.cli.commands.mcp import parse_address
-from dispatch.cli.exit_codes import CliError
+from dispatch.cli.base import CliError
+from dispatch.cli.serve import parse_address
 from tests.helpers.cli_processes import REPO, environment, started
 from tests.helpers.mcp_stdio_program import StdioProgram
 from tests.unit.cli.conftest import Run, write_catalog

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dispatch import RejectedError, ToolServer
-from dispatch.cli.commands import serve
-from dispatch.serving.announcer import LINGER_S
+from dispatch.cli import serve
+from dispatch.serving.server import LINGER_S
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, Service, dispatching
 from tests.unit.cli.conftest import Run

@@ -11,11 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch.catalog import check_directory
-from dispatch.cli.exit_codes import CliError
-from dispatch.cli.items.item_document import ItemDocument
-from dispatch.cli.items.item_folder import ItemFolder
-from dispatch.cli.items.item_store import NOT_STORED
-from dispatch.cli.items.item_target import ItemTarget
+from dispatch.cli.base import CliError
+from dispatch.cli.items import NOT_STORED, ItemDocument, ItemFolder, ItemTarget
 
 NAMES = st.sampled_from(["one", "two"])
 VERSIONS = st.sampled_from(["", "@1.0.0", "@2.0.0-beta"])

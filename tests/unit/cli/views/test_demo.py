@@ -9,10 +9,10 @@ import re
 import pytest
 from rich.console import Console
 
-from dispatch.cli.views.demo import event_lines, live_view, plain_line, rows
+from dispatch.cli.demo import event_lines, live_view, plain_line, rows
 from dispatch.devtools.demo import Demo
 from dispatch.devtools.demo.scenarios import Event
-from dispatch.devtools.demo.time_scale import MIN_SECONDS
+from dispatch.devtools.demo.world import MIN_SECONDS
 from dispatch.errors import ToolError
 from tests.helpers.clock import advance
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.cli.views.demo_summary import NEXT, show_summary
+from dispatch.cli.demo import NEXT, show_summary
 from dispatch.devtools.demo import Demo
-from dispatch.devtools.demo.time_scale import MIN_SECONDS
+from dispatch.devtools.demo.world import MIN_SECONDS
 
 
 async def test_it_tells_how_calls_ended_what_guards_did_and_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:

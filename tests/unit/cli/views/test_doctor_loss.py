@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dispatch.cli.settings import Settings
-from dispatch.cli.views.doctor_loss import COLUMNS, rows, select_namespaces
+from dispatch.cli.base import Settings
+from dispatch.cli.doctor import COLUMNS, rows, select_namespaces
 from dispatch.devtools.localbroker import Endpoint
 from dispatch.devtools.lossprobe import Measurement, ProbeError, RunResult, Variant
 from tests.helpers.cli_processes import WAIT_S, ended, started

@@ -9,7 +9,7 @@ import typing
 
 import pytest
 
-from dispatch.protocol.wire.frames import Frame, encode_packet
+from dispatch.protocol.frames import Frame, encode_packet
 from tests.helpers.sample_frames import FRAMES, HEADER, PRIVATE
 from tests.unit.cli.conftest import Run
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatch.cli.views.check_result import CheckResult
-from dispatch.cli.views.doctor_sessions import check_sessions
+from dispatch.cli.doctor import CheckResult, check_sessions
 from dispatch.transports import Security
 from tests.helpers.dispatcher_and_service import BROKER, Peer, Service, catalog, serving
 

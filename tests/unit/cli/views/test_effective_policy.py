@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dispatch.calls.resolution.resolver import ToolResolver
-from dispatch.calls.tool_guards import ToolGuards, create_rate_limiter
+from dispatch.calls.guards import ToolGuards, create_rate_limiter
+from dispatch.calls.resolution import ToolResolver
 from dispatch.catalog import Catalog
-from dispatch.cli.views.effective_policy import DEFAULT, GUARDS, SERVICE, Row, ToolPlan, plan_of, plans
+from dispatch.cli.check import DEFAULT, GUARDS, SERVICE, Row, ToolPlan, plan_of, plans
 from dispatch.errors import RejectedError
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
 
@@ -341,6 +341,6 @@ def test_without_the_extra_arguments_are_not_checked(
     value: str, has_effect: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert row(planned({"check-arguments": value}), "check-arguments").without_effect == ""
-    monkeypatch.setattr("dispatch.cli.views.effective_policy.has_engine", lambda: False)
+    monkeypatch.setattr("dispatch.cli.check.has_engine", lambda: False)
     expected = "" if has_effect else "the extra 'schema' is not installed"
     assert row(planned({"check-arguments": value}), "check-arguments").without_effect == expected

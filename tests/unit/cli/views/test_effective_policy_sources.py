@@ -10,8 +10,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.calls.resolution.resolver import ToolResolver
-from dispatch.cli.views.effective_policy import DEFAULT, SERVICE, TOOL, USER, plan_of
+from dispatch.calls.resolution import ToolResolver
+from dispatch.cli.check import DEFAULT, SERVICE, TOOL, USER, plan_of
 from dispatch.policy import DEFAULT_POLICY, Breaker, Policy, RateLimit, Retry
 from tests.unit.cli.views.test_effective_policy import catalog, planned, value_and_source
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from dispatch.devtools.demo.faulty_services import Ledger, Rates, Search, Translator
+from dispatch.devtools.demo.world import Ledger, Rates, Search, Translator
 
 
 async def test_translator_is_slow_while_its_fault_is_on() -> None:

@@ -10,7 +10,7 @@ import pytest
 from dispatch import TransportError
 from dispatch.devtools.demo import Demo
 from dispatch.devtools.demo.scenarios.every_outcome import EXPECTED_OUTCOMES
-from dispatch.devtools.demo.time_scale import MIN_SECONDS
+from dispatch.devtools.demo.world import MIN_SECONDS
 from dispatch.errors import Outcome
 from tests.helpers.clock import advance
 

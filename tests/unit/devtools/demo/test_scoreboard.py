@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.devtools.demo.scoreboard import SNIPPET_CHARS, Scoreboard, nearest_rank, snippet
+from dispatch.devtools.demo.world import SNIPPET_CHARS, Scoreboard, nearest_rank, snippet
 from dispatch.errors import Outcome, ToolError
 
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.devtools.demo.descriptors import demo_catalog
-from dispatch.devtools.demo.services import Calculator, CustomRag, Joke
-from dispatch.devtools.demo.time_scale import TimeScale
+from dispatch.devtools.demo.world import Calculator, CustomRag, Joke, TimeScale, demo_catalog
 from dispatch.errors import ToolError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from dispatch.devtools.demo import Demo, Scoreboard, Summary
-from dispatch.devtools.demo.time_scale import MIN_SECONDS
+from dispatch.devtools.demo.world import MIN_SECONDS
 
 
 async def test_the_summary_as_plain_values() -> None:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.devtools.demo.descriptors import RATES_TIMEOUT_S, TRANSLATE_ATTEMPT_S, demo_catalog
-from dispatch.devtools.demo.time_scale import DEFAULT_SECONDS, MIN_SECONDS, TimeScale
+from dispatch.devtools.demo.world import (
+    DEFAULT_SECONDS,
+    MIN_SECONDS,
+    RATES_TIMEOUT_S,
+    TRANSLATE_ATTEMPT_S,
+    TimeScale,
+    demo_catalog,
+)
 from dispatch.policy import DEFAULT_POLICY
 
 

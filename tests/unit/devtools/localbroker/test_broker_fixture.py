@@ -11,7 +11,7 @@ from dispatch.devtools.localbroker import (
     provide_broker,
     read_environment,
 )
-from dispatch.devtools.localbroker import broker_fixture as endpoint_module
+from dispatch.devtools.localbroker import broker as endpoint_module
 from tests.unit.devtools.localbroker.fakes import AdminStandIn, docker_calls
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.devtools.localbroker.configuration import Configuration, Ports, apply_settings, read_bookie_port
-from dispatch.devtools.localbroker.errors import LocalBrokerError
+from dispatch.devtools.localbroker.launch import Configuration, Ports, apply_settings, read_bookie_port
+from dispatch.devtools.localbroker.processes import LocalBrokerError
 
 KEYS = st.text("abcXYZ_", min_size=1, max_size=5)
 VALUES = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=8).map(str.strip)

@@ -23,11 +23,9 @@ from dispatch.devtools.localbroker import (
     status,
     stop_detached,
 )
-from dispatch.devtools.localbroker import detached_broker as state_module
-from dispatch.devtools.localbroker.launchers import standalone as standalone_module
-from dispatch.devtools.localbroker.lock import hold_lock
-from dispatch.devtools.localbroker.ports import require_free
-from dispatch.devtools.localbroker.processes.process_control import ManagedProcess, process_identity, spawn
+from dispatch.devtools.localbroker import broker as state_module
+from dispatch.devtools.localbroker import launch as standalone_module
+from dispatch.devtools.localbroker.processes import ManagedProcess, hold_lock, process_identity, require_free, spawn
 from tests.unit.devtools.localbroker.fakes import AdminStandIn, Ending, docker_calls, write_script
 
 START = """

@@ -5,7 +5,7 @@ import sys
 import threading
 from pathlib import Path
 
-from dispatch.devtools.localbroker.lock import hold_lock, try_lock
+from dispatch.devtools.localbroker.processes import hold_lock, try_lock
 
 
 def test_the_second_waits_says_so_and_then_gets_it(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_the_kernel_frees_it_when_its_holder_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     script = (
         "import signal, sys, pathlib\n"
-        "from dispatch.devtools.localbroker.lock import hold_lock\n"
+        "from dispatch.devtools.localbroker.processes import hold_lock\n"
         "with hold_lock(pathlib.Path(sys.argv[1])):\n"
         "    print('held', flush=True)\n"
         "    signal.pause()\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.devtools.localbroker import LocalBrokerError, PortInUseError, find_free_ports
-from dispatch.devtools.localbroker.ports import loopback_interface, require_free
+from dispatch.devtools.localbroker.processes import loopback_interface, require_free
 
 
 def test_free_ports_differ_and_are_free() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.devtools.lossprobe import Measurement, give_advice
-from dispatch.devtools.lossprobe.advice import describe_load, find_safe_in_flight
+from dispatch.devtools.lossprobe import Measurement, describe_load, find_safe_in_flight, give_advice
 from tests.unit.devtools.lossprobe.result_builders import grids, run, runs
 
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.devtools.lossprobe.load import MAX_SILENCES, SILENCE_S, FailedCallError, Load, LostCallError
-from dispatch.devtools.lossprobe.results import RunResult
+from dispatch.devtools.lossprobe import MAX_SILENCES, SILENCE_S, FailedCallError, Load, LostCallError, RunResult
 from tests.helpers import clock
 
 ANSWERED, LOST, FAILED, SILENT = "answered", "lost", "failed", "silent"

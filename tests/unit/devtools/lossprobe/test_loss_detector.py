@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.devtools.lossprobe.loss_detector import LossDetector
+from dispatch.devtools.lossprobe import LossDetector
 
 
 def test_a_call_is_granted_a_while_after_it_was_overtaken() -> None:

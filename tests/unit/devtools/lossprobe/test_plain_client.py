@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from dispatch.devtools.lossprobe import plain_client
-from dispatch.devtools.lossprobe.load import FailedCallError
-from dispatch.devtools.lossprobe.plain_client import PlainClient, PlainService
+from dispatch.devtools import lossprobe as plain_client
+from dispatch.devtools.lossprobe import FailedCallError, PlainClient, PlainService
 from dispatch.transports import Security
 from tests.unit.devtools.lossprobe.test_probe_client import REQUESTS, RESPONSES, Played
 

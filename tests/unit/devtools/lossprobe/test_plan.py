@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.devtools.lossprobe import PlanError, format_size, make_plan
-from dispatch.devtools.lossprobe.plan import MAX_BYTES_IN_FLIGHT, MAX_CALLS, MAX_SIZE, TOTAL_S, parse_size
+from dispatch.devtools.lossprobe import (
+    MAX_BYTES_IN_FLIGHT,
+    MAX_CALLS,
+    MAX_SIZE,
+    TOTAL_S,
+    PlanError,
+    format_size,
+    make_plan,
+    parse_size,
+)
 
 
 def test_without_options_it_takes_about_a_minute() -> None:

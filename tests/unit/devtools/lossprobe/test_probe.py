@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from dispatch.devtools import lossprobe as load
 from dispatch.devtools.localbroker import Endpoint
-from dispatch.devtools.lossprobe import Probe, ProbeError, Variant, load
+from dispatch.devtools.lossprobe import Probe, ProbeError, Variant
 from dispatch.errors import TransportError
 from dispatch.transports import Security
 

@@ -10,11 +10,18 @@ from typing import Any
 
 import pytest
 
-from dispatch.devtools.lossprobe import plain_client
-from dispatch.devtools.lossprobe.load import FailedCallError, LostCallError
-from dispatch.devtools.lossprobe.plain_client import PlainService
-from dispatch.devtools.lossprobe.probe_client import CHECK_INTERVAL_S, GRACE_S, ProbeClient, reply_payload, reply_to
-from dispatch.messaging.wire.codec import Reply, decode_reply
+from dispatch.devtools import lossprobe as plain_client
+from dispatch.devtools.lossprobe import (
+    CHECK_INTERVAL_S,
+    GRACE_S,
+    FailedCallError,
+    LostCallError,
+    PlainService,
+    ProbeClient,
+    reply_payload,
+    reply_to,
+)
+from dispatch.messaging.wire import Reply, decode_reply
 from dispatch.transports import Mode, Security
 from dispatch.transports.pulsar.client import OK
 

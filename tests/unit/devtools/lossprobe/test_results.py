@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.devtools.lossprobe import ProbeResults, Variant, make_plan
-from dispatch.devtools.lossprobe.results import RunResult, count_lost_calls, format_share
+from dispatch.devtools.lossprobe import ProbeResults, RunResult, Variant, count_lost_calls, format_share, make_plan
 from tests.unit.devtools.lossprobe.result_builders import run
 
 

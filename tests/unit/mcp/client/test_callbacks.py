@@ -9,7 +9,7 @@ import pytest
 from mcp import MCPError
 from mcp.types import INTERNAL_ERROR, ErrorData
 
-from dispatch.mcp.client.callbacks import Callbacks
+from dispatch.mcp.conversion import Callbacks
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.mcp.client.configuration import Configuration, ServerSettings, read_configuration
+from dispatch.mcp.conversion import Configuration, ServerSettings, read_configuration
 
 ENVIRONMENT = {"TOKEN": "secret", "HOME": "/home/ada", "EMPTY": "", "FORM": "${env:TOKEN}"}
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import dispatch
-import dispatch.mcp.client.session
-from dispatch.mcp.client.session import McpSession
+import dispatch.mcp.sessions
+from dispatch.mcp.sessions import McpSession
 from tests.helpers.mcp_servers.programs import START_S, call_until_ok, connected, http_server, stdio, until
 
 POLICY = {"bulkhead": {"max-concurrent-calls": 100}, "breaker": None}
@@ -69,7 +69,7 @@ def test_kill_in_the_middle_of_64_calls() -> None:
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_kill_of_a_server_over_http_in_the_middle_of_64_calls(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch.mcp.client.session, "MODE", mode)
+    monkeypatch.setattr(dispatch.mcp.sessions, "MODE", mode)
 
     async def test() -> None:
         with http_server("calculator") as server:
@@ -84,7 +84,7 @@ def test_kill_of_a_server_over_http_in_the_middle_of_64_calls(mode: str, monkeyp
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_a_server_over_http_that_has_restarted_between_two_calls(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch.mcp.client.session, "MODE", mode)
+    monkeypatch.setattr(dispatch.mcp.sessions, "MODE", mode)
 
     async def test() -> None:
         with http_server("calculator") as server:
@@ -122,7 +122,7 @@ def script(tmp_path: Path, code: str) -> dict[str, Any]:
 
 
 def test_a_handshake_that_hangs_fails_and_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch.mcp.client.session, "HANDSHAKE_S", 1.0)
+    monkeypatch.setattr(dispatch.mcp.sessions, "HANDSHAKE_S", 1.0)
     code = f"""
         import os, time
         open({str(tmp_path / "pid")!r}, "w").write(str(os.getpid()))
@@ -230,7 +230,7 @@ def test_output_that_is_no_message_is_logged_and_a_server_that_ends_at_once_is_t
 
 
 def test_servers_start_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch.mcp.client.session, "MAX_STARTS", 1)
+    monkeypatch.setattr(dispatch.mcp.sessions, "MAX_STARTS", 1)
     starting: set[McpSession] = set()
     most: list[int] = []
     original = McpSession._run
@@ -261,8 +261,8 @@ def test_servers_start_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_waits_grow_however_long_each_attempt_lasts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(dispatch.mcp.client.session, "HANDSHAKE_S", 0.3)
-    monkeypatch.setattr(dispatch.mcp.client.session, "STABLE_S", 0.1)
+    monkeypatch.setattr(dispatch.mcp.sessions, "HANDSHAKE_S", 0.3)
+    monkeypatch.setattr(dispatch.mcp.sessions, "STABLE_S", 0.1)
     caplog.set_level("WARNING", "dispatch.mcp")
 
     def reports() -> list[str]:

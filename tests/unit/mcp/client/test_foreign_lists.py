@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dispatch
-import dispatch.mcp.client.tool_list
+import dispatch.mcp.sessions
 from tests.helpers.mcp_servers.programs import connected, until
 from tests.helpers.mcp_servers.scripted import result, scripted_stdio, tool
 
@@ -152,7 +152,7 @@ def test_pages(pages: list[str], found: list[str]) -> None:
 def test_a_list_without_an_end_is_used_as_far_as_it_was_read(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(dispatch.mcp.client.tool_list, "MAX_PAGES", 50)
+    monkeypatch.setattr(dispatch.mcp.sessions, "MAX_PAGES", 50)
 
     async def test() -> None:
         pages = [page("a-@PAGE@", cursor="@PAGE@")]
@@ -165,7 +165,7 @@ def test_a_list_without_an_end_is_used_as_far_as_it_was_read(
 
 
 def test_a_page_that_does_not_arrive_costs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch.mcp.client.tool_list, "LIST_S", 0.3)
+    monkeypatch.setattr(dispatch.mcp.sessions, "LIST_S", 0.3)
 
     async def test() -> None:
         async with connected({"s": scripted_stdio({"a": GOOD}, pages=[page("a", cursor="x"), ""])}) as dispatcher:
@@ -176,8 +176,8 @@ def test_a_page_that_does_not_arrive_costs_itself(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_tool_that_becomes_bad_is_refused_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch.mcp.client.tool_list, "POLL_S", 0.1)
-    monkeypatch.setattr(dispatch.mcp.client.tool_list, "MIN_POLL_S", 0.1)
+    monkeypatch.setattr(dispatch.mcp.sessions, "POLL_S", 0.1)
+    monkeypatch.setattr(dispatch.mcp.sessions, "MIN_POLL_S", 0.1)
 
     async def test() -> None:
         pages = [page("a", "b"), result({"tools": [tool("a"), tool("b", inputSchema={"type": "array"})]})]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.mcp.client.transports.http import read_retry_after
+from dispatch.mcp.transports import read_retry_after
 from tests.helpers.mcp_servers.programs import call_until_ok, connected
 from tests.helpers.mcp_servers.scripted import Answer, event, result, scripted_http, scripted_stdio
 

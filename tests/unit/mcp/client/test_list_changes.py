@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import dispatch
-import dispatch.mcp.client.session
-import dispatch.mcp.client.tool_list
+import dispatch.mcp.sessions
 from tests.helpers.mcp_servers.programs import connected, http_server, stdio, until
 from tests.helpers.run_profile import by_profile
 
@@ -50,13 +49,13 @@ async def follow_changes(entry: dict[str, Any]) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_20_changes_per_second_are_followed(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch.mcp.client.session, "MODE", mode)
+    monkeypatch.setattr(dispatch.mcp.sessions, "MODE", mode)
     run(lambda: follow_changes(stdio("changing")))
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_changes_over_http_and_after_a_restart(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch.mcp.client.session, "MODE", mode)
+    monkeypatch.setattr(dispatch.mcp.sessions, "MODE", mode)
 
     async def test() -> None:
         with http_server("changing") as server:
@@ -77,7 +76,7 @@ def test_changes_over_http_and_after_a_restart(mode: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("ttl", [[], ["ttl=1000"]], ids=["every minute", "time to live"])
 def test_a_server_that_announces_nothing_is_polled(ttl: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     if not ttl:
-        monkeypatch.setattr(dispatch.mcp.client.tool_list, "POLL_S", 1.0)
+        monkeypatch.setattr(dispatch.mcp.sessions, "POLL_S", 1.0)
 
     async def test() -> None:
         async with connected({"server": stdio("changing", "silent", *ttl)}) as dispatcher:

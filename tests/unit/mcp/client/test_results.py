@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from mcp import types
 
-from dispatch.calls.invokers.local_executor import LocalResult
+from dispatch.calls.local import LocalResult
 from dispatch.errors import ToolError
-from dispatch.mcp.client.results import read_result
+from dispatch.mcp.conversion import read_result
 from dispatch.result import ResultContent
 
 

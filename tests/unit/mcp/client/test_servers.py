@@ -14,7 +14,7 @@ import pytest
 from mcp import types
 
 import dispatch
-import dispatch.mcp.client.session
+import dispatch.mcp.sessions
 from tests.helpers.mcp_servers.programs import START_S, connected, stdio, until
 
 
@@ -25,7 +25,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 @pytest.fixture(params=["auto", "legacy"])
 def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both generations of the protocol."""
-    monkeypatch.setattr(dispatch.mcp.client.session, "MODE", request.param)
+    monkeypatch.setattr(dispatch.mcp.sessions, "MODE", request.param)
     return str(request.param)
 
 

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.mcp.client.tool_names import ServerTools, choose_names, map_names
+from dispatch.mcp.conversion import ServerTools, choose_names, map_names
 
 USABLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MCP_NAMES = st.text("ab._-/ ü", min_size=1, max_size=128)

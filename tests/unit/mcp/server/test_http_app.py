@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from dispatch import Dispatcher
-from dispatch.mcp.server.http_app import protect_against_rebinding
+from dispatch.mcp.server import protect_against_rebinding
 from tests.helpers.dispatcher_and_service import Service, stand
 from tests.helpers.mcp_connections import serving, text_of
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from dispatch.mcp.server.messages import UnreadableMessageError, find_id, read_message, write_message
+from dispatch.mcp.server import UnreadableMessageError, find_id, read_message, write_message
 
 CALL = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a","arguments":{"id":8}}}'
 

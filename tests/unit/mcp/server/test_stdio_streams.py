@@ -13,7 +13,7 @@ from mcp import Client, StdioServerParameters
 from mcp_types import TextContent
 
 from dispatch import Dispatcher, Policy
-from dispatch.mcp.server.stdio_streams import DescriptorLines, open_descriptors
+from dispatch.mcp.server import DescriptorLines, open_descriptors
 from tests.helpers.cli_processes import REPO
 from tests.helpers.dispatcher_and_service import Service, stand
 from tests.helpers.mcp_connections import connected, text_of

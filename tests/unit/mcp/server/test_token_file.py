@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.mcp.server.token_file import TokenFileError, read_tokens
+from dispatch.mcp.server import TokenFileError, read_tokens
 
 ALICE, BOB, NEXT = "0123456789abcdef", "fedcba9876543210", "the-next-token-of-bob"
 

@@ -14,7 +14,7 @@ from mcp_types import INVALID_PARAMS, ImageContent, TextContent
 
 import dispatch
 from dispatch import CallResult, Catalog, Outcome
-from dispatch.mcp.server.tool_calls import MAX_PROGRESS_CHARS
+from dispatch.mcp.server import MAX_PROGRESS_CHARS
 from tests.helpers.dispatcher_and_service import Service, catalog, stand
 from tests.helpers.mcp_connections import CHANNELS, MODES, Channel, Mode, connected, text_of
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mcp import Client
 
 from dispatch import Catalog, Dispatcher, Grants
-from dispatch.mcp.server.tool_listing import MAX_LISTED, PAGE_SIZE, complete_schema, cut_page
+from dispatch.mcp.server import MAX_LISTED, PAGE_SIZE, complete_schema, cut_page
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.dispatcher_and_service import BROKER, Service, catalog, serving, stand
 from tests.helpers.mcp_connections import MODES, Mode, connected, text_of

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.messaging.endpoint.inbox_publishers import RETRY_S
+from dispatch.messaging.endpoint import RETRY_S
 from dispatch.protocol.events import Failure, RequestFailed
 from dispatch.testing import FaultInjector, FaultyTransport
 from dispatch.transports.errors import unreachable

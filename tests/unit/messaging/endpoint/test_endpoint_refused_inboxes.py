@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from dispatch.errors import ErrorType, TransportError
-from dispatch.messaging.endpoint.inbox_publishers import GIVE_UP_S, REFUSALS, RETRY_S
+from dispatch.messaging.endpoint import GIVE_UP_S, REFUSALS, RETRY_S
 from dispatch.protocol.events import Failure, RequestFailed
 from dispatch.transports.errors import opening_failed, unreachable
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport

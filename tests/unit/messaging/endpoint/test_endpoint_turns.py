@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from dispatch.messaging.endpoint import endpoint
+from dispatch.messaging import endpoint
 from dispatch.protocol import CallerSession, Session, Settings
 from dispatch.protocol.events import Event, Failure, RequestFailed, RequestReceived
 from tests.helpers.clock import advance, idle

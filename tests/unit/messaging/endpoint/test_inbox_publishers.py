@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.messaging.endpoint import inbox_publishers
-from dispatch.messaging.endpoint.inbox_publishers import (
+from dispatch.messaging import endpoint as inbox_publishers
+from dispatch.messaging.endpoint import (
     LINGER_S,
     MAX_WAITING,
     OPENINGS_AT_ONCE,
@@ -21,8 +21,7 @@ from dispatch.messaging.endpoint.inbox_publishers import (
     UNUSED_S,
     InboxPublishers,
 )
-from dispatch.messaging.wire.sessions import session_key
-from dispatch.messaging.wire.topics import reply_topic
+from dispatch.messaging.wire import reply_topic, session_key
 from dispatch.transports import TopicPublisher
 from dispatch.transports.errors import opening_failed, unreachable
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from dispatch.messaging.endpoint.path_opener import PACKETS_PER_CHECK, SUSTAINED, PathOpener
+from dispatch.messaging.endpoint import PACKETS_PER_CHECK, SUSTAINED, PathOpener
 from dispatch.protocol import OutgoingRequest, SessionTable
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import idle

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.messaging.endpoint.reply_permission import MAX_KNOWN, ReplyPermission, find_inbox_owner
-from dispatch.messaging.wire.sessions import session_key
-from dispatch.messaging.wire.topics import instance_topic, reply_topic
+from dispatch.messaging.endpoint import MAX_KNOWN, ReplyPermission, find_inbox_owner
+from dispatch.messaging.wire import instance_topic, reply_topic, session_key
 
 SECRET = "the secret of a caller"
 KEY = session_key(SECRET)

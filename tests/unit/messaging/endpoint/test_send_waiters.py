@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from dispatch.messaging.endpoint.send_waiters import CHUNKS_PER_TURN, WRITABLE_BYTES, SendWaiters
+from dispatch.messaging.endpoint import CHUNKS_PER_TURN, WRITABLE_BYTES, SendWaiters
 from dispatch.protocol import CalleeSession
 from tests.helpers.clock import idle
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.messaging.endpoint.session_timers import SessionTimers
+from dispatch.messaging.endpoint import SessionTimers
 
 
 def test_a_session_is_due_at_its_time() -> None:

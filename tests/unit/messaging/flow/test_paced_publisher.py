@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch.errors import TransportError
-from dispatch.messaging.flow import paced_publisher
-from dispatch.messaging.flow.paced_publisher import NOTED_BYTES, RECEIPT_S, PacedPublisher
-from dispatch.messaging.flow.pacer import MESSAGE_OVERHEAD, PACE_RATE, Pace
-from dispatch.serving.plain.reply_router import ReplyRouter
+from dispatch.messaging import flow as paced_publisher
+from dispatch.messaging.flow import MESSAGE_OVERHEAD, NOTED_BYTES, PACE_RATE, RECEIPT_S, Pace, PacedPublisher
+from dispatch.serving.plain import ReplyRouter
 from dispatch.transports import OnFailure, Ticket
 from tests.helpers.bounded_channel import Channel, ChannelPublisher
 from tests.helpers.clock import START, advance, idle, run, virtual_loop

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.messaging.flow.paced_publisher import NOTED_BYTES, PacedPublisher
-from dispatch.messaging.flow.pacer import Pace
-from dispatch.messaging.flow.reply_window import LATE_S, ReplyWindow
+from dispatch.messaging.flow import LATE_S, NOTED_BYTES, Pace, PacedPublisher, ReplyWindow
 from dispatch.transports import Ticket
 from tests.helpers.clock import advance, virtual_loop
 from tests.helpers.fakes import FakePublisher

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.messaging.flow.pacer import GRAIN_S, PACE_BURST, PACE_RATE, Pace
+from dispatch.messaging.flow import GRAIN_S, PACE_BURST, PACE_RATE, Pace
 from tests.helpers.bounded_channel import HIGH_WATER
 
 RATES = st.floats(1e3, 1e10)

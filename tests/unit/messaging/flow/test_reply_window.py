@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.messaging.flow.pacer import MESSAGE_OVERHEAD, PACE_BURST, PACE_RATE
-from dispatch.messaging.flow.reply_window import LATE_S, MAX_REMEMBERED, PERIOD_S, STALL_S, ReplyWindow
+from dispatch.messaging.flow import (
+    LATE_S,
+    MAX_REMEMBERED,
+    MESSAGE_OVERHEAD,
+    PACE_BURST,
+    PACE_RATE,
+    PERIOD_S,
+    STALL_S,
+    ReplyWindow,
+)
 from tests.helpers.run_profile import examples
 
 REPLY = 10_000

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from dispatch.messaging.rpc.correlation import Correlator, read_properties
-from dispatch.messaging.rpc.exchange_outcome import Answer, Closed, Disposition, TimedOut, Unreadable
-from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES
+from dispatch.messaging.plain import Correlator, read_properties
+from dispatch.messaging.request import Answer, Closed, Disposition, TimedOut, Unreadable
+from dispatch.messaging.wire import MAX_PROPERTY_BYTES
 from tests.helpers.clock import START, advance, idle
 from tests.helpers.exchange_harness import Bench
 from tests.helpers.fakes import lost, reply

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from dispatch._internal.permit import Rejection
-from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, Overflow
-from dispatch.messaging.rpc.pending import MAX_AHEAD
+from dispatch._internal import Rejection
+from dispatch.messaging.plain import MAX_AHEAD
+from dispatch.messaging.request import Answer, Disposition, Overflow
 from tests.helpers.clock import advance, idle
 from tests.helpers.exchange_harness import Bench
 from tests.helpers.fakes import reply

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from dispatch.messaging.rpc.exchange_outcome import Disposition, Tally
-from dispatch.messaging.wire.properties import Property
+from dispatch.messaging.request import Disposition, Tally
+from dispatch.messaging.wire import Property
 from tests.helpers.clock import advance
 from tests.helpers.exchange_harness import Bench
 from tests.helpers.fakes import reply

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, Restarted
+from dispatch.messaging.request import Answer, Disposition, Restarted
 from tests.helpers.clock import idle
 from tests.helpers.exchange_harness import Bench, read, request
 from tests.helpers.fakes import reply

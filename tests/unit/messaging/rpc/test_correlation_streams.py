@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch._internal.permit import Rejection
-from dispatch.messaging.rpc.exchange_outcome import Answer, Closed, Disposition, Overflow, TimedOut, Unreadable
-from dispatch.messaging.rpc.pending import ReplyStream
-from dispatch.protocol.wire.frames import CHUNK_BYTES
+from dispatch._internal import Rejection
+from dispatch.messaging.plain import ReplyStream
+from dispatch.messaging.request import Answer, Closed, Disposition, Overflow, TimedOut, Unreadable
+from dispatch.protocol.frames import CHUNK_BYTES
 from tests.helpers import exchange_harness
 from tests.helpers.clock import START, advance, idle, run
 from tests.helpers.exchange_harness import read

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from dispatch._internal.permit import Rejection
+from dispatch._internal import Rejection
 from dispatch.errors import TransportError
-from dispatch.messaging.rpc.exchange_outcome import (
-    Answer,
-    Closed,
-    Disposition,
-    Lost,
-    Overflow,
-    Settled,
-    TimedOut,
-    Unreadable,
-)
-from dispatch.messaging.rpc.session_exchange import SessionExchange
-from dispatch.messaging.rpc.session_request import SessionRequest, SessionStream
+from dispatch.messaging.request import Answer, Closed, Disposition, Lost, Overflow, Settled, TimedOut, Unreadable
+from dispatch.messaging.sessions import SessionExchange, SessionRequest, SessionStream
 from dispatch.protocol.events import Failure
 from dispatch.transports.errors import opening_failed
 from tests.helpers.clock import START, advance

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.messaging.wire.codec import (
+from dispatch.messaging.wire import (
     MAX_MESSAGE_BYTES,
     ErrorInfo,
     MalformedMessageError,

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, Reply, encode_reply
-from dispatch.messaging.wire.fragments import MAX_PARTS, PART_BYTES, split_text
+from dispatch.messaging.wire import MAX_MESSAGE_BYTES, MAX_PARTS, PART_BYTES, Reply, encode_reply, split_text
 
 
 @given(st.text(max_size=300), st.integers(8, 400))

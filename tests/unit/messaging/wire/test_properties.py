@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES, check_property, whole_number
+from dispatch.messaging.wire import MAX_PROPERTY_BYTES, check_property, whole_number
 
 
 @pytest.mark.parametrize(("value", "number"), [("0", 0), ("7", 7), ("007", 7), ("9" * 18, 10**18 - 1)])

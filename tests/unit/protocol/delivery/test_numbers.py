@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.protocol.delivery.numbers import ReceivedPackets, SeenNumbers
+from dispatch.protocol.delivery import ReceivedPackets, SeenNumbers
 
 NUMBERS = st.lists(st.integers(0, 40), max_size=80)
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from dispatch.protocol.delivery.path import Cargo
-from dispatch.protocol.settings import Settings
-from dispatch.protocol.wire.frames import (
+from dispatch.protocol.delivery import Cargo
+from dispatch.protocol.frames import (
     ACK_NOW,
     CANCEL,
     FRAME_BYTES,
@@ -20,6 +19,7 @@ from dispatch.protocol.wire.frames import (
     Reply,
     decode_packet,
 )
+from dispatch.protocol.settings import Settings
 from tests.helpers.packet_sender_harness import NOW, SETTINGS, Sender, kinds, sizes
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.protocol.delivery.path import Cargo
-from dispatch.protocol.wire.frames import CANCEL, FRAME_BYTES, Cancel
+from dispatch.protocol.delivery import Cargo
+from dispatch.protocol.frames import CANCEL, FRAME_BYTES, Cancel
 from tests.helpers.packet_sender_harness import SETTINGS, Sender, kinds
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.protocol.delivery.packet_sender import PacketSender
-from dispatch.protocol.delivery.receive_window import ReceiveWindow
-from dispatch.protocol.settings import Settings
-from dispatch.protocol.statistics import SessionStatistics
-from dispatch.protocol.wire.frames import ACK_NOW, CANCEL, FRAME_BYTES, PACKET_BYTES, REPLY, Cancel
+from dispatch.protocol.delivery import PacketSender, ReceiveWindow
+from dispatch.protocol.frames import ACK_NOW, CANCEL, FRAME_BYTES, PACKET_BYTES, REPLY, Cancel
+from dispatch.protocol.settings import SessionStatistics, Settings
 from tests.helpers.packet_sender_harness import NOW, SETTINGS, Sender, kinds, sizes
 
 # -- a whole window ---------------------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ from collections import deque
 
 import pytest
 
-from dispatch.protocol.delivery.path import Cargo, Path
+from dispatch.protocol.delivery import Cargo, Path
+from dispatch.protocol.frames import ACK, CANCEL, Ack
 from dispatch.protocol.settings import Settings
-from dispatch.protocol.wire.frames import ACK, CANCEL, Ack
 
 SETTINGS = Settings(
     ack_delay=0.002, timer_granularity=0.002, first_rtt=0.05, max_probe_interval=0.5, probe_copies=2, max_ack_ranges=3

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.protocol.delivery.reassembly import Reassembly
+from dispatch.protocol.delivery import Reassembly
+from dispatch.protocol.frames import CANCEL, REPLY, Cont, Reply, encode
 from dispatch.protocol.settings import Settings
-from dispatch.protocol.wire.frames import CANCEL, REPLY, Cont, Reply, encode
 
 SETTINGS = Settings(max_payload_bytes=10_000, max_partial_bytes=15_000, max_gaps=10)
 HEAD = encode((REPLY, 4, 0, b""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.protocol.delivery.receive_window import ReceiveWindow
+from dispatch.protocol.delivery import ReceiveWindow
 from dispatch.protocol.settings import Settings
 
 SETTINGS = Settings(window=48_000, senders_at_full_window=4, least_window=2_400)

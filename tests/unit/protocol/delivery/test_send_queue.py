@@ -7,18 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.protocol.delivery.send_queue import LargePayload, SendQueue, frame_size
+from dispatch.protocol.delivery import LargePayload, SendQueue, frame_size
+from dispatch.protocol.frames import CANCEL, CONT, FRAME_BYTES, REPLY, REQUEST, TRACE_BYTES, Reply, decode_payload_frame
 from dispatch.protocol.settings import Settings
-from dispatch.protocol.wire.frames import (
-    CANCEL,
-    CONT,
-    FRAME_BYTES,
-    REPLY,
-    REQUEST,
-    TRACE_BYTES,
-    Reply,
-    decode_payload_frame,
-)
 
 SETTINGS = Settings(large_bytes=1_000, fragment_bytes=2_000, large_at_once=2)
 

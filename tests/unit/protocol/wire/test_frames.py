@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.protocol.wire.frames import (
+from dispatch.protocol.frames import (
     CANCEL,
     CONT,
     GOAWAY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.protocol.wire.handshake import PROOF_BYTES, create_address, derive_address, derive_proof
+from dispatch.protocol.frames import PROOF_BYTES, create_address, derive_address, derive_proof
 
 NONCE = bytes(range(16))
 ADDRESS = 7_720_967_916_697_048_404

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch._internal.permit import Rejection
+from dispatch._internal import Rejection
 from dispatch.errors import Outcome
-from dispatch.resilience.breaker.breaker import BreakerPermit, State
+from dispatch.resilience.breaker import BreakerPermit, State
 from tests.helpers.breaker_harness import Bench
 
 FAILURES = (Outcome.TIMEOUT, Outcome.TRANSPORT)

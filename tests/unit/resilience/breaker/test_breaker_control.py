@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch._internal.permit import Rejection
+from dispatch._internal import Rejection
 from dispatch.errors import Outcome
-from dispatch.resilience.breaker.breaker import CircuitBreaker, State
-from dispatch.resilience.breaker.rules import BreakerRules
+from dispatch.resilience.breaker import BreakerRules, CircuitBreaker, State
 from tests.helpers.breaker_harness import Bench
 
 

@@ -14,13 +14,18 @@ from typing import Any
 
 import pytest
 
-from dispatch._internal.permit import Rejection
+from dispatch._internal import Rejection
 from dispatch.errors import Outcome
-from dispatch.resilience.breaker.breaker import BreakerPermit, CircuitBreaker, State
-from dispatch.resilience.breaker.failure_rules import FailureRules
-from dispatch.resilience.breaker.open_duration import OpenDuration
-from dispatch.resilience.breaker.rules import BreakerRules
-from dispatch.resilience.breaker.windows import CountWindow, TimeWindow
+from dispatch.resilience.breaker import (
+    BreakerPermit,
+    BreakerRules,
+    CircuitBreaker,
+    CountWindow,
+    FailureRules,
+    OpenDuration,
+    State,
+    TimeWindow,
+)
 from tests.helpers.breaker_harness import Bench
 
 WITH_PERMITS = (State.CLOSED, State.HALF_OPEN, State.DISABLED, State.METRICS_ONLY)

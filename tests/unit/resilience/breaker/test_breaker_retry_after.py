@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from dispatch.errors import Outcome
-from dispatch.resilience.breaker.breaker import State
+from dispatch.resilience.breaker import State
 from tests.helpers.breaker_harness import Bench
 
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.resilience.breaker.failure_rules import FailureRules
-from dispatch.resilience.breaker.rules import BreakerRules
+from dispatch.resilience.breaker import BreakerRules, FailureRules
 
 ALL_OFF = {"consecutive_failures": None, "no_success_duration": None}
 

@@ -5,8 +5,7 @@ are lost and wedge it for ever, and against one lucky success closing it."""
 
 from __future__ import annotations
 
-from dispatch.resilience.breaker.half_open import PROBE_FAILED, PROBE_SLOW, RECOVERED, HalfOpenCalls
-from dispatch.resilience.breaker.rules import BreakerRules
+from dispatch.resilience.breaker import PROBE_FAILED, PROBE_SLOW, RECOVERED, BreakerRules, HalfOpenCalls
 
 DEFAULT = BreakerRules(half_open_lease=20)
 

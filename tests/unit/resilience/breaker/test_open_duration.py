@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.resilience.breaker.open_duration import OpenDuration
-from dispatch.resilience.breaker.rules import BreakerRules
+from dispatch.resilience.breaker import BreakerRules, OpenDuration
 
 DEFAULT = BreakerRules()
 EXACT = BreakerRules(jitter=0)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.resilience.breaker.windows import FAILED, PLAIN, SLOTS, SLOW, CountWindow, TimeWindow
+from dispatch.resilience.breaker import FAILED, PLAIN, SLOTS, SLOW, CountWindow, TimeWindow
 from tests.helpers.run_profile import examples
 
 KINDS = st.sampled_from([PLAIN, FAILED, SLOW, FAILED | SLOW])

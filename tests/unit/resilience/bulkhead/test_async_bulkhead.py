@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from dispatch._internal.permit import Rejection
+from dispatch._internal import Rejection
 from dispatch.errors import Outcome
-from dispatch.policy.bulkhead import Bulkhead
-from dispatch.resilience.bulkhead.async_bulkhead import AsyncBulkhead
-from dispatch.resilience.bulkhead.bulkhead import BulkheadPermit, QueueLimits
+from dispatch.policy import Bulkhead
+from dispatch.resilience.aio import AsyncBulkhead
+from dispatch.resilience.bulkhead import BulkheadPermit, QueueLimits
 from tests.helpers.clock import idle, virtual_loop
 
 OK = Outcome.SUCCESS

@@ -11,11 +11,11 @@ from collections import Counter, deque
 
 import pytest
 
-from dispatch._internal.permit import Rejection
+from dispatch._internal import Rejection
 from dispatch.errors import Outcome
-from dispatch.policy.bulkhead import Bulkhead
-from dispatch.resilience.bulkhead.async_bulkhead import AsyncBulkhead
-from dispatch.resilience.bulkhead.bulkhead import QueueLimits
+from dispatch.policy import Bulkhead
+from dispatch.resilience.aio import AsyncBulkhead
+from dispatch.resilience.bulkhead import QueueLimits
 from tests.helpers.clock import advance, virtual_loop
 
 OK = Outcome.SUCCESS

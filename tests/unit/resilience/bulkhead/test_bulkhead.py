@@ -10,9 +10,9 @@ import math
 
 import pytest
 
-from dispatch._internal.permit import Rejection
+from dispatch._internal import Rejection
 from dispatch.errors import Outcome
-from dispatch.resilience.bulkhead.bulkhead import MARGIN, STALLED_AFTER, BulkheadPermit
+from dispatch.resilience.bulkhead import MARGIN, STALLED_AFTER, BulkheadPermit
 from tests.helpers.bulkhead_harness import OK, Bench, reconfigure
 
 

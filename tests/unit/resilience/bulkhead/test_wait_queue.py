@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.resilience.bulkhead.wait_queue import INTERVALS, SLACK, LoadTrend, Waiter, WaitQueue
+from dispatch.resilience.bulkhead import INTERVALS, SLACK, LoadTrend, Waiter, WaitQueue
 
 
 class Named(Waiter):

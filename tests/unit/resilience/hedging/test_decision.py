@@ -8,9 +8,8 @@ import random
 import pytest
 
 from dispatch.errors import Outcome
-from dispatch.resilience.hedging.decision import ANSWERED, FLOOR, MIN_DELAY_S, Hedging, NoHedgeReason
-from dispatch.resilience.latency_histogram import GROWTH, LatencyHistogram
-from dispatch.resilience.retry.budget import RetryBudget
+from dispatch.resilience.durations import GROWTH, LatencyHistogram
+from dispatch.resilience.retry import ANSWERED, FLOOR, MIN_DELAY_S, Hedging, NoHedgeReason, RetryBudget
 
 FAR = 1e9
 DEFAULT = "p95"

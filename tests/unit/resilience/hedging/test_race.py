@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dispatch._internal.permit import Clock
+from dispatch._internal import Clock
 from dispatch.errors import Outcome
-from dispatch.resilience.hedging.decision import FLOOR, Hedging, NoHedgeReason
-from dispatch.resilience.hedging.race import OUTPACED, hedged
-from dispatch.resilience.latency_histogram import LatencyHistogram
-from dispatch.resilience.retry.budget import RetryBudget
+from dispatch.resilience.aio import OUTPACED, hedged
+from dispatch.resilience.durations import LatencyHistogram
+from dispatch.resilience.retry import FLOOR, Hedging, NoHedgeReason, RetryBudget
 from tests.helpers.clock import START, advance
 
 OWN = int(10 * FLOOR)

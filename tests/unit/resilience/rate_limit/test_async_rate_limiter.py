@@ -8,11 +8,11 @@ import random
 
 import pytest
 
-from dispatch._internal.permit import Rejection
+from dispatch._internal import Rejection
 from dispatch.errors import Outcome
-from dispatch.policy.rate_limit import RateLimit
-from dispatch.resilience.rate_limit.async_rate_limiter import AsyncRateLimiter, user_buckets
-from dispatch.resilience.rate_limit.limiter import RatePermit, Waiter
+from dispatch.policy import RateLimit
+from dispatch.resilience.aio import AsyncRateLimiter, user_buckets
+from dispatch.resilience.rate_limit import RatePermit, Waiter
 from tests.helpers.clock import START, advance, idle, virtual_loop
 from tests.helpers.rate_limits import FAR, figures, limits, now
 

@@ -10,10 +10,9 @@ from aiolimiter import AsyncLimiter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch._internal.permit import Rejection
-from dispatch.resilience.rate_limit.async_rate_limiter import LimiterBucket, _run_without_wait
-from dispatch.resilience.rate_limit.leaky_bucket import LeakyBucket
-from dispatch.resilience.rate_limit.limiter import RatePermit, Waiter
+from dispatch._internal import Rejection
+from dispatch.resilience.aio import LimiterBucket, _run_without_wait
+from dispatch.resilience.rate_limit import LeakyBucket, RatePermit, Waiter
 from tests.helpers.clock import START, VirtualClockLoop, advance, run
 from tests.helpers.rate_limits import FAR, figures, limits, now
 
@@ -32,7 +31,7 @@ async def test_the_bucket_is_aiolimiters_and_nobody_waits_in_it(monkeypatch: pyt
             await super().acquire(amount)
             assert not self._waiters
 
-    monkeypatch.setattr("dispatch.resilience.rate_limit.async_rate_limiter.AsyncLimiter", Watched)
+    monkeypatch.setattr("dispatch.resilience.aio.AsyncLimiter", Watched)
     tested = limits("10/m", burst=4)
     for _ in range(4):
         tested.admit("ann", FAR)

@@ -12,9 +12,9 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from dispatch._internal.permit import Rejection
-from dispatch.policy.rate_limit import RateLimit
-from dispatch.resilience.rate_limit.async_rate_limiter import AsyncRateLimiter
+from dispatch._internal import Rejection
+from dispatch.policy import RateLimit
+from dispatch.resilience.aio import AsyncRateLimiter
 from tests.helpers.clock import START, virtual_loop
 
 SECONDS = 60.0

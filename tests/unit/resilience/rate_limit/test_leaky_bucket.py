@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.resilience.rate_limit.leaky_bucket import NEVER, CombinedBucket, LeakyBucket
+from dispatch.resilience.rate_limit import NEVER, CombinedBucket, LeakyBucket
 
 
 def added(bucket: LeakyBucket | CombinedBucket, now: float, cost: float = 1.0) -> int:

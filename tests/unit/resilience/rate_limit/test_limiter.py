@@ -8,10 +8,9 @@ import math
 
 import pytest
 
-from dispatch._internal.permit import Rejection
+from dispatch._internal import Rejection
 from dispatch.errors import Outcome
-from dispatch.resilience.rate_limit.leaky_bucket import LeakyBucket
-from dispatch.resilience.rate_limit.limiter import STEP_S, RateLimiter, RatePermit, Waiter
+from dispatch.resilience.rate_limit import STEP_S, LeakyBucket, RateLimiter, RatePermit, Waiter
 from tests.helpers.rate_limiter_harness import NEVER, World
 
 

@@ -7,10 +7,8 @@ import itertools
 
 import pytest
 
-from dispatch._internal.permit import Rejection
-from dispatch.resilience.rate_limit.leaky_bucket import LeakyBucket
-from dispatch.resilience.rate_limit.limiter import STEP_S, RateLimiter, RatePermit, Waiter
-from dispatch.resilience.rate_limit.user_buckets import UserBuckets
+from dispatch._internal import Rejection
+from dispatch.resilience.rate_limit import STEP_S, LeakyBucket, RateLimiter, RatePermit, UserBuckets, Waiter
 from tests.helpers.rate_limiter_harness import NEVER, World
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch._internal.permit import Rejection
-from dispatch.resilience.rate_limit.limiter import STEP_S, RatePermit
+from dispatch._internal import Rejection
+from dispatch.resilience.rate_limit import STEP_S, RatePermit
 from tests.helpers.rate_limiter_harness import World
 
 

@@ -10,8 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dispatch.resilience.rate_limit.leaky_bucket import NEVER, LeakyBucket
-from dispatch.resilience.rate_limit.user_buckets import MAX_USERS, SCAN_LIMIT, UserBuckets
+from dispatch.resilience.rate_limit import MAX_USERS, NEVER, SCAN_LIMIT, LeakyBucket, UserBuckets
 from tests.helpers.run_profile import examples
 from tests.helpers.state_machine_settings import machine
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dispatch.resilience.rate_limit.weighted_fair_queue import WeightedFairQueue
+from dispatch.resilience.fair_queue import WeightedFairQueue
 from tests.helpers.state_machine_settings import machine
 
 

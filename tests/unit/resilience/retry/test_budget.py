@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dispatch.resilience.retry.budget import BUCKET_S, BUCKETS, WINDOW_S, RetryBudget
+from dispatch.resilience.retry import BUCKET_S, BUCKETS, WINDOW_S, RetryBudget
 from tests.helpers.state_machine_settings import machine
 
 

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.errors import Outcome
-from dispatch.policy.retry import DEFAULT_RETRY, Retry
-from dispatch.resilience.latency_histogram import LatencyHistogram
-from dispatch.resilience.retry.budget import RetryBudget
-from dispatch.resilience.retry.decision import (
+from dispatch.policy import DEFAULT_RETRY, Retry
+from dispatch.resilience.durations import LatencyHistogram
+from dispatch.resilience.retry import (
     NON_RETRYABLE_ERRORS,
     RETRYABLE_OUTCOMES,
     NoRetryReason,
+    RetryBudget,
     RetryDecision,
     RetryPolicy,
     RetryTarget,

@@ -15,12 +15,11 @@ import msgspec
 import pytest
 
 from dispatch.errors import Outcome
-from dispatch.policy.retry import Retry
-from dispatch.resilience.latency_histogram import LatencyHistogram
-from dispatch.resilience.retry import loop as retries
-from dispatch.resilience.retry.budget import RetryBudget
-from dispatch.resilience.retry.decision import NoRetryReason, RetryDecision, RetryPolicy, RetryTarget
-from dispatch.resilience.retry.loop import retry
+from dispatch.policy import Retry
+from dispatch.resilience import aio as retries
+from dispatch.resilience.aio import retry
+from dispatch.resilience.durations import LatencyHistogram
+from dispatch.resilience.retry import NoRetryReason, RetryBudget, RetryDecision, RetryPolicy, RetryTarget
 from tests.helpers.clock import START, advance
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.serving.plain.clock_offset import WINDOW_S, ClockOffset
+from dispatch.serving.plain import WINDOW_S, ClockOffset
 
 
 @pytest.mark.parametrize("skew", [0.0, 40.0, -40.0, 86_400.0])

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from dispatch import CallTimeoutError, Catalog, Dispatcher, ToolServer, TransportError
-from dispatch.messaging.rpc.exchange_outcome import Disposition
-from dispatch.messaging.wire.codec import encode_request
-from dispatch.messaging.wire.properties import Property
+from dispatch.messaging.request import Disposition
+from dispatch.messaging.wire import Property, encode_request
 from dispatch.transports import Message, Mode
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from dispatch.errors import InvalidArgumentsError
-from dispatch.messaging.wire.codec import decode_reply
-from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES, Refusal
+from dispatch.messaging.wire import MAX_PROPERTY_BYTES, Refusal, decode_reply
 from tests.helpers.clock import idle
 from tests.helpers.dispatcher_and_service import Peer, Service, dispatching, serving, stand
 

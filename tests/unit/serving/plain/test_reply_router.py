@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.errors import TransportError
-from dispatch.messaging.wire.sessions import session_key
-from dispatch.serving.plain import reply_router as replies
-from dispatch.serving.plain.reply_router import LEAST_UNUSED_S, SWEEP_S, TOPICS_OF_ONE, UNUSED_S
+from dispatch.messaging.wire import session_key
+from dispatch.serving import plain as replies
+from dispatch.serving.plain import LEAST_UNUSED_S, SWEEP_S, TOPICS_OF_ONE, UNUSED_S
 from tests.helpers.clock import advance, idle, run
 from tests.helpers.dispatcher_and_service import RESPONSES, Peer, serving
 from tests.helpers.fakes import lost

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dispatch.messaging.wire.properties import Refusal
+from dispatch.messaging.wire import Refusal
 from tests.helpers.clock import START, advance, idle, now
 from tests.helpers.dispatcher_and_service import serving
 from tests.helpers.session_caller import calling

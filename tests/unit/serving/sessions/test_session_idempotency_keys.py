@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dispatch.errors import ToolError
-from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES, Refusal
-from dispatch.serving.idempotency_keys import KEY_AGE_S
+from dispatch.messaging.wire import MAX_PROPERTY_BYTES, Refusal
+from dispatch.serving.replies import KEY_AGE_S
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import serving
 from tests.helpers.session_caller import calling

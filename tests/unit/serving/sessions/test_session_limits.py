@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.messaging.wire.properties import Refusal
+from dispatch.messaging.wire import Refusal
 from tests.helpers.clock import START, advance, idle, now
 from tests.helpers.dispatcher_and_service import serving
 from tests.helpers.session_caller import calling

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dispatch.errors import ToolError
-from dispatch.messaging.endpoint.send_waiters import WRITABLE_BYTES
-from dispatch.messaging.wire.properties import Refusal
+from dispatch.messaging.endpoint import WRITABLE_BYTES
+from dispatch.messaging.wire import Refusal
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import START, advance, idle, now
 from tests.helpers.dispatcher_and_service import BROKER, Service, serving

@@ -10,20 +10,23 @@ from hypothesis import strategies as st
 
 from dispatch.catalog import Catalog
 from dispatch.errors import Outcome
-from dispatch.policy import Policy, PolicyError, Slo
-from dispatch.policy.slo import MAX_LATENCY
-from dispatch.telemetry.alerting.burn_rate import (
+from dispatch.policy import MAX_LATENCY, Policy, PolicyError, Slo
+from dispatch.telemetry.observers import DURATION_BUCKETS
+from dispatch.telemetry.rules import (
+    BAD_CALLS,
+    BAD_OUTCOMES,
+    COUNTED_CALLS,
     FAST,
     SLOW,
+    UNCOUNTED_OUTCOME,
     WINDOW_SECONDS,
     WINDOWS,
     collect_slos,
+    format_percent,
+    latency_bound,
     list_unpageable_objectives,
     slo_groups,
 )
-from dispatch.telemetry.alerting.promql import BAD_CALLS, COUNTED_CALLS
-from dispatch.telemetry.alerting.slo import BAD_OUTCOMES, UNCOUNTED_OUTCOME, format_percent, latency_bound
-from dispatch.telemetry.names import DURATION_BUCKETS
 
 
 def catalog(service: Any = None, *tools: dict[str, Any]) -> Catalog:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatch.errors import Outcome
-from dispatch.resilience.bulkhead.bulkhead import QueueLimits
+from dispatch.resilience.bulkhead import QueueLimits
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import UNGUARDED, serving
 from tests.helpers.internals import correlator_of
@@ -57,7 +57,7 @@ async def test_a_retry_that_the_users_rate_limit_rejects_does_not_hide_the_failu
 
 
 async def test_queue_waits_and_rejections_of_the_bulkhead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.resilience.bulkhead.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=1))
+    monkeypatch.setattr("dispatch.resilience.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=1))
     board, gate = Board(), asyncio.Event()
 
     async def slow(_: dict[str, Any]) -> str:
@@ -124,7 +124,7 @@ async def test_a_retry_is_counted_as_an_attempt_and_not_as_a_call() -> None:
 
 
 async def test_retries_beyond_the_budget_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.calls.tool_guards.MIN_REPEATS_PER_S", 0.1)
+    monkeypatch.setattr("dispatch.calls.guards.MIN_REPEATS_PER_S", 0.1)
     board = Board()
     policy = {"attempt-timeout": 0.5, "breaker": None}
     async with deaf(board, policy=policy, idempotent=True) as (dispatcher, peer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.telemetry.metrics.circuit_states import CircuitCount, parse_circuit_states
+from dispatch.telemetry.gauges import CircuitCount, parse_circuit_states
 
 TEXT = """\
 # TYPE dispatch_circuit_state gauge

@@ -12,9 +12,8 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from dispatch import Dispatcher, Policy, RejectedError, ToolError
-from dispatch._internal.retention import RETENTION_S
-from dispatch.resilience.breaker.breaker import CircuitBreaker, State
-from dispatch.resilience.breaker.rules import BreakerRules
+from dispatch._internal import RETENTION_S
+from dispatch.resilience.breaker import BreakerRules, CircuitBreaker, State
 from dispatch.telemetry.events import CircuitChanged, Event
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, run

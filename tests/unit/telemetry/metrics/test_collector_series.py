@@ -15,13 +15,13 @@ from prometheus_client import Counter, Gauge
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from dispatch import Catalog, Telemetry
-from dispatch._internal.retention import RETENTION_S
-from dispatch.telemetry.call_observer import NULL_CALL
-from dispatch.telemetry.dispatcher_observer import TelemetryDispatcherObserver
+from dispatch._internal import RETENTION_S
+from dispatch.telemetry import call_metrics as instruments
+from dispatch.telemetry.call_metrics import Instruments
 from dispatch.telemetry.events import Events
-from dispatch.telemetry.metrics import instruments
-from dispatch.telemetry.metrics.collector import DispatcherCollector
-from dispatch.telemetry.metrics.instruments import Instruments
+from dispatch.telemetry.gauges import DispatcherCollector
+from dispatch.telemetry.observers import NULL_CALL
+from dispatch.telemetry.reporting import TelemetryDispatcherObserver
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import UNGUARDED, catalog, read, serving
 from tests.helpers.telemetry_capture import Board, telling
@@ -205,7 +205,7 @@ async def test_tools_services_and_instances_beyond_the_limits_share_series(
     monkeypatch.setattr(instruments, "MAX_TOOLS", 3)
     monkeypatch.setattr(instruments, "MAX_SERVICES", 1)  # that of replies that nobody waits for is made first
     monkeypatch.setattr(instruments, "MAX_INSTANCES", 2)
-    monkeypatch.setattr("dispatch.telemetry.metrics.collector.MAX_INSTANCES", 2)
+    monkeypatch.setattr("dispatch.telemetry.gauges.MAX_INSTANCES", 2)
     board = Board()
     names = [f"tool-{number}" for number in range(6)]
     tools = catalog(**{name: {"policy": {"retry": 1}} for name in names})

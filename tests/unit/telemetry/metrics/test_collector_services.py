@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatch import Catalog, CatalogError, Dispatcher, Policy, PolicyError, Retry, __version__
-from dispatch.messaging.wire.properties import Property
+from dispatch.messaging.wire import Property
 from dispatch.testing import FaultInjector, Faults, FaultyTransport
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle

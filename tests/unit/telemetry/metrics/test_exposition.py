@@ -15,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 
 import dispatch
 from dispatch import Telemetry, TransportError
-from dispatch.telemetry.metrics import exposition
-from dispatch.telemetry.metrics.exposition import MULTIPROCESS_VARIABLE, expose_metrics, registry_of
-from dispatch.telemetry.settings import SILENT
+from dispatch.telemetry import exposition
+from dispatch.telemetry.exposition import MULTIPROCESS_VARIABLE, expose_metrics, registry_of
+from dispatch.telemetry.observers import SILENT
 from tests.helpers.dispatcher_and_service import serving
 from tests.helpers.telemetry_capture import Board, Spans, telling
 

@@ -16,8 +16,8 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import DuplicateTimeseries
 
-from dispatch.telemetry.metrics.lock_free import LockFreeCounter, LockFreeHistogram
-from dispatch.telemetry.names import DURATION_BUCKETS
+from dispatch.telemetry.exposition import LockFreeCounter, LockFreeHistogram
+from dispatch.telemetry.observers import DURATION_BUCKETS
 
 AMOUNTS = st.one_of(st.sampled_from(DURATION_BUCKETS), st.floats(0.0, 200.0))
 
@@ -95,7 +95,7 @@ def test_a_duplicate_name_is_an_error() -> None:
 
 
 def test_an_exemplar_stays_at_its_bucket_until_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.telemetry.metrics.lock_free.time.time", lambda: 1_000.5)
+    monkeypatch.setattr("dispatch.telemetry.exposition.time.time", lambda: 1_000.5)
     registry = CollectorRegistry()
     timing = LockFreeHistogram("s", "S.", ("tool",), buckets=(0.1, 1.0), registry=registry).labels("a")
     timing.observe(0.1, {"trace_id": "first"})

@@ -12,8 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from dispatch import Catalog, Dispatcher, Telemetry, ToolServer
 from dispatch.errors import ToolError
-from dispatch.telemetry.served_request_observer import NULL_SERVER
-from dispatch.telemetry.settings import SILENT
+from dispatch.telemetry.observers import NULL_SERVER, SILENT
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, UNGUARDED, Service, catalog
 
@@ -119,7 +118,7 @@ async def test_nothing_is_observed_when_telemetry_is_off(registry: CollectorRegi
 async def test_services_beyond_the_limit_share_series(
     registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dispatch.telemetry.metrics.service_metrics.MAX_SERVICES", 2)
+    monkeypatch.setattr("dispatch.telemetry.gauges.MAX_SERVICES", 2)
     for number in range(5):
         async with server(Service(work), registry, service=f"service-{number}"):
             found = values(registry)

@@ -7,9 +7,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from dispatch.protocol.session_state import SessionState
-from dispatch.telemetry.metrics.session_metrics import END_REASONS, SessionCollector
-from dispatch.telemetry.settings import Telemetry
+from dispatch.protocol.session import SessionState
+from dispatch.telemetry.gauges import END_REASONS, SessionCollector
+from dispatch.telemetry.observers import Telemetry
 from tests.helpers.clock import idle
 from tests.helpers.delayed_session_pair import DelayedSessionPair
 from tests.helpers.dispatcher_and_service import catalog, dispatching, serving

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.telemetry.metrics.source_series import MAX_SOURCES, SourceSeries
-from dispatch.telemetry.names import OTHER
+from dispatch.telemetry.call_metrics import MAX_SOURCES, SourceSeries
+from dispatch.telemetry.observers import OTHER
 from tests.helpers.telemetry_capture import Board
 
 

@@ -13,9 +13,15 @@ from prometheus_client.core import Exemplar
 from prometheus_client.exposition import generate_latest as plain
 from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
 
-from dispatch.telemetry.metrics.exposition import render_metrics
-from dispatch.telemetry.metrics.lock_free import LockFreeCounter, LockFreeHistogram
-from dispatch.telemetry.metrics.text_family import VALUES, HistogramFamily, TextFamily, ValueFamily
+from dispatch.telemetry.exposition import (
+    VALUES,
+    HistogramFamily,
+    LockFreeCounter,
+    LockFreeHistogram,
+    TextFamily,
+    ValueFamily,
+    render_metrics,
+)
 from tests.unit.telemetry.metrics.test_exposition import OPEN_METRICS
 
 TEXTS = st.text(st.sampled_from('a%s(){}\\"\n\0é ='), max_size=6)

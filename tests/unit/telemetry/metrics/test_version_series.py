@@ -3,8 +3,8 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from dispatch.errors import Outcome
-from dispatch.telemetry.metrics.version_series import MAX_VERSIONS, VersionSeries
-from dispatch.telemetry.names import OTHER
+from dispatch.telemetry.call_metrics import MAX_VERSIONS, VersionSeries
+from dispatch.telemetry.observers import OTHER
 
 
 class Series:

@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 
 from dispatch import DispatchError, Telemetry, ToolError
 from dispatch.telemetry.events import Event
-from dispatch.telemetry.tracing.call_spans import MAX_CONTENT_CHARS
+from dispatch.telemetry.tracing import MAX_CONTENT_CHARS
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, read, serving
 from tests.helpers.telemetry_capture import Board, Spans, telling

@@ -22,7 +22,7 @@ from opentelemetry.trace import (
 )
 
 from dispatch import Dispatcher, Telemetry
-from dispatch.telemetry.tracing.propagation import decode_context
+from dispatch.telemetry.tracing import decode_context
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, read, serving
 from tests.helpers.telemetry_capture import Board, Spans, telling

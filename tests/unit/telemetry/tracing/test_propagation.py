@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from dispatch.telemetry.tracing.propagation import (
-    decode_context,
-    decode_span_context,
-    encode_context,
-    generate_unsampled,
-)
+from dispatch.telemetry.tracing import decode_context, decode_span_context, encode_context, generate_unsampled
 
 STATES = st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.from_regex(r"[!-+]{1,8}", fullmatch=True))
 ORIGINS = st.builds(

@@ -8,11 +8,9 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NoOpTracerProvider, Tracer
 
-from dispatch.telemetry.served_request_observer import NULL_SERVED_REQUEST, ServerNames
-from dispatch.telemetry.settings import Telemetry
-from dispatch.telemetry.tracing import service_spans
-from dispatch.telemetry.tracing.provider import TRACER_CHECK_S, find_tracer
-from dispatch.telemetry.tracing.service_spans import ServiceTracing
+from dispatch.telemetry import tracing as service_spans
+from dispatch.telemetry.observers import NULL_SERVED_REQUEST, ServerNames, Telemetry
+from dispatch.telemetry.tracing import TRACER_CHECK_S, ServiceTracing, find_tracer
 
 
 class _Request:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.toolkit.learning.evidence import ONE, PRIOR_STRENGTH, Evidence, Observation, compute_score
+from dispatch.toolkit.evidence import ONE, PRIOR_STRENGTH, Evidence, Observation, compute_score
 
 COUNTS = st.floats(0, 1e9)
 SCORES = st.floats(0, 1)

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.toolkit.learning.evidence import Evidence
-from dispatch.toolkit.learning.evidence_file import Change, Edge, EvidenceFile
+from dispatch.toolkit.evidence import Change, Edge, Evidence, EvidenceFile
 
 DAY = 86_400.0
 EDGE = ("read", "search")

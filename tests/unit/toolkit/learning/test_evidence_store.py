@@ -18,8 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.toolkit.learning.evidence import Evidence
-from dispatch.toolkit.learning.evidence_store import EvidenceStore
+from dispatch.toolkit.evidence import Evidence, EvidenceStore
 from tests.helpers.run_profile import by_profile
 
 DAY = 86_400.0
@@ -252,8 +251,8 @@ async def test_the_event_loop_never_waits_for_the_file(path: Path) -> None:
 WORKER = """
 import sys, time
 from pathlib import Path
-from dispatch.toolkit.learning.evidence import Evidence
-from dispatch.toolkit.learning.evidence_store import EvidenceStore
+from dispatch.toolkit.evidence import Evidence
+from dispatch.toolkit.evidence import EvidenceStore
 
 store = EvidenceStore(Path(sys.argv[1]), 30 * 86400.0, time.time)
 count = int(sys.argv[2])

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dispatch.toolkit.learning.evidence import ONE, Evidence, Observation
-from dispatch.toolkit.learning.evidence_table import EvidenceTable
+from dispatch.toolkit.evidence import ONE, Evidence, EvidenceTable, Observation
 
 DAY = 86_400.0
 IDS = st.sampled_from(["a", "b", "c", "d"])

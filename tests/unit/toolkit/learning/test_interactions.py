@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.toolkit.learning.evidence import ONE, Evidence, Observation
-from dispatch.toolkit.learning.interactions import (
+from dispatch.toolkit.evidence import ONE, Evidence, Observation
+from dispatch.toolkit.learning import (
     MAX_PAUSE,
     MAX_USERS,
     Interactions,

@@ -12,6 +12,7 @@ import pytest
 
 from dispatch.errors import TransportError
 from dispatch.transports import Mode
+from dispatch.transports.base import Security
 from dispatch.transports.pulsar import client as link_module
 from dispatch.transports.pulsar.client import (
     CLOSED_HANDLE,
@@ -21,7 +22,6 @@ from dispatch.transports.pulsar.client import (
     close_opened,
     pause,
 )
-from dispatch.transports.security import Security
 from tests.helpers.clock import advance, idle, virtual_loop
 
 URL = "pulsar://broker.example:6650"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dispatch.transports.pulsar import client_logging as logs
+from dispatch.transports.pulsar import client as logs
 
 OUTAGE = """
 import json, logging, os, sys, threading
@@ -35,7 +35,7 @@ if CONFIGURED:
 
 import pulsar, socket
 from dispatch.transports.pulsar import client as link
-from dispatch.transports.security import Security
+from dispatch.transports.base import Security
 
 link.OPERATION_TIMEOUT_S = 1
 with socket.socket() as taken:

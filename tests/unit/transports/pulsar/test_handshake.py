@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from dispatch.errors import TransportError
+from dispatch.transports.base import Security
 from dispatch.transports.pulsar.handshake import HEAD_START_S, find_broker, shake_hands
-from dispatch.transports.security import Security
 from tests.helpers.handshake_server import (
     CONNECTED,
     Answer,

@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dispatch.errors import TransportError
+from dispatch.transports.base import Security
 from dispatch.transports.pulsar import handshake
 from dispatch.transports.pulsar.handshake import _fields, shake_hands
-from dispatch.transports.security import Security
 from tests.helpers.clock import run
 from tests.helpers.handshake_server import CONNECTED, error, fields, frame, number, text
 from tests.helpers.run_profile import examples

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.devtools.localbroker.security import Security as Certificates
+from dispatch.devtools.localbroker.launch import Security as Certificates
 from dispatch.errors import TransportError
+from dispatch.transports.base import Security
 from dispatch.transports.pulsar.handshake import shake_hands
-from dispatch.transports.security import Security
 from tests.helpers.handshake_server import CONNECTED, greeter
 
 pytestmark = pytest.mark.wall_clock

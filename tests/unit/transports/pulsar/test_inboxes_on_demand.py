@@ -8,9 +8,9 @@ import logging
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.messaging.wire.topics import instance_topic, reply_topic
-from dispatch.transports.pulsar.publisher import MAX_WAITING
+from dispatch.messaging.wire import instance_topic, reply_topic
 from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S
+from dispatch.transports.pulsar.transport import MAX_WAITING
 from tests.helpers.clock import advance, idle
 from tests.helpers.fake_pulsar import OTHER, REPLACED_S, SEEN_S, TOPIC, Failures, FakeBroker, connected, listen, send
 

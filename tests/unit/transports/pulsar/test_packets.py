@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from dispatch.messaging.wire.codec import PROPERTIES_BYTES
+from dispatch.messaging.wire import PROPERTIES_BYTES
 from dispatch.transports.errors import unreachable
-from dispatch.transports.pulsar.publisher import MAX_PACKETS_IN_DOUBT
 from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S, SILENT_S
+from dispatch.transports.pulsar.transport import MAX_PACKETS_IN_DOUBT
 from tests.helpers.clock import advance, idle
 from tests.helpers.fake_pulsar import (
     DROPPED,

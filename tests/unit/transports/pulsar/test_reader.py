@@ -10,8 +10,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from dispatch.transports.pulsar import reader as reader_module
-from dispatch.transports.pulsar.reader import ListenedReader
+from dispatch.transports.pulsar import client as reader_module
+from dispatch.transports.pulsar.client import ListenedReader
 
 
 class FakeReader:

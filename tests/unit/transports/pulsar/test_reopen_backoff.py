@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dispatch.errors import TransportError
 from dispatch.transports.errors import unreachable
-from dispatch.transports.pulsar.reopen_backoff import FIRST_RETRY_S, LAST_RETRY_S, ReopenBackoff
+from dispatch.transports.pulsar.supervisor import FIRST_RETRY_S, LAST_RETRY_S, ReopenBackoff
 
 ERROR = TransportError("no-such-namespace", "None.", sent=False)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dispatch.errors import TransportError
 from dispatch.transports import open_transport
-from dispatch.transports.pulsar.service_url import broker_urls, endpoints
+from dispatch.transports.pulsar.handshake import broker_urls, endpoints
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatch.transports import DurableMessage, Mode
-from dispatch.transports.pulsar.subscription import GATHERED_S
+from dispatch.transports.pulsar.transport import GATHERED_S
 from tests.helpers.clock import advance, idle
 from tests.helpers.fake_pulsar import (
     KEPT,

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.transports.base import RECONNECT_WAIT_S
+from dispatch.transports.base import RECONNECT_WAIT_S, Security
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar import supervisor
 from dispatch.transports.pulsar.handshake import HEAD_START_S
 from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S, PROBE_TIMEOUT_S, SILENT_S
 from dispatch.transports.pulsar.transport import PulsarTransport
-from dispatch.transports.security import Security
 from tests.helpers.clock import advance
 from tests.helpers.fake_pulsar import (
     OTHER,

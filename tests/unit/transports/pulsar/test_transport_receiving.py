@@ -15,9 +15,9 @@ import pytest
 
 from dispatch.errors import TransportError
 from dispatch.transports import Message, Mode
+from dispatch.transports.base import Security
 from dispatch.transports.pulsar import transport as transport_module
 from dispatch.transports.pulsar.transport import DRAIN_BATCH, PulsarTransport
-from dispatch.transports.security import Security
 from tests.helpers.clock import advance, idle
 from tests.helpers.fake_pulsar import (
     KEPT,

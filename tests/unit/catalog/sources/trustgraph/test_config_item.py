@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.catalog import Catalog, Problem, check_items
-from dispatch.catalog.sources.trustgraph.config_item import read_config_item
+from dispatch.trustgraph.config import read_config_item
 from tests.helpers.followed_config import SERVICE, TOOL
 
 JSON = st.recursive(

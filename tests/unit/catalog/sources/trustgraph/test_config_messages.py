@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trustgraph.base.serialization import dataclass_to_dict, dict_to_dataclass
 
-from dispatch.catalog.sources.trustgraph.config_messages import (
+from dispatch.messaging.wire import ErrorInfo
+from dispatch.trustgraph.config import (
     ConfigKey,
     ConfigPush,
     ConfigRequest,
@@ -25,7 +26,6 @@ from dispatch.catalog.sources.trustgraph.config_messages import (
     decode_response,
     encode_message,
 )
-from dispatch.messaging.wire.codec import ErrorInfo
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
 KEYS = st.builds(ConfigKey, type=TEXTS, key=TEXTS)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dispatch import CatalogError
-from dispatch.catalog.sources.trustgraph import ConfigServiceError
+from dispatch.trustgraph.config import ConfigServiceError
 from tests.helpers.config_service import ConfigService
 from tests.helpers.followed_config import SERVICE, TOOL, following, settle
 

@@ -17,11 +17,10 @@ from trustgraph.agent.react.tools import ToolServiceImpl
 
 import dispatch
 from dispatch.catalog import Item, ServiceDescriptor, ToolDescriptor
-from dispatch.catalog.descriptors import ARGUMENT_TYPES
-from dispatch.catalog.frozen_json import thaw
+from dispatch.catalog.descriptors import ARGUMENT_TYPES, thaw
 from dispatch.catalog.loader import read_services, read_tools
-from dispatch.catalog.sources.trustgraph.config_item import read_config_item
-from dispatch.messaging.wire.topic_name import TopicName
+from dispatch.messaging.wire import TopicName
+from dispatch.trustgraph.config import read_config_item
 from tests.helpers.config_service import ConfigStore
 from tests.helpers.run_profile import examples
 

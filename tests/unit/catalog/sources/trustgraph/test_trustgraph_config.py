@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.catalog.sources.trustgraph import ConfigServiceError, ConfigTopics
-from dispatch.catalog.sources.trustgraph.config_client import LARGE_BYTES, TIMEOUT_S
-from dispatch.catalog.sources.trustgraph.trustgraph_config import POLL_S
-from dispatch.trustgraph.config_broker import ConfigBroker
+from dispatch.trustgraph.client import ConfigBroker
+from dispatch.trustgraph.config import LARGE_BYTES, POLL_S, TIMEOUT_S, ConfigServiceError, ConfigTopics
 from tests.helpers.followed_config import SERVICE, TOOL, following, settle
 
 FETCH = [("getvalues", "tool"), ("getvalues", "tool-service")]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.search import tool_search
+from dispatch.search import search as tool_search
 from tests.unit.cli.conftest import Run
 from tests.unit.search.embedders import fail_to_import
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.catalog.sources.base import Source
-from dispatch.cli.settings import Settings
+from dispatch.catalog.sources import Source
+from dispatch.cli.base import Settings
 from dispatch.transports.memory import MemoryTransport
-from dispatch.trustgraph.config_broker import ConfigBroker
+from dispatch.trustgraph.client import ConfigBroker
 from tests.helpers.config_service import ConfigStore, config_service
 from tests.helpers.followed_config import SERVICE, TOOL
 from tests.unit.cli.conftest import Ended, Run, write_catalog
@@ -204,7 +204,7 @@ def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(
     def fail(*_arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dispatch.cli.items.item_folder.os.replace", fail)
+    monkeypatch.setattr("dispatch.cli.items.os.replace", fail)
     give(SING)
     end = run("put", "tool/sing", "-")
     assert end.code == 2
@@ -239,8 +239,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> ConfigStore:
         await broker.close()
         await transport.close()
 
-    monkeypatch.setattr("dispatch.cli.catalog.given_sources.connect_sources", connect)
-    monkeypatch.setattr("dispatch.cli.items.item_config.connect_sources", connect)
+    monkeypatch.setattr("dispatch.cli.sources.connect_sources", connect)
+    monkeypatch.setattr("dispatch.cli.items.connect_sources", connect)
     return store
 
 
@@ -313,8 +313,8 @@ def test_no_broker_is_exit_code_4(run: Run, folder: Path) -> None:
 def test_a_config_service_that_does_not_answer(
     run: Run, store: ConfigStore, give: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dispatch.catalog.sources.trustgraph.config_client.TIMEOUT_S", 0.2)
-    monkeypatch.setattr("dispatch.cli.catalog.given_sources.PROGRESS_AFTER_S", 0.01)
+    monkeypatch.setattr("dispatch.trustgraph.config.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("dispatch.cli.sources.PROGRESS_AFTER_S", 0.01)
     store.version = -1
     for words in (("get", "tool/sing"), ("put", "tool/sing", "-"), ("tools",)):
         give(SING)

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import dispatch
-from dispatch.telemetry.metrics.exposition import expose_metrics
+from dispatch.telemetry.exposition import expose_metrics
 from tests.helpers.cli_processes import REPO, Program, environment, started
 from tests.unit.cli.conftest import Run, write_catalog
 

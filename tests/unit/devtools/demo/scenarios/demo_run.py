@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from dispatch.catalog import Catalog
-from dispatch.devtools.demo import Demo, Summary, descriptors
-from dispatch.devtools.demo.time_scale import MIN_SECONDS
+from dispatch.devtools.demo import Demo, Summary
+from dispatch.devtools.demo import world as descriptors
+from dispatch.devtools.demo.world import MIN_SECONDS
 
 
 async def run_with_policy(monkeypatch: pytest.MonkeyPatch, service: str, **policy: Any) -> Summary:

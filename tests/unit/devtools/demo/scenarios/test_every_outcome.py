@@ -6,7 +6,7 @@ import pytest
 
 from dispatch.devtools.demo import Demo
 from dispatch.devtools.demo.scenarios import every_outcome
-from dispatch.devtools.demo.time_scale import MIN_SECONDS
+from dispatch.devtools.demo.world import MIN_SECONDS
 from dispatch.errors import Outcome
 from tests.unit.devtools.demo.scenarios.demo_run import run_with_policy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatch.devtools.demo import Demo
-from dispatch.devtools.demo.time_scale import MIN_SECONDS
+from dispatch.devtools.demo.world import MIN_SECONDS
 from tests.unit.devtools.demo.scenarios.demo_run import run_with_policy
 
 

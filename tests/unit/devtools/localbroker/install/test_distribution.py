@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.devtools.localbroker import VERSION, LocalBrokerError, cache_dir, fetch_distribution, find_distribution
-from dispatch.devtools.localbroker.errors import Report
+from dispatch.devtools.localbroker.processes import Report
 
 NAME = f"apache-pulsar-{VERSION}"
 PARTS = ("bin/pulsar", "conf/standalone.conf", "lib/pulsar.jar")

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from dispatch.devtools.localbroker.install.java import find_java_problem, parse_java_version
-from dispatch.devtools.localbroker.processes.command import run
+from dispatch.devtools.localbroker.launch import find_java_problem, parse_java_version
+from dispatch.devtools.localbroker.processes import run
 from tests.unit.devtools.localbroker.fakes import FakeRunner
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.devtools.localbroker import IMAGE, DockerBroker, LocalBrokerError
-from dispatch.devtools.localbroker.launchers.docker import (
+from dispatch.devtools.localbroker.launch import (
     build_run_command,
     is_container_running,
     is_engine_available,

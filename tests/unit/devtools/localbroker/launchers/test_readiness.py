@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.devtools.localbroker import Admin, LocalBrokerError
-from dispatch.devtools.localbroker.launchers.readiness import extract_errors, read_tail, wait_until_ready
+from dispatch.devtools.localbroker.launch import extract_errors, read_tail, wait_until_ready
 from tests.unit.devtools.localbroker.fakes import AdminStandIn
 
 

@@ -23,7 +23,7 @@ from dispatch.devtools.localbroker import (
     find_free_ports,
     provide_broker,
 )
-from dispatch.devtools.localbroker.processes.process_control import process_identity
+from dispatch.devtools.localbroker.processes import process_identity
 from tests.unit.devtools.localbroker.fakes import Ending, handshake, write_script
 
 # A broker with security in a process of its own: started from a thread that ends, as asyncio.to_thread would.

@@ -12,12 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.devtools.localbroker.processes.process_control import (
-    ManagedProcess,
-    _identity_from_ps,
-    process_identity,
-    spawn,
-)
+from dispatch.devtools.localbroker.processes import ManagedProcess, _identity_from_ps, process_identity, spawn
 from tests.unit.devtools.localbroker.fakes import Ending
 
 FOREVER = ["sleep", "600"]
@@ -26,7 +21,7 @@ FOREVER = ["sleep", "600"]
 OWNER = """
 import os, signal, sys, threading
 from pathlib import Path
-from dispatch.devtools.localbroker.processes.process_control import spawn
+from dispatch.devtools.localbroker.processes import spawn
 folder, mode = Path(sys.argv[1]), sys.argv[2]
 def say(child):
     print(child.pid, child.watchdog_pid or 0, flush=True)

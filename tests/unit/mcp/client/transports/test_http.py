@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from dispatch.mcp.client.callbacks import Callbacks
-from dispatch.mcp.client.session import McpSession
-from dispatch.mcp.client.transports.http import HttpTransport, InvalidHeaderError, check_headers
+from dispatch.mcp.conversion import Callbacks
+from dispatch.mcp.sessions import McpSession
+from dispatch.mcp.transports import HttpTransport, InvalidHeaderError, check_headers
 
 
 def test_blanks_around_a_value_are_removed() -> None:

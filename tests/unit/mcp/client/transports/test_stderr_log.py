@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from dispatch.mcp.client.transports.stderr_log import LINES_PER_S, MAX_BURST, MAX_LINE_CHARS, StderrLog
+from dispatch.mcp.transports import LINES_PER_S, MAX_BURST, MAX_LINE_CHARS, StderrLog
 
 
 class FakeClock:

@@ -13,8 +13,8 @@ import pytest
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCNotification
 
-from dispatch.mcp.client.transports import stdio
-from dispatch.mcp.client.transports.stdio import ServerProcess, StdioTransport
+from dispatch.mcp import transports as stdio
+from dispatch.mcp.transports import ServerProcess, StdioTransport
 
 PING = '{"jsonrpc": "2.0", "method": "ping/%d"}'
 

@@ -1,0 +1,702 @@
+"""Helpers without domain knowledge: clock, queues, permits, suggestions."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import difflib
+import functools
+import inspect
+import json
+import math
+import os
+import re
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Sequence
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Generic, NoReturn, ParamSpec, TypeVar
+
+import msgspec
+
+# The running event loop: its clock, without overhead, and a turn for its other tasks.
+
+
+def loop_clock() -> Callable[[], float]:
+    """Return the clock of the running loop, in seconds. perf: a call reads it some twenty times, and the ``time`` method of
+    asyncio's own loops is Python code that calls ``time.monotonic``, at several times its cost; for those loops the
+    function itself is returned.
+
+    Raises:
+        RuntimeError: no loop is running.
+    """
+    loop = asyncio.get_running_loop()
+    return time.monotonic if type(loop).time is asyncio.BaseEventLoop.time else loop.time
+
+
+async def yield_to_others() -> None:
+    """Let the event loop run its other tasks once.
+
+    Every public coroutine waits at least once, also one that has all it needs and one that fails at once: a caller that
+    repeats it without a pause would leave no time to the loop, and so none to the work that it may be waiting for, such as
+    the call that closes a circuit again, or the embedding of tools.
+    """
+    await asyncio.sleep(0)
+
+
+# Runs a coroutine on the event loop of another thread, which may stop at any time.
+
+
+LOOP_POLL_S = 0.1
+"""Seconds between checks whether the other event loop still runs."""
+
+
+async def run_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], Coroutine[Any, Any, object]]) -> bool:
+    """Run the coroutine that ``function`` returns on ``loop``. Return False if the loop does not run, or stops meanwhile."""
+    if not loop.is_running():
+        return False
+    result = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(function(), loop))
+    while loop.is_running():
+        if (await asyncio.wait([result], timeout=LOOP_POLL_S))[0]:
+            if result.cancelled():  # a loop that ends cancels its tasks
+                return False
+            result.result()
+            return True
+    result.cancel()
+    return False
+
+
+# glibc's allocator: freed memory that is kept for the next large payload.
+
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_LARGEST_BLOCK = 32 * 1024 * 1024
+"""Bytes above which a block has pages of its own: glibc's upper limit of this threshold."""
+_KEPT = 64 * 1024 * 1024
+"""Freed bytes that the process keeps: several of the largest replies in flight."""
+_OWN_SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+
+
+def keep_freed_memory() -> bool:
+    """Keep up to 64 MiB of freed memory in the process, where its allocator is glibc's. Idempotent.
+
+    Without it, glibc returns the memory of a large payload to the kernel and fetches it page by page for the next one: that
+    is half of the processor time of replies of 100 kB. Settings of the user's environment are left as they are.
+
+    Returns:
+        Whether the thresholds are set.
+    """
+    is_set_by_user = any(name in os.environ for name in _OWN_SETTINGS) or "malloc" in os.environ.get(
+        "GLIBC_TUNABLES", ""
+    )
+    if is_set_by_user or not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:  # another C library
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, _LARGEST_BLOCK)) and bool(mallopt(_M_TRIM_THRESHOLD, _KEPT))
+
+
+# Cancels tasks without hiding the cancellation of the caller.
+
+
+async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
+    """Cancel ``tasks`` (None: no task) and wait until they have ended. Their exceptions are dropped.
+
+    ``await task`` under ``suppress(CancelledError)`` would also suppress a cancellation of the caller, which is raised here.
+    """
+    pending = [task for task in tasks if task is not None]
+    for task in pending:
+        task.cancel()
+        task.add_done_callback(retrieve_error)
+    if pending:
+        await asyncio.wait(pending)
+
+
+def retrieve_error(task: asyncio.Task[Any]) -> None:
+    """Retrieve the error of a task that nothing awaits: asyncio logs errors that are never retrieved."""
+    if not task.cancelled():
+        task.exception()
+
+
+# The border to user code: tools, factories, hooks, callbacks, listeners, sources, embedders, clients.
+#
+# User code may raise anything: SystemExit ends the event loop if it leaves a task, CancelledError cancels the caller,
+# GeneratorExit closes the coroutines that await it, a future cannot hold StopIteration, and ``str()`` of an exception may
+# raise again. Every place that runs user code holds what it raises in one of three ways:
+#
+# - ``with ErrorBoundary():`` around an ``await`` of user code, inside ``try … except Exception``;
+# - ``except BaseException as raised: … hold(raised)`` around a function call, which a cancellation cannot interrupt;
+# - ``except BaseException as raised:`` with :func:`ends_task`, in a task that runs nothing but one tool.
+
+
+MAX_ERROR_CHARS: Final = 64 * 1024
+"""Longest text of an error of user code in characters; a longer one is truncated."""
+
+_NAME_OF_TYPE: Final = type.__dict__["__name__"].__get__
+
+
+class UserCodeError(RuntimeError):
+    """Holds what user code raised and what is no ``Exception``, such as SystemExit: it can be raised and stored as one.
+
+    Attributes:
+        raised: by the user code.
+    """
+
+    def __init__(self, raised: BaseException) -> None:
+        text = read_text(raised)
+        super().__init__(f"{type_name(raised)}: {text}" if text else type_name(raised))
+        self.raised = raised
+
+
+class ErrorBoundary:
+    """A context in which a task awaits user code: whatever is raised inside leaves it as an ``Exception``. Only the
+    cancellation of the task passes, and the end of its coroutine."""
+
+    __slots__ = ("_task",)
+
+    def __enter__(self) -> None:
+        self._task = running_task()
+
+    def __exit__(
+        self, _type: type[BaseException] | None, raised: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        if raised is not None and not ends_task(raised, self._task):
+            held = hold(raised)
+            if held is not raised:
+                raise held from raised
+
+
+def hold(raised: BaseException) -> Exception:
+    """Return what user code raised as an exception that a future can hold and that ends neither a task nor the loop."""
+    if isinstance(raised, StopIteration):
+        held = RuntimeError("the function raised StopIteration")  # as Python has it for coroutines
+        held.__cause__ = raised
+        return held
+    return raised if isinstance(raised, Exception) else UserCodeError(raised)
+
+
+def unwrap(raised: BaseException) -> BaseException:
+    """Return what user code raised itself."""
+    return raised.raised if isinstance(raised, UserCodeError) else raised
+
+
+def ends_task(raised: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """Return whether ``raised`` is the cancellation of ``task``, whose code asks, or closes its coroutine from outside. A
+    CancelledError or GeneratorExit that user code raises by itself is neither.
+
+    Args:
+        raised: the exception.
+        task: None: the code runs in no task.
+    """
+    if isinstance(raised, asyncio.CancelledError):
+        return task is None or task.cancelling() > 0
+    return isinstance(raised, GeneratorExit) and (task is None or running_task() is not task)
+
+
+def running_task() -> asyncio.Task[Any] | None:
+    """Return the task that runs in this thread; None: there is none."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no loop is running
+        return None
+
+
+def type_name(value: object) -> str:
+    """Return the name of the class of ``value``, whatever its metaclass does."""
+    name: str = _NAME_OF_TYPE(type(value))
+    return name
+
+
+def read_text(value: object) -> str:
+    """Return ``str(value)``, truncated to :data:`MAX_ERROR_CHARS`; never raises."""
+    try:
+        return str(value)[:MAX_ERROR_CHARS]
+    except BaseException:  # its own __str__ raises
+        return f"(the text of a {type_name(value)} cannot be read)"
+
+
+# An executor for blocking calls that may never return: of pulsar-client, and on network file systems.
+
+
+T = TypeVar("T")
+
+
+class DaemonThreads(Executor):
+    """Runs each call in a new daemon thread. Unlike those of a pool, the threads do not delay the exit of the interpreter,
+    and a call that never returns blocks no other call.
+
+    The calls are rare (a topic is opened or closed, a folder has changed), so that the start of a thread (some 50 µs) does
+    not matter. Callers bound the number of calls.
+
+    Args:
+        name: name of the threads.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Call ``fn(*args, **kwargs)`` in a new thread."""
+        future: Future[T] = Future()
+        threading.Thread(target=_call, args=(future, fn, args, kwargs), name=self._name, daemon=True).start()
+        return future
+
+
+def _call(future: Future[T], fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = fn(*args, **kwargs)
+    except BaseException as raised:  # reported through the future, as by any executor
+        future.set_exception(hold(raised))
+    else:
+        future.set_result(result)
+
+
+# Suggestions for misspelt names, and safe display of names in messages.
+
+
+_SEPARATORS: Final = re.compile(r"[-_.\s]+")
+_MAX_COMPARED_CHARS: Final = 100
+_MAX_COMPARED_NAMES: Final = 500
+"""Names that are compared with a misspelt one. A comparison costs 20 µs on the caller's event loop: at most 10 ms in all."""
+
+
+def find_near_names(name: str, known: Iterable[str], limit: int = 3) -> tuple[str, ...]:
+    """Return up to ``limit`` of the ``known`` names that are similar to ``name``, best first.
+
+    Names that differ only in case or in ``-``, ``_``, ``.`` and blanks precede those with a similar spelling.
+    """
+    wanted = _plain(name[:_MAX_COMPARED_CHARS])
+    by_plain: dict[str, list[str]] = {}
+    for candidate in known:
+        by_plain.setdefault(_plain(candidate[:_MAX_COMPARED_CHARS]), []).append(candidate)
+    found = list(by_plain.get(wanted, ()))
+    if len(found) < limit:
+        others = _comparable(wanted, [plain for plain in by_plain if plain != wanted])
+        for plain in difflib.get_close_matches(wanted, others, n=limit):
+            found += by_plain[plain]
+    return tuple(found[:limit])
+
+
+def _comparable(wanted: str, candidates: list[str]) -> list[str]:
+    if len(candidates) <= _MAX_COMPARED_NAMES:
+        return candidates
+    # In a large catalogue only names that share a word or the first letters are compared.
+    words = set(wanted.split("-"))
+    likely = [plain for plain in candidates if plain[:2] == wanted[:2] or not words.isdisjoint(plain.split("-"))]
+    return likely[:_MAX_COMPARED_NAMES]
+
+
+def _plain(name: str) -> str:
+    # perf: an unknown name is compared with every known one; the regular expression costs four times as much.
+    plain = name.casefold().replace("_", "-").replace(".", "-").replace(" ", "-")
+    return _SEPARATORS.sub("-", plain) if "--" in plain or not plain.isprintable() else plain
+
+
+def join_names(names: Sequence[str], limit: int = 20) -> str:
+    """Return the first ``limit`` names as one text, and the number of the others."""
+    shown = ", ".join(excerpt(name) for name in names[:limit])
+    return f"{shown} and {len(names) - limit:,} more" if len(names) > limit else shown
+
+
+def join_alternatives(names: Sequence[str]) -> str:
+    """Return ``'a'``, or ``'a' or 'b'``, or ``'a', 'b' or 'c'``."""
+    quoted = [quote_excerpt(name) for name in names]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
+
+
+def excerpt(text: str, limit: int = 80) -> str:
+    """Return ``text`` for a message: at most ``limit`` characters, all of them printable."""
+    cut = text if len(text) <= limit else text[: limit - 1] + "…"
+    return cut if cut.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+
+
+def quote_excerpt(text: str, limit: int = 80) -> str:
+    """Return :func:`excerpt` in quotes, in those that the text does not have. Unlike in ``repr``, which would escape the
+    escapes of the excerpt, a line break is ``\\n``."""
+    shown = excerpt(text, limit)
+    quote = '"' if "'" in shown and '"' not in shown else "'"
+    return f"{quote}{shown}{quote}"
+
+
+def write_json(value: object) -> str:
+    """Return ``value`` as JSON for a message, with letters of all languages as they are and everything printable."""
+    return excerpt(json.dumps(value, ensure_ascii=False), 1_000)
+
+
+def first_sentence(text: str) -> str:
+    """Shorten a peer's or a library's text to its first sentence, for use inside a sentence."""
+    return text.split(". ")[0].rstrip(". \n")
+
+
+# Types of all guards: a guard returns a permit or a rejection at once. A permit has a method ``finish``, which reports the
+# outcome of the attempt to the guard; only the first call counts.
+
+
+Clock = Callable[[], float]
+"""Returns seconds on a monotonic clock."""
+Randomness = Callable[[], float]
+"""Returns a random number, uniform over [0, 1), as :meth:`random.Random.random`."""
+
+
+class Rejection(msgspec.Struct, frozen=True):
+    """A guard's rejection of an attempt. A value, not an exception: it retains no frames.
+
+    Attributes:
+        by: the guard: ``breaker``, ``rate-limit``, ``bulkhead`` …
+        reason: a word for metrics and errors: ``open``, ``probing``, ``queue-full``, ``too-late`` …
+        retry_after: seconds after which an attempt may be admitted; None: unknown.
+    """
+
+    by: str
+    reason: str
+    retry_after: float | None = None
+
+
+# Retention of removed things: each is dropped after a time, once nothing uses it, unless it returns meanwhile.
+
+
+K = TypeVar("K", bound=Hashable)
+
+RETENTION_S = 60.0
+"""Seconds that the state of a removed tool is retained at least. A tool that an operator or a deployment deletes and creates
+again returns within seconds; without retention that would reset its rate limits, bulkhead and breaker."""
+MAX_RETAINED = 10_000
+"""Removed things at most; beyond that the oldest expires early, so that names that come and go use bounded memory."""
+BATCH = 100
+"""Things dropped in one turn of the event loop: some milliseconds."""
+
+
+class Retention(Generic[K]):
+    """Retains the state of removed things by key, on the running event loop. One timer serves all.
+
+    Args:
+        drop: drops the state of a key. It is called once, :data:`RETENTION_S` after :meth:`add`, when the thing is not in
+            use.
+        await_idle: receives a key and a callback: returns False if the thing is not in use; otherwise returns True and calls
+            the callback once when that use has ended.
+    """
+
+    def __init__(self, drop: Callable[[K], object], await_idle: Callable[[K, Callable[[], object]], bool]) -> None:
+        self._drop = drop
+        self._await_idle = await_idle
+        self._due: dict[K, float] = {}
+        """When each key expires, the earliest first: all have the same retention."""
+        self._busy: dict[K, object] = {}
+        """Expired keys that are in use, each with a token of its wait: the callback of an earlier wait has no effect."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._due or key in self._busy
+
+    def __len__(self) -> int:
+        return len(self._due) + len(self._busy)
+
+    def add(self, key: K) -> None:
+        """Retain ``key``, which was removed now. Does nothing for a retained one."""
+        if key in self:
+            return
+        loop = asyncio.get_running_loop()
+        self._due[key] = loop.time() + RETENTION_S
+        if len(self._due) > MAX_RETAINED:
+            self._expire(next(iter(self._due)))
+        if self._timer is None:
+            self._set_timer(loop)
+
+    def restore(self, key: K) -> bool:
+        """Stop the retention of ``key``, which is in use again. Return whether it was retained."""
+        is_due = self._due.pop(key, None) is not None
+        return self._busy.pop(key, None) is not None or is_due
+
+    def close(self) -> None:
+        """Cancel the timer: nothing is dropped any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._due.clear()
+        self._busy.clear()
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        first = next(iter(self._due.values()), None)
+        self._timer = None if first is None else loop.call_at(first, self._expire_due, loop)
+
+    def _expire_due(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        # A timer may fire early, by the resolution of the loop's clock; it is set again then.
+        for key in [key for _, (key, due) in zip(range(BATCH), self._due.items(), strict=False) if due <= now]:
+            self._expire(key)
+        self._set_timer(loop)
+
+    def _expire(self, key: K) -> None:
+        del self._due[key]
+        token = self._busy[key] = object()
+
+        def on_idle() -> None:
+            if self._busy.get(key) is token:
+                self._expire_idle(key)
+
+        if not self._await_idle(key, on_idle):
+            self._expire_idle(key)
+
+    def _expire_idle(self, key: K) -> None:
+        del self._busy[key]
+        self._drop(key)
+
+
+# Deadlines of many things: one timer for all of them.
+
+
+GRANULARITY_S = 0.005
+"""Seconds between two checks at least, because each reads the deadlines of all things."""
+GRANULARITY_OF_EACH_S = 1e-6
+"""The same for each of the things: a check takes less than a tenth of the time, however many there are."""
+
+
+class DeadlineTimer(Generic[T]):
+    """Calls ``on_deadline`` for each thing whose deadline has passed, at the deadline, or after :data:`GRANULARITY_S` where
+    another one has just passed.
+
+    The timer is armed for a lower bound of all deadlines, so that a thing costs one comparison: almost all end long before
+    their deadline.
+
+    Args:
+        things: those with a deadline.
+        deadline_of: the deadline of one, on the loop's clock; infinite: none.
+        on_deadline: removes the thing, or changes its deadline.
+    """
+
+    def __init__(
+        self, things: Collection[T], deadline_of: Callable[[T], float], on_deadline: Callable[[T], object]
+    ) -> None:
+        self._things = things
+        self._deadline_of = deadline_of
+        self._on_deadline = on_deadline
+        self._loop = asyncio.get_running_loop()
+        self._now = loop_clock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether a check is due at some time."""
+        return self._timer is not None
+
+    def watch(self, deadline: float) -> None:
+        """Watch a thing with this deadline, which was added."""
+        if deadline < self._timer_at:
+            self.close()
+            self._timer_at = deadline
+            self._timer = self._loop.call_at(deadline, self._check)
+
+    def _check(self) -> None:
+        self._timer, self._timer_at = None, math.inf
+        now, deadline_of = self._now(), self._deadline_of
+        for thing in sorted((each for each in self._things if deadline_of(each) <= now), key=deadline_of):
+            if deadline_of(thing) <= now:  # the end of an earlier one may have changed it
+                self._on_deadline(thing)
+        earliest = min(map(deadline_of, self._things), default=math.inf)
+        if earliest < math.inf:
+            self.watch(max(earliest, now + GRANULARITY_S + len(self._things) * GRANULARITY_OF_EACH_S))
+
+    def close(self) -> None:
+        """Cancel the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._timer_at = None, math.inf
+
+
+# A bounded fair queue: first in, first out within a flow, and round-robin between flows. Pure.
+
+
+class QueueFullError(Exception):
+    """The queue is full, in items or in bytes."""
+
+
+class FairQueue(Generic[T]):
+    """Items with sizes, in flows that are served round-robin.
+
+    Args:
+        max_items: largest number of items.
+        max_bytes: largest sum of their sizes, in bytes.
+    """
+
+    def __init__(self, max_items: int, max_bytes: int) -> None:
+        self.max_items = max_items
+        self.max_bytes = max_bytes
+        self.bytes = 0
+        self._items = 0
+        # OrderedDict, not dict: repeated removal at the front of a dict scans its deleted entries.
+        self._flows: OrderedDict[str, OrderedDict[T, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return self._items
+
+    def put(self, flow: str, item: T, size: int) -> None:
+        """Add ``item`` of ``size`` bytes at the end of its flow.
+
+        Raises:
+            QueueFullError: the queue is full; the item was not added.
+        """
+        if self._items >= self.max_items or self.bytes + size > self.max_bytes:
+            raise QueueFullError
+        queued = self._flows.get(flow)
+        if queued is None:
+            queued = self._flows[flow] = OrderedDict()
+        queued[item] = size
+        self._items += 1
+        self.bytes += size
+
+    def pop(self) -> T | None:
+        """Remove and return the next item; None: the queue is empty."""
+        if not self._flows:
+            return None
+        flow, queued = self._flows.popitem(last=False)
+        item, size = queued.popitem(last=False)
+        if queued:
+            self._flows[flow] = queued  # to the end: the other flows are next
+        self._items -= 1
+        self.bytes -= size
+        return item
+
+    def remove(self, flow: str, item: T) -> bool:
+        """Remove an item. Return False if it is not in the queue."""
+        queued = self._flows.get(flow)
+        if queued is None or item not in queued:
+            return False
+        self.bytes -= queued.pop(item)
+        self._items -= 1
+        if not queued:
+            del self._flows[flow]
+        return True
+
+    def has_flow(self, flow: str) -> bool:
+        """Return whether an item of ``flow`` is queued."""
+        return flow in self._flows
+
+    def clear(self) -> list[T]:
+        """Empty the queue and return its items."""
+        items = [item for queued in self._flows.values() for item in queued]
+        self._flows.clear()
+        self._items = self.bytes = 0
+        return items
+
+
+# Explanations of wrong arguments of the public interface: a misspelt keyword, a class in place of an instance, a value of
+# another type.
+
+
+P = ParamSpec("P")
+
+
+class NamedFields(msgspec.StructMeta):
+    """Metaclass of structs whose constructor explains an unknown keyword argument."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for key in kwargs:
+            if key not in self.__struct_fields__:
+                _reject_keyword(key, self.__struct_fields__)
+        return super().__call__(*args, **kwargs)
+
+
+def explain_keywords(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function, or the ``__init__`` of a class, so that it explains an unknown keyword argument.
+
+    perf: it costs a call, so that it is for what is called once, not for each call of a tool.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    known = [each.name for each in parameters if each.kind in kinds and each.name not in ("self", "cls")]
+
+    @functools.wraps(function)
+    def explained(*args: P.args, **kwargs: P.kwargs) -> T:
+        for key in kwargs:
+            if key not in known:
+                _reject_keyword(key, known)
+        return function(*args, **kwargs)
+
+    return explained
+
+
+def _reject_keyword(key: str, known: Iterable[str]) -> NoReturn:
+    near = find_near_names(key, known, 1)
+    fix = f"did you mean {quote_excerpt(near[0])}?" if near else f"the keywords are {', '.join(known)}."
+    raise TypeError(f"Unexpected keyword argument {quote_excerpt(key)}: {fix}")
+
+
+def check_instance(name: str, value: object, kind: type, fix: str) -> None:
+    """Check that the argument ``name`` is a ``kind``.
+
+    Args:
+        fix: what to give, with an example.
+
+    Raises:
+        TypeError: it is not.
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be {fix}, not {describe_type(value)}.")
+
+
+def describe_type(value: object) -> str:
+    """Return what a value is, for a message: ``None``, ``the class Joke``, ``the function tell`` or ``a dict``."""
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if inspect.isroutine(value):
+        return f"the function {value.__name__}"
+    kind = type(value).__name__
+    return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
+
+
+# How to install an optional dependency.
+
+
+_CHECKOUT: Final = (Path(__file__).parents[2] / "pyproject.toml").is_file()
+"""This package is in a checkout of the repository, where a package index may not have its name."""
+
+
+def install_extra(extra: str) -> str:
+    """Return the command that installs the extra ``extra``."""
+    command = f"pip install 'tool-dispatch[{extra}]'"
+    return f"{command} (in this checkout: pip install -e '.[{extra}]')" if _CHECKOUT else command
+
+
+# Texts as UTF-8, which cannot express half of a surrogate pair.
+#
+# Python makes such texts of file names that are not UTF-8 (``os.fsdecode``), of ``"\ud83d"`` in JSON, and of truncated
+# emoji. A text that leaves the process, or that something encodes later, passes one of these functions.
+
+
+def encode_text(text: str) -> bytes:
+    """Encode ``text`` as UTF-8, with ``?`` for each half of a surrogate pair. Cannot fail."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="replace")
+
+
+def scalar_text(text: str) -> str:
+    """Return ``text`` with ``?`` for each half of a surrogate pair, so that every encoder accepts it."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="replace").decode()
+    return text
+
+
+def scalar_value(value: Any) -> Any:
+    """Return a JSON value whose texts, keys included, have passed :func:`scalar_text`. Other values are unchanged."""
+    if isinstance(value, str):
+        return scalar_text(value)
+    if isinstance(value, dict):
+        return {scalar_text(key) if isinstance(key, str) else key: scalar_value(each) for key, each in value.items()}
+    return [scalar_value(each) for each in value] if isinstance(value, (list, tuple)) else value

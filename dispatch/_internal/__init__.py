@@ -1,1 +1,0 @@
-"""Helpers without domain knowledge: clock, queues, permits, suggestions."""

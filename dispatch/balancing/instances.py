@@ -1,0 +1,578 @@
+"""Outlier detection (passive health checks): ejection, return, pause and slow start of instances by their outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil, exp, log, sqrt
+
+import msgspec
+
+from dispatch._internal import Randomness
+from dispatch.errors import Outcome
+from dispatch.policy import MAX_EJECTION_S, OutlierDetection
+
+# State of an instance as the balancer knows it, and the interface of balancing strategies.
+
+
+NEVER = float("inf")
+"""The infinite future."""
+LEAST_S = 1e-9
+"""Minimum duration of an answer: 0 stands for unknown."""
+MOST_OTHERS = 1_000_000
+"""Maximum of other dispatchers' calls at one instance: the value comes from a reply and is clipped."""
+
+
+DECAY_S = 10.0
+"""Time constant of the moving average of durations, in seconds (Finagle): a single slow answer is forgotten within a minute,
+and a recovered instance is tried again as soon."""
+
+
+def draw_two(candidates: Sequence[InstanceState], randomness: Randomness) -> tuple[InstanceState, InstanceState]:
+    """Draw two different candidates, every ordered pair equally likely, from one random number. With replacement the busier
+    of two instances would be chosen once in four times."""
+    rest = len(candidates) - 1
+    number = int(randomness() * (rest * (rest + 1)))
+    first = number // rest
+    second = number % rest
+    return candidates[first], candidates[second + 1 if second >= first else second]
+
+
+class InstanceState:
+    """The state of one instance. Strategies read it; only the balancer and the outlier detector write it.
+
+    Attributes:
+        id: name of the instance.
+        weight: share of the calls, relative to the other instances.
+        in_flight: calls of this dispatcher in flight at the instance.
+        order: number of the last pick of this instance, over all instances; 0: never picked.
+        place: position among the members; candidates are in this order.
+        cost: moving average of the duration of an answer, in seconds; 0: unknown.
+        stamp: when ``cost`` was updated last.
+        brake: factor by which it is slower than usual, if it is much slower; else 1.
+        others: calls of other dispatchers at the instance, according to its replies, as of ``others_at``.
+        current: current weight of the smooth weighted round-robin.
+        failures: consecutive failures.
+        good, bad: successes and failures for the success rate.
+        timed, slowness, spread: number, sum and sum of squares of the logarithms of durations, each relative to the usual
+            duration of its tool: recent answers count most.
+        times: former ejections that are not forgotten yet.
+        ejected_until: end of its ejection; None: not ejected.
+        ejections: ejections so far.
+        epoch: number of ejections and returns; outcomes of an earlier epoch are ignored.
+        sick: it would be ejected if fewer instances were.
+        well_since: end of its last ejection.
+        paused_until: end of the pause that it asked for.
+        warm_from: start of its slow start.
+        level: share of its full share that slow start permits.
+        gain, credit: in slow start, each pick adds ``gain`` to ``credit``; a turn costs 1.
+        member: whether it is one of the balancer's instances now.
+    """
+
+    __slots__ = (
+        "bad",
+        "brake",
+        "cost",
+        "credit",
+        "current",
+        "ejected_until",
+        "ejections",
+        "epoch",
+        "failures",
+        "gain",
+        "good",
+        "id",
+        "in_flight",
+        "level",
+        "member",
+        "order",
+        "others",
+        "others_at",
+        "paused_until",
+        "place",
+        "sick",
+        "slowness",
+        "spread",
+        "stamp",
+        "timed",
+        "times",
+        "warm_from",
+        "weight",
+        "well_since",
+    )
+
+    def __init__(self, id: str, weight: float, now: float) -> None:
+        self.id = id
+        self.weight = weight
+        self.in_flight = 0
+        self.order = 0
+        self.place = 0
+        self.cost = 0.0
+        self.stamp = now
+        self.brake = 1.0
+        self.others = 0
+        self.others_at = now
+        self.current = 0.0
+        self.failures = 0
+        self.good = 0.0
+        self.bad = 0.0
+        self.timed = self.slowness = self.spread = 0.0
+        self.times = 0
+        self.ejected_until: float | None = None
+        self.ejections = 0
+        self.epoch = 0
+        self.sick = False
+        self.well_since = now
+        self.paused_until = 0.0
+        self.warm_from = now
+        self.level = 1.0
+        self.gain = 0.0
+        self.credit = 0.0
+        self.member = True
+
+
+class Strategy:
+    """A balancing strategy. It may keep a position, but no list of instances: the candidates differ from call to call."""
+
+    __slots__ = ()
+    learns = False
+    """Whether the outcome of each attempt is passed to :meth:`learn`."""
+    weighs = False
+    """Whether weights determine the shares; otherwise all shares are equal."""
+
+    def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
+        """Return one of ``candidates``: at least two, in the order of their places, in a sequence that is never modified."""
+        raise NotImplementedError
+
+    def undo_pick(self) -> None:
+        """Undo the last pick, which another guard rejected. The next pick is for the same call. Here: the turn counts."""
+
+    def learn(
+        self, instance: InstanceState, outcome: Outcome, duration: float, in_flight: int | None, now: float
+    ) -> None:
+        """Learn from an attempt that has ended; ``instance.in_flight`` no longer counts it. Called only if :attr:`learns`.
+
+        Args:
+            instance: the instance of the attempt.
+            outcome: of the attempt.
+            duration: in seconds.
+            in_flight: the requests that the instance was running according to its reply, this one included.
+            now: the current time.
+        """
+
+
+class Learning(Strategy):
+    """Base of strategies that use the duration of answers: an exponential moving average over time.
+
+    Args:
+        decay: time constant of the average, in seconds.
+    """
+
+    __slots__ = ("decay",)
+    learns = True
+    peaks = False
+    """Whether the average follows a rise at once and decays slowly (Finagle's peak EWMA)."""
+
+    def __init__(self, decay: float) -> None:
+        self.decay = decay
+
+    def learn(
+        self, instance: InstanceState, outcome: Outcome, duration: float, in_flight: int | None, now: float
+    ) -> None:
+        """See :meth:`Strategy.learn`. Only an answer can lower the average. An attempt without an answer took *at least* so
+        long; an immediate failure or rejection is not a duration of an answer, and must not make a broken instance the
+        fastest."""
+        if in_flight is not None:
+            others = in_flight - 1 - instance.in_flight
+            instance.others = min(others, MOST_OTHERS) if others > 0 else 0
+            instance.others_at = now
+        cost = instance.cost
+        faded = exp((instance.stamp - now) / self.decay) if cost else 0.0
+        if outcome is Outcome.SUCCESS or outcome is Outcome.TOOL_ERROR:
+            if duration < cost or not self.peaks:
+                duration = cost * faded + duration * (1.0 - faded)
+        elif (outcome is not Outcome.TIMEOUT and outcome is not Outcome.CANCELLED) or duration <= cost * faded:
+            return
+        instance.cost = duration if duration > LEAST_S else LEAST_S
+        instance.stamp = now
+
+
+Listener = Callable[[str, str, str], object]
+"""Called with the id of an instance, the change (``ejected``, ``returned``) and its reason: ``failures``, ``success-rate``,
+``latency``; ``over`` (the ejection time), ``answered``, ``service-recovered``. It must neither raise nor change the
+balancer."""
+
+
+class EjectionRules(OutlierDetection, frozen=True, rename="kebab"):
+    """A policy's outlier detection settings, and the constants that no policy sets; tests give others.
+
+    Attributes:
+        max_ejection_time: Seconds of the longest ejection, and of the longest pause that an instance may ask for.
+        success_rate_stdev_factor: An instance is ejected when its success rate is so many standard deviations below the mean
+            of all; None: success rates are not judged. 1.9 (Envoy). It applies from five instances on: of four, none is ever
+            so far from the mean.
+        success_rate_gap: And so much below the mean at least. 0.1: when all are near perfect, a single failure is many
+            deviations away.
+        success_rate_pair_gap: An instance is also ejected when its success rate is so far below the mean of the *other*
+            instances. 0.3: this works with two, where deviations say nothing, and where several bad instances widen the
+            deviation until none is outside.
+        success_rate_min_calls: Calls of an instance below which its success rate is not judged. 50 (Envoy: 100 within ten
+            seconds, which services of slow tools never see): one failure is 2 %, so that chance alone hardly reaches the gap
+            where one call in 50 fails.
+        interval: Seconds between judgements of success rates; calls that were too few to judge then count half. 10 (Envoy,
+            gRPC). For each interval that an instance is healthy, one of its former ejections is forgotten (gRPC).
+        latency_ratio: An instance is ejected when its durations, each relative to the usual one of its tool, are so many
+            times those of the others, in the geometric mean. 3: machines of one service differ by less, and a caller hardly
+            notices less. None: durations are not compared.
+        latency_deviations: And so many standard errors above them at least (Welch's test, pooled variance). 6: durations of
+            mixed tools and payloads spread over factors of thousands, and are compared every second for ever.
+        latency_min_calls: Answers of an instance below which its durations are not judged. 30: the mean of fewer is no
+            normal distribution. Of an instance that was ejected before, :data:`MIN_CALLS_AGAIN`.
+        latency_interval: Seconds between comparisons of durations; older answers count half then. 1: a slow instance fills
+            the bulkhead within seconds.
+        slow_start_from: Share of its full share with which a slow start begins. 0.1 (Envoy).
+    """
+
+    max_ejection_time: float = MAX_EJECTION_S
+    success_rate_stdev_factor: float | None = 1.9
+    success_rate_gap: float = 0.1
+    success_rate_pair_gap: float = 0.3
+    success_rate_min_calls: int = 50
+    interval: float = 10.0
+    latency_ratio: float | None = 3.0
+    latency_deviations: float = 6.0
+    latency_min_calls: int = 30
+    latency_interval: float = 1.0
+    slow_start_from: float = 0.1
+
+    @property
+    def ejects(self) -> bool:
+        """Whether an instance can be ejected at all."""
+        return (
+            self.consecutive_failures is not None
+            or self.success_rate_stdev_factor is not None
+            or self.latency_ratio is not None
+        )
+
+
+def complete_rules(settings: OutlierDetection | None) -> EjectionRules:
+    """The rules of a policy's settings; None: no ejection and no slow start."""
+    if settings is None:
+        return NO_EJECTION
+    return settings if isinstance(settings, EjectionRules) else EjectionRules(**msgspec.structs.asdict(settings))
+
+
+NO_EJECTION = EjectionRules(
+    consecutive_failures=None, success_rate_stdev_factor=None, latency_ratio=None, slow_start_window=None
+)
+
+MIN_CALLS_AGAIN = 5
+"""Answers of an instance that was ejected before after which its durations are judged: each one costs its caller."""
+
+PAUSE_S = 1.0
+"""Pause after THROTTLED without a retry-after, in seconds."""
+STEPS = 20
+"""Steps of a slow start: shares are computed once per step, not for each pick."""
+
+_SUCCESS = Outcome.SUCCESS
+_INVALID = Outcome.INVALID_ARGUMENTS
+_TOOL_ERROR = Outcome.TOOL_ERROR
+_THROTTLED = Outcome.THROTTLED
+_FAILURES = (Outcome.TIMEOUT, Outcome.TRANSPORT)
+
+
+def outliers(rates: Sequence[float], settings: EjectionRules) -> list[int]:
+    """Return the indices of the success rates that are outliers, the lowest rate first.
+
+    An outlier is below the mean of all by ``success_rate_stdev_factor`` standard deviations and ``success_rate_gap``
+    (Envoy); or below the mean of the others by ``success_rate_pair_gap``, which works with two instances, and when several
+    bad ones widen the deviation so far that none is outside.
+    """
+    count = len(rates)
+    if count < 2 or settings.success_rate_stdev_factor is None:
+        return []
+    total = sum(rates)
+    mean = total / count
+    deviation = sqrt(sum((rate - mean) ** 2 for rate in rates) / count)
+    lowest = mean - max(settings.success_rate_stdev_factor * deviation, settings.success_rate_gap)
+    found = [
+        index
+        for index, rate in enumerate(rates)
+        if rate < lowest or rate < (total - rate) / (count - 1) - settings.success_rate_pair_gap
+    ]
+    return sorted(found, key=rates.__getitem__)
+
+
+def _mean_slowness(state: InstanceState) -> float:
+    return state.slowness / state.timed
+
+
+class OutlierDetector:
+    """Decides which instances are ejected and when they return.
+
+    An ejection ends after its time, or when the instance answers a call that panic mode sent to it. A returned instance is
+    on probation: until its first answer, a single failure ejects it again, for longer.
+
+    Args:
+        settings: the rules.
+        members: the instances by id: the balancer's own mapping, which the balancer updates.
+        listener: called at ejections and returns.
+        now: the current time.
+
+    Attributes:
+        due: when :meth:`update` must be called next; minus infinity after a change.
+        ejected: number of ejected members.
+    """
+
+    __slots__ = ("_compare_at", "_judge_at", "_listener", "_members", "due", "ejected", "settings")
+
+    def __init__(
+        self, settings: EjectionRules, members: Mapping[str, InstanceState], listener: Listener | None, now: float
+    ) -> None:
+        self.settings = settings
+        self._members = members
+        self._listener = listener
+        self._judge_at = now + settings.interval
+        self._compare_at = now + settings.latency_interval
+        self.ejected = 0
+        self.due = -NEVER
+
+    def configure(self, settings: EjectionRules, now: float) -> None:
+        """Apply other rules. The state stays, and current ejections keep their end, unless the new rules eject no instance:
+        then all instances return."""
+        self.settings = settings
+        self._judge_at = min(self._judge_at, now + settings.interval)
+        self.due = -NEVER
+
+    def record_outcome(self, state: InstanceState, outcome: Outcome, retry_after: float | None, now: float) -> None:
+        """Record the outcome of an attempt that was picked in the instance's current epoch."""
+        if (
+            outcome is _SUCCESS
+            or outcome is _INVALID
+            or (outcome is _TOOL_ERROR and not self.settings.count_tool_errors)
+        ):
+            self._record_success(state, now)
+        elif outcome is _THROTTLED:
+            pause = PAUSE_S if retry_after is None else retry_after
+            if pause > 0:  # False for NaN, too
+                state.paused_until = max(state.paused_until, now + min(pause, self.settings.max_ejection_time))
+                self.due = -NEVER
+        elif outcome in _FAILURES or outcome is _TOOL_ERROR:
+            self._record_failure(state, now)
+
+    def _record_success(self, state: InstanceState, now: float) -> None:
+        state.good += 1
+        if state.member:
+            if state.ejected_until is not None:
+                self._release(state, now, "answered")
+            elif state.sick:
+                state.sick = False
+                self.due = -NEVER
+        state.failures = 0
+
+    def record_outpaced(self, state: InstanceState, now: float) -> None:
+        """Record an attempt that was cancelled because a later hedge was answered first. A single one means nothing, and is
+        not part of success rates: a few percent of the calls of any instance end so. But a silent or slow instance never
+        fails where its calls are hedged: it is detected by consecutive outpaced attempts."""
+        self._count_failure(state, now)
+
+    def _record_failure(self, state: InstanceState, now: float) -> None:
+        state.bad += 1
+        self._count_failure(state, now)
+
+    def _count_failure(self, state: InstanceState, now: float) -> None:
+        state.failures += 1
+        limit = self.settings.consecutive_failures
+        if limit is None or state.failures < limit or not state.member or state.ejected_until is not None:
+            return
+        if self.can_eject():
+            self._eject(state, now, "failures")
+        elif not state.sick:
+            state.sick = True
+            self.due = -NEVER
+
+    def can_eject(self) -> bool:
+        """Whether the ejection ratio permits one more ejection."""
+        count = len(self._members)
+        allowed = int(count * self.settings.max_ejection_ratio + 1e-9)  # in floating point, 0.29 * 100 < 29
+        return self.ejected < max(allowed, 1 if count >= 3 else 0)
+
+    def _eject(self, state: InstanceState, now: float, reason: str) -> None:
+        settings = self.settings
+        former = max(0, state.times - int((now - state.well_since) / settings.interval))
+        # Ejections beyond the longest duration are not counted: otherwise they would have to decay without an effect.
+        state.times = min(former + 1, ceil(settings.max_ejection_time / settings.base_ejection_time))
+        state.ejected_until = now + min(settings.base_ejection_time * state.times, settings.max_ejection_time)
+        state.ejections += 1
+        self.ejected += 1
+        self._start_epoch(state)
+        self._notify(state.id, "ejected", reason)
+
+    def _release(self, state: InstanceState, now: float, reason: str) -> None:
+        limit = self.settings.consecutive_failures
+        state.ejected_until = None
+        state.failures = 0 if limit is None else limit - 1  # on probation
+        state.well_since = state.warm_from = now
+        state.credit = 0.0
+        self.ejected -= 1
+        self._start_epoch(state)
+        self._notify(state.id, "returned", reason)
+
+    def end_ejections(self, now: float) -> None:
+        """End all ejections after a failure of the whole service: an ejection during it says nothing about the instance.
+        The instances return at once, on probation; neither they nor instances that returned earlier need a slow start."""
+        for state in self._members.values():
+            if not state.times:
+                continue
+            if state.ejected_until is not None:
+                self._release(state, now, "service-recovered")
+            state.times -= 1
+            state.warm_from = now - (self.settings.slow_start_window or 0.0)
+            self.due = -NEVER
+
+    def _start_epoch(self, state: InstanceState) -> None:
+        state.epoch += 1
+        state.sick = False
+        state.good = state.bad = 0.0
+        state.timed = state.slowness = state.spread = 0.0
+        self.due = -NEVER
+
+    def _notify(self, id: str, change: str, reason: str) -> None:
+        if self._listener is not None:
+            self._listener(id, change, reason)
+
+    def add_member(self, state: InstanceState, now: float) -> None:
+        """Add a member, or a former member with its state; its slow start begins again."""
+        state.member = True
+        state.warm_from = now
+        state.credit = 0.0
+        state.sick = False
+        self.ejected += state.ejected_until is not None
+        self.due = -NEVER
+
+    def remove_member(self, state: InstanceState) -> None:
+        """Remove a member."""
+        state.member = False
+        self.ejected -= state.ejected_until is not None
+        self.due = -NEVER
+
+    def update(self, now: float) -> None:
+        """Apply what is due: success rates, ends of ejections, slow-start steps. Sets :attr:`due`."""
+        if now >= self._judge_at:
+            self._judge_at = now + self.settings.interval
+            self._judge(now)
+        if now >= self._compare_at:
+            self._compare_at = now + self.settings.latency_interval
+            if len(self._members) > 1 and self.settings.latency_ratio is not None:
+                self._compare_durations(now, self.settings.latency_ratio)
+        for state in self._members.values():
+            if state.ejected_until is not None and (now >= state.ejected_until or not self.settings.ejects):
+                self._release(state, now, "over")
+        due = min(self._judge_at, self._compare_at) if len(self._members) > 1 else self._judge_at
+        for state in self._members.values():
+            due = min(due, self._warm(state, now))
+            if state.ejected_until is not None and state.ejected_until < due:
+                due = state.ejected_until
+            if now < state.paused_until < due:
+                due = state.paused_until
+        self.due = due
+
+    def _warm(self, state: InstanceState, now: float) -> float:
+        """Set the slow-start level of ``state``; return when it changes next."""
+        settings = self.settings
+        passed = now - state.warm_from
+        if settings.slow_start_window is None or passed >= settings.slow_start_window:
+            state.level = 1.0
+            return NEVER
+        step = int(passed * STEPS / settings.slow_start_window)
+        state.level = max(settings.slow_start_from, step / STEPS)
+        return state.warm_from + (step + 1) * settings.slow_start_window / STEPS
+
+    def _compare_durations(self, now: float, ratio: float) -> None:
+        """Eject the slowest instance if it is an outlier among its peers.
+
+        Logarithms make a factor of a duration a difference, and the mean of a mixture of fast and slow tools stable. Of each
+        duration the usual one of its tool is subtracted before, so that it does not matter which tools an instance got.
+        """
+        settings = self.settings
+        healthy = [state for state in self._members.values() if state.ejected_until is None]
+        known = [state for state in healthy if state.timed >= settings.latency_min_calls]
+        judged = known + [
+            state for state in healthy if state.times and state.timed >= MIN_CALLS_AGAIN and state not in known
+        ]
+        if known and len(judged) > 1:
+            slowest = max(judged, key=_mean_slowness)
+            others = [state for state in known if state is not slowest]
+            count = sum(state.timed for state in others)
+            if others and self._is_slow(slowest, others, count, ratio) and self.can_eject():
+                self._eject(slowest, now, "latency")
+        for state in judged:
+            state.timed /= 2
+            state.slowness /= 2
+            state.spread /= 2
+
+    def _is_slow(self, slowest: InstanceState, others: Sequence[InstanceState], count: float, ratio: float) -> bool:
+        excess = _mean_slowness(slowest) - sum(state.slowness for state in others) / count
+        if excess < log(ratio):
+            return False
+        compared = [slowest, *others]
+        total = slowest.timed + count
+        within = sum(state.spread - state.slowness * state.slowness / state.timed for state in compared)
+        variance = max(within, 0.0) / max(total - len(compared), 1.0)
+        return excess >= self.settings.latency_deviations * sqrt(variance * (1 / slowest.timed + 1 / count))
+
+    def _judge(self, now: float) -> None:
+        settings = self.settings
+        judged = [
+            state
+            for state in self._members.values()
+            if state.ejected_until is None and state.good + state.bad >= settings.success_rate_min_calls
+        ]
+        for index in outliers([state.good / (state.good + state.bad) for state in judged], settings):
+            if self.can_eject():
+                self._eject(judged[index], now, "success-rate")
+        for state in judged:  # reset: failures of the past must not outweigh later successes
+            state.good = state.bad = 0.0
+        for state in self._members.values():
+            state.good /= 2
+            state.bad /= 2
+
+
+# View of an instance's state for metrics and operators.
+
+
+class InstanceView(msgspec.Struct, frozen=True):
+    """The state of an instance at one moment.
+
+    Attributes:
+        id: name of the instance.
+        state: ``ejected``, ``paused`` (it asked for a pause), ``warming`` (slow start) or ``up``.
+        weight: share of the calls, relative to the other instances.
+        in_flight: calls of this dispatcher in flight at the instance.
+        seconds_left: seconds until the ejection or pause ends; else None.
+        failures: consecutive failures.
+        ejections: ejections since the instance was first known.
+        latency: moving average of the duration of an answer, in seconds; None: unknown, or not used by the strategy.
+    """
+
+    id: str
+    state: str
+    weight: float
+    in_flight: int
+    seconds_left: float | None
+    failures: int
+    ejections: int
+    latency: float | None
+
+
+def view(state: InstanceState, now: float) -> InstanceView:
+    """Return the view of ``state`` at ``now``."""
+    remaining = None
+    if state.ejected_until is not None:
+        kind, remaining = "ejected", state.ejected_until - now
+    elif state.paused_until > now:
+        kind, remaining = "paused", state.paused_until - now
+    else:
+        kind = "warming" if state.level < 1.0 else "up"
+    return InstanceView(
+        state.id, kind, state.weight, state.in_flight, remaining, state.failures, state.ejections, state.cost or None
+    )

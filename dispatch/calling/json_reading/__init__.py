@@ -1,1 +1,0 @@
-"""JSON in a model's output, with repairs."""

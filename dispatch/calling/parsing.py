@@ -1,0 +1,723 @@
+"""Find the calls in one text, from left to right, each place once.
+
+The scanner is a pure function of text and state. Where the end of the text decides and more may follow (``is_final`` false),
+it stops before the mark in question and says which mark can end the wait.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from msgspec import structs
+
+from dispatch._internal import quote_excerpt
+from dispatch.calling.json_repair import (
+    MAX_CALLS,
+    MAX_DEPTH,
+    MAX_EXCERPT_CHARS,
+    MAX_TEXT_CHARS,
+    CallForm,
+    JsonFaultError,
+    JsonValue,
+    MarkFinder,
+    ParsedCall,
+    find_comment_end,
+    is_deeper,
+    read_json,
+)
+
+# From decoded JSON to calls: the names of the keys, and the words of an error.
+
+
+SHAPES: Final = {
+    CallForm.FUNCTION_CALL: '<function_call>{"name": "…", "call_objective": "…", "args": {…}}</function_call>',
+    CallForm.TOOL_CALL: '<tool_call>{"name": "…", "arguments": {…}}</tool_call>',
+    CallForm.FENCE: '<function_call>{"name": "…", "call_objective": "…", "args": {…}}</function_call>',
+    CallForm.REACT: "the line 'Action: NAME' and the line 'Args: {…}'",
+}
+"""How a call is written, for errors; native forms need none."""
+_ARGUMENT_KEYS: Final = ("args", "arguments", "parameters", "input")
+
+
+class Place(NamedTuple):
+    """Where a call or a fault is in a text: index from 0, line and column from 1."""
+
+    position: int
+    line: int
+    column: int
+
+
+def write_error(form: CallForm, place: Place, reason: str, around: str = "") -> str:
+    """Return the error of a call that cannot be read: place, reason, the text around the fault, and what to write."""
+    near = f", near {quote_excerpt(around, MAX_EXCERPT_CHARS - 20)}"[:MAX_EXCERPT_CHARS] if around else ""
+    shape = f"as {SHAPES[form]} " if form in SHAPES else ""
+    return (
+        f"The call at line {place.line}, column {place.column} was not executed: {reason}{near}. "
+        f"Write the whole call again {shape}with valid JSON."
+    )
+
+
+def quote_around(text: str, position: int, start: int = 0, end: int | None = None) -> str:
+    """Return the part of ``text[start:end]`` around ``position`` that an error shows."""
+    return text[max(start, position - 80) : min(len(text) if end is None else end, position + 80)]
+
+
+def convert_value(read: JsonValue, form: CallForm, place: Place) -> list[ParsedCall]:
+    """Return the calls of one JSON value: an object is one call, a list of objects are several."""
+    values = read.value if isinstance(read.value, list) else [read.value]
+    return [_convert(value, read, form, place) for value in values[: MAX_CALLS + 1]]
+
+
+def _convert(value: Any, read: JsonValue, form: CallForm, place: Place) -> ParsedCall:
+    if isinstance(value, dict) and isinstance(value.get("function"), dict):
+        value = value["function"]  # {"type": "function", "function": {"name", "arguments"}}, as in OpenAI's API
+    if not isinstance(value, dict):
+        return _fail(form, place, f"it is {_kind(value)} and not an object", read)
+    name = value.get("name")
+    if not isinstance(name, str) or not name.strip():
+        return _fail(form, place, "the key 'name' with the name of the tool is missing", read)
+    objective = value.get("call_objective", "")
+    if not isinstance(objective, str):
+        objective = json.dumps(objective, ensure_ascii=False)
+    args = value.get(next((key for key in _ARGUMENT_KEYS if key in value), "args"))
+    call = ParsedCall(
+        name=name.strip(),
+        form=form,
+        args=args if isinstance(args, dict) else {},
+        call_objective=objective,
+        position=place.position,
+        line=place.line,
+        column=place.column,
+        repaired=read.repaired,
+        truncated=read.truncated,
+    )
+    return call if isinstance(args, dict) else finish_call(call, args)
+
+
+def finish_call(call: ParsedCall, arguments: Any) -> ParsedCall:
+    """Return ``call`` with its arguments: an object, the JSON text of one, or nothing (no arguments)."""
+    repaired, truncated = call.repaired, call.truncated
+    place = Place(call.position, call.line, call.column)
+    error = None
+    if isinstance(arguments, str) and arguments.strip():
+        text = arguments.strip()
+        try:
+            read = read_json(MarkFinder(text), 0)
+        except JsonFaultError as fault:
+            error = write_error(
+                call.form, place, f"in its arguments {fault.reason}", quote_around(text, fault.position)
+            )
+        else:
+            arguments = read.value
+            repaired, truncated = repaired or read.repaired, truncated or read.truncated
+            if text[read.end :].strip():
+                error = write_error(
+                    call.form, place, "its arguments go on behind the object", quote_around(text, read.end)
+                )
+    elif arguments is None or arguments == "" or isinstance(arguments, str):
+        arguments = {}
+    if error is None and not isinstance(arguments, Mapping):
+        error = write_error(call.form, place, f"its arguments are {_kind(arguments)} and not an object")
+    return structs.replace(
+        call, args=dict(arguments) if error is None else {}, repaired=repaired, truncated=truncated, error=error
+    )
+
+
+def _fail(form: CallForm, place: Place, reason: str, read: JsonValue) -> ParsedCall:
+    return ParsedCall(
+        name="",
+        form=form,
+        position=place.position,
+        line=place.line,
+        column=place.column,
+        repaired=read.repaired,
+        truncated=read.truncated,
+        error=write_error(form, place, reason),
+    )
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true or false"
+    return {str: "a text", int: "a number", float: "a number", list: "a list"}.get(type(value), "not JSON")
+
+
+_MARK: Final = re.compile(
+    r"<(?P<tag>function_call|tool_call)>"
+    r"|```(?P<fence>[A-Za-z_]{0,13})"
+    r"|<(?P<thinking>think|thinking|shallow_thinking|deep_thinking)>"
+    r"|^[ \t]{0,8}(?P<line>Thought|Action|Observation|Final Answer):",
+    re.MULTILINE,
+)
+LONGEST_MARK: Final = 24
+"""Characters of the longest mark, without the ones that a wait may hold back."""
+LOOK_BACK: Final = 40
+"""Characters in front of a place that decide about it: with blanks only, a tag begins a line."""
+_TAG_FORMS: Final = {"function_call": CallForm.FUNCTION_CALL, "tool_call": CallForm.TOOL_CALL}
+_QUOTES: Final = frozenset("`'\"“\u2018«")
+_MAX_BROKEN_FENCES: Final = 16
+"""Code blocks that are invalid JSON and no call. Later ones are not read: reading each costs the length of the text."""
+_BLANK: Final = re.compile(r"\s*+")
+_INNER_FENCE: Final = re.compile(r"```[a-z]*+\s*+")
+_EXTRA: Final = re.compile(r"[\s}\];`]*+")
+_ACTION_NAME: Final = re.compile(r"[ \t]*+[\"'`*]{0,2}([^\s\"'`*<>{}()]{1,128})[\"'`*]{0,2}[ \t\r]*+(?=\n|\Z)")
+_ARGS_LINE: Final = re.compile(r"\s*+(?:Args|Action Input):[ \t]*+")
+_REACT_ENDS: Final = ("Observation:", "Thought:", "Final Answer:", "Action:", "```")
+_OBJECTIVE: Final = "call_objective"
+_FENCE_END: Final = "```"
+
+
+class NeedMoreError(Exception):
+    """More text is needed from ``start``; ``mark`` can end the wait."""
+
+    def __init__(self, start: int, mark: str) -> None:
+        super().__init__(mark)
+        self.start = start
+        self.mark = mark
+
+
+class TextScanner:
+    """Finds the calls of one text, which may come in parts.
+
+    Attributes:
+        count: calls so far, those with errors included.
+        is_over: the limit of calls is reached; the rest is not read.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.is_over = False
+        self._has_thought = False
+        self._is_react_over = False
+        self._broken_fences = 0
+        self._origin = Place(0, 1, 1)
+        self._calls: list[ParsedCall] = []
+        self._finder = MarkFinder("")
+        self._is_final = False
+
+    def scan(self, text: str, start: int, *, is_final: bool) -> tuple[list[ParsedCall], int, str | None]:
+        """Read ``text`` from ``start``.
+
+        Returns:
+            The calls, the index behind everything that is read, and the mark that a wait is for (None: any text).
+        """
+        self._calls = []
+        self._finder = MarkFinder(text)
+        self._is_final = is_final
+        position = start
+        try:
+            while not self.is_over:
+                found = _MARK.search(text, position)
+                if found is None:
+                    position = len(text) if is_final else max(position, len(text) - LONGEST_MARK)
+                    break
+                if not is_final and found.end() == len(text):
+                    position = found.start()
+                    break
+                position = self._read_mark(found)
+        except NeedMoreError as wait:
+            return self._calls, wait.start, wait.mark
+        return self._calls, len(text) if self.is_over else position, None
+
+    def drop(self, text: str, count: int) -> None:
+        """Note that the first ``count`` characters of ``text`` are dropped: later places count from behind them."""
+        self._origin = self._locate(text, count)
+
+    def _locate(self, text: str, position: int) -> Place:
+        origin = self._origin
+        lines = text.count("\n", 0, position)
+        column = position - text.rfind("\n", 0, position) if lines else origin.column + position
+        return Place(origin.position + position, origin.line + lines, column)
+
+    def _read_mark(self, found: re.Match[str]) -> int:
+        if found["tag"] is not None:
+            return self._read_tag(found)
+        if found["fence"] is not None:
+            return self._read_fence(found)
+        if found["thinking"] is not None:
+            return self._skip_thinking(found)
+        return self._read_line(found)
+
+    def _wait(self, start: int, mark: str) -> None:
+        """Stop here unless the text is complete."""
+        if not self._is_final:
+            raise NeedMoreError(start, mark)
+
+    def _add(self, call: ParsedCall) -> None:
+        if self.is_over:
+            return
+        self.count += 1
+        if self.count > MAX_CALLS:
+            self.is_over = True
+            reason = f"a text may have at most {MAX_CALLS} calls, and this one and all later ones are rejected"
+            message = f"The call at line {call.line}, column {call.column} was not executed: {reason}. "
+            error = f"{message}Write the calls that are still needed after the results of the others."
+            call = structs.replace(call, args={}, error=error)
+        self._calls.append(call)
+
+    def _add_fault(
+        self, form: CallForm, start: int, reason: str, position: int, end: int, *, truncated: bool = False
+    ) -> None:
+        """Add the error of the call at ``start``, with its fault at ``position``; the error shows nothing behind ``end``."""
+        text = self._finder.text
+        place, fault = self._locate(text, start), self._locate(text, position)
+        self._add(
+            ParsedCall(
+                name="",
+                form=form,
+                position=place.position,
+                line=place.line,
+                column=place.column,
+                truncated=truncated,
+                error=write_error(form, fault, reason, quote_around(text, position, start, end)),
+            )
+        )
+
+    def _read(self, start: int, position: int, ends: tuple[str, ...], mark: str) -> JsonValue:
+        """Read the value at ``position`` of the call at ``start``; wait where its end is not certain yet."""
+        try:
+            read = read_json(self._finder, position, ends)
+        except JsonFaultError as fault:
+            if fault.is_open or fault.position >= len(self._finder.text) - LONGEST_MARK:
+                self._wait(start, mark)
+            raise
+        if read.truncated:
+            self._wait(start, mark)
+        return read
+
+    # Tags
+
+    def _read_tag(self, found: re.Match[str]) -> int:
+        text, start = self._finder.text, found.start()
+        closing = f"</{found['tag']}>"
+        form = _TAG_FORMS[found["tag"]]
+        if start and text[start - 1] in _QUOTES:
+            return found.end()
+        position = self._skip_blank(found.end())
+        fence = _INNER_FENCE.match(text, position)
+        if fence is not None:
+            position = fence.end()
+        if position == len(text):
+            self._wait(start, closing)
+            if self._is_line_start(start):
+                self._add_fault(form, start, "the text ends inside it", start, len(text), truncated=True)
+            return len(text)
+        if text[position] not in "{[":
+            if len(text) - position < len(_FENCE_END) and text.startswith("`", position):
+                self._wait(start, "`")
+            return self._read_other_tag(found, form, closing)
+        try:
+            return self._read_tag_values(start, position, form, closing)
+        except JsonFaultError as fault:
+            end = self._finder.find(closing, fault.position)
+            if end == len(text):
+                self._wait(start, closing)
+            end = min(end + len(closing), len(text))
+            self._add_fault(form, start, fault.reason, fault.position, end)
+            return end
+
+    def _read_other_tag(self, found: re.Match[str], form: CallForm, closing: str) -> int:
+        """Read a tag without JSON: at the beginning of a line with its closing tag it is a call, otherwise prose."""
+        text, start = self._finder.text, found.start()
+        if not self._is_line_start(start):
+            return found.end()
+        end = self._finder.find(closing, found.end())
+        if end == len(text):
+            self._wait(start, closing)
+            return found.end()
+        self._add_fault(form, start, "its content is not a JSON object", self._skip_blank(found.end()), end)
+        return end + len(closing)
+
+    def _read_tag_values(self, start: int, position: int, form: CallForm, closing: str) -> int:
+        """Read the objects up to the closing tag; usually it is one."""
+        text = self._finder.text
+        place = self._locate(text, start)
+        calls: list[ParsedCall] = []
+        while True:
+            read = self._read(start, position, (closing,), closing)
+            if not calls and text.startswith(closing, read.end) and not read.repaired:
+                calls = convert_value(read, form, place)  # perf: the most frequent case needs nothing of what follows
+                behind = read.end
+                break
+            if read.truncated or read.repaired:
+                self._check_for_tags(read, position, closing)
+            behind, is_extra = self._skip_extra(read.end, closing)
+            if behind == len(text) or text.startswith(closing, behind):
+                if behind == len(text):
+                    self._wait(start, closing)
+                read = read._replace(repaired=read.repaired or is_extra)
+                calls += convert_value(read, form, place)
+                break
+            found = convert_value(read, form, place)
+            calls += found
+            if self.count + len(calls) > MAX_CALLS:
+                break  # all later ones are rejected unread
+            if not found:
+                raise JsonFaultError("an empty list is in front of another value", position)
+            comma = text.startswith(",", behind)
+            position = self._skip_blank(behind + 1) if comma else behind
+            if is_extra or not text.startswith(("{", "["), position):
+                if text.startswith((f"<{form_tag(form)}>",), behind) and not is_extra:
+                    break  # the next call begins: the closing tag is missing
+                if behind >= len(text) - LONGEST_MARK:
+                    self._wait(start, closing)
+                raise JsonFaultError("text follows behind the end of the JSON object", behind)
+        for call in calls:
+            self._add(call)
+        return behind + len(closing) if text.startswith(closing, behind) else behind
+
+    def _check_for_tags(self, read: JsonValue, position: int, closing: str) -> None:
+        """Refuse a cut-off value in which the closing tag is part of a string: a quote is missing before the tag."""
+        if read.truncated and self._finder.find(closing, position) < read.end:
+            raise JsonFaultError("a string or bracket has no end", position)
+
+    def _skip_extra(self, position: int, closing: str) -> tuple[int, bool]:
+        """Skip blanks, comments and superfluous end brackets; return the index and whether there was more than blanks."""
+        text = self._finder.text
+        is_extra = False
+        while True:
+            found = _EXTRA.match(text, position)
+            end = position if found is None else found.end()
+            is_extra = is_extra or bool(text[position:end].strip().strip("`"))
+            behind = find_comment_end(self._finder, end, (closing,))
+            if behind == end:
+                return end, is_extra
+            position = behind
+            is_extra = True
+
+    # Code blocks
+
+    def _read_fence(self, found: re.Match[str]) -> int:
+        text, start = self._finder.text, found.start()
+        is_tool_call = found["fence"] in _TAG_FORMS
+        if found["fence"] != "json" and not is_tool_call:
+            return found.end()
+        position = self._skip_blank(found.end())
+        if position == len(text):
+            self._wait(start, _FENCE_END)
+            return position
+        if text[position] not in "{[":
+            return found.end()
+        if not is_tool_call:
+            # perf: JSON that is not a call is skipped unread. The objective precedes the arguments, which may hold fences.
+            end = self._finder.find(_FENCE_END, position)
+            if self._broken_fences == _MAX_BROKEN_FENCES or self._finder.find(_OBJECTIVE, position) >= end:
+                if end == len(text):
+                    self._wait(start, _FENCE_END)
+                return min(end + len(_FENCE_END), len(text))
+        try:
+            read = self._read(start, position, (_FENCE_END,), _FENCE_END)
+        except JsonFaultError as fault:
+            end = self._finder.find(_FENCE_END, fault.position)
+            if end == len(text):
+                self._wait(start, _FENCE_END)
+            end = min(end + len(_FENCE_END), len(text))
+            self._add_fault(CallForm.FENCE, start, fault.reason, fault.position, end)
+            return end
+        values = read.value if isinstance(read.value, list) else [read.value]
+        if is_tool_call or (values and all(_has_keys(value, read) for value in values)):
+            for call in convert_value(read, CallForm.FENCE, self._locate(text, start)):
+                self._add(call)
+        elif read.repaired:
+            self._broken_fences += 1
+        end = self._skip_blank(read.end)
+        return end + len(_FENCE_END) if text.startswith(_FENCE_END, end) else read.end
+
+    # Lines
+
+    def _read_line(self, found: re.Match[str]) -> int:
+        text, start, word = self._finder.text, found.start(), found["line"]
+        if word == "Thought":
+            self._has_thought = True
+        elif word == "Final Answer" or (word == "Observation" and self._has_thought):
+            # An observation in a model's text is invented, and so are the actions behind it.
+            self._is_react_over = True
+        if word != "Action" or self._is_react_over:
+            return found.end()
+        name = _ACTION_NAME.match(text, found.end())
+        if name is None or name.end() == len(text):
+            self._wait_for_line(start, found.end())
+        if name is None:
+            return found.end()
+        args = _ARGS_LINE.match(text, name.end())
+        behind = self._skip_blank(name.end() if args is None else args.end())
+        if behind >= len(text) - LONGEST_MARK:
+            self._wait(start, "\n" if args is None else "}")
+        if args is None:
+            return self._add_bare_action(start, name)
+        self._has_thought = True
+        place = self._locate(text, start)
+        call = ParsedCall(
+            name=name[1], form=CallForm.REACT, position=place.position, line=place.line, column=place.column
+        )
+        fence = _INNER_FENCE.match(text, behind)
+        behind = behind if fence is None else fence.end()
+        if behind == len(text) or text[behind] != "{":
+            return self._add_without_object(call, args, behind)
+        try:
+            read = self._read(start, behind, _REACT_ENDS, "}")
+        except JsonFaultError as fault:
+            self._add_fault(CallForm.REACT, start, fault.reason, fault.position, fault.position + LONGEST_MARK)
+            return fault.position
+        call = structs.replace(call, repaired=read.repaired, truncated=read.truncated)
+        self._add(finish_call(call, read.value))
+        return read.end
+
+    def _add_bare_action(self, start: int, name: re.Match[str]) -> int:
+        """Add an action without arguments. Without a thought before it, 'Action: …' is prose."""
+        if self._has_thought:
+            place = self._locate(self._finder.text, start)
+            self._add(
+                ParsedCall(
+                    name=name[1], form=CallForm.REACT, position=place.position, line=place.line, column=place.column
+                )
+            )
+        return name.end()
+
+    def _add_without_object(self, call: ParsedCall, args: re.Match[str], behind: int) -> int:
+        text = self._finder.text
+        start = call.position - self._origin.position
+        self._wait_for_line(start, args.end())
+        line_end = self._finder.find("\n", args.end())
+        rest = text[args.end() : min(line_end, args.end() + 80)].strip()
+        if rest.lower() in ("", "none", "null", "n/a"):
+            self._add(call)
+        else:
+            self._add_fault(CallForm.REACT, start, "its arguments are no JSON object", args.end(), line_end)
+        return line_end
+
+    def _wait_for_line(self, start: int, position: int) -> None:
+        if self._finder.find("\n", position) == len(self._finder.text):
+            self._wait(start, "\n")
+
+    def _skip_thinking(self, found: re.Match[str]) -> int:
+        """Skip a model's reasoning: calls in it are drafts."""
+        if found.start() and self._finder.text[found.start() - 1] in _QUOTES:
+            return found.end()
+        closing = f"</{found['thinking']}>"
+        end = self._finder.find(closing, found.end())
+        if end == len(self._finder.text):
+            self._wait(found.start(), closing)
+            return end
+        return end + len(closing)
+
+    # Places
+
+    def _skip_blank(self, position: int) -> int:
+        found = _BLANK.match(self._finder.text, position)
+        return position if found is None else found.end()
+
+    def _is_line_start(self, position: int) -> bool:
+        text = self._finder.text
+        before = text[max(0, position - LOOK_BACK) : position]
+        return not before.rpartition("\n")[2].strip()
+
+
+def form_tag(form: CallForm) -> str:
+    """Return the tag of a tagged form."""
+    return form.value.replace("-", "_")
+
+
+def _has_keys(value: object, read: JsonValue) -> bool:
+    if not isinstance(value, dict) or not {"name", "call_objective"} <= value.keys():
+        return False
+    return "args" in value or read.truncated
+
+
+# Calls in the native forms of model APIs: OpenAI's Chat Completions and Responses, Anthropic's Messages, Gemini.
+
+
+_LENGTH_REASONS: Final = frozenset({"length", "max_tokens", "MAX_TOKENS", "incomplete", "max_output_tokens"})
+_NATIVE_KEYS: Final = ('"tool_calls"', '"function_call"', '"tool_use"', '"functionCall"')
+_WRAPPERS: Final = ("choices", "message", "output", "content", "candidates", "parts")
+"""Keys under which responses hold their messages and parts."""
+_KNOWN_KEYS: Final = frozenset({"type", "functionCall", "function_call", "tool_calls", *_WRAPPERS})
+
+
+def read_native_text(text: str) -> list[ParsedCall] | None:
+    """Return the calls of a text that is JSON in a native form as a whole; None for any other text."""
+    stripped = text.strip()
+    if stripped[:1] not in ("{", "[") or stripped[-1:] not in ("}", "]"):
+        return None
+    if not any(key in stripped for key in _NATIVE_KEYS):
+        return None
+    try:
+        value = json.loads(stripped)
+    except (ValueError, RecursionError):
+        return None
+    return read_native(value) or None
+
+
+def read_native(value: Any) -> list[ParsedCall]:
+    """Return the calls of a decoded message, response, or list of messages, parts or output items."""
+    calls: list[ParsedCall] = []
+    for call in _find(value, is_cut=False, depth=0):
+        if len(calls) == MAX_CALLS:
+            message = f"The call of {call.name!r} was not executed: a message may have at most {MAX_CALLS} calls. "
+            error = f"{message}Make the calls that are still needed after the results of the others."
+            calls.append(ParsedCall(name=call.name, form=call.form, call_id=call.call_id, error=error))
+            # Each call of a native form needs an answer under its id, so the others are reported one by one.
+        elif len(calls) > MAX_CALLS:
+            calls.append(ParsedCall(name=call.name, form=call.form, call_id=call.call_id, error=calls[MAX_CALLS].error))
+        else:
+            calls.append(call)
+    return calls
+
+
+def _find(value: Any, *, is_cut: bool, depth: int) -> Iterator[ParsedCall]:
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for each in value:
+            if isinstance(each, dict) and _KNOWN_KEYS.isdisjoint(each):
+                continue  # perf: a list may have tens of thousands of objects without calls
+            if depth < len(_WRAPPERS) * 2:
+                yield from _find(each, is_cut=is_cut, depth=depth + 1)
+        return
+    if not isinstance(value, Mapping):
+        return
+    reasons = (value.get("finish_reason"), value.get("finishReason"), value.get("stop_reason"), value.get("status"))
+    is_cut = is_cut or any(isinstance(reason, str) and reason in _LENGTH_REASONS for reason in reasons)
+    if value.get("type") == "function_call" and "arguments" in value:
+        yield _make(value, CallForm.OPENAI_RESPONSES, value.get("call_id"), value.get("arguments"), is_cut)
+    elif value.get("type") == "tool_use":
+        yield _make(value, CallForm.ANTHROPIC, value.get("id"), value.get("input"), is_cut)
+    elif isinstance(part := value.get("functionCall", value.get("function_call")), Mapping):
+        is_gemini = "functionCall" in value or not isinstance(part.get("arguments"), str)
+        form = CallForm.GEMINI if is_gemini else CallForm.OPENAI_CHAT
+        yield _make(part, form, part.get("id"), part.get("args" if is_gemini else "arguments"), is_cut)
+    elif isinstance(value.get("tool_calls"), Sequence):
+        for each in value["tool_calls"]:
+            function = each.get("function") if isinstance(each, Mapping) else None
+            if isinstance(function, Mapping):
+                arguments = function.get("arguments")
+                yield _make(function, CallForm.OPENAI_CHAT, each.get("id"), arguments, is_cut)
+    elif depth < len(_WRAPPERS) * 2:
+        for key in _WRAPPERS:
+            if isinstance(value.get(key), Mapping | list | tuple):
+                yield from _find(value[key], is_cut=is_cut, depth=depth + 1)
+
+
+def _make(value: Mapping[str, Any], form: CallForm, call_id: Any, arguments: Any, is_cut: bool) -> ParsedCall:
+    name = value.get("name")
+    known_id = call_id if isinstance(call_id, str) else ""
+    if not isinstance(name, str) or not name:
+        error = "The call was not executed: it has no name. Write the whole call again with the name of a tool."
+        return ParsedCall(name="", form=form, call_id=known_id, error=error)
+    if is_deeper(arguments, MAX_DEPTH):
+        error = f"{name!r} was not executed: its arguments are nested deeper than {MAX_DEPTH}. Write flatter arguments."
+        return ParsedCall(name=name, form=form, call_id=known_id, error=error)
+    # An API that stopped at its limit of tokens may have closed the brackets by itself.
+    is_object = not isinstance(arguments, str)
+    return finish_call(ParsedCall(name=name, form=form, call_id=known_id, truncated=is_cut and is_object), arguments)
+
+
+# Read the calls in a model's output: at once, or chunk by chunk as the model writes.
+
+
+_FREE_ATTEMPTS: Final = 8
+"""Marks behind which an incomplete call is read again; from then on the text must have grown by a quarter, so that the
+whole of a stream costs linear time."""
+
+
+class Parser:
+    """Finds calls in a stream of text. Any division into chunks gives the same calls as the whole text at once."""
+
+    def __init__(self) -> None:
+        self._scanner = TextScanner()
+        self._text = ""
+        self._start = 0
+        self._new: list[str] = []
+        self._mark: str | None = None
+        self._tail = ""
+        self._size = 0
+        self._waiting = 0
+        self._attempts = 0
+        self._threshold = 0
+        self._is_closed = False
+
+    def feed(self, chunk: str) -> list[ParsedCall]:
+        """Add text and return the calls that it completes.
+
+        Raises:
+            ValueError: the parser is closed.
+        """
+        if self._is_closed:
+            raise ValueError("the parser is closed; create one for each text")
+        remaining = MAX_TEXT_CHARS - self._size
+        self._size += len(chunk)
+        if self._scanner.is_over or remaining <= 0:
+            return []
+        chunk = chunk[:remaining]
+        self._new.append(chunk)
+        self._waiting += len(chunk)
+        if self._mark is not None and not self._should_read(chunk, self._mark):
+            return []
+        return self._read(is_final=False)
+
+    def close(self) -> list[ParsedCall]:
+        """End the text and return the rest: a call without an end, and the report of what is beyond the limits."""
+        if self._is_closed:
+            return []
+        self._is_closed = True
+        calls = self._read(is_final=True)
+        if self._size > MAX_TEXT_CHARS and not self._scanner.is_over:
+            calls.append(_reject_rest(self._size))
+        return calls
+
+    def _should_read(self, chunk: str, mark: str) -> bool:
+        recent = self._tail + chunk
+        self._tail = recent[-(len(mark) - 1) :] if len(mark) > 1 else ""
+        if mark not in recent:
+            # A closed call is followed by other text; a wait that no mark ends must not last to the end of a long text.
+            return False
+        self._attempts += 1
+        return self._attempts <= _FREE_ATTEMPTS or self._waiting >= self._threshold
+
+    def _read(self, *, is_final: bool) -> list[ParsedCall]:
+        text = self._text + "".join(self._new)
+        self._new.clear()
+        start = self._start
+        calls, position, mark = self._scanner.scan(text, start, is_final=is_final)
+        if mark != self._mark or position != start:
+            self._attempts = 0
+            self._tail = text[-(len(mark) - 1) :] if mark is not None and len(mark) > 1 else ""
+        self._mark = mark
+        dropped = max(0, position - LOOK_BACK)
+        self._scanner.drop(text, dropped)
+        self._text = text[dropped:]
+        self._start = position - dropped
+        self._waiting = len(self._text)
+        self._threshold = self._waiting + self._waiting // 4
+        return calls
+
+
+def parse(output: str | Any) -> list[ParsedCall]:
+    """Return the calls in a model's output, in their order; a call that cannot be read has its ``error`` set.
+
+    Args:
+        output: a model's text, or a decoded message, response or list of parts in the native form of OpenAI (Chat,
+            Responses), Anthropic or Gemini. A text that is such JSON as a whole is read in the same way.
+    """
+    if not isinstance(output, str):
+        return read_native(output)
+    native = read_native_text(output) if len(output) <= MAX_TEXT_CHARS else None
+    if native is not None:
+        return native
+    scanner = TextScanner()
+    calls, _, _ = scanner.scan(output[:MAX_TEXT_CHARS], 0, is_final=True)
+    if len(output) > MAX_TEXT_CHARS and not scanner.is_over:
+        calls.append(_reject_rest(len(output)))
+    return calls
+
+
+def _reject_rest(size: int) -> ParsedCall:
+    return ParsedCall(
+        name="",
+        form=CallForm.FUNCTION_CALL,
+        error=f"The text has {size:,} characters; calls behind the first {MAX_TEXT_CHARS:,} were not executed. "
+        f"Write a shorter text with each call as {SHAPES[CallForm.FUNCTION_CALL]}.",
+    )

@@ -1,0 +1,464 @@
+"""The guards of a tool and what was measured of it. They outlive calls and changes of the policy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from math import log
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dispatch._internal import Clock, Randomness, Retention
+from dispatch.calls.resolution import ResolvedTool, meter_label
+from dispatch.policy import DEFAULT_RETRY, Policy, RateLimit
+from dispatch.resilience.aio import AsyncBulkhead, AsyncRateLimiter, LimiterBucket, user_buckets
+from dispatch.resilience.breaker import CircuitBreaker
+from dispatch.resilience.durations import LatencyHistogram, Quantile
+from dispatch.resilience.rate_limit import UserBuckets
+from dispatch.resilience.retry import MIN_REPEATS_PER_S, Hedging, RetryBudget, RetryPolicy
+from dispatch.routing.instance import InFlight
+from dispatch.telemetry.observers import NULL_DISPATCHER, NULL_TOOL, DispatcherObserver, ToolObserver
+
+if TYPE_CHECKING:
+    from dispatch.routing.pool import InstancePool
+
+
+SharedUsers = Callable[[RateLimit], UserBuckets[LimiterBucket]]
+"""Returns the buckets of users for a rate that several tools share."""
+RateLimits = tuple[RateLimit | None, RateLimit | None, RateLimit | None]
+
+USUAL_QUANTILE = 0.95
+"""The usual duration of an attempt is this quantile of the measured ones."""
+MAX_INSTANCE_BREAKERS = 512
+"""Instances with a circuit breaker of their own, for each tool: twice as many as a service has at once."""
+USUAL_OF = 64
+"""Answers over which the usual duration of a tool is averaged, as the base of comparisons between instances."""
+LEAST_DURATION_S = 1e-4
+"""Shortest duration that is compared: below it the noise of the event loop prevails."""
+_LEAST_LOG = log(LEAST_DURATION_S)
+
+
+class ToolGuards:
+    """The guards of one tool, for one dispatcher.
+
+    Args:
+        policy: in force for the tool.
+        repeatable: the tool may be executed twice for one call.
+        clock: the loop's.
+        randomness: for backoff and open durations.
+        rates: returns the rate limiter for a policy.
+        observer: of the tool.
+        label: of the tool in metrics and events.
+
+    Attributes:
+        policy: in force for the tool.
+        breaker, bulkhead, rates, retrying, hedging: the guards; None: off.
+        calls: in flight, with streams and retries.
+        budget: limits retries and hedges.
+        durations: of attempts.
+        usual: the usual duration of an attempt (:data:`USUAL_QUANTILE`).
+        pool: the instances that were called last; their ejections end when the breaker closes.
+        answered_by, answered_at: the instance that answered last, and when; ``""`` before the first answer, and after a
+            failure of that instance.
+        observer: of the tool.
+    """
+
+    __slots__ = (
+        "_instances",
+        "_randomness",
+        "_rate_limiter",
+        "_usual_log",
+        "answered_at",
+        "answered_by",
+        "breaker",
+        "budget",
+        "bulkhead",
+        "calls",
+        "clock",
+        "durations",
+        "hedging",
+        "label",
+        "observer",
+        "policy",
+        "pool",
+        "rates",
+        "repeatable",
+        "retrying",
+        "usual",
+    )
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        repeatable: bool,
+        clock: Clock,
+        randomness: Randomness,
+        rates: Callable[[Policy], AsyncRateLimiter | None],
+        observer: ToolObserver = NULL_TOOL,
+        label: str = "",
+    ) -> None:
+        self.observer = observer
+        self.label = label
+        self.clock = clock
+        self._randomness = randomness
+        self._rate_limiter = rates
+        self._instances: dict[str, CircuitBreaker] = {}
+        self.policy = policy
+        self.repeatable = repeatable
+        self.calls = InFlight()
+        self.pool: InstancePool | None = None
+        self.answered_by = ""
+        self.answered_at = 0.0
+        self._usual_log: float | None = None
+        self.durations = LatencyHistogram(clock)
+        self.usual = Quantile(self.durations, USUAL_QUANTILE)
+        retry = policy.retry or DEFAULT_RETRY  # hedges are limited by the budget, too
+        self.budget = RetryBudget(retry.budget_ratio, MIN_REPEATS_PER_S, clock)
+        self.breaker = self._breaker()
+        self.bulkhead = None if policy.bulkhead is None else AsyncBulkhead(policy.bulkhead)
+        self.rates = rates(policy)
+        self.retrying = self._retrying()
+        self.hedging = self._hedging()
+
+    def reconfigure(self, policy: Policy, *, repeatable: bool) -> None:
+        """Apply another policy. Breakers keep their state, calls in flight and in the queue their places, and measurements
+        stay. A call that waits for a rate limit that has changed waits for the former one."""
+        former, self.policy, self.repeatable = self.policy, policy, repeatable
+        if policy.breaker is None or self.breaker is None:
+            self.breaker = self._breaker()
+            self._instances.clear()
+        else:
+            for breaker in (self.breaker, *self._instances.values()):
+                breaker.reconfigure(policy.breaker)
+        if policy.bulkhead is None or self.bulkhead is None:
+            self.bulkhead = None if policy.bulkhead is None else AsyncBulkhead(policy.bulkhead)
+        elif policy.bulkhead != former.bulkhead:
+            self.bulkhead.reconfigure(policy.bulkhead)
+        if rate_limits_of(policy) != rate_limits_of(former):
+            self.renew_rates()
+        retry = policy.retry or DEFAULT_RETRY
+        self.budget.ratio = retry.budget_ratio
+        self.retrying = self._retrying()
+        if policy.hedging != former.hedging or (self.hedging is None) == repeatable:
+            self.hedging = self._hedging()
+
+    def _breaker(self) -> CircuitBreaker | None:
+        settings = self.policy.breaker
+        if settings is None:
+            return None
+        return CircuitBreaker(
+            settings,
+            clock=self.clock,
+            randomness=self._randomness,
+            on_transition=self.observer.observe_circuit(),
+            on_recovery=self._on_recovery,
+        )
+
+    def _on_recovery(self) -> None:
+        if self.pool is not None:
+            self.pool.balancer.end_ejections()
+
+    def renew_rates(self) -> None:
+        """Apply the rate limiter for the policy: the same one for all versions of a tool."""
+        self.rates = self._rate_limiter(self.policy)
+
+    def _retrying(self) -> RetryPolicy | None:
+        retry = self.policy.retry
+        if retry is None or retry.max_attempts == 1:
+            return None
+        return RetryPolicy(
+            retry, repeatable=self.repeatable, budget=self.budget, durations=self.durations, randomness=self._randomness
+        )
+
+    def _hedging(self) -> Hedging | None:
+        delay = self.policy.hedging
+        if delay is None or not self.repeatable:
+            return None
+        return Hedging(delay, budget=self.budget, durations=self.durations, clock=self.clock)
+
+    def breaker_of(self, instance: str) -> CircuitBreaker | None:
+        """Return the breaker of this tool at one instance; None: off."""
+        breaker = self._instances.get(instance)
+        if breaker is None and self.policy.breaker is not None:
+            while len(self._instances) >= MAX_INSTANCE_BREAKERS:
+                del self._instances[next(iter(self._instances))]  # the oldest: probably gone
+            breaker = CircuitBreaker(
+                self.policy.breaker,
+                clock=self.clock,
+                randomness=self._randomness,
+                on_transition=self.observer.observe_circuit(instance),
+            )
+            self._instances[instance] = breaker
+        return breaker
+
+    def record_failure(self, instance: str, now: float) -> bool:
+        """Record a failure of ``instance``. True: it says nothing about the tool, because another instance has answered
+        since, within the breaker's time window, has not failed since and is still there."""
+        answered_by, breaker, pool = self.answered_by, self.breaker, self.pool
+        if answered_by == instance:
+            self.answered_by = answered_by = ""
+        if not answered_by or breaker is None or pool is None:
+            return False
+        return now - self.answered_at < breaker.settings.window_duration and answered_by in pool.balancer
+
+    def record_slowness(self, duration: float) -> float:
+        """Record the duration of an answered attempt. Return the logarithm of its ratio to the tool's usual one: the
+        geometric mean over all instances."""
+        value = log(duration) if duration > LEAST_DURATION_S else _LEAST_LOG
+        usual = self._usual_log
+        if usual is None:
+            self._usual_log = value
+            return 0.0
+        self._usual_log = usual + (value - usual) / USUAL_OF
+        return value - usual
+
+    def admits(self, instance: str) -> bool:
+        """Whether the breaker at that instance would admit a call. Nothing changes."""
+        breaker = self._instances.get(instance)
+        return breaker is None or breaker.can_admit()
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for a rate limit or the bulkhead. For a rate limit, those of all versions of the tool."""
+        return self.waiting_for_bulkhead + (0 if self.rates is None else self.rates.limiter.waiting)
+
+    @property
+    def waiting_for_bulkhead(self) -> int:
+        """Calls that wait for the bulkhead."""
+        return 0 if self.bulkhead is None else self.bulkhead.guard.waiting
+
+    def close(self) -> None:
+        """Reject the calls that wait; those in flight go on."""
+        if self.bulkhead is not None:
+            self.bulkhead.close()
+        if self.rates is not None:
+            self.rates.close()
+
+
+def rate_limits_of(policy: Policy) -> RateLimits:
+    """Return the rate limits of a policy: of the tool, of a user, and of a user over several tools."""
+    return policy.rate_limit, policy.user_rate_limit, policy.shared_user_rate_limit
+
+
+def create_rate_limiter(policy: Policy, shared_users: SharedUsers = user_buckets) -> AsyncRateLimiter | None:
+    """Return a rate limiter for the limits of a policy; None: it has none.
+
+    Args:
+        shared_users: returns the buckets of users for the limit that several tools share.
+    """
+    tool_limit, user_limit, shared_limit = rate_limits_of(policy)
+    if tool_limit is None and user_limit is None and shared_limit is None:
+        return None
+    everywhere = None if shared_limit is None else shared_users(shared_limit)
+    return AsyncRateLimiter(tool_limit, user_limit, everywhere=everywhere, shared_rate=shared_limit)
+
+
+# The guards of all tools of one dispatcher. Those of a removed tool are retained for calls in flight, and for the tool to
+# return: deleting and creating a tool resets no limit.
+
+
+GuardKey = tuple[bool, str, str | None]
+"""The key of guards: whether they belong to a tool or to a service that is called without one, the name of the tool or the
+id of the service, and the version of the tool."""
+Owner = tuple[bool, str]
+"""A tool or a service with all its versions: the first parts of a :data:`GuardKey`."""
+FindPolicy = Callable[[GuardKey], tuple[Policy, bool] | None]
+"""Returns the policy of a key, and whether its tool is repeatable; None: the catalogue in force does not have it."""
+NO_LIMITS: RateLimits = (None, None, None)
+
+
+class _OwnerState(msgspec.Struct, eq=False):
+    """What the versions of one tool share.
+
+    Attributes:
+        versions: with guards.
+        limits: of ``rates``.
+        rates: the rate limiter; None: no limits.
+    """
+
+    versions: tuple[str | None, ...] = ()
+    limits: RateLimits = NO_LIMITS
+    rates: AsyncRateLimiter | None = None
+
+
+class GuardRegistry:
+    """The guards of all tools of one dispatcher, created at the first call of each version of a tool. The versions of one
+    tool share its rate limits, because a further version must not raise the limit of a user; all others belong to a version.
+
+    Args:
+        clock: the loop's.
+        randomness: see :class:`ToolGuards`.
+        observer: of the dispatcher.
+        find: of the catalogue in force; None: every key has the policy that :meth:`of` is given.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        randomness: Randomness,
+        observer: DispatcherObserver = NULL_DISPATCHER,
+        find: FindPolicy | None = None,
+    ) -> None:
+        self._clock = clock
+        self._observer = observer
+        self._randomness = randomness
+        self._find = find
+        self._guards: dict[GuardKey, ToolGuards] = {}
+        self._owners: dict[Owner, _OwnerState] = {}
+        self._retention: Retention[GuardKey] = Retention(
+            self._drop, lambda key, callback: self._guards[key].calls.await_idle(callback)
+        )
+        self._users: dict[RateLimit, UserBuckets[LimiterBucket]] = {}
+        self._user_holders: Counter[RateLimit] = Counter()
+        """The number of tools with each shared rate limit."""
+        self._user_retention: Retention[RateLimit] = Retention(self._users.pop, lambda _rate, _callback: False)
+
+    def of_tool(self, tool: ResolvedTool) -> ToolGuards:
+        """Return the guards of a version of a tool."""
+        key = (tool.is_tool, tool.label, tool.version)
+        guards = self._guards.get(key)
+        return self._add(key, tool.policy, repeatable=tool.repeatable) if guards is None else guards
+
+    def of(self, key: GuardKey, policy: Policy, *, repeatable: bool) -> ToolGuards:
+        """Return the guards of ``key``.
+
+        New guards get the policy of the catalogue in force; ``policy`` if that does not have the tool, because the call
+        began with a former one.
+        """
+        guards = self._guards.get(key)
+        return self._add(key, policy, repeatable=repeatable) if guards is None else guards
+
+    def _add(self, key: GuardKey, policy: Policy, *, repeatable: bool) -> ToolGuards:
+        if self._find is not None:
+            found = self._find(key)
+            if found is None:
+                self._retention.add(key)
+            else:
+                policy, repeatable = found
+        is_tool, name, version = key
+        label = meter_label(name, is_tool=is_tool)
+        owner = self._owners.get((is_tool, name))
+        if owner is None:
+            owner = self._owners[is_tool, name] = _OwnerState()
+        owner.versions = (*owner.versions, version)
+        self._hold_users(policy.shared_user_rate_limit)
+        guards = self._guards[key] = ToolGuards(
+            policy,
+            repeatable=repeatable,
+            clock=self._clock,
+            randomness=self._randomness,
+            rates=partial(self._rates, owner),
+            observer=self._observer.observe_tool(label, version),
+            label=label,
+        )
+        return guards
+
+    def _rates(self, owner: _OwnerState, policy: Policy) -> AsyncRateLimiter | None:
+        """Return the rate limiter of a tool: the same one for all its versions, which have the same limits."""
+        limits = rate_limits_of(policy)
+        if limits != owner.limits:
+            owner.limits, owner.rates = limits, create_rate_limiter(policy, self._shared)
+        return owner.rates
+
+    def _drop(self, key: GuardKey) -> None:
+        """Drop the guards of a removed version without calls in flight, and its metric series; with the last version also
+        those of the tool."""
+        is_tool, name, version = key
+        guards = self._guards.pop(key)
+        rate = guards.policy.shared_user_rate_limit
+        if rate is not None and self._release_users(rate):
+            self._users.pop(rate, None)  # it was retained with the guards
+        owner = self._owners[is_tool, name]
+        owner.versions = tuple(each for each in owner.versions if each != version)
+        if version is not None:
+            self._observer.release_version(guards.label, version)
+        if not owner.versions:
+            del self._owners[is_tool, name]
+            self._observer.release_tool(guards.label)
+
+    def renew(self, find: FindPolicy, owners: Iterable[Owner]) -> None:
+        """Apply another catalogue.
+
+        Args:
+            find: of the catalogue. The guards of a key that it does not have are retained.
+            owners: whose definition or policy has changed.
+        """
+        self._find = find
+        keys = [
+            (*owner, version) for owner in owners if owner in self._owners for version in self._owners[owner].versions
+        ]
+        for key in keys:
+            guards = self._guards[key]
+            found = find(key)
+            if found is None:
+                self._retention.add(key)
+                continue
+            self._retention.restore(key)
+            if found != (guards.policy, guards.repeatable):
+                former = guards.policy.shared_user_rate_limit
+                self._hold_users(found[0].shared_user_rate_limit)
+                guards.reconfigure(found[0], repeatable=found[1])
+                if former is not None and self._release_users(former):
+                    self._user_retention.add(former)
+            guards.renew_rates()  # another version may have had other limits meanwhile
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """Calls that wait for a rate limit or the bulkhead, by the tool's label."""
+        waiting: Counter[str] = Counter()
+        for guards in self.all():
+            waiting[guards.label] += guards.waiting_for_bulkhead
+        for (is_tool, name), owner in self._owners.copy().items():
+            if owner.rates is not None:
+                waiting[meter_label(name, is_tool=is_tool)] += owner.rates.limiter.waiting
+        return waiting
+
+    def all(self) -> list[ToolGuards]:
+        """Return the guards of all tools that were called, with those of tools removed lately."""
+        return list(self._guards.values())
+
+    @property
+    def owners(self) -> list[Owner]:
+        """The owners of :meth:`all`."""
+        return list(self._owners)
+
+    @property
+    def calls_in_flight(self) -> int:
+        """Calls in flight, with streams and retries, of all tools."""
+        return sum(guards.calls.count for guards in self._guards.values())
+
+    async def wait_idle(self) -> None:
+        """Wait until no call is in flight."""
+        while busy := next((guards for guards in self._guards.values() if guards.calls.count), None):
+            await busy.calls.wait_idle()
+
+    def close(self) -> None:
+        """Reject all calls that wait. Nothing is dropped any more."""
+        self._retention.close()
+        self._user_retention.close()
+        for guards in self._guards.values():
+            guards.close()
+
+    # -- rate limits of users that several tools share ----------------------------------------------------------
+
+    def _shared(self, rate: RateLimit) -> UserBuckets[LimiterBucket]:
+        users = self._users.get(rate)
+        if users is None:
+            users = self._users[rate] = user_buckets(rate)
+        return users
+
+    def _hold_users(self, rate: RateLimit | None) -> None:
+        if rate is not None:
+            self._user_holders[rate] += 1
+            self._user_retention.restore(rate)
+
+    def _release_users(self, rate: RateLimit) -> bool:
+        """Count one tool less with that limit. Return whether none has it."""
+        self._user_holders[rate] -= 1
+        if self._user_holders[rate]:
+            return False
+        del self._user_holders[rate]
+        return True

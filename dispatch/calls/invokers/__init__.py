@@ -1,1 +1,0 @@
-"""What executes an attempt: an instance of the tool's service, or this process."""

@@ -1,1 +1,0 @@
-"""Step 1 of a call: the name of a tool, and a version, become a resolved tool."""

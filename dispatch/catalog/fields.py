@@ -1,0 +1,647 @@
+"""Reads the keys of one descriptor object. Each error is reported with its key and fix, and reading continues."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from dispatch._internal import excerpt, find_near_names, install_extra, write_json
+from dispatch.catalog.descriptors import EMPTY, FrozenDict, Report, describe_kind, describe_value, join_path
+from dispatch.catalog.versions import VERSION_EXAMPLE, is_version
+from dispatch.messaging.wire import TopicError, TopicName
+from dispatch.permissions.grants import check_permission
+from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
+from dispatch.schemas import (
+    DIALECT,
+    GUESSED,
+    SCHEMA_KEYWORDS,
+    SCHEMA_LIST_KEYWORDS,
+    SCHEMA_OBJECT_KEYWORDS,
+    Mistake,
+    find_dead_references,
+    find_dialect,
+    find_outside_references,
+    find_schema_problems,
+    has_engine,
+    split_pointer,
+    translate_schema,
+    widen_schema,
+)
+
+# Keys of items: ``NAME``, or ``NAME@VERSION`` for one of several versions.
+
+
+class ItemKey(NamedTuple):
+    """The parts of the key under which an item is stored.
+
+    Attributes:
+        name: the default of the item's id or name.
+        version: the default of its version; None: the key has none.
+    """
+
+    name: str
+    version: str | None
+
+    @classmethod
+    def parse(cls, key: str) -> ItemKey:
+        """Split ``key`` at its last ``@``, if a SemVer version follows it; an ``@`` before anything else is part of the
+        name, as in TrustGraph."""
+        name, separator, version = key.rpartition("@")
+        return cls(name, version) if separator and name and is_version(version) else cls(key, None)
+
+
+MAX_NAME_CHARS: Final = 256
+"""Characters of a name or an id: they appear in metric labels, log lines and texts for models."""
+
+MAX_MODEL_NAME_CHARS: Final = 64
+"""Characters of a tool's name that the APIs of models accept."""
+
+
+class ObjectReader:
+    """Typed access to the keys of one object. A ``null`` counts as a missing key. After an error the returned value is a
+    placeholder: the report ``has_errors``, and the object must not be used."""
+
+    def __init__(self, raw: dict[str, Any], report: Report, known: tuple[str, ...], path: str = "") -> None:
+        """Read ``raw``, which may have the keys ``known`` and is at ``path`` of its descriptor."""
+        self.raw = raw
+        self.report = report
+        self.known = known
+        self.path = path
+
+    def path_of(self, key: str) -> str:
+        """Return the path of ``key``, for a report."""
+        return join_path(self.path, key)
+
+    def add_error(self, key: str, problem: str, fix: str) -> None:
+        """Report an error at ``key``."""
+        self.report.add_error(self.path_of(key), problem, fix)
+
+    def read_text(self, key: str, example: str) -> str | None:
+        """Read an optional text."""
+        value = self.raw.get(key)
+        if value is None or isinstance(value, str):
+            return value
+        self._wrong(key, "a text", example)
+        return None
+
+    def read_required_text(self, key: str, example: str, *, may_be_empty: bool = False) -> str:
+        """Read a required text."""
+        if self.raw.get(key) is None:
+            self._missing(key, example)
+            return ""
+        value = self.read_text(key, example)
+        if value is not None and not value.strip() and not may_be_empty:
+            self.add_error(key, f"'{key}' is empty", f'write "{key}": {write_json(example)}')
+        return value or ""
+
+    def read_name(self, key: str, example: str, default: str = "") -> str:
+        """Read a name or id: one line, bounded, without blanks around it; ``default`` if the key is missing."""
+        value = default if default and self.raw.get(key) is None else self.read_required_text(key, example)
+        if value.strip() and not value.isprintable():
+            self.add_error(key, "a control character in a name", "use letters, digits, '-' and '_'")
+        elif len(value) > MAX_NAME_CHARS:
+            self.add_error(key, f"{len(value):,} characters", f"use a name of at most {MAX_NAME_CHARS}")
+        elif value.strip() != value and value.strip():
+            self.add_error(
+                key, f"{describe_value(value)} has blanks around it", f'write "{key}": {write_json(value.strip())}'
+            )
+        return value
+
+    def read_topic(self, key: str, example: str, default: str | None = None) -> str:
+        """Read a topic as its whole name; ``default`` if the key is missing."""
+        if default is not None and self.raw.get(key) is None:
+            return default
+        value = self.read_required_text(key, example)
+        if value.strip():
+            try:
+                return str(TopicName.parse(value, example=example))
+            except TopicError as error:
+                self.add_error(key, error.problem, error.fix)
+        return value
+
+    def read_flag(self, key: str) -> bool | None:
+        """Read an optional boolean."""
+        value = self.raw.get(key)
+        if value is None or isinstance(value, bool):
+            return value
+        self._wrong(key, "true or false", True)
+        return None
+
+    def read_positive_number(self, key: str, default: float) -> float:
+        """Read an optional number above 0."""
+        value = self.raw.get(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            self._wrong(key, "a number", 1)
+            return default
+        if value <= 0:
+            self.add_error(key, f"{describe_value(value)} is not above 0", f'write "{key}": 1, or remove it')
+        return value
+
+    def read_texts(self, key: str, example: str, *, may_be_empty: bool = False) -> tuple[str, ...]:
+        """Read an optional list of texts; duplicates are dropped. ``may_be_empty``: a text may be blank."""
+        values = self._list(key, [example])
+        for index, value in enumerate(values):
+            if not isinstance(value, str) or not (may_be_empty or value.strip()):
+                what = "an empty text" if isinstance(value, str) else f"{describe_value(value)} instead of a text"
+                self.report.add_error(
+                    f"{self.path_of(key)}[{index}]", what, f"write {write_json(example)}, or remove it"
+                )
+        # Interned: thousands of tools share a few tags, groups and permissions.
+        return tuple(dict.fromkeys(sys.intern(value) for value in values if isinstance(value, str)))
+
+    def read_permissions(self) -> tuple[str, ...]:
+        """Read the optional key ``permissions``. An empty list is an error: it may be meant as "no user may call it"."""
+        key, example = "permissions", "tools:jokes"
+        values = self._list(key, [example])
+        if self.raw.get(key) == ():
+            self.add_error(
+                key, "the list is empty", f'write "{key}": ["{example}"], or remove it: every user may call then'
+            )
+        for index, value in enumerate(values):
+            problem = (
+                check_permission(value) if isinstance(value, str) else f"{describe_value(value)} instead of a text"
+            )
+            if problem is not None:
+                self.report.add_error(
+                    f"{self.path_of(key)}[{index}]", problem, f'write a permission such as "{example}"'
+                )
+        return tuple(dict.fromkeys(value for value in values if isinstance(value, str)))
+
+    def read_version(self, item_key: ItemKey) -> str | None:
+        """Read the optional key ``version``. The version in the item's key is its default, and excludes another one."""
+        version = self.read_text("version", VERSION_EXAMPLE)
+        if version is None:
+            return item_key.version
+        if not is_version(version):
+            self.add_error(
+                "version",
+                f"'{excerpt(version)}' is not a SemVer version",
+                f'write three numbers, for example "version": "{VERSION_EXAMPLE}"',
+            )
+        elif item_key.version is not None and version != item_key.version:
+            self.add_error(
+                "version",
+                f"'{excerpt(version)}' differs from the version '{excerpt(item_key.version)}' in the item's key",
+                "remove 'version', or store the item under the key NAME@VERSION of this version",
+            )
+        return version
+
+    def add_namespace(self, key: str, name: str, namespace: str, limit: int) -> str:
+        """Return ``name`` with the prefix of its namespace; more than ``limit`` characters are an error."""
+        if not namespace or not name.strip():
+            return name
+        full = f"{namespace}-{name}"
+        if len(full) > limit:
+            self.add_error(
+                key,
+                f"'{excerpt(full)}' has {len(full):,} characters with the namespace '{excerpt(namespace)}'",
+                f"shorten the {key} or the namespace: at most {limit} characters together",
+            )
+        return full
+
+    def read_object(self, key: str, example: dict[str, Any]) -> dict[str, Any] | None:
+        """Read an optional object."""
+        value = self.raw.get(key)
+        if value is None or isinstance(value, dict):
+            return value
+        self._wrong(key, "an object", example)
+        return None
+
+    def read_objects(self, key: str, known: tuple[str, ...], example: dict[str, Any]) -> Iterator[ObjectReader]:
+        """Yield a reader for each object of an optional list, with the keys ``known``."""
+        for index, value in enumerate(self._list(key, [example])):
+            path = f"{self.path_of(key)}[{index}]"
+            if isinstance(value, dict):
+                yield ObjectReader(value, self.report, known, path)
+            else:
+                self.report.add_error(
+                    path, f"{describe_value(value)} instead of an object", f"write {write_json(example)}"
+                )
+
+    def warn_of_unknown_keys(self, silent: tuple[str, ...] = ()) -> None:
+        """Report a warning for each key that is neither known nor in ``silent``."""
+        for key in self.raw:
+            if key not in self.known and key not in silent:
+                meant = find_near_names(key, self.known, 1)
+                fix = f"rename it to '{meant[0]}' if you meant that, or remove it" if meant else "remove it"
+                self.report.add_warning(self.path_of(key), "an unknown key, which is ignored", fix)
+
+    def _list(self, key: str, example: object) -> tuple[Any, ...]:
+        value = self.raw.get(key)
+        if value is None:
+            return ()
+        if isinstance(value, tuple):
+            return value
+        self._wrong(key, "a list", example)
+        return ()
+
+    def _missing(self, key: str, example: str) -> None:
+        self.add_error(
+            key,
+            f"the required key '{key}' is {'null' if key in self.raw else 'missing'}",
+            self.describe_missing(key, example),
+        )
+
+    def describe_missing(self, key: str, example: object) -> str:
+        """Return the fix of a missing key: rename a similar one, or add it."""
+        fix = f'add "{key}": {write_json(example)}'
+        meant = find_near_names(key, [other for other in self.raw if other not in self.known], 1)
+        return f"rename '{excerpt(meant[0])}' to '{key}', or {fix}" if meant else fix
+
+    def _wrong(self, key: str, expected: str, example: object) -> None:
+        value = self.raw[key]
+        self.add_error(
+            key, f"'{key}' is {describe_kind(value)}, not {expected}", f'write "{key}": {write_json(example)}'
+        )
+
+
+# Checks the ``policy`` object of a descriptor with the policy's parser, and reports each error in it.
+
+
+def check_policy(raw: dict[str, Any] | None, report: Report, base: Policy = DEFAULT_POLICY) -> FrozenDict[Any]:
+    """Return the keys of ``raw`` unchanged, and report each error under ``policy.…``.
+
+    The parser stops at its first error: the key of that error is removed, and the rest is parsed again.
+    """
+    if not raw:
+        return EMPTY
+    remaining = dict(raw)
+    while True:
+        try:
+            parse_policy(remaining, base)
+        except PolicyError as error:
+            report.add_error(f"policy.{excerpt(error.key, 62)}", excerpt(error.problem, 200), error.fix)
+            at_fault = error.key if error.key in remaining else error.key.split(".")[0]
+            if at_fault not in remaining:
+                return FrozenDict(raw)
+            del remaining[at_fault]
+        else:
+            return FrozenDict(raw)
+
+
+# Reads an ``input-schema`` and an ``output-schema``: JSON Schema 2020-12 without references to addresses. A schema in that
+# dialect is used unchanged, and nothing is fetched for it.
+
+
+MAX_ROUNDS: Final = 20
+"""Times that a schema of another system is checked after parts of it were removed; beyond it only its type is used."""
+
+_TYPES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
+
+
+class _Fault(NamedTuple):
+    """A fault of a schema.
+
+    Attributes:
+        place: keys of the place in the schema; empty: the whole schema, or a place that is not known.
+        problem: the fault, as a problem of the report.
+        fix: how to correct it.
+    """
+
+    place: tuple[str | int, ...]
+    problem: str
+    fix: str
+
+
+def read_input_schema(schema: Mapping[str, Any], report: Report, *, is_foreign: bool = False) -> dict[str, Any]:
+    """Return the schema of a tool's arguments. Its root is an object; otherwise as :func:`read_schema`."""
+    if schema.get("type") != "object":
+        given = f"is {describe_value(schema['type'])}" if "type" in schema else "is missing"
+        problem = f"the type of the root {given}, and a tool's arguments are an object"
+        if is_foreign:
+            schema = FrozenDict({**schema, "type": "object"})
+            _report_widened(report, "input-schema.type", problem)
+        else:
+            fix = 'write "type": "object", with one property for each argument'
+            report.add_error("input-schema.type", problem, fix)
+    read = read_schema(schema, report, "input-schema", is_foreign=is_foreign)
+    return read if read.get("type") == "object" or not is_foreign else FrozenDict({**read, "type": "object"})
+
+
+def read_schema(schema: Mapping[str, Any], report: Report, path: str, *, is_foreign: bool = False) -> dict[str, Any]:
+    """Return the schema at ``path`` of a descriptor in JSON Schema 2020-12: a schema that names an older dialect is
+    translated. Report each keyword whose value is not allowed, and each reference to an address.
+
+    With the extra ``schema`` this includes patterns, references to places in the schema, and every rule of the metaschema.
+    Depth and size are those of the descriptor, which is limited.
+
+    Args:
+        is_foreign: keywords with a fault are removed and reported as warnings. A schema that names no dialect is translated
+            as well where only an older one could be meant.
+    """
+    dialect = find_dialect(schema)
+    translated = translate_schema(schema, dialect or GUESSED) if dialect or is_foreign else schema
+    what = "keywords of another dialect than 2020-12, which are translated"
+    if is_foreign:
+        if translated is not schema:
+            report.add_info(f"{path}.$schema", what, "nothing is to be done")
+        return _widen(_freeze(translated), report, path)
+    if dialect is not None:
+        if translated is schema:
+            what = "another dialect than 2020-12, by which the schema is checked"
+        report.add_warning(f"{path}.$schema", what, f'write "{DIALECT}", and the keywords of that dialect')
+        schema = _freeze(translated)
+    faults = list(_find_faults(schema, ()))
+    faults += _find_outside(schema)
+    for fault in faults:
+        report.add_error(_path_of(fault.place, path), fault.problem, fault.fix)
+    # The checks above have better words for the same mistakes, which the metaschema finds in parts of a value.
+    known = tuple(_path_of(fault.place, path) for fault in faults)
+    for fault in _find_problems(schema):
+        key = _path_of(fault.place, path)
+        if not any(key == each or key.startswith((f"{each}.", f"{each}[")) for each in known):
+            report.add_error(key, fault.problem, fault.fix)
+    return _freeze(schema)
+
+
+def _widen(schema: Mapping[str, Any], report: Report, path: str) -> dict[str, Any]:
+    """Return ``schema`` without what has a fault."""
+    for _ in range(MAX_ROUNDS):
+        faults = [*_find_faults(schema, ()), *_find_outside(schema), *_find_dead_references(schema)]
+        faults = faults or list(_find_problems(schema))
+        if not faults:
+            return _freeze(schema)
+        former = schema
+        for fault in faults:
+            if fault.place:
+                widened = widen_schema(schema, fault.place)
+                if widened is not schema:
+                    schema = _freeze(widened)
+                    _report_widened(report, _path_of(fault.place, path), fault.problem)
+        if schema is former:
+            break
+    _report_widened(report, path, faults[0].problem)
+    return _freeze({key: schema[key] for key in ("type", "title", "description") if isinstance(schema.get(key), str)})
+
+
+def _report_widened(report: Report, key: str, problem: str) -> None:
+    report.add_warning(key, f"{problem}; it is not checked", "correct the schema where the tool is defined")
+
+
+def _freeze(schema: Mapping[str, Any]) -> FrozenDict[Any]:
+    """Return a schema, partly immutable, as an immutable one."""
+    if isinstance(schema, FrozenDict):
+        return schema
+    return FrozenDict({key: _freeze_value(each) for key, each in schema.items()})
+
+
+def _freeze_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _freeze(value)
+    return tuple(map(_freeze_value, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _path_of(place: tuple[str | int, ...], path: str) -> str:
+    """Return the path in a descriptor of a place in its schema at ``path``."""
+    for key in place:
+        path = f"{path}[{key}]" if isinstance(key, int) else join_path(path, key)
+    return path
+
+
+def _place_of(pointer: str, schema: object) -> tuple[str | int, ...]:
+    """Return the keys of a JSON Pointer."""
+    place: list[str | int] = []
+    for part in split_pointer(pointer):
+        if isinstance(schema, tuple):
+            place.append(int(part))
+            schema = schema[int(part)]
+        else:
+            place.append(part)
+            schema = schema.get(part) if isinstance(schema, Mapping) else None
+    return tuple(place)
+
+
+def _find_outside(schema: Mapping[str, Any]) -> Iterator[_Fault]:
+    for mistake in find_outside_references(schema):
+        fix = 'copy the schema into "$defs" of this one, and write "$ref": "#/$defs/NAME"'
+        if mistake.path.endswith("/$schema"):
+            fix = f'write "{DIALECT}"'
+        yield _Fault(_place_of(mistake.path, schema), mistake.message, fix)
+
+
+def _find_problems(schema: Mapping[str, Any]) -> Iterator[_Fault]:
+    """Yield what the engine finds; nothing without it."""
+    if has_engine():
+        for mistake in find_schema_problems(schema):
+            fix = "correct it as JSON Schema 2020-12 requires"
+            yield _Fault(_place_of(mistake.path, schema), _describe(mistake), fix)
+
+
+def _find_dead_references(schema: Mapping[str, Any]) -> Iterator[_Fault]:
+    for place in find_dead_references(schema):
+        yield _Fault(place, "a reference to a place that does not exist", 'write "$ref": "#/$defs/NAME"')
+
+
+def _describe(mistake: Mistake) -> str:
+    """Return the fault of ``mistake`` without its path, which is the key of the problem."""
+    return str(msgspec.structs.replace(mistake, path="")).removeprefix("the whole value ")
+
+
+def _find_faults(schema: object, place: tuple[str | int, ...]) -> Iterator[_Fault]:
+    """Yield each keyword whose value has a wrong type."""
+    if isinstance(schema, bool):
+        return
+    if not isinstance(schema, Mapping):
+        fix = 'write {"type": "string"}, or true for any value'
+        if isinstance(schema, tuple) and place[-1:] == ("items",):
+            fix = "rename 'items' to 'prefixItems', as in JSON Schema 2020-12"
+        yield _Fault(place, f"{describe_kind(schema)} instead of a schema", fix)
+        return
+    for keyword, value in schema.items():
+        at = (*place, keyword)
+        if keyword in SCHEMA_KEYWORDS:
+            yield from _find_faults(value, at)
+        elif keyword in SCHEMA_LIST_KEYWORDS:
+            if not isinstance(value, tuple) or not value:
+                kind = (
+                    "an empty list"
+                    if isinstance(value, tuple)
+                    else f"{describe_kind(value)} instead of a list of schemas"
+                )
+                yield _Fault(at, kind, 'write [{"type": "string"}], or remove it')
+                continue
+            for index, inner in enumerate(value):
+                yield from _find_faults(inner, (*at, index))
+        elif keyword in SCHEMA_OBJECT_KEYWORDS:
+            if not isinstance(value, Mapping):
+                problem = f"{describe_kind(value)} instead of an object of schemas"
+                yield _Fault(at, problem, 'write {"topic": {"type": "string"}}')
+                continue
+            for key, inner in value.items():
+                yield from _find_faults(inner, (*at, key))
+        elif keyword in _VALUES:
+            is_valid, expected, example = _VALUES[keyword]
+            if not is_valid(value):
+                fix = f'write "{keyword}": {write_json(example)}'
+                yield _Fault(at, f"{describe_value(value)} instead of {expected}", fix)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, tuple)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_positive_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+def _is_count(value: object) -> bool:
+    # 2.0 is an integer in JSON Schema.
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 and value == int(value)
+
+
+def _is_unique_texts(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(v, str) for v in value) and len(set(value)) == len(value)
+
+
+def _is_type(value: object) -> bool:
+    if isinstance(value, tuple):
+        return bool(value) and _is_unique_texts(value) and all(one in _TYPES for one in value)
+    return value in _TYPES
+
+
+def _is_texts_by_name(value: object) -> bool:
+    return isinstance(value, Mapping) and all(_is_unique_texts(names) for names in value.values())
+
+
+_Rule = tuple[Callable[[object], bool], str, Any]
+_TEXT: Final[_Rule] = (_is_text, "a text", "…")
+_FLAG: Final[_Rule] = (_is_flag, "true or false", True)
+_COUNT: Final[_Rule] = (_is_count, "a whole number of at least 0", 1)
+_NUMBER: Final[_Rule] = (_is_number, "a number", 1)
+
+_VALUES: Final[Mapping[str, _Rule]] = {
+    "type": (_is_type, f"one of {', '.join(_TYPES)}, or a list of them", "string"),
+    "required": (_is_unique_texts, "a list of different names, in the object that has the properties", ["topic"]),
+    "dependentRequired": (_is_texts_by_name, "an object of lists of names", {"unit": ["amount"]}),
+    "enum": (_is_list, "a list", ["a", "b"]),
+    "examples": (_is_list, "a list", ["a"]),
+    "multipleOf": (_is_positive_number, "a number above 0", 1),
+    **dict.fromkeys(("maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum"), _NUMBER),
+    **dict.fromkeys(
+        (
+            "maxLength", "minLength", "maxItems", "minItems", "maxContains", "minContains", "maxProperties",
+            "minProperties",
+        ),
+        _COUNT,
+    ),
+    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), _FLAG),
+    **dict.fromkeys(
+        (
+            "$schema", "$id", "$ref", "$anchor", "$dynamicRef", "$dynamicAnchor", "$comment", "title", "description",
+            "format", "pattern", "contentEncoding", "contentMediaType",
+        ),
+        _TEXT,
+    ),
+}  # fmt: skip
+
+# Parsers of JSON and YAML that report the place of each syntax error.
+
+
+YAML_EXTRA: Final = install_extra("yaml")
+
+
+class DocumentError(ValueError):
+    """A text is not a valid document. ``mistakes`` are tuples of key, problem and fix."""
+
+    def __init__(self, *mistakes: tuple[str, str, str]) -> None:
+        super().__init__("; ".join(problem for _key, problem, _fix in mistakes))
+        self.mistakes = mistakes
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        DocumentError: the text is empty, not JSON (RFC 8259: no comments, no NaN), or an object has a duplicate key.
+    """
+    if not text.strip():
+        raise DocumentError(("", "the file is empty", "write a descriptor, or delete the file"))
+    duplicates: dict[str, None] = {}
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = {sys.intern(key): inner for key, inner in pairs}  # thousands of descriptors have the same keys
+        if len(value) != len(pairs):
+            seen: set[str] = set()
+            for key, _ in pairs:
+                if key in seen:
+                    duplicates[key] = None
+                seen.add(key)
+        return value
+
+    try:
+        value = json.loads(text, object_pairs_hook=unique, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise DocumentError(("", f"not JSON: {error.msg} at {place}", f"correct {place}")) from None
+    except RecursionError:
+        raise DocumentError(_too_deep()) from None
+    except ValueError as error:  # NaN and Infinity; a whole number of thousands of digits
+        raise DocumentError(("", f"not JSON: {excerpt(str(error), 120)}", "write a finite number, or a text")) from None
+    if duplicates:
+        raise DocumentError(*(_duplicate(key) for key in list(duplicates)[:20]))
+    return value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _too_deep() -> tuple[str, str, str]:
+    return "", "too many nested objects or lists", "make the value flatter"
+
+
+def _duplicate(key: str, place: str = "") -> tuple[str, str, str]:
+    return excerpt(key), f"duplicate key '{excerpt(key)}' in one object{place}", "remove one of the two"
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value of a YAML text with JSON's types: ``no`` and ``2024-01-01`` are texts, only ``true`` and ``false``
+    are booleans, and merge keys are not supported.
+
+    Raises:
+        DocumentError: PyYAML is not installed, or the text is empty, not YAML, or has a duplicate key in a mapping.
+    """
+    try:
+        import yaml  # an extra: not needed for JSON
+    except ImportError:
+        raise DocumentError(("", "PyYAML is needed to read YAML", f"{YAML_EXTRA}, or write the file as JSON")) from None
+    from dispatch.catalog.yaml_subset import load  # imports yaml itself
+
+    if not text.strip():
+        raise DocumentError(("", "the file is empty", "write a descriptor, or delete the file"))
+    try:
+        value, duplicates = load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "an unknown place"
+        what = excerpt(error.problem or error.context or "not readable", 120)
+        raise DocumentError(("", f"not YAML: {what} at {place}", f"correct {place}")) from None
+    except yaml.YAMLError as error:  # a character that YAML does not allow
+        what = excerpt(" ".join(str(error).split()), 120)
+        raise DocumentError(("", f"not YAML: {what}", "remove that character")) from None
+    except RecursionError:
+        raise DocumentError(_too_deep()) from None
+    except ValueError as error:
+        what = excerpt(str(error), 120)
+        raise DocumentError(("", f"not YAML: {what}", "write the value as a text, in quotes")) from None
+    if duplicates:
+        raise DocumentError(*(_duplicate(key, f" (line {line})") for key, line in duplicates[:20]))
+    return value

@@ -1,0 +1,670 @@
+"""A folder of descriptors as a source, which may be watched for changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import operator
+import os
+import stat
+import threading
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from hashlib import blake2b
+from itertools import islice
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from dispatch._internal import DaemonThreads, excerpt, explain_keywords, find_near_names, install_extra
+from dispatch.catalog.catalog import Catalog, check_items
+from dispatch.catalog.descriptors import CatalogError, Problem, Severity
+from dispatch.catalog.fields import DocumentError, parse_json, parse_yaml
+from dispatch.catalog.items import KINDS, Item, Unreadable
+from dispatch.catalog.loader import require_valid
+from dispatch.catalog.sources import OnChange, run_in_thread
+
+if TYPE_CHECKING:
+    from watchfiles._rust_notify import RustNotify
+
+
+# Reads a folder of descriptor files: ``tool-service/ID.json`` and ``tool/NAME.json``, as TrustGraph stores the items.
+
+
+MAX_FILE_BYTES: Final = 1024 * 1024
+"""Bytes of the largest descriptor file. Real ones have one or two kilobytes; a larger one is a misplaced data file."""
+
+MAX_FILES: Final = 10_000
+"""Descriptor files in one folder."""
+
+MAX_REMEMBERED: Final = 40_000
+"""Files that are remembered while a folder has errors: those of two full folders, and as many that replace them."""
+
+PARTIAL_WRITE_S: Final = 0.2
+"""Seconds after which a file that may be partly written is read again. A program that does not replace a file atomically
+truncates it and writes it within milliseconds."""
+
+MAX_READINGS: Final = 10
+"""Readings, each :data:`PARTIAL_WRITE_S` after the former one, of a folder in which every time another file is invalid."""
+
+RACY_NS: Final = 100_000_000
+"""Age in nanoseconds below which a time stamp does not prove that a file is unchanged: a second write within the resolution
+of the file system's clock (4 ms on Linux before 6.13, 10 ms on some kernels) leaves the same time stamp."""
+
+PARSERS: Final = {".json": parse_json, ".yaml": parse_yaml, ".yml": parse_yaml}
+_EXAMPLE: Final = "tool-service/joke-service.json and tool/tell-joke.json"
+
+Signature = tuple[int, int, int, int, int]
+
+
+class FolderReading(NamedTuple):
+    """The contents of a folder at one moment.
+
+    Attributes:
+        number: 1 for the first contents that a reader found; the next number whenever the contents differ.
+        items: the descriptors; those of an unchanged file are the same objects as before.
+        problems: of the folder and its files; problems inside a descriptor are found when the items are loaded.
+        has_errors: the items must not be used.
+        may_be_partial: a file may be partly written: read again after :data:`PARTIAL_WRITE_S`.
+    """
+
+    number: int
+    items: tuple[Item, ...]
+    problems: tuple[Problem, ...]
+    has_errors: bool
+    may_be_partial: bool
+
+    def is_confirmed_by(self, later: FolderReading) -> bool:
+        """Return whether ``later``, read :data:`PARTIAL_WRITE_S` afterwards, may be used or reported: it has no errors, or
+        one in a file that had one before. A file that is invalid for the first time may be partly written."""
+        return not later.has_errors or not self._files_with_errors.isdisjoint(later._files_with_errors)
+
+    @property
+    def _files_with_errors(self) -> set[str]:
+        return {problem.file for problem in self.problems if problem.severity == "error"}
+
+
+class _File(NamedTuple):
+    """The last reading of one file. ``signature`` None: the next reading must not rely on time stamps."""
+
+    signature: Signature | None
+    digest: bytes
+    item: Item
+    problems: tuple[Problem, ...]
+    valid: tuple[bytes, Item] | None
+    """Digest and item of its last valid content: a file that is truncated and written again keeps its item."""
+
+
+class FolderReader:
+    """Reads a folder again and again; a file that did not change is neither read nor parsed again. Thread-safe.
+
+    Args:
+        path: the folder.
+        namespace: of the items.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None:
+        self._path = os.fspath(path)
+        self._namespace = namespace
+        self._files: dict[str, _File] = {}
+        self._lock = threading.Lock()
+        self._last = FolderReading(0, (), (), False, False)
+
+    @property
+    def last(self) -> FolderReading:
+        """The last reading; its number is 0 before the first one."""
+        return self._last
+
+    def read(self) -> FolderReading:
+        """Read the folder. Returns the same object as before if the contents are the same. Never raises for the contents."""
+        with self._lock:
+            scan = _Scan(self._path, self._namespace, self._files)
+            items = tuple(scan.read_items())
+            problems = tuple(scan.problems)
+            has_errors = any(problem.severity == "error" for problem in problems)
+            if has_errors and len(self._files) <= MAX_REMEMBERED:
+                self._files = {**self._files, **scan.files}  # a file that is missing now may come back unchanged
+            else:
+                self._files = scan.files
+            last = self._last
+            if not last.number or not _is_same(last, items, problems):
+                self._last = FolderReading(last.number + 1, items, problems, has_errors, has_errors or scan.is_recent)
+            return self._last
+
+
+def _is_same(last: FolderReading, items: tuple[Item, ...], problems: tuple[Problem, ...]) -> bool:
+    if len(last.items) != len(items) or not all(map(operator.is_, last.items, items)):
+        return False
+    return _without_notes(last.problems) == _without_notes(problems)
+
+
+def _without_notes(problems: tuple[Problem, ...]) -> list[Problem]:
+    # A note says that a file is ignored: editors and deployment tools create and delete such files all the time.
+    return [problem for problem in problems if problem.severity != "info"]
+
+
+def show_path(path: str) -> str:
+    """Return a path for messages: a file name may have any bytes, a message must be printable."""
+    return excerpt(os.fsencode(path).decode("utf-8", "backslashreplace"), 4096)
+
+
+class _Scan:
+    """One reading. ``files``: those that were read; ``is_recent``: one may be partly written, although it is valid."""
+
+    def __init__(self, path: str, namespace: str, former: dict[str, _File]) -> None:
+        self.files: dict[str, _File] = {}
+        self.problems: list[Problem] = []
+        self.is_recent = False
+        self._path = path
+        self._namespace = namespace
+        self._former = former
+
+    def read_items(self) -> Iterator[Item]:
+        path = self._path
+        try:
+            if not _is_folder(path):
+                if os.path.exists(path):
+                    self._add_error(path, "not a folder", f"use the folder with {_EXAMPLE}")
+                else:
+                    fix = f"create it, with {_EXAMPLE}, or use another one"
+                    self._add_error(path, "there is no such folder", fix)
+                return
+            with os.scandir(path) as entries:
+                names = sorted(entry.name for entry in islice(entries, MAX_FILES) if entry.name not in KINDS)
+            kinds = [kind for kind in KINDS if _is_folder(os.path.join(path, kind))]
+        except OSError as error:
+            self._add_error(path, _cannot_be_read(error), "make the folder readable for this user")
+            return
+        missing = [kind for kind in KINDS if kind not in kinds]
+        near = [(name, kind) for kind in missing for name in find_near_names(kind, names, 1)]
+        fix = "; ".join(f"rename '{excerpt(name)}' to '{kind}'" for name, kind in near) or f"put {_EXAMPLE} there"
+        if not kinds:
+            self._add_error(path, "neither tool-service/ nor tool/ is in this folder", fix)
+            return
+        if missing:
+            self._add(path, f"there is no {missing[0]}/ in this folder", fix, "warning")
+        count = 0
+        for kind in kinds:
+            for item in self._read_kind(os.path.join(path, kind), kind):
+                count += 1
+                yield item
+        if not count and not missing:
+            self._add(path, "no descriptors in this folder: there are no tools", f"put {_EXAMPLE} there", "warning")
+
+    def _read_kind(self, folder: str, kind: str) -> Iterator[Item]:
+        try:
+            with os.scandir(folder) as entries:
+                visible = (entry.name for entry in entries if not entry.name.startswith("."))
+                names = sorted(islice(visible, MAX_FILES + 1))
+        except OSError as error:
+            self._add_error(folder, _cannot_be_read(error), "make the folder readable for this user")
+            yield self._unreadable(folder, kind)
+            return
+        if len(names) > MAX_FILES:
+            self._add_error(folder, f"more than {MAX_FILES:,} files", "use several folders")
+            yield self._unreadable(folder, kind)
+            return
+        for name in names:
+            path = os.path.join(folder, name)
+            stem, suffix = os.path.splitext(name)
+            if suffix.lower() not in PARSERS:
+                self._add(path, "not a .json, .yaml or .yml file: it is ignored", "move it elsewhere", "info")
+                continue
+            former = self._former.get(path)
+            file = self._read_file(path, kind, stem, suffix.lower(), former)
+            if file is not None:
+                self.files[path] = file
+                self.problems += file.problems
+                yield file.item
+
+    def _unreadable(self, folder: str, kind: str) -> Item:
+        former = self._former.get(folder)
+        item = former.item if former is not None else Item(show_path(folder), kind, "", Unreadable(), self._namespace)
+        self.files[folder] = _File(None, b"", item, (), None)
+        return item
+
+    def _read_file(self, path: str, kind: str, stem: str, suffix: str, former: _File | None) -> _File | None:
+        valid = former.valid if former is not None else None
+        signature: Signature | None = None
+        digest = b""
+        problems: list[Problem]
+        try:
+            signature = _sign(os.stat(path))
+            if former is not None and former.signature == signature:
+                return former
+            content, signature = _read_content(path)
+            digest = blake2b(content, digest_size=16).digest()
+            if suffix != ".json" and time.time_ns() - signature[3] < PARTIAL_WRITE_S * 1e9:
+                self.is_recent = True  # the beginning of a YAML text is often valid YAML
+            if _is_racy(signature):
+                signature = None
+            if former is not None and former.digest == digest:
+                return former._replace(signature=signature)
+            if valid is not None and valid[0] == digest:
+                return _File(signature, digest, valid[1], (), valid)
+            item = Item(show_path(path), kind, show_path(stem), PARSERS[suffix](_decode(content)), self._namespace)
+            return _File(signature, digest, item, (), (digest, item))
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
+                return None  # deleted since the folder was listed
+            signature, digest = None, b""
+            problem = (path, "", _cannot_be_read(error), "make the file readable for this user")
+            problems = [_make_error(*problem)]
+        except DocumentError as error:
+            problems = [_make_error(path, at, problem, fix) for at, problem, fix in error.mistakes]
+        is_former_unusable = former is not None and isinstance(former.item.raw, Unreadable)
+        if former is not None and is_former_unusable:
+            item = former.item
+        else:
+            item = Item(show_path(path), kind, show_path(stem), Unreadable(), self._namespace)
+        return _File(signature, digest, item, tuple(problems), valid)
+
+    def _add_error(self, path: str, problem: str, fix: str) -> None:
+        self._add(path, problem, fix, "error")
+
+    def _add(self, path: str, problem: str, fix: str, severity: Severity) -> None:
+        self.problems.append(Problem(show_path(path), "", problem, fix, severity))
+
+
+def _make_error(path: str, key: str, problem: str, fix: str) -> Problem:
+    return Problem(show_path(path), key, problem, fix, "error")
+
+
+def _cannot_be_read(error: OSError) -> str:
+    return f"cannot be read: {error.strerror or error}"
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL character
+        return False
+
+
+def _sign(status: os.stat_result) -> Signature:
+    if not stat.S_ISREG(status.st_mode):  # reading a pipe would block
+        raise DocumentError(("", "not a regular file", "put a file in its place"))
+    return status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _is_racy(signature: Signature) -> bool:
+    return time.time_ns() - max(signature[3:]) < RACY_NS
+
+
+def _read_content(path: str) -> tuple[bytes, Signature]:
+    with open(path, "rb") as file:
+        signature = _sign(os.fstat(file.fileno()))
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise DocumentError(("", f"more than {MAX_FILE_BYTES:,} bytes", "keep data out of the descriptor"))
+    return content, signature
+
+
+def _decode(content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")  # some editors begin a UTF-8 file with a byte order mark
+    except UnicodeDecodeError as error:
+        encoding = "UTF-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "LATIN1"
+        problem = f"not UTF-8: byte {error.start:,} begins no character"
+        raise DocumentError(("", problem, f"if it is {encoding}, convert it: iconv -f {encoding} -t UTF-8")) from None
+
+
+# The directories whose changes may change the contents of a folder of descriptors: symbolic links are followed.
+
+
+MAX_LINKS: Final = 40
+"""Symbolic links on one path, as on Linux."""
+
+EDITOR_SUFFIXES: Final = ("~", ".swp", ".swx", ".tmp")
+"""Ends of the names of files that editors create beside the file that they edit."""
+
+Identity = tuple[int, int] | None
+
+
+class WatchedPaths(NamedTuple):
+    """What has to be watched for changes of one folder of descriptors.
+
+    A ConfigMap of Kubernetes is updated by one rename of the symbolic link ``..data``, a deployment often by one of the
+    folder itself: a watch of the folder alone misses both. Directories are watched without those below them, since the
+    parent of the folder may have any size.
+
+    Attributes:
+        directories: resolved paths of the directories to watch.
+        contents: those of ``directories`` in which every file may be a descriptor.
+        entries: paths of single files, directories and symbolic links that matter in the others.
+        identities: device and inode of each directory, None for a missing one. A directory that was replaced together with
+            its parents is recognized by them alone: the operating system reports nothing for it.
+    """
+
+    directories: frozenset[str]
+    contents: frozenset[str]
+    entries: frozenset[str]
+    identities: dict[str, Identity]
+
+    def is_relevant(self, path: str) -> bool:
+        """Return whether a change of ``path`` may change the contents."""
+        if path in self.entries:
+            return True
+        parent, _, name = path.rpartition("/")
+        return parent in self.contents and not is_editor_file(name)
+
+    def is_current(self) -> bool:
+        """Return whether each directory is still the one that was watched."""
+        return all(_identify(path) == identity for path, identity in self.identities.items())
+
+
+def is_editor_file(name: str) -> bool:
+    """Return whether a file is a temporary one of an editor. ``..data`` is the symbolic link of a ConfigMap."""
+    return name.endswith(EDITOR_SUFFIXES) or (name.startswith(".") and not name.startswith(".."))
+
+
+def find_watched_paths(folder: str) -> WatchedPaths:
+    """Return what to watch for changes of ``folder``, which may be missing. Never raises for what is there."""
+    links: set[str] = set()
+    root = _resolve("/", os.path.abspath(folder), links)
+    contents = {_resolve(root, kind, links) for kind in KINDS}
+    targets: set[str] = set()
+    for directory in contents:
+        for name in _list_links(directory):
+            targets.add(_resolve(directory, name, links))
+    entries = {root, *(f"{root}/{kind}" for kind in KINDS), *contents, *targets, *links}
+    directories = {root, *contents, *map(os.path.dirname, entries)}
+    identities = {path: _identify(path) for path in directories}
+    existing = frozenset(path for path, identity in identities.items() if identity is not None)
+    return WatchedPaths(existing, frozenset(contents), frozenset(entries), identities)
+
+
+def _resolve(base: str, path: str, links: set[str]) -> str:
+    """Return ``path``, relative to the resolved path ``base``, without symbolic links, and add these to ``links``."""
+    current = "/" if path.startswith("/") else base
+    rest = path.split("/")[::-1]
+    count = 0
+    while rest:
+        part = rest.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            current = os.path.dirname(current)
+            continue
+        following = os.path.join(current, part)
+        try:
+            target = os.readlink(following)
+        except (OSError, ValueError):  # not a symbolic link, or missing; ValueError: a NUL character
+            current = following
+            continue
+        links.add(following)
+        count += 1
+        if count > MAX_LINKS:
+            return following
+        if target.startswith("/"):
+            current = "/"
+        rest += target.split("/")[::-1]
+    return current
+
+
+def _list_links(directory: str) -> Iterator[str]:
+    try:
+        with os.scandir(directory) as entries:
+            visible = (entry for entry in entries if not entry.name.startswith("."))
+            for entry in islice(visible, MAX_FILES + 1):
+                if entry.is_symlink():
+                    yield entry.name
+    except (OSError, ValueError):
+        return
+
+
+def _identify(path: str) -> Identity:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino
+
+
+# File system notifications for a folder of descriptors, by watchfiles (the extra ``watch``).
+
+
+_log = logging.getLogger("dispatch.catalog")
+
+DEBOUNCE_MS: Final = 200
+"""Milliseconds for which changes are grouped at most. The default of watchfiles, 1,600, is too long for changes that must be
+in force within 1 s."""
+
+STEP_MS: Final = 50
+"""Milliseconds without a change that end a group. The default of watchfiles."""
+
+CHECK_MS: Final = 250
+"""Milliseconds between two checks whether the watched directories were replaced; a check takes some 10 µs."""
+
+RESCAN_S: Final = 60.0
+"""Seconds after which a change is reported without any notification: the operating system drops notifications when more than
+16,384 wait (``fs.inotify.max_queued_events``), and a network file system reports none of other machines."""
+
+_threads = DaemonThreads("dispatch-folder")
+
+
+class FolderWatch:
+    """Notifications of changes of one folder, from ``async with`` on; it waits until the operating system watches.
+
+    Args:
+        folder: the folder, which may be missing.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._changed = asyncio.Event()
+        self._stop = threading.Event()
+        self._is_outdated = False
+        self._loop = asyncio.get_running_loop()
+        self._paths: WatchedPaths | None = None
+        self._watching: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> FolderWatch:
+        """Start to watch.
+
+        Raises:
+            ImportError: watchfiles is not installed.
+            OSError: the limit of watches or instances of inotify is reached.
+        """
+        notify, paths = await run_in_thread(self._open)
+        self._paths = paths
+        self._watching = self._loop.run_in_executor(_threads, self._watch, notify, paths)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._watching is not None:
+            await asyncio.wait([self._watching])  # it ends within STEP_MS
+
+    async def wait(self) -> bool:
+        """Wait for a change of the folder. Returns False when another watch has to be opened before the folder is read: a
+        watched directory was replaced, or other directories have to be watched."""
+        if await run_in_thread(lambda: find_watched_paths(self._folder)) != self._paths:
+            return False
+        await self._changed.wait()
+        self._changed.clear()
+        return not self._is_outdated
+
+    def _open(self) -> tuple[RustNotify, WatchedPaths]:
+        from watchfiles._rust_notify import RustNotify  # an extra; documented as "Rust backend direct usage"
+
+        paths = find_watched_paths(self._folder)
+        return RustNotify(sorted(paths.directories), False, False, 0, False, True), paths
+
+    def _watch(self, notify: RustNotify, paths: WatchedPaths) -> None:
+        is_outdated = False
+        reported_at = time.monotonic()
+        with notify:
+            while not is_outdated and not self._stop.is_set():
+                try:
+                    changes = notify.watch(DEBOUNCE_MS, STEP_MS, CHECK_MS, self._stop)
+                except RuntimeError as error:
+                    _log.warning("The watch of '%s' failed and is opened again: %s", self._folder, error)
+                    changes, is_outdated = set(), True
+                changed = set() if isinstance(changes, str) else {path for _, path in changes}
+                is_outdated = is_outdated or not paths.directories.isdisjoint(changed) or not paths.is_current()
+                is_due = (
+                    time.monotonic() - reported_at >= RESCAN_S
+                )  # not a timer of the event loop: its time may be virtual
+                if is_outdated or is_due or any(map(paths.is_relevant, changed)):
+                    reported_at = time.monotonic()
+                    try:
+                        self._loop.call_soon_threadsafe(self._report, is_outdated)
+                    except RuntimeError:  # the event loop was closed without closing the source
+                        return
+
+    def _report(self, is_outdated: bool) -> None:
+        self._is_outdated = self._is_outdated or is_outdated
+        self._changed.set()
+
+
+def is_polling_forced() -> bool:
+    """Return whether the environment variable ``WATCHFILES_FORCE_POLLING`` is set, as watchfiles reads it."""
+    return os.getenv("WATCHFILES_FORCE_POLLING", "").lower() not in ("", "false", "disable", "disabled")
+
+
+POLL_S: Final = 1.0
+"""Seconds between two scans where the operating system does not report changes. A scan of 10,000 files takes some 50 ms."""
+
+
+class Folder:
+    """A folder of descriptors: ``tool-service/ID.json``, ``tool/NAME.json``, or ``tool/NAME@VERSION.json`` for each version.
+
+    It is loaded atomically: with any error in any file, the last valid catalogue stays in force.
+
+    Args:
+        path: the folder.
+        watch: follow its changes, with watchfiles (the extra ``watch``); without it, or with the environment variable
+            ``WATCHFILES_FORCE_POLLING``, by a scan once per second. False: read only by ``dispatcher.registry.refresh(id)``.
+        namespace: prefix of its names: ``crm`` makes ``find`` into ``crm-find``.
+        on_change: ``apply``, or ``hold``: a changed definition waits for its approval.
+        id: unique among the sources of a dispatcher, and the label ``source`` of its metrics; default: ``folder:PATH``.
+    """
+
+    is_atomic: Final = True
+
+    @explain_keywords
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        watch: bool = False,
+        namespace: str = "",
+        on_change: OnChange = "apply",
+        id: str | None = None,
+    ) -> None:
+        self.path = os.fspath(path)
+        self.is_watched = watch
+        self.namespace = namespace
+        self.on_change: OnChange = on_change
+        self.id = f"folder:{self.path}" if id is None else id
+        self._reader = FolderReader(self.path, namespace)
+        self._settled: FolderReading | None = None
+        self._reported: FolderReading | None = None
+        self._is_polling_reported = False
+
+    def __repr__(self) -> str:
+        return f"<Folder {self.id}>"
+
+    def load(self) -> Sequence[Item]:
+        """Read the folder in the calling thread, as :meth:`discover` does.
+
+        Raises:
+            CatalogError: lists all errors in the folder, in its files and in the descriptors.
+        """
+        reading = self._reader.read()
+        for _ in range(MAX_READINGS if reading.may_be_partial else 0):
+            time.sleep(PARTIAL_WRITE_S)
+            former, reading = reading, self._reader.read()
+            if former.is_confirmed_by(reading):
+                break
+        self._settled = reading
+        if reading.has_errors:
+            raise CatalogError([*reading.problems, *check_items(reading.items)[1]])
+        return self._use(reading)
+
+    async def discover(self) -> Sequence[Item]:
+        """Read the folder in a thread. The item of an unchanged file is the same object as before.
+
+        Raises:
+            CatalogError: lists all errors in the folder and its files. Problems inside descriptors are found when the items
+                are loaded.
+        """
+        return self._use(await self._read())
+
+    async def changes(self) -> AsyncGenerator[None, None]:
+        """Yield whenever the contents differ from those that were read last; never if the folder is not watched."""
+        seen = max(self._reader.last.number, 1)
+        async with contextlib.aclosing(self._signals()) as signals:
+            async for _ in signals:
+                reading = await self._read()
+                if reading.number != seen:
+                    seen = reading.number
+                    yield
+
+    def _use(self, reading: FolderReading) -> Sequence[Item]:
+        if reading is self._reported:
+            problems = [problem for problem in reading.problems if problem.severity == "error"]
+        else:
+            problems = list(reading.problems)
+        self._reported = reading
+        return require_valid(reading.items, problems)
+
+    async def _read(self) -> FolderReading:
+        reading = await run_in_thread(self._reader.read)
+        for _ in range(MAX_READINGS if reading.may_be_partial and reading is not self._settled else 0):
+            await asyncio.sleep(PARTIAL_WRITE_S)
+            former, reading = reading, await run_in_thread(self._reader.read)
+            if former.is_confirmed_by(reading):
+                break
+        self._settled = reading
+        return reading
+
+    async def _signals(self) -> AsyncGenerator[None, None]:
+        """Yield whenever the folder should be read; first when the operating system reports its changes."""
+        if not self.is_watched:
+            await asyncio.get_running_loop().create_future()
+        if not is_polling_forced():
+            try:
+                while True:
+                    async with FolderWatch(self.path) as watch:
+                        yield
+                        while await watch.wait():
+                            yield
+            except (ImportError, OSError) as error:
+                self._report_polling(error)
+        while True:
+            yield
+            await asyncio.sleep(POLL_S)
+
+    def _report_polling(self, error: ImportError | OSError) -> None:
+        if self._is_polling_reported:
+            return
+        self._is_polling_reported = True
+        scan = f"'{self.path}' is scanned once in {POLL_S:g} s"
+        if isinstance(error, ImportError):
+            _log.info("%s, since watchfiles is missing. For faster changes: %s", scan, install_extra("watch"))
+        else:
+            _log.warning("%s, since it cannot be watched (%s). Raise the limits fs.inotify.*", scan, error)
+
+
+# Loads or checks a folder of descriptors once.
+
+
+def load_directory(path: str | os.PathLike[str]) -> Catalog:
+    """Load the catalogue in the folder ``path``. Warnings go to the log ``dispatch.catalog``.
+
+    Raises:
+        CatalogError: lists all errors in the descriptors, each with its file, key and fix.
+    """
+    return require_valid(*check_directory(path))
+
+
+def check_directory(path: str | os.PathLike[str]) -> tuple[Catalog | None, list[Problem]]:
+    """Return the catalogue in the folder ``path`` and all problems, always in the same order: of the folder, then of
+    services, then of tools, each by file name. With any error the catalogue is None."""
+    reading = FolderReader(path).read()
+    catalog, found = check_items(reading.items, "directory")
+    return None if reading.has_errors else catalog, [*reading.problems, *found]

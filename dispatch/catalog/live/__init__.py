@@ -1,1 +1,0 @@
-"""The live catalogue: several sources that change while calls are in flight."""

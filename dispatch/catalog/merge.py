@@ -1,0 +1,630 @@
+"""Merges the items of several sources into one catalogue: precedence, shadowing, last valid versions, held changes.
+
+Pure: no input or output and no clock. One thread at a time uses a :class:`Merger`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from itertools import chain
+from typing import Any, Final, Generic, TypeVar, cast
+
+import msgspec
+
+from dispatch._internal import describe_type, excerpt
+from dispatch.catalog.catalog import Catalog, fingerprint, service_fingerprint
+from dispatch.catalog.descriptors import CatalogError, Problem, ServiceDescriptor, ToolDescriptor
+from dispatch.catalog.folder import Folder
+from dispatch.catalog.items import KINDS, Item, ReadItem, Services
+from dispatch.catalog.loader import Reading, read_services, read_tools
+from dispatch.catalog.sources import OnChange, Source, SourceGroup
+from dispatch.catalog.versions import find_service_version
+from dispatch.policy import DEFAULT_POLICY, Policy
+from dispatch.telemetry.observers import HeldChange, RefusedItem, ShadowedItem
+
+# The items of one source, and what was read of them.
+
+
+D = TypeVar("D", ServiceDescriptor, ToolDescriptor)
+
+
+class Definitions(Generic[D]):
+    """The descriptors of one kind of one source. Unchanged after its creation.
+
+    Attributes:
+        by_name: the versions of each name, in the order of the source.
+        origins: origin of the first version of each name.
+        held: changes that wait for approval.
+    """
+
+    def __init__(self, found: Iterable[tuple[str, str, D]] = ()) -> None:
+        """Group ``found``: name, origin and descriptor of each."""
+        self.by_name: dict[str, tuple[D, ...]] = {}
+        self.origins: dict[str, str] = {}
+        self.held: list[HeldChange] = []
+        by_name, origins = self.by_name, self.origins
+        for name, origin, descriptor in found:
+            if name in by_name:
+                by_name[name] += (descriptor,)
+            else:
+                by_name[name] = (descriptor,)
+                origins[name] = origin
+
+
+class SourceItems:
+    """The items of one source. What did not change since it was read last is not read again.
+
+    Args:
+        id: of the source.
+        is_atomic: its items are accepted as a whole or not at all.
+        on_change: ``hold``: a changed definition waits for its approval.
+    """
+
+    def __init__(self, id: str, *, is_atomic: bool = False, on_change: OnChange = "apply") -> None:
+        self.id = id
+        self.is_atomic = is_atomic
+        self.holds = on_change == "hold"
+        self.items: Sequence[Item] = ()
+        self.catalog: Catalog | None = None
+        """Descriptors instead of items."""
+        self.service_reading: Reading | None = None
+        self.tool_reading: Reading | None = None
+        self._services: tuple[object, Definitions[ServiceDescriptor]] = None, Definitions()
+        self._tools: tuple[object, Definitions[ToolDescriptor]] = None, Definitions()
+        """Each with the reading, or the catalogue, of which it was made."""
+        self._approved: dict[str, _Approval[Any]] = {}
+        """The definitions in force, by kind and name, of a source that holds changes."""
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """The readings of services and tools."""
+        return tuple(each for each in (self.service_reading, self.tool_reading) if each is not None)
+
+    def services(self, policy: Policy) -> Definitions[ServiceDescriptor]:
+        """Return the services; ``policy``: defaults under their policies."""
+        if self.catalog is not None:
+            if self._services[0] is not self.catalog:
+                found = ((each.id, self.id, each) for each in self.catalog.iterate_services())
+                self._services = self.catalog, Definitions(found)
+            return self._services[1]
+        reading = self._read_services(policy)
+        if self._services[0] is not reading:
+            valid = ((each.service.id, each.item.origin, each.service) for each in reading.in_force if each.service)
+            self._services = reading, Definitions(valid)
+        return self._services[1]
+
+    def _read_services(self, policy: Policy) -> Reading:
+        reading = self.service_reading
+        if reading is None or reading.items is not self.items or reading.policy != policy:
+            reading = read_services(self.items, policy, reading, keeps_valid=not self.is_atomic)
+            self.service_reading = reading
+        return reading
+
+    def tools(self, policy: Policy, services: Services) -> Definitions[ToolDescriptor]:
+        """Return the tools; ``services``: in force, of all sources."""
+        if self.catalog is not None:
+            if self._tools[0] is not self.catalog:
+                found = ((each.name, self.id, each) for each in self.catalog.iterate_tools())
+                self._tools = self.catalog, Definitions(found)
+            return self._tools[1]
+        unavailable = self._read_services(policy).unavailable
+        reading = self.tool_reading
+        is_same = reading is not None and reading.items is self.items and reading.policy == policy
+        if reading is None or not is_same or reading.services is not services:
+            reading = read_tools(self.items, services, unavailable, policy, reading, keeps_valid=not self.is_atomic)
+            self.tool_reading = reading
+        if self._tools[0] is not reading:
+            valid = ((each.tool.name, each.item.origin, each.tool) for each in reading.in_force if each.tool)
+            self._tools = reading, Definitions(valid)
+        return self._tools[1]
+
+    def hold_changes(
+        self,
+        kind: str,
+        found: Definitions[D],
+        fingerprint_of: Callable[[D], str],
+        context_of: Callable[[D], object],
+        approved: Mapping[str, frozenset[str]],
+        first_seen: dict[str, frozenset[str]],
+    ) -> Definitions[D]:
+        """Return the definitions in force: changed ones are replaced by the approved ones that were in force.
+
+        Args:
+            kind: ``tool`` or ``tool-service``.
+            found: the definitions as the source delivers them.
+            fingerprint_of: of a definition.
+            context_of: what a fingerprint depends on besides the definition; None: the definition cannot be in force now.
+            approved: fingerprints by ``tool/NAME`` and ``tool-service/ID``.
+            first_seen: gets the fingerprints of definitions of a name without any approved one.
+        """
+        in_force: Definitions[D] = Definitions()
+        remembered = {key: each for key, each in self._approved.items() if not key.startswith(f"{kind}/")}
+        for name, versions in found.by_name.items():
+            key = f"{kind}/{name}"
+            former = self._approved.get(key)
+            context = tuple(map(context_of, versions))
+            if former is not None and former.is_of(versions, context):
+                prints = former.prints
+            else:
+                prints = tuple(map(fingerprint_of, versions))
+            known = approved.get(key, first_seen.get(key))
+            if known is None:  # the first source with that name decides
+                known = first_seen[key] = frozenset(prints)
+            waiting = [print for print in prints if print not in known]
+            if not waiting:
+                remembered[key] = _Approval(versions, context, prints)
+                in_force.by_name[name], in_force.origins[name] = versions, found.origins[name]
+                continue
+            now = ""
+            if former is not None:
+                remembered[key] = former
+                if all(context_of(each) is not None for each in former.versions):
+                    in_force.by_name[name], in_force.origins[name] = former.versions, found.origins[name]
+                    now = ", ".join(former.prints)
+            in_force.held += [HeldChange(self.id, name, now, print) for print in waiting]
+        self._approved = remembered
+        return in_force
+
+
+class _Approval(Generic[D]):
+    """Definitions of one name in force, what their fingerprints depend on, and their fingerprints."""
+
+    def __init__(self, versions: tuple[D, ...], context: tuple[object, ...], prints: tuple[str, ...]) -> None:
+        self.versions: tuple[D, ...] = versions
+        self.context = context
+        self.prints = prints
+
+    def is_of(self, versions: tuple[D, ...], context: tuple[object, ...]) -> bool:
+        """Return whether the fingerprints are those of ``versions``; equal objects are compared by identity first."""
+        return self.versions == versions and self.context == context
+
+
+MAX_REPORTED: Final = 1_000
+"""Refused, shadowed and held items that are reported, for each source."""
+
+
+class OtherTool(msgspec.Struct, frozen=True):
+    """A tool that another runtime executes.
+
+    Attributes:
+        name: of the tool.
+        type: its type: ``mcp-tool``, ``prompt`` ….
+        source: its owner.
+        origin: of the item.
+    """
+
+    name: str
+    type: str
+    source: str
+    origin: str
+
+
+class SourceReport(msgspec.Struct, frozen=True):
+    """What a merge says about one source.
+
+    Attributes:
+        items: number of its services and tools in force.
+        tools: number of its tools in force.
+        refused: its items that are invalid.
+        shadowed: its items that are not in force, because a source of higher precedence has one of the same name.
+        held: its changed definitions that wait for approval.
+    """
+
+    items: int
+    tools: int
+    refused: tuple[ReadItem, ...] = ()
+    shadowed: tuple[ShadowedItem, ...] = ()
+    held: tuple[HeldChange, ...] = ()
+
+    def describe_refused(self, source: str) -> list[RefusedItem]:
+        """Return the first error of each refused item."""
+        errors = ([each for each in read.problems if each.severity == "error"] for read in self.refused)
+        firsts = (each[0] for each in errors if each)
+        return [RefusedItem(source, each.file, each.key, each.problem, each.fix) for each in firsts]
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """The result of a merge.
+
+    Attributes:
+        catalog: the services and tools in force.
+        policy: defaults under their policies.
+        reports: by the source's id.
+        others: tools of other runtimes by name.
+        problems: of all items, in the order of the sources.
+        first_seen: fingerprints of definitions of holding sources that had none approved: they are approved by their first
+            appearance.
+    """
+
+    catalog: Catalog
+    policy: Policy
+    reports: Mapping[str, SourceReport]
+    others: Mapping[str, OtherTool]
+    problems: tuple[Problem, ...]
+    first_seen: Mapping[str, frozenset[str]]
+
+
+class _Layer(Generic[D]):
+    """The definitions in force of one kind; a name of an earlier source shadows the same name of a later one.
+
+    Args:
+        parts: the definitions of each source by its id.
+        former: the layer of the last merge, whose parts are reused.
+    """
+
+    def __init__(self, parts: dict[str, Definitions[D]], former: _Layer[D] | None = None) -> None:
+        self.parts: dict[str, Definitions[D]] = parts
+        self.by_name: dict[str, tuple[D, ...]] = {}
+        self.owners: dict[str, str] = {}
+        self.counts: dict[str, int] = {}
+        self.shadowed: dict[str, list[ShadowedItem]] = {}
+        for id, part in parts.items():
+            visible = part.by_name
+            if clashes := self.by_name.keys() & visible.keys():
+                names = [name for name in visible if name in clashes]
+                self.shadowed[id] = [self._shadow(id, name) for name in names[:MAX_REPORTED]]
+                visible = {name: versions for name, versions in visible.items() if name not in clashes}
+            self.by_name.update(visible)
+            self.owners.update(dict.fromkeys(visible, id))
+            self.counts[id] = sum(map(len, visible.values()))
+        if former is not None and former.by_name == self.by_name:
+            self.by_name = former.by_name  # the same object: what was read with it is not read again
+
+    def _shadow(self, id: str, name: str) -> ShadowedItem:
+        owner = self.owners[name]
+        return ShadowedItem(name, id, self.parts[id].origins[name], owner, self.parts[owner].origins[name])
+
+    def is_of(self, parts: dict[str, Definitions[D]]) -> bool:
+        """Return whether the layer is made of the same parts in the same order."""
+        return [*self.parts] == [*parts] and all(part is parts[id] for id, part in self.parts.items())
+
+    def flatten(self) -> Iterator[D]:
+        """Iterate over all definitions."""
+        return chain.from_iterable(self.by_name.values())
+
+
+class Merger:
+    """Merges sources in their order.
+
+    Args:
+        policy: defaults under the policies of services and tools.
+    """
+
+    def __init__(self, policy: Policy = DEFAULT_POLICY) -> None:
+        self.policy = policy
+        self.approved: Mapping[str, frozenset[str]] = {}
+        """Approved fingerprints by ``tool/NAME`` and ``tool-service/ID``, for sources that hold changes."""
+        self._sources: dict[str, SourceItems] = {}
+        self._services: _Layer[ServiceDescriptor] = _Layer({})
+        self._tools: _Layer[ToolDescriptor] = _Layer({})
+        """Of the last merge."""
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Ids of the sources, the highest precedence first."""
+        return tuple(self._sources)
+
+    def add_source(self, id: str, *, is_atomic: bool = False, on_change: OnChange = "apply") -> None:
+        """Add a source without items, with the lowest precedence."""
+        self._sources = {**self._sources, id: SourceItems(id, is_atomic=is_atomic, on_change=on_change)}
+
+    def set_order(self, ids: Iterable[str]) -> None:
+        """Set the order of all sources, the highest precedence first."""
+        self._sources = {id: self._sources[id] for id in ids}
+
+    def remove_source(self, id: str) -> None:
+        """Remove a source and its items."""
+        del self._sources[id]
+
+    def copy(self, keeping: Collection[str], policy: Policy) -> Merger:
+        """Return a merger with some of the sources, for a change that may fail as a whole."""
+        other = Merger(policy)
+        other.approved = self.approved
+        other._sources = {id: copy(source) for id, source in self._sources.items() if id in keeping}
+        return other
+
+    def items(self, id: str) -> Sequence[Item]:
+        """Return the items of a source."""
+        return self._sources[id].items
+
+    def set_items(self, id: str, items: Sequence[Item], required: Item | None = None) -> list[Problem]:
+        """Replace the items of a source, unless they are refused as a whole.
+
+        Args:
+            required: an item that must be valid, also of a source that is not atomic.
+
+        Returns:
+            The problems for which the items are refused: the former ones stay in force.
+        """
+        former = self._sources[id]
+        source = copy(former)
+        source.items = tuple(items)  # the source may change its list
+        if source.is_atomic or required is not None:
+            # The definitions of another source that hold changes are those in force; a new source has none yet.
+            parts = {
+                id: source.services(self.policy) if each is former else self._services_in_force(each)
+                for id, each in self._sources.items()
+            }
+            services = self._services if self._services.is_of(parts) else _Layer(parts, self._services)
+            source.tools(self.policy, services.by_name)
+            refused = [read for reading in source.readings for read in reading.refused]
+            if source.is_atomic and refused:
+                return [problem for reading in source.readings for problem in reading.problems]
+            # An equal item that was read before may stand for the required one.
+            if problems := [problem for read in refused if read.item == required for problem in read.problems]:
+                return problems
+            if not source.holds:  # otherwise the layer has definitions that wait for approval
+                self._services = services
+        self._sources[id] = source
+        return []
+
+    def _services_in_force(self, source: SourceItems) -> Definitions[ServiceDescriptor]:
+        if source.holds and source.id in self._services.parts:
+            return self._services.parts[source.id]
+        return source.services(self.policy)
+
+    def load_items(self, found: Mapping[str, Sequence[Item]], *, others_follow: bool = False) -> tuple[str, ...]:
+        """Replace the items of several sources, whose tools may use each other's services.
+
+        Args:
+            found: items by the id of their source.
+            others_follow: further sources deliver their items later.
+
+        Returns:
+            Ids of sources that have no items yet: their tools use services that a further source may deliver.
+
+        Raises:
+            CatalogError: items are refused.
+        """
+        waiting = tuple(found)
+        while waiting:
+            refused = {id: problems for id in waiting if (problems := self.set_items(id, found[id]))}
+            if len(refused) == len(waiting):  # none of them helps another one
+                problems = [problem for each in refused.values() for problem in each]
+                if others_follow and all(each.key == "service" for each in problems if each.severity == "error"):
+                    break
+                raise CatalogError(problems)
+            waiting = tuple(refused)
+        return waiting
+
+    def set_catalog(self, id: str, catalog: Catalog) -> None:
+        """Replace the items of a source by the descriptors of a catalogue."""
+        self._sources[id].catalog = catalog
+
+    def merge(self) -> Merged:
+        """Return the catalogue of all sources."""
+        first_seen: dict[str, frozenset[str]] = {}
+        services = self._merge_services(first_seen)
+        tools = self._merge_tools(services, first_seen)
+        self._services, self._tools = services, tools
+        if first_seen:
+            self.approved = {**self.approved, **first_seen}
+        others: dict[str, OtherTool] = {}
+        for id, source in self._sources.items():
+            for read in source.tool_reading.others if source.tool_reading is not None else ():
+                others.setdefault(read.name, OtherTool(read.name, read.other_type, id, read.item.origin))
+        return Merged(
+            catalog=Catalog(services.flatten(), tools.flatten(), source="merged", sources=tools.owners),
+            policy=self.policy,
+            reports={id: self._report(source, services, tools) for id, source in self._sources.items()},
+            others=others,
+            problems=tuple(
+                problem
+                for source in self._sources.values()
+                for reading in source.readings
+                for problem in reading.problems
+            ),
+            first_seen=first_seen,
+        )
+
+    def _merge_services(self, first_seen: dict[str, frozenset[str]]) -> _Layer[ServiceDescriptor]:
+        parts = {}
+        for id, source in self._sources.items():
+            part = source.services(self.policy)
+            if source.holds:
+                part = source.hold_changes(
+                    "tool-service", part, service_fingerprint, _is_usable, self.approved, first_seen
+                )
+            parts[id] = part
+        return self._services if self._services.is_of(parts) else _Layer(parts, self._services)
+
+    def _merge_tools(
+        self, services: _Layer[ServiceDescriptor], first_seen: dict[str, frozenset[str]]
+    ) -> _Layer[ToolDescriptor]:
+        def fingerprint_of(tool: ToolDescriptor) -> str:
+            return fingerprint(tool, find_service_version(services.by_name[tool.service], tool.requires))
+
+        def services_of(tool: ToolDescriptor) -> tuple[ServiceDescriptor, ...] | None:
+            return services.by_name.get(tool.service)
+
+        parts = {}
+        for id, source in self._sources.items():
+            part = source.tools(self.policy, services.by_name)
+            if source.holds:
+                part = source.hold_changes("tool", part, fingerprint_of, services_of, self.approved, first_seen)
+            parts[id] = part
+        return self._tools if self._tools.is_of(parts) else _Layer(parts, self._tools)
+
+    def _report(
+        self, source: SourceItems, services: _Layer[ServiceDescriptor], tools: _Layer[ToolDescriptor]
+    ) -> SourceReport:
+        id = source.id
+        held = [*services.parts[id].held[:MAX_REPORTED], *tools.parts[id].held[:MAX_REPORTED]]
+        return SourceReport(
+            items=services.counts[id] + tools.counts[id],
+            tools=tools.counts[id],
+            refused=tuple(read for reading in source.readings for read in reading.refused)[:MAX_REPORTED],
+            shadowed=(*services.shadowed.get(id, ()), *tools.shadowed.get(id, ())),
+            held=tuple(held),
+        )
+
+
+def _is_usable(service: ServiceDescriptor) -> bool:
+    return True
+
+
+# What a user may give as a catalogue, as a list of sources.
+
+
+Given = Catalog | str | os.PathLike[str] | Source | SourceGroup
+CatalogLike = Given | Sequence[Given]
+"""A catalogue, a folder, a source, or several of them: of two items with one name the first one is in force."""
+
+
+class FixedCatalog:
+    """A catalogue as a source that never changes.
+
+    Args:
+        catalog: its descriptors.
+        id: of the source; several catalogues in one list get ``code-2`` and so on.
+    """
+
+    is_atomic: Final = True
+
+    def __init__(self, catalog: Catalog, id: str) -> None:
+        self.catalog = catalog
+        self.id = id
+
+    async def discover(self) -> Sequence[Item]:
+        """Return no items: the descriptors are there."""
+        return ()
+
+    async def changes(self) -> AsyncGenerator[None, None]:
+        """Yield nothing and never end."""
+        await asyncio.get_running_loop().create_future()
+        yield
+
+
+def list_sources(given: CatalogLike | None) -> list[Source]:
+    """Return the sources in their order.
+
+    Raises:
+        TypeError: one is neither a catalogue nor a folder nor a source.
+        ValueError: two have the same id.
+    """
+    if given is None:
+        return []
+    several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    sources: list[Source] = []
+    for each in several:
+        found: Sequence[Source]
+        if isinstance(each, Catalog):
+            number = 1 + sum(isinstance(other, FixedCatalog) for other in sources)
+            found = [FixedCatalog(each, each.source if number == 1 else f"{each.source}-{number}")]
+        elif isinstance(each, (str, os.PathLike)):
+            found = [Folder(each)]
+        else:
+            found = sources_in(each)
+        for source in found:
+            check_source(source, [other.id for other in sources])
+            sources.append(source)
+    return sources
+
+
+def sources_in(given: Source | SourceGroup) -> Sequence[Source]:
+    """Return the sources of a group, or the one source."""
+    group: Sequence[Source] | None = getattr(given, "sources", None)
+    return [cast(Source, given)] if group is None else group
+
+
+def check_source(source: Source, ids: Sequence[str]) -> None:
+    """Check that ``source`` may be added to sources with ``ids``.
+
+    Raises:
+        TypeError: it is no source.
+        ValueError: its id is used already, or its ``on_change`` is unknown.
+    """
+    if isinstance(source, type) or not all(hasattr(source, name) for name in ("id", "discover", "changes")):
+        raise TypeError(f"{describe_type(source)} is no source of a catalogue. Fix: {_fix_of_source(source)}.")
+    if source.id in ids or source.id == PUT:
+        raise ValueError(
+            f"there is a source with the id '{source.id}' already. Fix: give each source an id of its own."
+        )
+    if getattr(source, "on_change", "apply") not in ("apply", "hold"):
+        raise ValueError(f"the source '{source.id}' has an unknown on_change. Fix: use 'apply' or 'hold'.")
+
+
+def _fix_of_source(given: object) -> str:
+    if isinstance(given, type):
+        return f"pass an instance, {given.__name__}(…)"
+    if isinstance(given, Mapping):
+        return (
+            "use dispatch.McpServers({…})"
+            if "mcpServers" in given
+            else "use dispatch.Catalog.of(services=[…], tools=[…])"
+        )
+    if callable(given):
+        return f"wrap it: dispatch.Functions({getattr(given, '__name__', 'f')})"
+    return "give a Catalog, the path of a folder, or an object with id, discover() and changes()"
+
+
+def check_items(source: Source, items: Sequence[object]) -> None:
+    """Check what a source delivers.
+
+    Raises:
+        TypeError: one is no :class:`Item`, or its fields have other types than declared.
+    """
+    for item in items:
+        if not isinstance(item, Item):
+            problem = f"{type(item).__name__}, which is no Item"
+        elif not all(isinstance(text, str) for text in (item.origin, item.kind, item.key, item.namespace)):
+            problem = f"the item {item.origin!r:.80} with an origin, kind, key or namespace that is no text"
+        else:
+            continue
+        raise TypeError(
+            f"the source '{source.id}' delivers {problem}. Fix: return dispatch.catalog.Item objects in discover()."
+        )
+
+
+def on_change_of(source: Source) -> OnChange:
+    """Return what happens with changed definitions of a source."""
+    return "hold" if getattr(source, "on_change", "apply") == "hold" else "apply"
+
+
+PUT: Final = "put"
+"""Id of the source of items that the program puts. It precedes all others."""
+
+# The items that a program puts: keys and replacement.
+
+
+def put_item(merger: Merger, kind: str, raw: Mapping[str, Any]) -> None:
+    """Add an item, or replace the one with its name and version.
+
+    Raises:
+        CatalogError: it is invalid; nothing has changed.
+    """
+    key = _key_of(kind, raw)
+    item = Item(f"{PUT}:{kind}/{key}", kind, key, dict(raw))
+    items = [*_without(merger, kind, key), item]
+    problems = merger.set_items(PUT, items, item)
+    if problems:
+        raise CatalogError(problems)
+
+
+def remove_item(merger: Merger, kind: str, key: str) -> None:
+    """Remove an item that was put.
+
+    Raises:
+        LookupError: it was not put.
+    """
+    items = _without(merger, kind, key)
+    if len(items) == len(merger.items(PUT)):
+        raise LookupError(f"{kind} '{key}' was not put, so it stays in force. Fix: remove it from its source.")
+    merger.set_items(PUT, items)
+
+
+def _without(merger: Merger, kind: str, key: str) -> list[Item]:
+    return [item for item in merger.items(PUT) if (item.kind, item.key) != (kind, key)]
+
+
+def _key_of(kind: str, raw: Mapping[str, Any]) -> str:
+    field = {"tool": "name", "tool-service": "id"}.get(kind)
+    if field is None:
+        raise CatalogError([Problem(PUT, "kind", f"{excerpt(repr(kind))} is not a kind", f"use {' or '.join(KINDS)}")])
+    name, version = raw.get(field), raw.get("version")
+    if not isinstance(name, str) or not name.strip():
+        raise CatalogError([Problem(f"{PUT}:{kind}", field, f"'{field}' is missing or no text", f'add "{field}": "…"')])
+    return f"{name}@{version}" if isinstance(version, str) else name

@@ -1,1 +1,0 @@
-"""Readers of descriptors of services and tools; each key is validated."""

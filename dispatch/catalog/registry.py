@@ -1,0 +1,405 @@
+"""The registry: the sources of a dispatcher's catalogue, and the items that the program itself puts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import operator
+import random
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Unpack
+
+from dispatch._internal import ErrorBoundary, Randomness, cancel_and_wait, yield_to_others
+from dispatch.catalog.activation import Activator, CatalogTarget, Prepared, SourceFollower, close_followers
+from dispatch.catalog.approvals import Approvals, ApprovalWatcher, check_approvals
+from dispatch.catalog.catalog import Catalog, ListConditions
+from dispatch.catalog.descriptors import CatalogError, Problem, ToolDescriptor
+from dispatch.catalog.items import Item
+from dispatch.catalog.merge import (
+    PUT,
+    CatalogLike,
+    FixedCatalog,
+    Merged,
+    Merger,
+    OtherTool,
+    SourceReport,
+    check_items,
+    check_source,
+    list_sources,
+    on_change_of,
+    put_item,
+    remove_item,
+    sources_in,
+)
+from dispatch.catalog.sources import Source, SourceGroup, SourceState, SourceStatus
+from dispatch.policy import Policy
+from dispatch.telemetry.observers import NULL_CATALOG, CatalogObserver
+
+logger = logging.getLogger("dispatch.catalog")
+
+FIRST_DISCOVERY_S: Final = 5.0
+"""Seconds that the start waits for the first items of each source. A source that takes longer is followed meanwhile."""
+
+
+class Registry:
+    """The live catalogue of a dispatcher, as ``dispatcher.registry``.
+
+    Args:
+        catalog: the first sources. A catalogue or a folder is loaded at once.
+        policy: defaults under the policies of services and tools.
+        target: puts catalogues in force.
+        approvals: for sources that hold changes.
+        randomness: of the waits between attempts to reach a source.
+
+    Raises:
+        CatalogError: descriptors of a folder are invalid.
+        ApprovalsError: the file of approvals cannot be used, or a source needs one.
+        PolicyError: the policy of a service or tool is invalid together with ``policy``.
+        ValueError: two sources have the same id.
+    """
+
+    def __init__(
+        self,
+        catalog: CatalogLike | None,
+        policy: Policy,
+        target: CatalogTarget,
+        approvals: Approvals | None = None,
+        randomness: Randomness = random.random,
+    ) -> None:
+        self._observer: CatalogObserver = NULL_CATALOG
+        self._connect: Callable[[Source, bool], object] = lambda source, is_in_force: None
+        self._approvals = approvals
+        self._randomness = randomness
+        self._put_since = time.time()
+        self._followers: dict[str, SourceFollower] = {}
+        self._approval_watcher: ApprovalWatcher | None = None
+        self._changing = asyncio.Lock()
+        """Held while the list of sources changes."""
+        merger = Merger(policy)
+        merger.add_source(PUT)
+        if approvals is not None:
+            merger.approved = approvals.load()
+        sources = list_sources(catalog)
+        for source in sources:
+            self._add_to(merger, source)
+            self._followers[source.id] = self._follower_of(source)
+        found = {source.id: source.load() for source in sources if hasattr(source, "load")}
+        known = {source.id for source in sources if isinstance(source, FixedCatalog)}.union(found)
+        for id in known.difference(merger.load_items(found, others_follow=len(known) < len(sources))):
+            self._followers[id].set_ready()
+        self._activator = Activator(merger, target, self._on_activated)
+        if approvals is not None:
+            self._approval_watcher = ApprovalWatcher(approvals, self._activator)
+            self._approval_watcher.add_first_seen(self._activator.merged.first_seen)
+
+    # -- life cycle ---------------------------------------------------------------------------------------------
+
+    async def start(self, connect: Callable[[Source, bool], object], observer: CatalogObserver) -> None:
+        """Follow the sources, and wait up to :data:`FIRST_DISCOVERY_S` for their first items.
+
+        Args:
+            connect: called with each source before it is read, and with True once its items may come into force.
+            observer: of the catalogue.
+        """
+        self._connect, self._observer = connect, observer
+        self._report_items(self._activator.merged)  # what was found before there was an observer
+        self._activator.start()
+        for follower in self._followers.values():
+            self._start(follower)
+        if self._approval_watcher is not None:
+            self._approval_watcher.start()
+        waits = [asyncio.create_task(follower.is_ready.wait()) for follower in self._followers.values()]
+        try:
+            if waits:
+                await asyncio.wait(waits, timeout=FIRST_DISCOVERY_S)
+        finally:
+            await cancel_and_wait(waits)
+
+    async def close(self) -> None:
+        """Stop following the sources, and close them. The catalogue stays as it is."""
+        async with contextlib.AsyncExitStack() as stack:  # every callback runs, also when the close is cancelled
+            stack.push_async_callback(self._activator.close)
+            stack.push_async_callback(close_followers, tuple(self._followers.values()))
+            if self._approval_watcher is not None:
+                stack.push_async_callback(self._approval_watcher.close)
+
+    def abandon(self) -> None:
+        """Release the thread, because the event loop has ended."""
+        self._activator.abandon()
+
+    # -- sources ------------------------------------------------------------------------------------------------
+
+    def sources(self) -> tuple[SourceStatus, ...]:
+        """Return the state of each source, the highest precedence first."""
+        found = []
+        unread = {id: SourceReport(0, 0) for id in self._followers if id not in self._activator.merged.reports}
+        for id, report in {**self._activator.merged.reports, **unread}.items():
+            follower = self._followers.get(id)
+            counts = report.items, report.tools
+            if follower is not None:
+                refused, held = len(report.refused), len(report.held)
+                found.append(SourceStatus(id, follower.state, follower.since, *counts, follower.problem, refused, held))
+            elif id == PUT and report.items:
+                found.append(SourceStatus(id, "ok", self._put_since, *counts))
+        return tuple(found)
+
+    def source(self, id: str) -> Source:
+        """Return the source with that id.
+
+        Raises:
+            LookupError: there is none.
+        """
+        return self._find(id).source
+
+    async def add_source(self, source: Source | SourceGroup) -> None:
+        """Add a source, or all sources of a group, with the lowest precedence, and wait for their first items. A source that
+        is out of reach, or whose items are invalid, is added as well: see its status.
+
+        Raises:
+            ValueError: there is a source with that id, or its ``on_change`` is unknown.
+            ApprovalsError: it holds changes, and there is no file of approvals.
+        """
+        await yield_to_others()
+        async with self._changing:
+            sources = sources_in(source)
+            for number, each in enumerate(sources):
+                check_source(each, (*self._followers, *(other.id for other in sources[:number])))
+                check_approvals(self._approvals, each)
+            for each in sources:
+                await self._activator.run(partial(self._add_to, source=each))
+                follower = self._followers[each.id] = self._follower_of(each)
+                self._observer.on_source_changed(each.id, "", follower.state, follower.problem)
+                if self._activator.is_running:
+                    self._start(follower)
+            added = [self._followers[each.id] for each in sources]
+        for follower in added:
+            if not self._activator.is_running:
+                await follower.discover()
+            await follower.is_ready.wait()
+
+    async def remove_source(self, id: str) -> None:
+        """Remove a source. Its items are no longer in force on return.
+
+        Raises:
+            LookupError: there is none.
+        """
+        await yield_to_others()
+        async with self._changing:
+            follower = self._find(id)
+            await self._activator.run(lambda merger: merger.remove_source(id))
+            del self._followers[id]
+            try:
+                await self._activator.activate(id)
+            finally:
+                self._observer.on_source_changed(id, follower.state, "removed")
+                await follower.close()
+
+    async def refresh(self, id: str) -> None:
+        """Read a source again now. What it delivers is in force on return.
+
+        Raises:
+            LookupError: there is no such source.
+            CatalogError: its items are invalid; the former ones stay in force.
+            Exception: it is out of reach; its items stay in force.
+        """
+        await yield_to_others()
+        follower = self._find(id)
+        await follower.discover()
+        if follower.error is not None:
+            raise follower.error
+
+    async def replace(self, catalog: CatalogLike | None, policy: Policy) -> None:
+        """Replace all sources and the policy. Items that were put stay. Nothing changes if it raises, and new sources are
+        closed.
+
+        Args:
+            catalog: None: the sources stay as they are.
+            policy: defaults under the policies of services and tools.
+
+        Raises:
+            CatalogError, PolicyError, ApprovalsError, ValueError: as :class:`Registry`.
+        """
+        await yield_to_others()
+        if catalog is None:
+            await self._activator.replace(lambda merger: merger.copy(merger.order, policy), tuple(self._followers))
+            return
+        async with self._changing:
+            former = self._followers
+            followers: dict[str, SourceFollower] = {}
+            try:
+                await self._replace_sources(list_sources(catalog), policy, followers)
+            except BaseException:
+                await close_followers(each for id, each in followers.items() if former.get(id) is not each)
+                raise
+            for id, each in followers.items():
+                if self._activator.is_running and former.get(id) is not each:
+                    old = former[id].state if id in former else ""
+                    if each.state != old:
+                        self._observer.on_source_changed(id, old, each.state, each.problem)
+                    self._start(each)
+            for id, each in former.items():
+                if id not in followers:
+                    self._observer.on_source_changed(id, each.state, "removed")
+            await close_followers(each for id, each in former.items() if followers.get(id) is not each)
+
+    async def _replace_sources(
+        self, sources: Sequence[Source], policy: Policy, followers: dict[str, SourceFollower]
+    ) -> None:
+        """Put the items of ``sources`` in force, and fill ``followers``. Nothing else changes if it raises."""
+        found: dict[str, Sequence[Item]] = {}
+        for source in sources:
+            check_approvals(self._approvals, source)
+            known = self._followers.get(source.id)
+            if known is not None and known.source is source:
+                followers[source.id] = known
+                continue
+            follower = followers[source.id] = self._follower_of(source)
+            self._connect(source, False)
+            try:
+                with ErrorBoundary():
+                    found[source.id] = await source.discover()
+            except CatalogError:
+                raise
+            except Exception as error:  # of a source, which may raise anything: it is out of reach, and is tried again
+                follower.record(error)
+            else:
+                follower.set_ready()
+
+        def build(former: Merger) -> Merger:
+            kept = [id for id, each in followers.items() if each is self._followers.get(id)]
+            merger = former.copy((PUT, *kept), policy)
+            for source in sources:
+                if source.id not in kept:
+                    self._add_to(merger, source)
+            merger.load_items(found)
+            merger.set_order((PUT, *followers))
+            return merger
+
+        await self._activator.replace(build, tuple(followers))
+        self._followers = followers  # in the same turn of the loop: no items of a former source are accepted in between
+
+    # -- items --------------------------------------------------------------------------------------------------
+
+    async def put(self, kind: str, raw: Mapping[str, Any]) -> None:
+        """Put a descriptor in force, before those of all sources. One that was put under its name and version is replaced.
+
+        Args:
+            kind: ``tool`` or ``tool-service``.
+            raw: the descriptor, as the contents of its file.
+
+        Raises:
+            CatalogError: it is invalid; nothing has changed.
+        """
+        await yield_to_others()
+        await self._activator.run(lambda merger: put_item(merger, kind, raw))
+        await self._activator.activate(PUT)
+
+    async def remove(self, kind: str, key: str) -> None:
+        """Remove a descriptor that was put. An item of the same name of a source comes into force.
+
+        Args:
+            kind: ``tool`` or ``tool-service``.
+            key: its name or id; with a version: ``NAME@VERSION``.
+
+        Raises:
+            LookupError: it was not put.
+        """
+        await yield_to_others()
+        await self._activator.run(lambda merger: remove_item(merger, kind, key))
+        await self._activator.activate(PUT)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalogue in force."""
+        return self._activator.merged.catalog
+
+    @property
+    def merged(self) -> Merged:
+        """The catalogue in force with everything that is to be said about its sources."""
+        return self._activator.merged
+
+    def get(self, name: str) -> ToolDescriptor:
+        """Return the tool with that name.
+
+        Raises:
+            UnknownToolError: there is none.
+        """
+        return self.catalog.tool(name)
+
+    def list(self, **conditions: Unpack[ListConditions]) -> tuple[ToolDescriptor, ...]:
+        """Return the tools in force that meet the conditions of :meth:`Catalog.list`."""
+        return self.catalog.list(**conditions)
+
+    @property
+    def others(self) -> Mapping[str, OtherTool]:
+        """Tools that other runtimes execute, by name, each with its owner."""
+        return self._activator.merged.others
+
+    # -- followers ----------------------------------------------------------------------------------------------
+
+    def _add_to(self, merger: Merger, source: Source) -> None:
+        check_approvals(self._approvals, source)
+        is_atomic = bool(getattr(source, "is_atomic", False))
+        merger.add_source(source.id, is_atomic=is_atomic, on_change=on_change_of(source))
+        if isinstance(source, FixedCatalog):
+            merger.set_catalog(source.id, source.catalog)
+
+    def _follower_of(self, source: Source) -> SourceFollower:
+        return SourceFollower(source, self._accept, self._on_state, self._randomness)
+
+    def _start(self, follower: SourceFollower) -> None:
+        if not isinstance(follower.source, FixedCatalog):
+            self._connect(follower.source, True)
+            follower.start()
+
+    def _find(self, id: str) -> SourceFollower:
+        follower = self._followers.get(id)
+        if follower is None:
+            known = ", ".join(self._followers) or "none"
+            raise LookupError(f"there is no source '{id}'; the sources are: {known}.")
+        return follower
+
+    async def _accept(self, source: Source, items: Sequence[Item]) -> Sequence[Problem]:
+        def accept(merger: Merger) -> list[Problem] | None:
+            follower = self._followers.get(source.id)
+            if follower is None or follower.source is not source:
+                raise LookupError(f"the source '{source.id}' was removed meanwhile.")
+            check_items(source, items)
+            former = merger.items(source.id)
+            if len(items) == len(former) and all(map(operator.is_, items, former)):
+                return None
+            return merger.set_items(source.id, items)
+
+        problems = await self._activator.run(accept)
+        if problems == []:
+            await self._activator.activate(source.id)
+        return problems or []
+
+    def _on_state(self, follower: SourceFollower, former: SourceState) -> None:
+        if self._followers.get(follower.source.id) is follower:
+            self._observer.on_source_changed(follower.source.id, former, follower.state, follower.problem)
+
+    def _on_activated(self, prepared: Prepared, causes: Collection[str], is_replaced: bool) -> None:
+        merged, changes = prepared.merged, prepared.changes.tools
+        if merged.first_seen and self._approval_watcher is not None:
+            self._approval_watcher.add_first_seen(merged.first_seen)
+        self._report_items(merged)
+        if prepared.changes or is_replaced:
+            self._observer.on_activated(
+                causes,
+                len(merged.catalog.tools),
+                added=changes.added,
+                changed=changes.changed,
+                removed=changes.removed,
+                fingerprints=prepared.fingerprints,
+                is_reload=is_replaced,
+            )
+
+    def _report_items(self, merged: Merged) -> None:
+        for id, report in merged.reports.items():
+            self._observer.on_refused_items(id, report.describe_refused(id))
+            self._observer.on_shadowed_items(id, report.shadowed)
+            self._observer.on_held_changes(id, report.held)

@@ -1,0 +1,219 @@
+"""Sources of descriptors. Each delivers items, of which the loader makes a catalogue."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor
+from types import TracebackType
+from typing import Final, Literal, Protocol, TypeVar
+
+import msgspec
+
+from dispatch._internal import DaemonThreads
+from dispatch.catalog.items import Item
+
+# The interface of a source of descriptors, and what the registry reports about each source.
+
+
+SourceState = Literal["ok", "stale", "failed"]
+OnChange = Literal["apply", "hold"]
+
+
+class Source(Protocol):
+    """A source of descriptors. A source may also have these attributes; each has a default:
+
+    - ``is_atomic`` (False): its items are accepted as a whole or not at all. Otherwise an invalid item alone is refused.
+    - ``namespace`` (""): prefix of its names and service ids: ``crm`` makes ``find`` into ``crm-find``.
+    - ``on_change`` ("apply"): ``hold``: a changed definition waits for its approval, and the former one stays in force.
+    - ``connect(broker)``: called once before the first :meth:`discover` of a source that needs the broker, with a
+      :class:`~dispatch.catalog.sources.Broker`.
+    - ``executor``: executes the tools of its local service in this process
+      (:class:`~dispatch.calls.local.LocalExecutor`).
+    - ``use_providers(providers)``: called before :meth:`discover`, with what the dispatcher provides to functions.
+    - ``async close()``: called once when the source is removed or the dispatcher is closed.
+    """
+
+    @property
+    def id(self) -> str:
+        """Unique in a dispatcher; the label ``source`` of its metrics."""
+
+    async def discover(self) -> Sequence[Item]:
+        """Return all items. An item that did not change should be the same object as before: it is not read again.
+
+        Raises:
+            CatalogError: the items cannot be used; it lists the problems. The former items stay in force.
+            Exception: the source is out of reach. The former items stay in force, and the registry tries again.
+        """
+
+    def changes(self) -> AsyncIterator[object]:
+        """Return an iterator whose every element means: call :meth:`discover` again. The registry begins to iterate before
+        it calls :meth:`discover`, so that no change is missed. It ends, or raises, when the source is out of reach."""
+
+
+class SourceGroup(Protocol):
+    """Several sources that are given as one, such as the servers in one file."""
+
+    @property
+    def sources(self) -> Sequence[Source]:
+        """The sources, the highest precedence first."""
+
+
+class SourceStatus(msgspec.Struct, frozen=True):
+    """The state of one source.
+
+    Attributes:
+        id: of the source.
+        state: ``ok``; ``stale``: out of reach or invalid, its last valid items are in force; ``failed``: it has none.
+        since: when that state began, in seconds since the epoch.
+        items: number of its items in force: services and tools.
+        tools: number of its tools in force.
+        problem: the last problem, in one line; empty: none.
+        refused: number of items that are not in force, or in a former version, because they are invalid.
+        held: number of changed definitions that wait for approval.
+    """
+
+    id: str
+    state: SourceState
+    since: float
+    items: int
+    tools: int
+    problem: str = ""
+    refused: int = 0
+    held: int = 0
+
+
+# The broker as sources see it: requests with their responses, and notifications. Sources import no transport.
+
+
+OnMessage = Callable[[bytes], object]
+"""Receives the payload of a notification, on the event loop."""
+
+
+class BrokerSubscription(Protocol):
+    """A subscription to notifications."""
+
+    async def close(self) -> None:
+        """End the subscription. Idempotent."""
+
+
+class Broker(Protocol):
+    """The broker of a dispatcher, as sources see it. Topic names are complete."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker is in reach, as far as is known."""
+
+    def was_disconnected_since(self, instant: float) -> bool:
+        """Return whether the broker was known to be out of reach at some time since ``instant`` (on the loop's clock):
+        notifications of that time are lost."""
+
+    async def request(
+        self, topic: str, response_topic: str, payload: bytes, *, timeout: float, resend_after: float | None = None
+    ) -> bytes:
+        """Publish a request and return the payload of the first response with its property ``id``. Later responses with
+        the same id are ignored.
+
+        Args:
+            topic: of the requests.
+            response_topic: on which the responses arrive, among those to other clients.
+            payload: of the request.
+            timeout: seconds until the response must be there.
+            resend_after: seconds without a response after which the same request is sent again; the interval doubles
+                each time. Only for a request that may be executed twice; None: it is sent once.
+
+        Raises:
+            TimeoutError: no response within ``timeout``; the request may have been executed.
+            TransportError: the broker is out of reach or refuses a topic.
+        """
+
+    async def subscribe(self, topic: str, on_message: OnMessage) -> BrokerSubscription:
+        """Call ``on_message`` with each message that is published to ``topic`` from now on.
+
+        Raises:
+            TransportError: the broker is out of reach or refuses the topic.
+        """
+
+
+# Catalogue work in threads, which progresses beside an event loop that is never idle.
+#
+# A thread needs the interpreter lock again after each system call and at its begin. An event loop that is saturated by
+# callers holds that lock, and gives it up only when it is asked to, 5 ms later (``sys.getswitchinterval()``): a reading of
+# a folder, hundreds of system calls, takes seconds instead of milliseconds. Therefore the loop pauses briefly while such
+# work is done.
+
+
+T = TypeVar("T")
+
+PAUSE_SHARE: Final = 0.25
+"""Seconds of pauses for each second of the event loop's processor time, while there is work."""
+MAX_PAUSE_S: Final = 0.005
+"""Seconds of one pause, at most: as long as a thread may hold the interpreter lock while the event loop waits for it."""
+MIN_BUSY_S: Final = 0.0005
+"""Seconds of processor time since the last check, below which there is no pause: an event loop that was idle in between has
+left the lock to others anyway."""
+INTERVAL_S: Final = 0.001
+"""Seconds between two pauses, at least: as long as a turn of a saturated event loop takes."""
+MAX_WORK_S: Final = 10.0
+"""Seconds of work for which the event loop pauses. Work that takes longer waits for something else, such as a network file
+system that does not answer."""
+
+_threads = DaemonThreads("dispatch-folder")
+
+
+async def run_in_thread(function: Callable[[], T], executor: Executor = _threads) -> T:
+    """Return the result of ``function``, called in a thread of ``executor``.
+
+    The default is a daemon thread: the exit of the interpreter waits for the threads of ``asyncio.to_thread``, and a network
+    file system may never answer.
+    """
+    loop = asyncio.get_running_loop()
+    work = loop.run_in_executor(executor, function)
+    with _pauses.setdefault(loop, _Pauses(loop)):
+        return await work
+
+
+class _Pauses:
+    """Pauses of one event loop, in the context of work that is done in threads."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._works = 0
+        self._ends_at = 0.0
+        self._paused_at = 0.0
+        """Processor time of the event loop's thread at the last check."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> None:
+        self._works += 1
+        self._ends_at = time.monotonic() + MAX_WORK_S
+        if self._timer is None:
+            self._paused_at = time.thread_time()
+            self._schedule()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._works -= 1
+        if not self._works and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self) -> None:
+        loop = self._loop()
+        assert loop is not None  # it runs
+        self._timer = loop.call_later(INTERVAL_S, self._pause)
+
+    def _pause(self) -> None:
+        self._timer = None
+        busy = time.thread_time() - self._paused_at
+        if busy >= MIN_BUSY_S:
+            time.sleep(min(busy * PAUSE_SHARE, MAX_PAUSE_S))
+        self._paused_at = time.thread_time()
+        if time.monotonic() < self._ends_at:
+            self._schedule()
+
+
+_pauses: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Pauses] = weakref.WeakKeyDictionary()

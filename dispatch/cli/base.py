@@ -1,0 +1,765 @@
+"""Exit codes, and a clear message instead of a traceback for every expected error."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+import logging
+import os
+import signal
+import sys
+import traceback
+import typing
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
+
+import msgspec
+import typer
+
+from dispatch._internal import excerpt
+from dispatch.catalog import CatalogError, Problem
+from dispatch.catalog.descriptors import Report, describe_kind
+from dispatch.catalog.fields import DocumentError, check_policy, parse_json
+from dispatch.errors import DispatchError, ErrorType, Outcome
+from dispatch.policy import PolicyError
+from dispatch.telemetry.observers import DEFAULT_TELEMETRY, METRICS_ADDRESS
+from dispatch.transports.errors import describe_without_call
+from dispatch.transports.pulsar.handshake import DEFAULT_PORTS
+from dispatch.trustgraph.config import DEFAULT_WORKSPACE
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dispatch.catalog import Catalog
+    from dispatch.permissions import Grants
+    from dispatch.policy import Policy
+    from dispatch.transports import Security
+
+
+# Output: results to stdout, everything else to stderr, colours on terminals only.
+
+
+_ANSI = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Return whether ``stream`` is a terminal that can move its cursor."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def colorize(text: str, style: str, stream: TextIO) -> str:
+    """Colour ``text`` if ``stream`` is a terminal and NO_COLOR is not set."""
+    if not is_terminal(stream) or os.environ.get("NO_COLOR"):
+        return text
+    return f"\x1b[{_ANSI[style]}m{text}\x1b[0m"
+
+
+def format_count(number: int, noun: str) -> str:
+    """Format a number with its noun: ``1 request``, ``2 requests``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def print_err(line: str) -> None:
+    """Print a line to stderr and flush."""
+    print(line, file=sys.stderr, flush=True)  # noqa: T201 - output of the command line
+
+
+def print_out(text: str, end: str = "\n") -> None:
+    """Print text to stdout and flush, so that a pipe receives it immediately."""
+    sys.stdout.write(text + end)
+    sys.stdout.flush()
+
+
+def print_json(value: Any) -> None:
+    """Print one line of JSON to stdout."""
+    print_out(json.dumps(value, ensure_ascii=False))
+
+
+def print_warning(line: str) -> None:
+    """Print a warning to stderr."""
+    print_err(f"{colorize('Warning:', 'yellow', sys.stderr)} {make_printable(line)}")
+
+
+def make_printable(text: str, limit: int = 0) -> str:
+    """Escape control characters except line ends and tabs; truncate to ``limit`` characters (0: no limit)."""
+    if limit and len(text) > limit:
+        text = text[: limit - 1] + "…"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
+def format_result(text: str) -> str:
+    """Format a tool's result for stdout: unchanged for a pipe or file, without control characters for a terminal."""
+    return make_printable(text) if is_terminal(sys.stdout) else text
+
+
+def console(stream: TextIO | None = None) -> Console:
+    """Create a rich console on ``stream`` (default stdout), with colours on terminals only; honours NO_COLOR."""
+    from rich.console import Console
+
+    target = sys.stdout if stream is None else stream
+    terminal = is_terminal(target)
+    return Console(
+        file=target,
+        force_terminal=terminal,
+        highlight=False,
+        emoji=False,
+        no_color=None if terminal else True,
+        # Lines for a pipe are neither cut nor wrapped.
+        width=None if terminal else 10_000,
+    )
+
+
+def escape_unencodable_output() -> None:
+    """Make stdout and stderr escape characters that their encoding lacks, instead of raising."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def align_columns(rows: Sequence[tuple[str, ...]]) -> str:
+    """Format rows as lines with aligned columns, two blanks between."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in rows
+    )
+
+
+class Exit(IntEnum):
+    """Exit codes; ``dispatch --help`` lists them."""
+
+    OK = 0
+    FAILED = 1
+    """The tool replied with an error; a check failed; something did not start."""
+    USAGE = 2
+    """Invalid options or arguments, an unknown tool, a catalogue with mistakes. No tool was executed."""
+    TIMEOUT = 3
+    """A limit of the call passed."""
+    TRANSPORT = 4
+    """The broker cannot be reached, or the request or its reply was lost."""
+    REJECTED = 5
+    """Throttled or rejected: the tool was not executed."""
+    INTERNAL = 70
+    """A fault in dispatch itself (``EX_SOFTWARE`` of sysexits.h)."""
+    INTERRUPTED = 130
+    """Ctrl-C: 128 + SIGINT."""
+    BROKEN_PIPE = 141
+    """The reader of the output closed it (``| head``): 128 + SIGPIPE."""
+
+
+EXIT_CODES_HELP = (
+    "Exit codes: 0 success · 1 the tool replied with an error, or a check failed · 2 invalid usage or arguments, unknown "
+    "tool, mistakes in the catalogue · 3 timeout · 4 transport: no broker, or the request or its reply was lost · "
+    "5 throttled or rejected · 130 interrupted"
+)
+
+_BY_OUTCOME = {
+    Outcome.SUCCESS: Exit.OK,
+    Outcome.TOOL_ERROR: Exit.FAILED,
+    Outcome.INVALID_ARGUMENTS: Exit.USAGE,
+    Outcome.THROTTLED: Exit.REJECTED,
+    Outcome.TIMEOUT: Exit.TIMEOUT,
+    Outcome.TRANSPORT: Exit.TRANSPORT,
+    Outcome.REJECTED: Exit.REJECTED,
+    Outcome.CANCELLED: Exit.INTERRUPTED,
+}
+
+
+class CliError(Exception):
+    """A mistake of the user, or of the machine's configuration, with its fix.
+
+    Args:
+        message: what is wrong.
+        fix: what to do; ``""`` when the message says it.
+        code: the exit code.
+    """
+
+    def __init__(self, message: str, fix: str = "", code: Exit = Exit.USAGE) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+        self.code = code
+
+
+def exit_code_of(error: DispatchError | None) -> Exit:
+    """Return the exit code of a call that ended with ``error`` (None: success)."""
+    if error is None:
+        return Exit.OK
+    if error.type in (ErrorType.UNKNOWN_TOOL, ErrorType.UNKNOWN_SERVICE, ErrorType.BAD_ADDRESS):
+        return Exit.USAGE
+    return _BY_OUTCOME[error.outcome]
+
+
+def print_call_error(error: DispatchError, hint: str = "", message: str = "") -> None:
+    """Write the error of a call to stderr: message, outcome, type. ``message``: default: of the error."""
+    print_error(message or error.message)
+    details = [f"outcome {error.outcome}", f"type {make_printable(error.type, limit=200)}"]
+    if error.rejected_by is not None:
+        details.append(f"rejected by {error.rejected_by}")
+    if error.retry_after is not None:
+        details.append(f"retry after {error.retry_after:g} s")
+    print_err(f"  {' · '.join(details)}")
+    if hint:
+        print_err(f"  {colorize('hint:', 'cyan', sys.stderr)} {make_printable(hint)}")
+
+
+def print_error(message: str, fix: str = "") -> None:
+    """Write ``Error: message`` and its fix to stderr."""
+    print_err(f"{colorize('Error:', 'red', sys.stderr)} {make_printable(message)}")
+    if fix:
+        print_err(f"  {colorize('fix:', 'cyan', sys.stderr)} {make_printable(fix)}")
+
+
+def list_expected_errors() -> tuple[type[BaseException], ...]:
+    """Return the exceptions that come from the user or the environment, not from a fault in dispatch."""
+    from dispatch.devtools.localbroker import LocalBrokerError
+
+    return (DispatchError, CatalogError, PolicyError, CliError, LocalBrokerError, OSError)
+
+
+def report_error(error: Exception, verbose: bool) -> Exit:
+    """Write what ``error`` means to stderr (with its traceback if ``verbose``), and return the exit code."""
+    if verbose:
+        traceback.print_exception(error)
+    if isinstance(error, DispatchError):
+        print_call_error(error, message=describe_without_call(error))
+        return exit_code_of(error)
+    if isinstance(error, CliError):
+        print_error(error.message, error.fix)
+        return error.code
+    if isinstance(error, CatalogError | PolicyError):
+        print_error(str(error))
+        return Exit.USAGE
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        print_error(
+            f"{error.strerror}: '{error.filename}'.", "correct the path, or the permissions of the file or folder"
+        )
+        return Exit.FAILED
+    if isinstance(error, list_expected_errors()):
+        print_error(str(error))
+        return Exit.FAILED
+    print_error(
+        f"dispatch failed unexpectedly: {type(error).__name__}: {error}",
+        "" if verbose else "run the command again with --verbose, and report the traceback",
+    )
+    return Exit.INTERNAL
+
+
+# Log output on stderr: warnings, and with ``--verbose`` everything.
+
+
+class StderrHandler(logging.Handler):
+    """Writes to the current ``sys.stderr``, which a live display may have replaced."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            print_err(make_printable(self.format(record)))
+        except Exception:
+            self.handleError(record)
+
+
+def show_logs(verbose: bool, level: int = logging.WARNING) -> None:
+    """Show log records of dispatch from ``level`` on; with ``verbose`` all records, with logger names."""
+    logger = logging.getLogger("dispatch")
+    for handler in list(logger.handlers):
+        if isinstance(handler, StderrHandler):
+            logger.removeHandler(handler)
+    handler = StderrHandler()
+    pattern = "%(asctime)s %(levelname)s %(name)s: %(message)s" if verbose else "%(levelname)s: %(message)s"
+    handler.setFormatter(logging.Formatter(pattern))
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if verbose else level)
+
+
+# Options shared by several commands: broker, catalogue, policy, token and certificates.
+#
+# They may precede the command (``dispatch --broker URL call …``) or follow it. Precedence: after the command, before it,
+# environment, default.
+
+
+DEFAULT_BROKER = f"pulsar://localhost:{DEFAULT_PORTS['pulsar']}"
+DEFAULT_CATALOG = "tools"
+
+_PANEL = "Connection"
+_OPTIONS: dict[str, Any] = {
+    "broker": Annotated[
+        str | None,
+        typer.Option(
+            "--broker",
+            metavar="URL",
+            help=f"pulsar://HOST:PORT or pulsar+ssl://HOST:PORT. Default: DISPATCH_BROKER, else {DEFAULT_BROKER}.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "catalog": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--catalog",
+            metavar="DIR",
+            help="Folder with tool-service/ID.json and tool/NAME.json. May be given several times: where two folders "
+            "have a tool of the same name, that of the first one is used. Default: DISPATCH_CATALOG, else tools/ if it "
+            "exists.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "policy": Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="FILE",
+            help="JSON file with your policy; policies of services and tools override it (docs/how-to/choose-a-policy.md). "
+            "Default: DISPATCH_POLICY, else none.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "grants": Annotated[
+        str | None,
+        typer.Option(
+            "--grants",
+            metavar="FILE",
+            help="JSON file with the permissions of users (docs/how-to/permissions.md). "
+            "Default: DISPATCH_GRANTS, else none: tools with permissions are refused.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "token_file": Annotated[
+        str | None,
+        typer.Option(
+            "--token-file",
+            metavar="FILE",
+            help="File with the authentication token. Default: DISPATCH_TOKEN, else DISPATCH_TOKEN_FILE.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "trust_certs": Annotated[
+        str | None,
+        typer.Option(
+            "--trust-certs",
+            metavar="PEM",
+            help="Trusted CA certificates for pulsar+ssl://. Default: DISPATCH_TRUST_CERTS, else the system's.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "trustgraph": Annotated[
+        bool,
+        typer.Option(
+            "--trustgraph",
+            help="Use the tools in TrustGraph's configuration, through the broker. They come after those of --catalog.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "workspace": Annotated[
+        str | None,
+        typer.Option(
+            "--workspace",
+            metavar="NAME",
+            help=f"Workspace in TrustGraph's configuration; '*': all. Implies --trustgraph. Default: {DEFAULT_WORKSPACE}.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "approvals": Annotated[
+        str | None,
+        typer.Option(
+            "--approvals",
+            metavar="FILE",
+            help="File of approved definitions, of connect(approvals=FILE). Default: DISPATCH_APPROVALS, else none.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "verbose": Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Write the log and tracebacks of errors to stderr.", show_default=False),
+    ],
+}
+
+_FLAGS = ("trustgraph", "verbose")
+
+
+@dataclass
+class Settings:
+    """The given options, before and after the command; properties resolve environment and defaults."""
+
+    broker: str | None = None
+    catalog: Sequence[str] = ()
+    policy: str | None = None
+    grants: str | None = None
+    token_file: str | None = None
+    trust_certs: str | None = None
+    trustgraph: bool = False
+    workspace: str | None = None
+    approvals: str | None = None
+    verbose: bool = False
+
+    @property
+    def broker_url(self) -> str:
+        """Return the URL of the broker."""
+        return self.broker or os.environ.get("DISPATCH_BROKER") or DEFAULT_BROKER
+
+    def require_pulsar_url(self, command: str) -> str:
+        """Return the URL for a command that communicates with other processes.
+
+        Raises:
+            CliError: it is the embedded broker, which exists in one process only.
+        """
+        url = self.broker_url
+        if url.startswith("memory://"):
+            raise CliError(
+                f"memory:// is the embedded broker of a single process, so '{command}' cannot reach another process there.",
+                f"start a Pulsar broker with 'dispatch broker start' and use --broker {DEFAULT_BROKER}; 'dispatch demo' "
+                "uses the embedded broker",
+            )
+        return url
+
+    @property
+    def trustgraph_workspace(self) -> str | None:
+        """Return the workspace in TrustGraph's configuration; None if the configuration is not asked for."""
+        return self.workspace or (DEFAULT_WORKSPACE if self.trustgraph else None)
+
+    @property
+    def approvals_file(self) -> str | None:
+        """Return the path of the file of approved definitions; None if none is given."""
+        return self.approvals or os.environ.get("DISPATCH_APPROVALS") or None
+
+    @property
+    def catalog_folders(self) -> tuple[str, ...]:
+        """Return the folders of the descriptors; empty if none is given and ``tools/`` does not exist. With TrustGraph's
+        configuration ``tools/`` is used only if it is given."""
+        given = tuple(self.catalog) or tuple(filter(None, (os.environ.get("DISPATCH_CATALOG"),)))
+        if given or self.trustgraph_workspace is not None:
+            return given
+        return (DEFAULT_CATALOG,) if Path(DEFAULT_CATALOG).is_dir() else ()
+
+    def require_catalog_folders(self) -> tuple[str, ...]:
+        """Return the folders of the descriptors.
+
+        Raises:
+            CliError: no folder is given and ``tools/`` does not exist.
+        """
+        folders = self.catalog_folders
+        if not folders:
+            raise CliError(
+                f"No catalogue: the folder '{DEFAULT_CATALOG}' does not exist here.",
+                "name the folder with tool-service/ and tool/ with --catalog DIR or DISPATCH_CATALOG",
+            )
+        return folders
+
+    def load_catalog(self) -> Catalog:
+        """Load the catalogue of all folders. Where two have a tool of the same name, that of the first one is used.
+
+        Raises:
+            CliError: no folder is given, or one is given twice.
+            CatalogError: the catalogue is invalid.
+        """
+        from dispatch.cli.sources import load_folders
+
+        return load_folders(self.require_catalog_folders())
+
+    @property
+    def policy_file(self) -> str | None:
+        """Return the path of the user's policy; None if none is given."""
+        return self.policy or os.environ.get("DISPATCH_POLICY") or None
+
+    def policy_keys(self) -> Mapping[str, Any]:
+        """Read the keys of the user's policy, empty if none is given.
+
+        Raises:
+            CliError: the file is invalid; the message lists every mistake.
+        """
+
+        name = self.policy_file
+        return {} if name is None else read_policy_file(name, "--policy" if self.policy else "DISPATCH_POLICY")
+
+    def load_policy(self) -> Policy:
+        """Load the user's policy over the defaults.
+
+        Raises:
+            CliError: the file is invalid; the message lists every mistake.
+        """
+        from dispatch.policy import DEFAULT_POLICY
+
+        return DEFAULT_POLICY.merged(self.policy_keys())
+
+    @property
+    def grants_file(self) -> str | None:
+        """Return the path of the grants; None if none is given."""
+        return self.grants or os.environ.get("DISPATCH_GRANTS") or None
+
+    def load_grants(self) -> Grants | None:
+        """Load the grants; None if none are given.
+
+        Raises:
+            CliError: the file is invalid; the message lists every mistake.
+        """
+        from dispatch.permissions import Grants, GrantsError
+
+        if self.grants_file is None:
+            return None
+        try:
+            return Grants.load(self.grants_file)
+        except GrantsError as error:
+            raise CliError(str(error)) from None
+
+    def security(self) -> Security:
+        """Load token and TLS settings.
+
+        Raises:
+            CliError: a named file cannot be read.
+        """
+        from dispatch.transports import Security
+
+        from_environment = Security.from_environment()
+        token = from_environment.token
+        if self.token_file is not None:
+            path = Path(self.token_file)
+            token = lambda: path.read_text().strip()  # noqa: E731 - a def could not be assigned conditionally
+        if callable(token):  # checked here: pulsar-client calls it on a thread where its error would be lost
+            named = self.token_file or os.environ.get("DISPATCH_TOKEN_FILE", "")
+            how = "--token-file" if self.token_file is not None else "DISPATCH_TOKEN_FILE"
+            if not _readable(named, "token", how):
+                raise CliError(f"The token file '{named}' is empty.", f"write a token to it, or change {how}")
+        certificates = self.trust_certs or from_environment.trust_certs
+        if certificates is not None:
+            how = "--trust-certs" if self.trust_certs is not None else "DISPATCH_TRUST_CERTS"
+            _readable(str(certificates), "certificate", how)
+        return Security(token=token, trust_certs=certificates)
+
+
+def _readable(name: str, what: str, how: str) -> str:
+    try:
+        return Path(name).read_text(errors="replace").strip()
+    except OSError as error:
+        raise CliError(
+            f"The {what} file '{name}' cannot be read: {error.strerror or error}.", f"change {how}"
+        ) from None
+
+
+def with_settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the named options and ``--verbose`` to a command, which receives ``settings`` in their place."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        hints = typing.get_type_hints(command, include_extras=True)
+        own = [
+            parameter.replace(annotation=hints[parameter.name])
+            for parameter in inspect.signature(command).parameters.values()
+            if parameter.name != "settings"
+        ]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        added = [
+            inspect.Parameter(name, keyword, default=False if name in _FLAGS else None, annotation=_OPTIONS[name])
+            for name in (*names, "verbose")
+        ]
+        context = inspect.Parameter("context", keyword, annotation=typer.Context)
+        signature = inspect.Signature([p.replace(kind=keyword) for p in own] + added + [context])
+
+        @functools.wraps(command)
+        def run(*, context: typer.Context, **values: Any) -> Any:
+            root = context.find_root()
+            settings = root.obj = root.obj or Settings()
+            for name in (*names, "verbose"):
+                given = values.pop(name)
+                if given:
+                    setattr(settings, name, given)
+            show_logs(settings.verbose)
+            return command(settings=settings, **values)
+
+        # typer keeps line ends within paragraphs.
+        paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+        run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+        run.__signature__ = signature  # type: ignore[attr-defined] # typer reads the options from it
+        run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+        return run
+
+    return decorate
+
+
+# Running of a coroutine with orderly shutdown on Ctrl-C at any time.
+#
+# ``asyncio.run`` handles Ctrl-C only while the loop runs: shortly before, a half-created loop ends with a traceback; in
+# between its interrupt count is reset and a bare ``CancelledError`` escapes. Ctrl-C right after a command's first output
+# triggers both.
+
+
+T = TypeVar("T")
+
+
+def run_async(main: Coroutine[Any, Any, T]) -> T:
+    """Run ``main`` on a new event loop.
+
+    The first Ctrl-C cancels it; the second does not wait for its cleanup. An existing handler of SIGINT stays in place.
+
+    Args:
+        main: the coroutine to run.
+
+    Raises:
+        KeyboardInterrupt: ``main`` ended because of Ctrl-C.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return asyncio.run(main)
+    interrupt = _InterruptHandler()
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        with asyncio.Runner() as runner:
+            return runner.run(interrupt.run(main))
+    except asyncio.CancelledError:
+        if interrupt.count:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class _InterruptHandler:
+    """Handles SIGINT before, during and after a task."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._cancel: Callable[[], object] | None = None
+
+    def __call__(self, _signal: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        if self.count > 1:
+            raise KeyboardInterrupt
+        self._cancel_task()
+
+    async def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Await ``main``; a Ctrl-C before or during it cancels it."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)  # also wakes the loop
+        if self.count:
+            self._cancel_task()
+        try:
+            return await main
+        finally:
+            self._cancel = None
+
+    def _cancel_task(self) -> None:
+        cancel, self._cancel = self._cancel, None  # at most once
+        if cancel is not None:
+            cancel()
+
+
+# The option ``--metrics-port``: a metrics endpoint for Prometheus in long-running commands.
+
+
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        metavar="PORT",
+        min=0,
+        max=65535,
+        help="Serve metrics for Prometheus at http://ADDRESS:PORT/metrics; 0: any free port.",
+        show_default=False,
+    ),
+]
+MetricsAddress = Annotated[
+    str,
+    typer.Option(
+        "--metrics-address",
+        metavar="ADDRESS",
+        help="Address of the metrics endpoint; 0.0.0.0: reachable from other machines.",
+    ),
+]
+
+
+@contextmanager
+def serve_metrics(port: int | None, address: str = METRICS_ADDRESS) -> Iterator[None]:
+    """Serve metrics inside the context and print the address; no port: do nothing.
+
+    Raises:
+        TransportError: the port is in use.
+    """
+    if port is None:
+        yield
+        return
+    from dispatch.telemetry.exposition import expose_metrics
+
+    with expose_metrics(DEFAULT_TELEMETRY, port, address) as actual:
+        print_err(f"Metrics: http://{address}:{actual}/metrics")
+        yield
+
+
+# Reading of a policy file: its keys, or every mistake in it.
+
+
+MAX_POLICY_BYTES = 1024 * 1024
+"""Maximum file size in bytes; a policy with weights of 10,000 users has a quarter of it."""
+_EXAMPLE = 'write an object with the keys of a policy: {"timeout": 10, "retry": {"max-attempts": 2}}'
+
+
+def check_policy_file(name: str) -> tuple[Mapping[str, Any] | None, list[Problem]]:
+    """Read the policy in the file ``name``: its keys (None if invalid) and every problem. A missing or malformed file is a
+    problem, not an exception."""
+    report = Report(excerpt(name, 4096))
+    try:
+        raw = parse_json(_text(Path(name)))
+    except DocumentError as error:
+        for key, problem, fix in error.mistakes:
+            report.add_error(key, problem, fix)
+        return None, report.problems
+    except OSError as error:
+        report.add_error("", f"cannot be read: {error.strerror or error}", "name a readable file")
+        return None, report.problems
+    if not isinstance(raw, dict):
+        report.add_error("", f"the file contains {describe_kind(raw)}, not an object", _EXAMPLE)
+        return None, report.problems
+    if list(raw) == ["policy"] and isinstance(raw["policy"], dict):
+        report.add_error("policy", "the keys are one level too deep", f"remove 'policy'; {_EXAMPLE}")
+        return None, report.problems
+    policy = check_policy(raw, report)
+    # check_policy prefixes keys with 'policy.', as in a descriptor; this file has no such level.
+    problems = [msgspec.structs.replace(each, key=each.key.removeprefix("policy.")) for each in report.problems]
+    return None if report.has_errors else policy, problems
+
+
+def read_policy_file(name: str, how: str) -> Mapping[str, Any]:
+    """Read the policy in the file ``name``.
+
+    Args:
+        how: the option or environment variable that named the file.
+
+    Raises:
+        CliError: the policy is invalid; the message lists every mistake.
+    """
+    policy, problems = check_policy_file(name)
+    if policy is None:
+        count = f"{len(problems)} mistake{'' if len(problems) == 1 else 's'}"
+        lines = [f"The policy file of {how} is invalid: {count}.", *(f"  {problem}" for problem in problems)]
+        raise CliError("\n".join(lines))
+    return policy
+
+
+def _text(path: Path) -> str:
+    if path.exists() and not path.is_file():  # reading a pipe could block forever
+        raise DocumentError(("", "not a regular file", "name a file"))
+    with path.open("rb") as file:
+        content = file.read(MAX_POLICY_BYTES + 1)
+    if len(content) > MAX_POLICY_BYTES:
+        raise DocumentError(("", f"more than {MAX_POLICY_BYTES:,} bytes", "name a file that contains only a policy"))
+    try:
+        text = content.decode("utf-8-sig")  # some editors write a byte order mark
+    except UnicodeDecodeError as error:
+        raise DocumentError(("", f"not UTF-8: byte {error.start:,} is invalid", "convert it to UTF-8")) from None
+    if not text.strip():
+        raise DocumentError(("", "the file is empty", _EXAMPLE))
+    return text

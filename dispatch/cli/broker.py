@@ -1,0 +1,133 @@
+"""``dispatch broker start|stop|status``: a local Pulsar broker for development."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from dispatch.cli.base import DEFAULT_BROKER, Settings, colorize, print_err, print_json, print_out, with_settings
+
+if TYPE_CHECKING:
+    from dispatch.devtools.localbroker import DetachedBroker
+
+
+app = typer.Typer(
+    help="Start, stop and inspect a local Pulsar broker for development.", no_args_is_help=True, rich_markup_mode="rich"
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
+
+
+@app.command()
+@with_settings()
+def start(
+    settings: Settings,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            min=0,
+            max=65535,
+            help="Port for clients; 0: any free port.",
+            show_default=str(urlsplit(DEFAULT_BROKER).port),
+        ),
+    ] = None,
+    web_port: Annotated[
+        int | None,
+        typer.Option(
+            "--web-port", min=0, max=65535, help="Port of the admin interface; 0: any free port.", show_default="8080"
+        ),
+    ] = None,
+    wipe: Annotated[bool, typer.Option("--wipe", help="Delete the data of earlier runs.")] = False,
+    json: Json = False,
+) -> None:
+    """Start a broker in the background, with the tenant and namespaces that dispatch uses; or show the running one.
+
+    [bold]dispatch broker start[/bold] uses the default ports, where dispatch looks for a broker.
+
+    [bold]dispatch broker start --port 0 --web-port 0[/bold] uses free ports. A running broker keeps its ports: another
+    port is an error.
+
+    The broker needs Java 17 and Maven, or Docker. The first start downloads Pulsar (233 MiB, about half a minute); later
+    starts take 6 to 10 s. It listens on loopback only.
+    """
+    from dispatch.devtools.localbroker import start_detached
+
+    state = start_detached(report=_progress, port=port, web_port=web_port, wipe=wipe)
+    if json:
+        print_json(_as_dict(state, True))
+        return
+    _show(state, True)
+    if urlsplit(state.service_url).port == urlsplit(DEFAULT_BROKER).port:
+        print_out("This is the default broker of dispatch. Stop it with: dispatch broker stop")
+    else:
+        print_out(f"Use it: export DISPATCH_BROKER={state.service_url}   Stop it with: dispatch broker stop")
+
+
+@app.command()
+@with_settings()
+def stop(settings: Settings, json: Json = False) -> None:
+    """Stop the broker started by 'dispatch broker start'. Its data are kept for the next start."""
+    from dispatch.devtools.localbroker import stop_detached
+
+    state = stop_detached(report=_progress)
+    if json:
+        print_json({"stopped": state is not None, "service_url": None if state is None else state.service_url})
+    else:
+        print_out("No broker was running." if state is None else f"Stopped {state.service_url}.")
+
+
+@app.command()
+@with_settings()
+def status(settings: Settings, json: Json = False) -> None:
+    """Show the broker started by 'dispatch broker start'. The exit code is 1 if none is running."""
+    from dispatch.cli.base import Exit
+    from dispatch.devtools.localbroker import Admin
+    from dispatch.devtools.localbroker import status as local_status
+
+    state = local_status()
+    if state is None:
+        if json:
+            print_json({"running": False})
+        else:
+            print_out("No broker is running. Start one with: dispatch broker start")
+        raise typer.Exit(Exit.FAILED)
+    ready = Admin(state.web_url).is_ready()
+    if json:
+        print_json(_as_dict(state, ready))
+    else:
+        _show(state, ready)
+
+
+def _progress(line: str) -> None:
+    print_err(colorize(line, "dim", sys.stderr))
+
+
+def _as_dict(state: DetachedBroker, ready: bool) -> dict[str, object]:
+    return {
+        "running": True,
+        "ready": ready,
+        "kind": state.kind,
+        "service_url": state.service_url,
+        "web_url": state.web_url,
+        "data_dir": state.data_dir,
+        "pid": state.pid,
+        "container": state.container,
+    }
+
+
+def _show(state: DetachedBroker, ready: bool) -> None:
+    from dispatch.cli.base import align_columns
+
+    rows = [
+        ("broker", state.service_url),
+        ("admin", state.web_url),
+        ("state", "ready" if ready else "running, not ready yet"),
+    ]
+    if state.data_dir is not None:
+        rows.append(("data", state.data_dir))
+    rows.append(("process", str(state.pid)) if state.pid is not None else ("container", str(state.container)))
+    print_out(align_columns(rows))

@@ -1,0 +1,343 @@
+"""``dispatch call``: call a tool."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from dispatch._internal import find_near_names, join_alternatives
+from dispatch.catalog import Argument, ToolDescriptor
+from dispatch.cli.base import (
+    CliError,
+    Exit,
+    Settings,
+    exit_code_of,
+    format_result,
+    print_call_error,
+    print_json,
+    print_out,
+    print_warning,
+    run_async,
+    with_settings,
+)
+from dispatch.messaging.wire import MAX_MESSAGE_BYTES
+from dispatch.policy import DEFAULT_POLICY
+
+if TYPE_CHECKING:
+    from dispatch.catalog import ServiceDescriptor
+    from dispatch.dispatcher import Dispatcher
+    from dispatch.result import CallResult
+
+
+@with_settings("broker", "catalog", "policy", "grants", "token_file", "trust_certs")
+def call(
+    settings: Settings,
+    tool: Annotated[
+        str, typer.Argument(metavar="TOOL", help="Name of the tool; 'dispatch tools' lists them.", show_default=False)
+    ],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="Arguments, typed by the tool's descriptor. KEY:=JSON passes any JSON value.",
+            show_default=False,
+        ),
+    ] = None,
+    arguments: Annotated[
+        str | None,
+        typer.Option(
+            "--arguments",
+            "-a",
+            metavar="JSON|@FILE|-",
+            help="Arguments as a JSON object, from a file, or from stdin. KEY=VALUE overrides them.",
+            show_default=False,
+        ),
+    ] = None,
+    user: Annotated[
+        str, typer.Option("--user", "-u", help="User on whose behalf the tool is called.", show_default=False)
+    ] = "",
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            "-t",
+            metavar="SECONDS",
+            help=f"Timeout of the whole call. Default: the tool's policy ({DEFAULT_POLICY.timeout:g} s; a stream "
+            f"{DEFAULT_POLICY.stream_timeout:g} s).",
+            show_default=False,
+        ),
+    ] = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Print chunks of the reply as they arrive.")] = False,
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Print the result as one line of JSON; with --stream, one line per chunk before it."
+        ),
+    ] = False,
+) -> None:
+    """Call a tool and print its result.
+
+    The result goes to stdout. An error goes to stderr with message, outcome and type, and determines the exit code.
+
+    [bold]dispatch call tell-joke topic=cats[/bold]
+
+    [bold]dispatch call tell-story subject="a goat" words=60 --stream[/bold]
+
+    [bold]echo '{"topic": "cats"}' | dispatch call tell-joke --arguments - --json[/bold]
+
+    Exit codes: 0 success · 1 the tool's own error · 2 invalid arguments or unknown tool · 3 timeout · 4 transport ·
+    5 throttled or rejected · 130 interrupted
+    """
+    from dispatch.calls.error_messages import error_from_unknown_name
+    from dispatch.catalog import UnknownToolError
+    from dispatch.dispatcher import connect
+    from dispatch.result import CallResult
+
+    broker = settings.require_pulsar_url("dispatch call")
+    catalog = settings.load_catalog()
+    try:
+        descriptor = catalog.tool(tool)
+    except UnknownToolError as unknown:
+        # Checked before connecting, so that a mistyped name is reported without a broker.
+        error = error_from_unknown_name(unknown)
+        result = CallResult(tool, error.outcome, error=error)
+        service = None
+    else:
+        given = read_arguments(descriptor, words or (), arguments, print_warning)
+        service = catalog.service_or_default(descriptor)
+        dispatcher = connect(
+            broker, catalog, policy=settings.load_policy(), grants=settings.load_grants(), security=settings.security()
+        )
+        if stream:
+            result = run_async(stream_tool(dispatcher, tool, given, user=user, timeout=timeout, json=json))
+        else:
+            result = run_async(call_tool(dispatcher, tool, given, user=user, timeout=timeout))
+    raise typer.Exit(show(result, service, streamed=stream, json=json))
+
+
+async def call_tool(
+    dispatcher: Dispatcher, tool: str, arguments: dict[str, Any], *, user: str, timeout: float | None
+) -> CallResult:
+    """Connect, call, disconnect. A failed connection is a result like any other error."""
+    from dispatch.errors import DispatchError
+    from dispatch.result import CallResult
+
+    started = time.monotonic()
+    try:
+        async with dispatcher:
+            return await dispatcher.execute(tool, arguments, user=user, timeout=timeout)
+    except DispatchError as error:
+        return CallResult(tool, error.outcome, error=error, duration=time.monotonic() - started)
+
+
+async def stream_tool(
+    dispatcher: Dispatcher, tool: str, arguments: dict[str, Any], *, user: str, timeout: float | None, json: bool
+) -> CallResult:
+    """Connect, call and print each chunk to stdout as it arrives."""
+    from dispatch.errors import DispatchError, Outcome
+    from dispatch.result import CallResult
+
+    chunks: list[str] = []
+    error: DispatchError | None = None
+    started = time.monotonic()
+    try:
+        async with dispatcher:
+            async for chunk in dispatcher.stream(tool, arguments, user=user, timeout=timeout):
+                chunks.append(chunk)
+                if json:
+                    print_json({"chunk": chunk})
+                else:
+                    print_out(format_result(chunk), end="")
+    except DispatchError as failure:
+        error = failure
+    finally:
+        # An interrupted line is terminated, so that the next output starts a new one.
+        if not json and chunks and not chunks[-1].endswith("\n"):
+            print_out("")
+    outcome = Outcome.SUCCESS if error is None else error.outcome
+    # These outcomes may have been decided locally, before a request was sent.
+    sent = bool(chunks) or outcome not in (Outcome.INVALID_ARGUMENTS, Outcome.REJECTED, Outcome.TRANSPORT)
+    return CallResult(
+        tool, outcome, "".join(chunks), error, time.monotonic() - started, attempts=int(sent), chunks=len(chunks)
+    )
+
+
+def show(result: CallResult, service: ServiceDescriptor | None, *, streamed: bool, json: bool) -> Exit:
+    """Print the result and return the exit code.
+
+    Args:
+        service: service of the tool; None if the tool is unknown.
+        streamed: whether the chunks have been printed.
+    """
+    if json:
+        line = result.as_dict()
+        print_json({"result": line} if streamed else line)
+    elif result.error is not None:
+        print_call_error(result.error, _hint(result, service))
+    elif not streamed:
+        print_out(format_result(result.text), end="" if result.text.endswith("\n") else "\n")
+    return exit_code_of(result.error)
+
+
+def _hint(result: CallResult, service: ServiceDescriptor | None) -> str:
+    from dispatch.errors import ErrorType, Outcome
+
+    is_missing = result.error is not None and result.error.type == ErrorType.NO_INSTANCE
+    is_unanswered = result.outcome is Outcome.TIMEOUT and result.chunks == 0 and result.instance is None
+    if service is not None and (is_missing or is_unanswered):
+        return (
+            f"check with 'dispatch doctor' that a service consumes {service.request_queue}; 'dispatch serve' starts one"
+        )
+    return ""
+
+
+# Parsing of ``key=value`` words into a tool's arguments, typed by its descriptor.
+
+
+Warn = Callable[[str], None]
+
+_JSON_KINDS: Mapping[str, tuple[type, ...]] = {
+    "number": (int, float),
+    "integer": (int,),
+    "boolean": (bool,),
+    "object": (dict,),
+    "array": (list,),
+}
+_EXAMPLES = {"number": "2.5", "integer": "3", "boolean": "true", "object": '{"a": 1}', "array": "[1, 2]"}
+
+
+def read_arguments(
+    tool: ToolDescriptor, words: Iterable[str], document: str | None, warn: Warn, stdin: BinaryIO | None = None
+) -> dict[str, Any]:
+    """Read the arguments for ``tool``: those of ``document``, overridden by ``words``.
+
+    Args:
+        tool: declares the type of each argument. An undeclared argument is sent after a warning with similar names, because
+            the service decides.
+        words: ``key=value`` (typed by the descriptor; undeclared: a string) or ``key:=JSON``.
+        document: a JSON object, ``@FILE``, or ``-`` for stdin.
+        warn: receives warnings for the user.
+        stdin: stream for ``-``; None: that of the process.
+
+    Raises:
+        CliError: the input cannot be read, is not an object, or a value does not match its declared type.
+    """
+    given = {} if document is None else _read_document(document, stdin)
+    declared = {argument.name: argument for argument in tool.described_arguments}
+    seen: set[str] = set()
+    for word in words:
+        key, value = _parse_word(word, declared)
+        if key in seen:
+            raise CliError(
+                f"The argument '{key}' is given twice.", "give it once; for several values write a JSON array"
+            )
+        seen.add(key)
+        given[key] = value
+    _check_against_descriptor(tool, given, declared, warn)
+    return given
+
+
+def _parse_word(word: str, declared: Mapping[str, Argument]) -> tuple[str, Any]:
+    key, separator, text = word.partition("=")
+    if not separator or not key.rstrip(":"):
+        example = f"{next(iter(declared), 'topic')}={word}" if word and not separator else "topic=cats"
+        raise CliError(f"'{word}' is not key=value.", f"write {_quote(example)}, or give --arguments JSON")
+    if key.endswith(":"):
+        key = key[:-1]
+        return key, _parse_json(text, f"The value of '{key}:='", f"write JSON, for instance {key}:='[1, 2]'")
+    kind = declared[key].type if key in declared else "string"
+    if kind not in _JSON_KINDS:
+        return key, text
+    return key, _parse_typed(key, text, kind)
+
+
+def _parse_typed(key: str, text: str, kind: str) -> Any:
+    stripped = text.strip()
+    as_string = _quote_for_shell(json.dumps(text, ensure_ascii=False))
+    fix = f"write {_quote(f'{key}={_EXAMPLES[kind]}')}; to send it as a string: {key}:={as_string}"
+    problem = f"'{key}' is {'an' if kind[0] in 'aio' else 'a'} {kind}, and {stripped!r} is not one."
+    try:
+        value = json.loads(stripped.lower() if kind == "boolean" else stripped, parse_constant=_reject_constant)
+    except (ValueError, RecursionError):
+        raise CliError(problem, fix) from None
+    if not isinstance(value, _JSON_KINDS[kind]) or (isinstance(value, bool) and kind != "boolean"):
+        raise CliError(problem, fix)
+    return value
+
+
+def _read_document(document: str, stdin: BinaryIO | None) -> dict[str, Any]:
+    if document == "-":
+        what, text = "The input of --arguments -", _read_limited(stdin or sys.stdin.buffer, "stdin")
+    elif document.startswith("@"):
+        what = f"The file '{document[1:]}'"
+        try:
+            with Path(document[1:]).open("rb") as file:
+                text = _read_limited(file, document[1:])
+        except OSError as error:
+            raise CliError(
+                f"{what} cannot be read: {error.strerror or error}.", "give the path after the @: --arguments @FILE"
+            ) from None
+    else:
+        what, text = "--arguments", document
+    fix = """write an object of named values, for instance '{"topic": "cats"}'"""
+    value = _parse_json(text, what, fix)
+    if not isinstance(value, dict):
+        kinds = {list: "an array", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+        raise CliError(f"{what} is {kinds.get(type(value), 'null')}, not a JSON object.", fix)
+    return value
+
+
+def _read_limited(file: BinaryIO, name: str) -> str:
+    content = file.read(MAX_MESSAGE_BYTES + 1)
+    if len(content) > MAX_MESSAGE_BYTES:
+        raise CliError(
+            f"{name} has more than {MAX_MESSAGE_BYTES:,} bytes, the limit of a message.",
+            "send less, for instance a reference instead of the data",
+        )
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise CliError(f"{name} is not UTF-8 (byte {error.start:,}).", "convert it to UTF-8") from None
+
+
+def _parse_json(text: str, what: str, fix: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_reject_constant)
+    except json.JSONDecodeError as error:
+        raise CliError(f"{what} is not JSON: {error.msg} (line {error.lineno}, column {error.colno}).", fix) from None
+    except (ValueError, RecursionError) as error:
+        raise CliError(f"{what} is not JSON: {error}.", fix) from None
+
+
+def _reject_constant(name: str) -> Any:
+    raise ValueError(f"JSON has no {name}")
+
+
+def _check_against_descriptor(
+    tool: ToolDescriptor, given: Mapping[str, Any], declared: Mapping[str, Argument], warn: Warn
+) -> None:
+    if declared:  # a descriptor without arguments leaves them unspecified
+        for key in given:
+            if key not in declared:
+                near = find_near_names(key, declared)
+                hint = f"did you mean {join_alternatives(near)}?" if near else f"declared are {', '.join(declared)}."
+                warn(f"'{tool.name}' declares no argument '{key}'; it is sent anyway: {hint}")
+    missing = [name for name, argument in declared.items() if argument.required and name not in given]
+    if missing:
+        warn(f"'{tool.name}' requires {', '.join(missing)}, which is missing.")
+
+
+def _quote(word: str) -> str:
+    return f"'{word}'" if any(c in word for c in ' "[]{}') else word
+
+
+def _quote_for_shell(text: str) -> str:
+    import shlex
+
+    return shlex.quote(text)

@@ -1,1 +1,0 @@
-"""The catalogue of the command line: the given sources, what they deliver, and items that are written."""

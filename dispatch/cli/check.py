@@ -1,0 +1,704 @@
+"""``dispatch check``: report every mistake in the sources of the catalogue, and each tool's effective policy."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from dispatch._internal import excerpt, join_names
+from dispatch.calls.resolution import ResolvedTool, ToolResolver
+from dispatch.catalog import Catalog, Problem, ServiceDescriptor, ToolDescriptor
+from dispatch.catalog.descriptors import FrozenDict
+from dispatch.cli.base import Settings, align_columns, colorize, make_printable, print_json, print_out, with_settings
+from dispatch.messaging.wire import TopicName
+from dispatch.permissions import Grants, GrantsError, PermissionSet, require_permissions
+from dispatch.policy import DEFAULT_POLICY, Policy, RateLimit
+from dispatch.schemas import has_engine
+from dispatch.telemetry.rules import describe_slo
+
+if TYPE_CHECKING:
+    from dispatch.cli.sources import CheckedSource
+
+
+_STYLES = {"error": "red", "warning": "yellow", "info": "dim"}
+
+
+class PlanDetail(StrEnum):
+    """How much of the effective policy is shown."""
+
+    SHORT = "short"
+    FULL = "full"
+    NONE = "none"
+
+
+@with_settings("broker", "catalog", "trustgraph", "workspace", "policy", "grants", "token_file", "trust_certs")
+def check(
+    settings: Settings,
+    folders: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="DIR", help="Folders of the descriptors. Default: --catalog.", show_default=False),
+    ] = None,
+    plan: Annotated[
+        PlanDetail,
+        typer.Option(
+            "--plan",
+            help="Effective policy of each tool: values that differ from the defaults, every value, or nothing. --json has "
+            "every value.",
+        ),
+    ] = PlanDetail.SHORT,
+    tool: Annotated[
+        str | None,
+        typer.Option("--tool", metavar="NAME", help="Show every value of this tool only.", show_default=False),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as one line of JSON.")] = False,
+) -> None:
+    """Check the sources of the catalogue: report every mistake with file, key and fix; then each tool's effective policy.
+
+    With several sources it also reports what is shadowed: of two tools with one name, that of the first source is used.
+
+    The effective policy lists the guards that are on, the attempts of a call and the reason, the routing of requests, and
+    each value with its source: default, user (--policy), service or tool, where later sources override earlier ones.
+    Tools with permissions that no grant (--grants) matches are reported.
+
+    [bold]dispatch check tools/[/bold]
+
+    [bold]dispatch check tools/ more-tools/ --trustgraph --broker pulsar://localhost:6650[/bold]
+
+    [bold]dispatch check tools/ --tool tell-joke --policy mine.json[/bold]
+
+    The exit code is 1 if there is an error; warnings and notes do not count. A broker is used only with --trustgraph.
+    """
+    from dispatch.cli.base import CliError, Exit, check_policy_file
+    from dispatch.cli.sources import list_checked_sources, read_given_sources
+
+    if folders:
+        settings.catalog = folders
+    snapshot = read_given_sources(settings, "dispatch check")
+    sources = list_checked_sources(snapshot)
+    problems: list[Problem] = []
+    catalog = None if snapshot.failures else snapshot.catalog
+    user: Mapping[str, Any] | None = {}
+    if settings.policy_file is not None:
+        user, wrong = check_policy_file(settings.policy_file)
+        problems += wrong
+    if catalog is not None:
+        problems += check_grants(catalog, settings.grants_file)
+    if catalog is not None and tool is not None and tool not in catalog.tools:
+        from dispatch.catalog import UnknownToolError
+
+        try:
+            catalog.tool(tool)
+        except UnknownToolError as unknown:
+            raise CliError(str(unknown)) from None
+    plans: list[ToolPlan] | None = None
+    if catalog is not None and user is not None:
+        wanted = [tool] if tool is not None else list(catalog.tools)
+        plans, wrong = _build_plans(catalog, wanted, user, settings.policy_file or "")
+        problems += wrong
+    everything = [problem for source in sources for problem in source.problems] + problems
+    failed = any(problem.severity == "error" for problem in everything)
+    if plan is PlanDetail.NONE:
+        plans = None
+    if json:
+        _put_json(sources, catalog, problems, plans, failed=failed)
+    else:
+        for source in sources:
+            for problem in source.problems:
+                _show(problem)
+            if len(sources) > 1:
+                print_out(source.summary(source.problems))
+        for problem in problems:
+            _show(problem)
+        print_out(sources[0].summary(everything) if len(sources) == 1 else _format_total(catalog, everything))
+        if plans:
+            _show_plans(plans, full=plan is PlanDetail.FULL or tool is not None)
+    if failed:
+        raise typer.Exit(Exit.FAILED)
+
+
+def _build_plans(
+    catalog: Catalog, tools: list[str], user: Mapping[str, Any], file: str
+) -> tuple[list[ToolPlan], list[Problem]]:
+    """Return the effective policy of each tool, and the conflicts between the user's policy and those of services and tools,
+    one problem per reason."""
+    from dispatch._internal import excerpt, join_names
+    from dispatch.catalog import Problem
+    from dispatch.policy import PolicyError
+
+    found: list[ToolPlan] = []
+    wrong: dict[tuple[str, str, str], list[str]] = {}
+    for name in tools:
+        try:
+            found.append(plan_of(catalog, name, user=user))
+        except PolicyError as error:
+            wrong.setdefault((error.key, error.problem, error.fix), []).append(name)
+    problems = [
+        Problem(excerpt(file, 4096), key, f"{problem}, together with the policy of {join_names(names, 5)}", fix)
+        for (key, problem, fix), names in wrong.items()
+    ]
+    return found, problems
+
+
+def _put_json(
+    sources: Sequence[CheckedSource],
+    catalog: Catalog | None,
+    problems: list[Problem],
+    plans: list[ToolPlan] | None,
+    *,
+    failed: bool,
+) -> None:
+
+    print_json(
+        {
+            "sources": [source.as_dict() for source in sources],
+            "ok": not failed,
+            "services": None if catalog is None else len(catalog.services),
+            "tools": None if catalog is None else len(catalog.tools),
+            "problems": [
+                {"source": id, **msgspec.to_builtins(problem)}
+                for id, found in (*((source.id, source.problems) for source in sources), ("", problems))
+                for problem in found
+            ],
+            "plan": as_json(plans),
+        }
+    )
+
+
+def _show(problem: Problem) -> None:
+    where = f"{problem.file}: {problem.key}" if problem.key else problem.file
+    severity = colorize(f"{problem.severity}:", _STYLES[problem.severity], sys.stdout)
+    print_out(f"{severity} {make_printable(where)}: {make_printable(problem.problem)}")
+    print_out(f"  fix: {make_printable(problem.fix)}")
+
+
+def _format_total(catalog: Catalog | None, problems: list[Problem]) -> str:
+    from dispatch.cli.sources import format_summary
+
+    counts = None if catalog is None else (len(catalog.services), len(catalog.tools))
+    return format_summary("all sources", problems, counts)
+
+
+def _show_plans(plans: list[ToolPlan], *, full: bool) -> None:
+
+    for each in plans:
+        print_out("")
+        print_out(format_details(each) if full else format_summary(each))
+    print_out("")
+    print_out(UNITS if full else format_defaults())
+
+
+# Checks grants against the permissions that tools require.
+
+
+MAX_NAMES = 5
+"""Tools that one problem names."""
+
+
+def check_grants(catalog: Catalog, file: str | None) -> list[Problem]:
+    """Return what is wrong with the grants in ``file``, and the tools that no user may call.
+
+    Args:
+        file: None: there are no grants.
+    """
+    required = {name: found for name, tool in catalog.tools.items() if (found := catalog.permissions_of(tool))}
+    if file is None:
+        if not required:
+            return []
+        names = join_names(tuple(required), MAX_NAMES)
+        problem = (
+            f"every call of {names} is refused: {_verb(required, 'requires', 'require')} permissions without grants"
+        )
+        return [
+            Problem(
+                "catalogue", "permissions", problem, "give --grants FILE, and connect(grants=…) in the agent", "warning"
+            )
+        ]
+    shown = excerpt(file, 4096)
+    try:
+        grants = Grants.load(file)
+    except GrantsError as error:
+        return [Problem(shown, each.key, each.problem, each.fix) for each in error.problems]
+    anything = PermissionSet(grants.allowed)
+    refused: dict[str, list[str]] = {}
+    for name, permissions in required.items():
+        decision = anything.decide(require_permissions(permissions))
+        if not decision.is_allowed:
+            refused.setdefault(decision.permission, []).append(name)
+    return [
+        Problem(
+            shown,
+            "",
+            f"no grant matches the permission '{permission}', which {join_names(names, MAX_NAMES)} "
+            f"{_verb(names, 'requires', 'require')}",
+            "grant it, or correct its spelling",
+            "warning",
+        )
+        for permission, names in refused.items()
+    ]
+
+
+def _verb(of: dict[str, tuple[str, ...]] | list[str], one: str, several: str) -> str:
+    return one if len(of) == 1 else several
+
+
+# The plan of a tool: the guards of its calls, their values, and the source of each value. Pure.
+#
+# ``dispatch check`` shows it. A dispatcher with the same catalogue and policy behaves as the plan says: both use the policy
+# of :class:`dispatch.calls.resolution.ToolResolver`.
+
+
+DEFAULT, USER, SERVICE, TOOL = "default", "user", "service", "tool"
+"""Sources of a value; each one overrides the one before it."""
+
+GUARDS: Mapping[str, tuple[str, ...]] = {
+    "deadline": ("timeout", "attempt_timeout", "stream_timeout", "stream_idle_timeout"),
+    "sizes": ("max_request_bytes", "max_response_bytes"),
+    "models": ("check_arguments", "max_result_chars"),
+    "delivery": ("known_instances_only",),
+    "retry": ("retry",),
+    "hedging": ("hedging",),
+    "breaker": ("breaker",),
+    "bulkhead": ("bulkhead",),
+    "rate-limit": ("rate_limit",),
+    "user-rate-limit": ("user_rate_limit",),
+    "shared-user-rate-limit": ("shared_user_rate_limit",),
+    "balancing": ("balancing",),
+    "outlier-detection": ("outlier_detection",),
+    "single-flight": ("single_flight",),
+    "slo": ("slo",),
+}
+"""Every field of a policy, by its guard."""
+
+_RATES = ("rate-limit", "user-rate-limit", "shared-user-rate-limit")
+# The key that a value stands for when a descriptor has no object for the part.
+_SHORT = {
+    "retry": "max-attempts",
+    "bulkhead": "max-concurrent-calls",
+    "balancing": "strategy",
+    "slo": "availability",
+    **dict.fromkeys(_RATES, "rate"),
+}
+_PARTS = ("breaker", "outlier-detection", *_SHORT)
+_BROKER_SPREADS = "the broker distributes the requests"
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One value that is in force for a tool.
+
+    Attributes:
+        guard: one of :data:`GUARDS`.
+        key: as in a policy: ``timeout``, ``retry.max-attempts``; that of the part alone when the part is off.
+        value: as in JSON; None: off, or no value. A rate's ``burst`` is the number in force.
+        source: ``default``, ``user`` (the policy that a dispatcher was given), ``service`` or ``tool``.
+        without_effect: why the value has no effect for this tool; "": it has.
+    """
+
+    guard: str
+    key: str
+    value: Any
+    source: str
+    without_effect: str = ""
+
+
+class ToolPlan(msgspec.Struct, frozen=True):
+    """The guards of one tool.
+
+    Attributes:
+        tool, service: names.
+        guards: those that are on and have an effect.
+        retries: how many attempts, and after which failures.
+        requests: how requests are distributed.
+        rows: every value, by guard.
+        promise: the service level objectives, in words; "": none.
+    """
+
+    tool: str
+    service: str
+    guards: tuple[str, ...]
+    retries: str
+    requests: str
+    rows: tuple[Row, ...]
+    promise: str = ""
+
+    @property
+    def chosen(self) -> tuple[Row, ...]:
+        """The rows that are not defaults."""
+        return tuple(row for row in self.rows if row.source != DEFAULT)
+
+
+def plans(
+    catalog: Catalog, base: Policy = DEFAULT_POLICY, user: Mapping[str, Any] = FrozenDict()
+) -> Iterator[ToolPlan]:
+    """Yield the plan of each tool, in the order of the catalogue. Arguments and errors: see :func:`plan_of`."""
+    targets = ToolResolver(catalog, base.merged(user))
+    for name in catalog.tools:
+        yield _plan(catalog, targets.describe(name), _differing(base), user)
+
+
+def plan_of(
+    catalog: Catalog, tool: str, base: Policy = DEFAULT_POLICY, user: Mapping[str, Any] = FrozenDict()
+) -> ToolPlan:
+    """Return the plan of one tool.
+
+    Args:
+        catalog: services and tools.
+        tool: its name.
+        base: the policy below all others, as given to :func:`dispatch.connect`. Its values other than the defaults have the
+            source ``user``.
+        user: keys as in a descriptor, merged over ``base``. All of them have the source ``user``, default or not.
+
+    Raises:
+        RejectedError: there is no such tool.
+        PolicyError: ``user`` is invalid, alone or together with the policy of the service or the tool.
+    """
+    return _plan(catalog, ToolResolver(catalog, base.merged(user)).describe(tool), _differing(base), user)
+
+
+def _plan(catalog: Catalog, target: ResolvedTool, base: Mapping[str, Any], user: Mapping[str, Any]) -> ToolPlan:
+    tool, service, policy = catalog.tool(target.label), target.service, target.policy
+    written = ((USER, base), (USER, user), (SERVICE, service.policy), (TOOL, tool.policy))
+    sources: dict[str, str] = {}
+    for source, layer in written:
+        _trace(sources, source, layer)
+    idle = _without_effect(target, tool)
+    rows = tuple(
+        Row(guard, key, value, sources.get(key, DEFAULT), idle.get(key, ""))
+        for guard in GUARDS
+        for key, value in _values(policy, guard)
+    )
+    return ToolPlan(
+        target.label,
+        service.id,
+        tuple(guard for guard in GUARDS if _is_on(guard, target, idle)),
+        _retries(target, tool),
+        _requests(target),
+        rows,
+        describe_slo(policy.slo),
+    )
+
+
+# -- values ---------------------------------------------------------------------------------------------------------
+
+
+def _kebab(field: str) -> str:
+    return field.replace("_", "-")
+
+
+def _values(policy: Policy, guard: str) -> Iterator[tuple[str, Any]]:
+    for field in GUARDS[guard]:
+        value, key = getattr(policy, field), _kebab(field)
+        if not isinstance(value, msgspec.Struct):
+            yield key, value
+            continue
+        for name, inner in zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True):
+            yield f"{key}.{name}", _plain(value, inner)
+
+
+def _plain(part: msgspec.Struct, field: str) -> Any:
+    value = getattr(part, field)
+    if isinstance(part, RateLimit):
+        if field == "burst":
+            return part.capacity
+        if field == "weights":
+            return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+# -- sources --------------------------------------------------------------------------------------------------------
+
+
+def _differing(policy: Policy) -> dict[str, Any]:
+    """Return the values of ``policy`` that are not defaults."""
+    return {
+        _kebab(field): getattr(policy, field)
+        for field in policy.__struct_fields__
+        if getattr(policy, field) != getattr(DEFAULT_POLICY, field)
+    }
+
+
+def _trace(sources: dict[str, str], source: str, layer: Mapping[str, Any]) -> None:
+    """Record the keys that ``layer`` sets over the ones before it."""
+    for key, raw in layer.items():
+        if key not in _PARTS:
+            sources[key] = source
+        else:
+            if raw is None or key in _RATES or isinstance(raw, msgspec.Struct):  # it replaces the whole part
+                for former in [each for each in sources if each.startswith(f"{key}.")]:
+                    del sources[former]
+            sources[key] = source
+            for name in _written(key, raw):
+                sources[f"{key}.{name}"] = source
+
+
+def _written(part: str, raw: Any) -> tuple[str, ...]:
+    """Return the keys of ``part`` that ``raw`` sets."""
+    if raw is None:
+        return ("strategy",) if part == "balancing" else ()
+    if isinstance(raw, msgspec.Struct):
+        default = getattr(DEFAULT_POLICY, part.replace("-", "_"))
+        fields = zip(raw.__struct_encode_fields__, raw.__struct_fields__, strict=True)
+        if default is None:  # the part is on because of this layer
+            return tuple(name for name, _ in fields)
+        return tuple(name for name, field in fields if getattr(raw, field) != getattr(default, field))
+    if part in _RATES and isinstance(raw, str) and raw.startswith("{"):
+        raw = msgspec.json.decode(raw)
+    return tuple(raw) if isinstance(raw, Mapping) else (_SHORT[part],)
+
+
+# -- effect ---------------------------------------------------------------------------------------------------------
+
+
+def _reason_against_repeats(tool: ToolDescriptor) -> str:
+    """Return why the tool cannot be executed twice for one call; "": it can."""
+    if tool.repeatable:
+        return ""
+    return "declared destructive" if tool.destructive else "neither read-only nor idempotent"
+
+
+def _has_named_instances(service: ServiceDescriptor) -> bool:
+    """Return whether known instances are called by name. On persistent topics none is: these lose no message."""
+    topics = [(each.request_queue, each.response_queue) for each in service.instances]
+    topics = topics or [(service.request_queue, service.response_queue)]
+    return any(not _persistent(request, response) for request, response in topics)
+
+
+def _persistent(*topics: str) -> bool:
+    return any(TopicName.parse(topic).persistent for topic in topics)
+
+
+def _is_on(guard: str, target: ResolvedTool, idle: Mapping[str, str]) -> bool:
+    """Return whether it is a guard that has an effect for the tool."""
+    policy = target.policy
+    match guard:
+        case "retry":
+            return policy.retry is not None and policy.retry.max_attempts > 1
+        case "hedging":
+            return policy.hedging is not None and "hedging" not in idle
+        case "balancing":
+            return "balancing.strategy" not in idle
+        case "outlier-detection":
+            return policy.outlier_detection is not None and "outlier-detection.consecutive-failures" not in idle
+        case "single-flight":
+            return target.is_single_flight
+        case "slo":
+            return False  # objectives change no call
+    return guard in _PARTS and getattr(policy, guard.replace("-", "_")) is not None
+
+
+def _without_effect(target: ResolvedTool, tool: ToolDescriptor) -> dict[str, str]:
+    """Return the keys whose value has no effect for this tool, each with the reason."""
+    policy, service = target.policy, target.service
+    found: dict[str, str] = {}
+
+    def note(why: str, part: str, *keys: str) -> None:
+        for key in keys:
+            found.setdefault(f"{part}.{key}" if part else key, why)  # the first reason counts
+
+    unrepeatable = _reason_against_repeats(tool)
+    is_by_name = _has_named_instances(service)
+    spread = not is_by_name and len(service.instances) < 2
+    hedge = policy.hedging
+    if hedge is not None and (unrepeatable or spread):
+        note(f"off: {unrepeatable or 'one topic, so no other instance is known'}", "", "hedging")
+    if policy.retry is None:
+        pass
+    elif policy.retry.max_attempts == 1:
+        note("'max-attempts' is 1: nothing is repeated", "retry", "initial-backoff", "max-backoff", "retryable-errors")
+        if hedge is None or unrepeatable or spread:  # otherwise hedges use the budget
+            note("nothing is repeated or hedged", "retry", "budget-ratio")
+    elif unrepeatable:
+        note(f"the tool was executed and cannot be repeated: {unrepeatable}", "retry", "retryable-errors")
+    if policy.single_flight and not target.is_single_flight:
+        note("off: not declared read-only", "", "single-flight")
+    if spread:
+        why = f"one topic shared by replicas: {_BROKER_SPREADS}"
+        note(why, "balancing", *policy.balancing.__struct_encode_fields__)
+        if policy.outlier_detection is not None:
+            note(why, "outlier-detection", *policy.outlier_detection.__struct_encode_fields__)
+    if not is_by_name and policy.known_instances_only:
+        note("no instance is called by name: the topics are persistent", "", "known-instances-only")
+    if policy.check_arguments != "never" and not has_engine():
+        note("the extra 'schema' is not installed", "", "check-arguments")
+    _settings_unused(policy, note)
+    return found
+
+
+def _settings_unused(policy: Policy, note: Callable[..., None]) -> None:
+    """Note settings that others of the same part switch off."""
+    bulkhead, balancing = policy.bulkhead, policy.balancing
+    if bulkhead is not None and bulkhead.max_wait == 0:
+        note("'max-wait' is 0: no call waits", "bulkhead", "priorities")
+    if balancing.strategy != "least-request":
+        note("only 'least-request' has it", "balancing", "choice-count")
+    if policy.slo is not None and policy.slo.latency is None:
+        note("'latency' is null", "slo", "latency-share")
+    rates = [(key, rate) for key in _RATES if (rate := getattr(policy, key.replace("-", "_"))) is not None]
+    for key, rate in rates:
+        if key != rates[0][0]:
+            note(f"the limits share one queue, with the weights of '{rates[0][0]}'", key, "weights")
+        shortest = min(rates, key=lambda each: each[1].max_wait)
+        if rate.max_wait > shortest[1].max_wait:
+            note(f"that of '{shortest[0]}' is shorter", key, "max-wait")
+        if shortest[1].max_wait == 0:
+            note(f"'{shortest[0]}.max-wait' is 0: no call waits", key, "weights")
+
+
+# -- in words -------------------------------------------------------------------------------------------------------
+
+
+def _retries(target: ResolvedTool, tool: ToolDescriptor) -> str:
+    retry, unrepeatable = target.policy.retry, _reason_against_repeats(tool)
+    attempts = 1 if retry is None else retry.max_attempts
+    if attempts == 1:
+        return "none"
+    if unrepeatable:
+        return (
+            f"up to {attempts} attempts, but a call without an idempotency key is repeated only where the tool was "
+            f"certainly not executed, because the tool is {unrepeatable}"
+        )
+    declared = [name for name, is_so in (("read-only", tool.read_only), ("idempotent", tool.idempotent)) if is_so]
+    return f"up to {attempts} attempts, after a timeout too: declared {' and '.join(declared)}"
+
+
+def _requests(target: ResolvedTool) -> str:
+    service, policy = target.service, target.policy
+    listed = ", ".join(each.id for each in service.instances)
+    is_by_name = _has_named_instances(service)
+    shared = f"one topic shared by replicas: {_BROKER_SPREADS}"
+    if target.is_durable and not listed:
+        shared = f"one persistent topic shared by replicas: {_BROKER_SPREADS}"
+        if target.repeatable:
+            shared += ", and gives a request to another when its instance dies"
+    if listed:
+        found = f"topics listed in the descriptor: {listed}" + (
+            "; known instances on them by name" if is_by_name else ""
+        )
+    elif not is_by_name:
+        return shared
+    elif policy.known_instances_only:
+        found = "known instances by name only"
+    else:
+        found = f"known instances, each by its name; until one is known, on {shared}"
+    own = ", in an instance pool of this tool" if target.pool_key.tool else ""
+    return f"{policy.balancing.strategy} over {found}{own}"
+
+
+# Formats of the plan of a tool: a summary, all details, and JSON.
+
+
+UNITS = "Times are in seconds, sizes in bytes, shares from 0 to 1."
+
+
+def format_value(value: Any) -> str:
+    """Return a value as in a policy, without quotes around a text."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def format_summary(plan: ToolPlan) -> str:
+    """Format the guards of a tool, and the values that are not defaults."""
+    rows = [("  guards", ", ".join(plan.guards) or "none"), ("  retries", plan.retries), ("  requests", plan.requests)]
+    for source in (USER, SERVICE, TOOL):
+        parts = [_format_row(row) for row in plan.chosen if row.source == source and not row.without_effect]
+        if parts:
+            rows.append((f"  from {source}", ", ".join(parts)))
+    rows += _promise_rows(plan)
+    reasons: dict[str, list[Row]] = {}
+    for row in plan.chosen:
+        if row.without_effect:
+            reasons.setdefault(row.without_effect, []).append(row)
+    for why, idle in reasons.items():
+        parts = [f"{_format_row(row)} ({row.source})" for row in idle]
+        rows.append(("  no effect", f"{', '.join(parts)}: {why}"))
+    return "\n".join([_format_heading(plan), make_printable(align_columns(rows))])
+
+
+def format_details(plan: ToolPlan) -> str:
+    """Format every value of a tool, with its source."""
+    heading = [("  retries", plan.retries), ("  requests", plan.requests), *_promise_rows(plan)]
+    lines = [_format_heading(plan), make_printable(align_columns(heading))]
+    rows: list[tuple[str, ...]] = []
+    guard = ""
+    for row in plan.rows:
+        shown = "" if row.guard == guard else row.guard
+        guard = row.guard
+        note = f"no effect: {row.without_effect}" if row.without_effect else ""
+        value = "off" if row.value is None and row.key == row.guard else format_value(row.value)
+        key = row.key.partition(".")[2] or ("" if row.key == row.guard else row.key)
+        rows.append((f"  {shown}", key, value, row.source, note))
+    lines.append(make_printable(align_columns(rows)))
+    return "\n".join(lines)
+
+
+def format_defaults() -> str:
+    """Format the defaults."""
+    policy = DEFAULT_POLICY
+    on = [f"timeout {policy.timeout:g} s"]
+    if policy.retry is not None:
+        on.append(f"{policy.retry.max_attempts} attempts")
+    if policy.breaker is not None:
+        on.append("breaker")
+    if policy.bulkhead is not None:
+        on.append(f"bulkhead {policy.bulkhead.max_concurrent_calls}")
+    on.append(f"balancing {policy.balancing.strategy}")
+    limits = {
+        "rate-limit": policy.rate_limit,
+        "user-rate-limit": policy.user_rate_limit,
+        "shared-user-rate-limit": policy.shared_user_rate_limit,
+        "hedging": policy.hedging,
+        "slo": policy.slo,
+        "single-flight": policy.single_flight or None,
+    }
+    off = [name for name, value in limits.items() if value is None]
+    return (
+        f"All else is default: {', '.join(on)}; off: {', '.join(off)}. {UNITS}\n"
+        "Every value and its source: --tool NAME, or --plan full."
+    )
+
+
+def as_dict(plan: ToolPlan) -> dict[str, Any]:
+    """Return the plan as plain values, for ``--json``."""
+    return {
+        "tool": plan.tool,
+        "service": plan.service,
+        "guards": list(plan.guards),
+        "retries": plan.retries,
+        "requests": plan.requests,
+        "promise": plan.promise or None,
+        "rows": [_row_dict(row) for row in plan.rows],
+    }
+
+
+def as_json(plans: Sequence[ToolPlan] | None) -> list[dict[str, Any]] | None:
+    """Return the plans as plain values, for ``--json``; None: no plan is to be shown."""
+    return None if plans is None else [as_dict(plan) for plan in plans]
+
+
+def _row_dict(row: Row) -> dict[str, Any]:
+    return {
+        "guard": row.guard,
+        "key": row.key,
+        "value": row.value,
+        "source": row.source,
+        "without_effect": row.without_effect or None,
+    }
+
+
+def _promise_rows(plan: ToolPlan) -> list[tuple[str, str]]:
+    return [("  promise", plan.promise)] if plan.promise else []
+
+
+def _format_heading(plan: ToolPlan) -> str:
+    return make_printable(f"{plan.tool} ({plan.service})")
+
+
+def _format_row(row: Row) -> str:
+    value = "off" if row.value is None and row.key == row.guard else format_value(row.value)
+    return f"{row.key} {value}"

@@ -1,1 +1,0 @@
-"""Commands on the catalogue: its tools, their approval, and their items."""

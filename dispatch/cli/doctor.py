@@ -1,0 +1,1137 @@
+"""``dispatch doctor``: check everything that a call needs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import json
+import math
+import os
+import re
+import secrets
+import sys
+import textwrap
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from dispatch.catalog import Catalog, ServiceDescriptor, TopicName
+from dispatch.cli.base import (
+    Settings,
+    align_columns,
+    colorize,
+    console,
+    format_count,
+    is_terminal,
+    make_printable,
+    print_json,
+    print_out,
+    run_async,
+    with_settings,
+)
+from dispatch.dispatcher import Dispatcher
+from dispatch.errors import ErrorType, TransportError
+from dispatch.messaging.plain import Correlator
+from dispatch.messaging.sessions import SessionExchange
+from dispatch.messaging.wire import REQUEST_NAMESPACE, RESPONSE_NAMESPACE, service_queues
+from dispatch.routing.channels import Channels
+from dispatch.routing.instance import Channel, Instance
+from dispatch.serving.server import ToolServer
+from dispatch.transports import Security, Transport, open_transport
+from dispatch.transports.errors import describe_without_call
+from dispatch.transports.pulsar.handshake import endpoints
+
+if TYPE_CHECKING:
+    from dispatch.devtools.localbroker import Admin
+    from dispatch.devtools.lossprobe import Measurement, Plan, ProbeResults, RunResult
+    from dispatch.protocol.frames import Packet
+
+
+_LOSS = "Loss"
+_STYLES = {"ok": "green", "failed": "red", "warning": "yellow", "skipped": "dim"}
+
+
+@with_settings("broker", "catalog", "token_file", "trust_certs")
+def doctor(
+    settings: Settings,
+    admin: Annotated[
+        str | None,
+        typer.Option(
+            "--admin",
+            metavar="URL",
+            help="URL of the broker's admin interface. Default: DISPATCH_ADMIN, else port 8080 of the broker's host.",
+            show_default=False,
+        ),
+    ] = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Create missing tenants and namespaces.")] = False,
+    loss: Annotated[
+        bool,
+        typer.Option("--loss", help="Measure message loss instead: about a minute of load.", rich_help_panel=_LOSS),
+    ] = False,
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            "--sizes",
+            metavar="LIST",
+            help="Reply sizes, separated by commas; k and M are thousands and millions of bytes. "
+            "Default: 120,1k,10k,100k,1M.",
+            show_default=False,
+            rich_help_panel=_LOSS,
+        ),
+    ] = None,
+    in_flight: Annotated[
+        str | None,
+        typer.Option(
+            "--in-flight",
+            metavar="LIST",
+            help="Numbers of concurrent calls, separated by commas. Default: 1,16,64,256.",
+            show_default=False,
+            rich_help_panel=_LOSS,
+        ),
+    ] = None,
+    calls: Annotated[
+        int | None,
+        typer.Option(
+            "--calls",
+            metavar="N",
+            min=1,
+            help="Calls per size, number in flight and variant. Default: as many as fit into a share of a minute.",
+            show_default=False,
+            rich_help_panel=_LOSS,
+        ),
+    ] = None,
+    packet: Annotated[
+        str | None,
+        typer.Option(
+            "--packet",
+            metavar="HEX",
+            help="Decode a packet of a session instead: hexadecimal or base64; -: from stdin. Payloads are shown as sizes.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as one line of JSON.")] = False,
+) -> None:
+    """Check everything that a call needs: connection, token, tenants and namespaces, a round trip, services.
+
+    Each line is ok or failed, with the command that fixes it. The exit code is 1 if a check failed. The namespaces are those
+    of the catalogue's topics; without a catalogue TrustGraph's four (tg/request, tg/response, tg/flow, tg/notify).
+
+    [bold]dispatch doctor --catalog tools/[/bold] also checks that services consume their request topics, and opens a session
+    with each instance: its round-trip time, window and requests in execution. No tool is executed.
+
+    [bold]dispatch doctor --fix[/bold] creates missing tenants and namespaces.
+
+    [bold]dispatch doctor --loss[/bold] measures how many calls lose their messages on this broker, without sessions (a plain
+    pulsar-client) and with sessions (dispatch), on topics of its own, and gives advice. It loads the broker for about a
+    minute; Ctrl-C shows the results so far. The exit code is 1 if calls with sessions were lost.
+
+    [bold]dispatch doctor --loss --sizes 10k,100k --in-flight 16,64[/bold] measures your own sizes and load.
+
+    [bold]dispatch doctor --loss --sizes 100k --in-flight 64 --calls 10000 --json[/bold] finds rarer losses.
+
+    [bold]dispatch doctor --packet 9a01…[/bold] decodes a packet between a dispatcher and an instance, without its secrets.
+    """
+    from dispatch.cli.base import CliError, Exit
+    from dispatch.devtools.localbroker import Admin
+    from dispatch.transports.pulsar.handshake import endpoints
+
+    if packet is not None:
+        if fix or loss or admin is not None:
+            raise CliError("--packet cannot be combined with --fix, --loss and --admin.", "leave these options out")
+        show_packet(packet, json=json)
+        return
+    if loss:
+        if fix or admin is not None:
+            raise CliError("--fix and --admin cannot be combined with --loss.", "run 'dispatch doctor --fix' first")
+        measure_loss(settings, sizes=sizes, in_flight=in_flight, calls=calls, json=json)
+        return
+    if sizes is not None or in_flight is not None or calls is not None:
+        raise CliError("--sizes, --in-flight and --calls require --loss.", "add --loss")
+    broker = settings.require_pulsar_url("dispatch doctor")
+    endpoints(broker)  # rejects a wrong URL as wrong usage
+    security = settings.security()
+    token = security.token() if callable(security.token) else security.token
+    certificates = None if security.trust_certs is None else str(security.trust_certs)
+    web_url = admin or os.environ.get("DISPATCH_ADMIN") or default_admin_url(broker)
+    try:
+        interface = Admin(web_url, token, ca_file=certificates)
+    except ValueError as error:
+        raise CliError(f"{error}.", "change --admin or DISPATCH_ADMIN") from None
+    results: list[CheckResult] = []
+    catalog, first = _load_catalog(settings)
+    if first is not None:
+        results.append(first)
+    checks = DoctorChecks(broker, security, catalog, interface, repair=fix)
+    if not json:
+        print_out(f"Broker {broker}")
+        for result in results:
+            _show(result)
+    run_async(_collect(checks, results, json))
+    failed = sum(result.status == "failed" for result in results)
+    if json:
+        print_json(
+            {"broker": broker, "admin": web_url, "ok": not failed, "checks": [result.as_dict() for result in results]}
+        )
+    else:
+        warnings = sum(result.status == "warning" for result in results)
+        print_out(
+            f"{failed} failed."
+            if failed
+            else f"No check failed; {format_count(warnings, 'warning')}."
+            if warnings
+            else "All checks passed."
+        )
+    if failed:
+        raise typer.Exit(Exit.FAILED)
+
+
+def _load_catalog(settings: Settings) -> tuple[Catalog | None, CheckResult | None]:
+    from dispatch.catalog import CatalogError
+
+    folders = settings.catalog_folders
+    if not folders:
+        return None, None
+    where = ", ".join(folders)
+    try:
+        catalog = settings.load_catalog()
+    except CatalogError as error:
+        errors = sum(problem.severity == "error" for problem in error.problems)
+        return None, CheckResult(
+            "catalogue", "failed", f"{where}: {format_count(errors, 'mistake')}", f"dispatch check {' '.join(folders)}"
+        )
+    return catalog, CheckResult(
+        "catalogue",
+        "ok",
+        f"{where}: {format_count(len(catalog.services), 'service')}, {format_count(len(catalog.tools), 'tool')}",
+    )
+
+
+async def _collect(checks: DoctorChecks, results: list[CheckResult], json: bool) -> None:
+    with _show_spinner(json):
+        async with contextlib.aclosing(checks.run_checks()) as found:
+            async for result in found:
+                results.append(result)
+                if not json:
+                    _show(result)
+
+
+@contextlib.contextmanager
+def _show_spinner(json: bool) -> Iterator[None]:
+    """Show a spinner on a terminal: a broker that does not reply takes seconds."""
+    if json or not (is_terminal(sys.stderr) and is_terminal(sys.stdout)):
+        yield
+        return
+    with console(sys.stdout).status("checking"):
+        yield
+
+
+def _show(result: CheckResult) -> None:
+    status = colorize(f"{result.status:8}", _STYLES[result.status], sys.stdout)
+    print_out(f"{status} {result.name}: {make_printable(result.detail)}")
+    if result.fix:
+        print_out(f"         fix: {make_printable(result.fix)}")
+
+
+def default_admin_url(broker: str) -> str:
+    """Return the admin URL of the local broker if ``broker`` is that one; else port 8080 of the first host."""
+    from dispatch.devtools.localbroker import DEFAULT_WEB_PORT, status
+    from dispatch.transports.pulsar.handshake import endpoints
+
+    local = status()
+    broker_endpoints = endpoints(broker)
+    if local is not None and set(broker_endpoints) <= {
+        (host, port) for _, port in endpoints(local.service_url) for host in _LOOPBACK
+    }:
+        return local.web_url
+    host = broker_endpoints[0][0]
+    return f"http://{f'[{host}]' if ':' in host else host}:{DEFAULT_WEB_PORT}"
+
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+# CheckResult: what one check of the doctor found.
+
+
+Status = Literal["ok", "failed", "warning", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Result of one check.
+
+    Attributes:
+        name: subject of the check.
+        status: ``warning`` and ``skipped`` are not failures.
+        detail: what was found.
+        fix: the command that fixes it; ``""`` if nothing is wrong.
+        sessions: what was measured of each session, for programs.
+    """
+
+    name: str
+    status: Status
+    detail: str
+    fix: str = ""
+    sessions: tuple[Mapping[str, Any], ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for ``--json``."""
+        found: dict[str, Any] = {"name": self.name, "status": self.status, "detail": self.detail, "fix": self.fix}
+        return found | {"sessions": list(self.sessions)} if self.sessions else found
+
+
+# Sessions with the instances of services: opened, measured and ended, as a dispatcher does it; no tool is executed.
+
+
+ANSWERS_S = 1.0
+"""Seconds in which instances answer: a hello is sent three times in the first tenth of a second."""
+PROBES = 5
+"""Probes of each session. A new session knows the round-trip time of its handshake only, in which topics are opened."""
+PROBE_EVERY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReport:
+    """One session.
+
+    Attributes:
+        instance, incarnation: of the peer.
+        rtt_ms: smoothed round-trip time, in milliseconds.
+        running: requests that the instance executes.
+        window: bytes without an acknowledgement that the instance allows.
+        paths: connections on which the instance receives packets.
+        packets, retransmissions: sent, and lost among them.
+    """
+
+    instance: str
+    incarnation: str
+    rtt_ms: float
+    running: int
+    window: int
+    paths: int
+    packets: int
+    retransmissions: int
+
+    def describe(self) -> str:
+        """Return a text for people."""
+        lost = f", {format_count(self.retransmissions, 'packet')} lost" if self.retransmissions else ""
+        return (
+            f"{self.instance} answers in {self.rtt_ms:.1f} ms, executes {format_count(self.running, 'request')}, "
+            f"window {self.window:,} bytes, {format_count(self.paths, 'path')}{lost}"
+        )
+
+
+async def check_sessions(
+    broker: str, security: Security, services: Sequence[ServiceDescriptor]
+) -> AsyncIterator[CheckResult]:
+    """Open a session with each instance of ``services``, and yield what was found for each service."""
+    transport = open_transport(broker, security=security)
+    try:
+        await transport.start()
+        async for result in _check_services(transport, services):
+            yield result
+    except TransportError as error:
+        yield CheckResult("sessions", "failed", describe_without_call(error), "follow the message")
+    finally:
+        await transport.close()
+
+
+async def _check_services(transport: Transport, services: Sequence[ServiceDescriptor]) -> AsyncIterator[CheckResult]:
+    exchange = Correlator()
+    sessions = SessionExchange(exchange.replies)
+    channels = Channels(transport, exchange, sessions, f"doctor-{secrets.token_hex(6)}")
+    try:
+        for service in services:
+            try:
+                channel = await channels.open(service.request_queue, service.response_queue)
+                yield await _check_service(channel, service)
+            except TransportError as error:
+                yield CheckResult(
+                    f"sessions of {service.id}", "failed", describe_without_call(error), "follow the message"
+                )
+    finally:
+        exchange.close()
+        sessions.close()
+        await channels.close()
+
+
+async def _check_service(channel: Channel, service: ServiceDescriptor) -> CheckResult:
+    name = f"sessions of {service.id}"
+    if channel.endpoint is None:
+        return CheckResult(name, "skipped", "persistent topics have the plain exchange")
+    await asyncio.sleep(ANSWERS_S)
+    for _ in range(PROBES):
+        for instance in channel.instances:
+            instance.session.probe()
+            instance.endpoint.wake(instance.session)
+        await asyncio.sleep(PROBE_EVERY_S)
+    reports = sorted((_report(instance) for instance in channel.instances), key=lambda each: each.instance)
+    if not reports:
+        return CheckResult(
+            name,
+            "skipped",
+            "no instance of ToolService answers: none is running, or all are third-party ones, which have no sessions",
+        )
+    return CheckResult(
+        name, "ok", "; ".join(each.describe() for each in reports), sessions=tuple(asdict(each) for each in reports)
+    )
+
+
+def _report(instance: Instance) -> SessionReport:
+    session = instance.session
+    counts = session.statistics
+    return SessionReport(
+        instance=instance.name,
+        incarnation=instance.incarnation,
+        rtt_ms=round(session.rtt * 1000.0, 3),
+        running=session.peer_load,
+        window=session.window,
+        paths=len(session.peer_inboxes),
+        packets=counts.packets_sent,
+        retransmissions=counts.retransmissions,
+    )
+
+
+# Check of a token's expiry by the JWT claim ``exp``, without verification of the signature.
+
+
+SOON_S = 7 * 86_400.0
+"""Remaining validity in seconds below which the check warns."""
+_FIX = "export DISPATCH_TOKEN=… with a new token (or --token-file FILE), and restart processes that use the old one"
+
+
+def parse_claims(token: str) -> dict[str, Any] | None:
+    """Decode the claims of a JWT without verification; None: not a JWT."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    body = parts[1]
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    except (binascii.Error, ValueError):  # ValueError: not UTF-8 or not JSON
+        return None
+    return claims if isinstance(claims, dict) else None
+
+
+def check_token_expiry(token: str, now: float) -> CheckResult:
+    """Check the expiry of a token.
+
+    Args:
+        now: Unix time in seconds.
+    """
+    claims = parse_claims(token)
+    if claims is None:
+        return CheckResult("token", "skipped", "not a JWT: only the broker knows its expiry")
+    subject = claims.get("sub")
+    whose = f"the token of '{subject:.100}'" if isinstance(subject, str) else "the token"
+    expiry = claims.get("exp")
+    if expiry is None:
+        return CheckResult("token", "ok", f"{whose} does not expire")
+    try:
+        at = datetime.fromtimestamp(float(expiry), UTC)
+    except (TypeError, ValueError, OverflowError, OSError):
+        return CheckResult("token", "warning", f"{whose} has an invalid expiry ('exp': {expiry!r:.100})", _FIX)
+    when = f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    remaining = float(expiry) - now
+    if remaining <= 0:
+        return CheckResult("token", "failed", f"{whose} has EXPIRED, {_format_span(-remaining)} ago ({when})", _FIX)
+    detail = f"{whose} expires in {_format_span(remaining)} ({when})"
+    return CheckResult("token", "warning", detail, _FIX) if remaining < SOON_S else CheckResult("token", "ok", detail)
+
+
+def _format_span(seconds: float) -> str:
+    for size, unit in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
+        if seconds >= size:
+            count = math.floor(seconds / size)
+            return f"{count:,} {unit}{'s' if count > 1 else ''}"
+    return "less than a minute"
+
+
+# A round trip through a broker: an echo service, called by a dispatcher in the same process.
+
+
+ROUND_TRIP_TIMEOUT_S = 10.0
+"""Timeout in seconds: a round trip takes a millisecond, but the first one opens topics, 1 to 2 s on a busy broker."""
+
+
+class Echo:
+    """The service: it replies with the given word."""
+
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
+        return str(arguments["word"])
+
+
+async def measure_round_trip(broker: str, security: Security, requests: str, responses: str) -> float | None:
+    """Return the seconds that a call through ``broker`` takes; None if no reply arrived.
+
+    Args:
+        broker: the URL.
+        security: token and TLS settings.
+        requests: the namespace of the request topic.
+        responses: the namespace of the response topic.
+
+    Raises:
+        TransportError: the topics cannot be opened; the message names the fix.
+    """
+    # Non-persistent topics whatever the catalogue uses: they vanish after the check.
+    topic = f"dispatch-doctor-{secrets.token_hex(6)}"
+    request_queue, response_queue = f"non-persistent://{requests}/{topic}", f"non-persistent://{responses}/{topic}"
+    with contextlib.suppress(TimeoutError):
+        async with (
+            asyncio.timeout(2 * ROUND_TRIP_TIMEOUT_S),
+            ToolServer(Echo(), broker, request_queue=request_queue, response_queue=response_queue, security=security),
+            Dispatcher(
+                open_transport(broker, security=security), _catalog(request_queue, response_queue)
+            ) as dispatcher,
+        ):
+            await dispatcher.execute("echo", {"word": "first"}, timeout=ROUND_TRIP_TIMEOUT_S)  # opens the topics
+            result = await dispatcher.execute("echo", {"word": topic}, timeout=ROUND_TRIP_TIMEOUT_S)
+            if result.text == topic:
+                return result.duration
+    return None
+
+
+def _catalog(request_queue: str, response_queue: str) -> Catalog:
+    return Catalog.of(
+        [{"id": "echo", "request-queue": request_queue, "response-queue": response_queue}],
+        [
+            {
+                "type": "tool-service",
+                "name": "echo",
+                "description": "Replies with the given word.",
+                "service": "echo",
+                "arguments": [{"name": "word", "type": "string", "description": "The word.", "required": True}],
+            }
+        ],
+    )
+
+
+# Checks of ``dispatch doctor``: connection, token, namespaces, a round trip, consumers of services, sessions.
+
+
+TCP_TIMEOUT_S = 3.0
+
+_FOLLOW_MESSAGE = "follow the message"
+_DEFAULT_PAIR = (REQUEST_NAMESPACE, RESPONSE_NAMESPACE)
+
+
+class DoctorChecks:
+    """Checks of one broker.
+
+    Args:
+        broker: URL of the broker.
+        security: token and TLS settings.
+        catalog: catalogue whose namespaces and services are checked; None: TrustGraph's namespaces.
+        admin: admin interface; if it is not reachable, checks use the broker protocol where possible.
+        repair: create missing tenants and namespaces.
+    """
+
+    def __init__(
+        self, broker: str, security: Security, catalog: Catalog | None, admin: Admin, *, repair: bool = False
+    ) -> None:
+        self._broker = broker
+        self._security = security
+        self._catalog = catalog if catalog is not None and catalog.services else None
+        self._admin = admin
+        self._repair = repair
+        self._namespaces = list_namespaces(self._catalog)
+        self._admin_answers = False
+        self._missing: set[str] = set()
+
+    async def run_checks(self) -> AsyncGenerator[CheckResult, None]:
+        """Yield each result as soon as it is known. Checks that cannot succeed after a failure are skipped."""
+        address = await self._check_address()
+        yield address
+        if address.status == "failed":
+            return
+        if self._security.token is not None:
+            yield self._check_token(self._security.token)
+        admin = await self._check_admin()
+        yield admin
+        if self._repair:
+            yield await self._create_missing()
+        transport = open_transport(self._broker, security=self._security)
+        try:
+            handshake = await self._check_handshake(transport)
+            yield handshake
+            if handshake.status == "failed":
+                return
+            async for result in self._check_namespaces(transport):
+                yield result
+        finally:
+            await transport.close()
+        for pair in self._list_namespace_pairs():
+            yield await self._check_round_trip(*pair)
+        if self._catalog is not None:
+            services = list(self._catalog.services.values())
+            for service in services:
+                yield await self._check_consumers(service)
+            reachable = [service for service in services if not self._find_missing(service)]
+            for service in services:
+                if missing := self._find_missing(service):
+                    yield CheckResult(
+                        f"sessions of {service.id}", "skipped", f"not possible without {', '.join(missing)}"
+                    )
+            if reachable:
+                async for result in check_sessions(self._broker, self._security, reachable):
+                    yield result
+
+    # -- the connection -----------------------------------------------------------------------------------------
+
+    async def _check_address(self) -> CheckResult:
+        problems = []
+        for host, port in endpoints(self._broker):
+            started = time.perf_counter()
+            try:
+                async with asyncio.timeout(TCP_TIMEOUT_S):
+                    _, writer = await asyncio.open_connection(host, port)
+            except (OSError, TimeoutError) as error:
+                problems.append(f"{host}:{port}: {_describe_error(error)}")
+                continue
+            duration = (time.perf_counter() - started) * 1000
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+            return CheckResult("connection", "ok", f"{host}:{port} accepts connections ({duration:.1f} ms)")
+        return CheckResult(
+            "connection",
+            "failed",
+            f"nothing answers at {'; '.join(problems)}",
+            "dispatch broker start (or name your broker: --broker URL)",
+        )
+
+    async def _check_handshake(self, transport: Transport) -> CheckResult:
+        started = time.perf_counter()
+        try:
+            await transport.start()
+        except TransportError as error:
+            if error.type == ErrorType.UNREACHABLE:
+                return CheckResult(
+                    "handshake",
+                    "failed",
+                    f"{self._broker} accepts connections but does not speak the Pulsar protocol",
+                    f"use the broker port (6650), not that of the admin interface (8080){_tls_advice(self._broker)}",
+                )
+            fix = {
+                "unauthorized": "export DISPATCH_TOKEN=… (or --token-file FILE)",
+                "untrusted": "--trust-certs PEM, with the certificate that signed the broker's",
+            }
+            return CheckResult(
+                "handshake", "failed", describe_without_call(error), fix.get(error.type, _FOLLOW_MESSAGE)
+            )
+        duration = (time.perf_counter() - started) * 1000
+        how = "with the token" if self._security.token is not None else "without a token"
+        return CheckResult("handshake", "ok", f"Pulsar accepts the connection {how} ({duration:.0f} ms)")
+
+    @staticmethod
+    def _check_token(token: str | Callable[[], str]) -> CheckResult:
+        return check_token_expiry(token() if callable(token) else token, time.time())
+
+    # -- tenants and namespaces ---------------------------------------------------------------------------------
+
+    async def _check_admin(self) -> CheckResult:
+        from dispatch.devtools.localbroker import AdminError
+
+        try:
+            await asyncio.to_thread(self._admin.clusters)
+        except AdminError as error:
+            return CheckResult(
+                "admin interface",
+                "failed" if self._repair else "skipped",
+                f"{self._admin.web_url}: {error.reason}; checks use the broker protocol instead",
+                "--admin URL or DISPATCH_ADMIN, with a token that has admin permission",
+            )
+        self._admin_answers = True
+        return CheckResult("admin interface", "ok", self._admin.web_url)
+
+    async def _create_missing(self) -> CheckResult:
+        from dispatch.devtools.localbroker import AdminError, create_namespaces
+
+        if not self._admin_answers:
+            return CheckResult(
+                "repair", "failed", "creation requires the admin interface", "--admin URL or DISPATCH_ADMIN"
+            )
+        try:
+            created = await asyncio.to_thread(create_namespaces, self._admin, self._namespaces)
+        except AdminError as error:
+            return CheckResult("repair", "failed", str(error), "export DISPATCH_TOKEN=… with the token of a superuser")
+        return CheckResult("repair", "ok", f"created {', '.join(created)}" if created else "nothing is missing")
+
+    async def _check_namespaces(self, transport: Transport) -> AsyncIterator[CheckResult]:
+        missing_tenants = set()
+        if self._admin_answers:
+            for tenant in dict.fromkeys(name.partition("/")[0] for name in self._namespaces):
+                result = await self._check_tenant(tenant)
+                if result.status == "failed":
+                    missing_tenants.add(tenant)
+                yield result
+        for namespace in self._namespaces:
+            if namespace.partition("/")[0] in missing_tenants:
+                self._missing.add(namespace)
+                yield CheckResult(
+                    f"namespace {namespace}",
+                    "failed",
+                    "its tenant does not exist",
+                    self._creation_command(f"namespaces {namespace}"),
+                )
+            else:
+                yield await self._check_namespace(transport, namespace)
+
+    async def _check_tenant(self, tenant: str) -> CheckResult:
+        from dispatch.devtools.localbroker import AdminError
+
+        name = f"tenant {tenant}"
+        try:
+            await asyncio.to_thread(self._admin.namespaces, tenant)
+        except AdminError as error:
+            if error.status == 404:
+                return CheckResult(name, "failed", "does not exist", self._creation_command(f"tenants {tenant}"))
+            return CheckResult(name, "skipped", f"the admin interface gives no information: {error.reason}")
+        return CheckResult(name, "ok", "exists")
+
+    async def _check_namespace(self, transport: Transport, namespace: str) -> CheckResult:
+        name = f"namespace {namespace}"
+        try:
+            await _open_topic(transport, namespace)
+        except TransportError as error:
+            self._missing.add(namespace)
+            if error.type == ErrorType.NO_SUCH_NAMESPACE:
+                also = (
+                    ""
+                    if self._admin_answers
+                    else f" (or its tenant: {self._creation_command('tenants ' + namespace.split('/')[0])})"
+                )
+                return CheckResult(
+                    name, "failed", "does not exist", self._creation_command(f"namespaces {namespace}") + also
+                )
+            return CheckResult(
+                name, "failed", describe_without_call(error), f"use a token whose role has permission for {namespace}"
+            )
+        return CheckResult(name, "ok", "exists and is accessible")
+
+    def _creation_command(self, what: str) -> str:
+        kind, name = what.split()
+        if self._admin_answers:
+            return f"dispatch doctor --fix (or: pulsar-admin {kind} create {name})"
+        return f"pulsar-admin {kind} create {name}"
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    def _list_namespace_pairs(self) -> list[tuple[str, str]]:
+        """List the pairs of namespaces of request and response topics."""
+        if self._catalog is None:
+            return [_DEFAULT_PAIR]
+        return list(
+            dict.fromkeys(
+                (_namespace_of(service.request_queue), _namespace_of(service.response_queue))
+                for service in self._catalog.services.values()
+            )
+        )
+
+    async def _check_round_trip(self, requests: str, responses: str) -> CheckResult:
+        name = f"round trip {requests} → {responses}"
+        missing = sorted({requests, responses} & self._missing)
+        if missing:
+            return CheckResult(name, "skipped", f"not possible without {', '.join(missing)}")
+        try:
+            duration = await measure_round_trip(self._broker, self._security, requests, responses)
+        except TransportError as error:
+            return CheckResult(name, "failed", describe_without_call(error), _FOLLOW_MESSAGE)
+        if duration is None:
+            return CheckResult(
+                name,
+                "failed",
+                "a request to an echo service got no reply",
+                "check the broker's log: it accepted the message and did not deliver it",
+            )
+        return CheckResult(name, "ok", f"a tool called through the broker replied in {duration * 1000:.1f} ms")
+
+    def _find_missing(self, service: ServiceDescriptor) -> list[str]:
+        return sorted({_namespace_of(service.request_queue), _namespace_of(service.response_queue)} & self._missing)
+
+    async def _check_consumers(self, service: ServiceDescriptor) -> CheckResult:
+        from dispatch.devtools.localbroker import AdminError
+
+        name = f"service {service.id}"
+        if not self._admin_answers:
+            return CheckResult(name, "skipped", "consumers are only visible through the admin interface", "--admin URL")
+        try:
+            stats = await asyncio.to_thread(self._admin.stats, service.request_queue)
+        except AdminError as error:
+            if error.status != 404:
+                return CheckResult(name, "skipped", f"the admin interface gives no consumers: {error.reason}")
+            stats = {}
+        count = sum(len(s.get("consumers") or ()) for s in _subscriptions(stats))
+        if count:
+            return CheckResult(name, "ok", f"{count} consuming {service.request_queue}")
+        return CheckResult(
+            name,
+            "warning",
+            f"{service.request_queue} has no consumer: calls of its tools will time out",
+            f"dispatch serve MODULE:CLASS {_serve_options(service)}",
+        )
+
+
+def _serve_options(service: ServiceDescriptor) -> str:
+    """Return the options of ``dispatch serve`` for this service."""
+    topic = service.request_queue.rpartition("/")[2]
+    if (service.request_queue, service.response_queue) == service_queues(topic):
+        return f"--service {topic}"
+    return f"--request-queue {service.request_queue} --response-queue {service.response_queue}"
+
+
+async def _open_topic(transport: Transport, namespace: str) -> None:
+    """Open a topic with a unique name and close it."""
+    publisher = await transport.publisher(f"non-persistent://{namespace}/dispatch-doctor-{secrets.token_hex(6)}")
+    await publisher.close()
+
+
+def list_namespaces(catalog: Catalog | None) -> list[str]:
+    """List the namespaces of every topic in ``catalog``; without one, TrustGraph's four."""
+    from dispatch.devtools.localbroker import DEFAULT_NAMESPACES
+
+    if catalog is None:
+        return list(DEFAULT_NAMESPACES)
+    topics: list[str] = []
+    for service in catalog.services.values():
+        topics += [service.request_queue, service.response_queue]
+        for instance in service.instances:
+            topics += [instance.request_queue, instance.response_queue]
+    return list(dict.fromkeys(map(_namespace_of, topics)))
+
+
+def _namespace_of(topic: str) -> str:
+    return TopicName.parse(topic).namespace_path
+
+
+def _subscriptions(stats: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    found = stats.get("subscriptions")
+    return [s for s in found.values() if isinstance(s, dict)] if isinstance(found, dict) else []
+
+
+def _describe_error(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no reply within {TCP_TIMEOUT_S:g} s"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _tls_advice(broker: str) -> str:
+    if broker.startswith("pulsar+ssl://"):
+        return "; without TLS use pulsar://; with TLS name its certificate with --trust-certs"
+    return "; for a TLS port use pulsar+ssl://"
+
+
+# ``dispatch doctor --packet``: a packet of a session, for people. Payloads are user data: only their sizes are shown.
+
+
+_SECRET = "hidden"
+_SECRETS = frozenset({"secret"})
+"""Fields with which a reader of the output could forge packets."""
+_TEXTS = frozenset({"message"})
+"""Fields with texts of a tool or its service."""
+
+
+def show_packet(text: str, *, json: bool) -> None:
+    """Decode and print a packet.
+
+    Args:
+        text: the packet in hexadecimal or base64; ``-``: read from stdin, as such a text or as its bytes.
+        json: print one line of JSON instead.
+
+    Raises:
+        CliError: the text is no packet.
+    """
+    from dispatch.cli.base import CliError
+    from dispatch.protocol.frames import MalformedPacketError, decode_packet
+
+    try:
+        packet = decode_packet(read_bytes(sys.stdin.buffer.read() if text == "-" else text))
+    except (MalformedPacketError, ValueError) as error:
+        raise CliError(
+            f"This is no packet of a session: {error}.", "give its bytes in hexadecimal or base64, beginning with 9a"
+        ) from None
+    described = describe_packet(packet)
+    if json:
+        print_json(described)
+        return
+    print_out(align_columns([(name, str(value)) for name, value in described.items() if name != "frames"]))
+    for frame in described["frames"]:
+        fields = ", ".join(f"{name} {value}" for name, value in frame.items() if name != "frame")
+        print_out(make_printable(f"{frame['frame']}  {fields}".rstrip()))
+
+
+def read_bytes(given: str | bytes) -> bytes:
+    """Return the bytes of a packet that is given as such, in hexadecimal (blanks and colons between are skipped) or base64.
+
+    Raises:
+        ValueError: the text is neither.
+    """
+    from dispatch.protocol import is_packet
+
+    if isinstance(given, bytes):
+        if is_packet(given):
+            return given
+        given = given.decode("ascii", "replace")
+    try:
+        return bytes.fromhex(re.sub(r"[\s:]|0x", "", given))
+    except ValueError:
+        try:
+            return base64.b64decode("".join(given.split()), validate=True)
+        except binascii.Error:
+            raise ValueError("the text is neither hexadecimal nor base64") from None
+
+
+def describe_packet(packet: Packet) -> dict[str, Any]:
+    """Return the fields of a packet and its frames as plain values, without secrets and user data."""
+    header: dict[str, Any] = {name: getattr(packet, name) for name in packet.__struct_fields__ if name != "frames"}
+    return header | {"frames": [_describe_frame(frame) for frame in packet.frames]}
+
+
+def _describe_frame(frame: Any) -> dict[str, Any]:
+    described: dict[str, Any] = {"frame": type(frame).__name__.upper()}
+    for name in frame.__struct_fields__:
+        value = getattr(frame, name)
+        if name in _SECRETS:
+            value = _SECRET
+        elif isinstance(value, bytes | memoryview):
+            value = f"{len(value):,} bytes"
+        elif name in _TEXTS and isinstance(value, str):
+            value = f"{len(value):,} characters"
+        elif isinstance(value, dict):
+            value = sorted(value)  # the names of headers
+        described[name] = value
+    return described
+
+
+# ``dispatch doctor --loss``: message loss of a broker, as a table with advice.
+
+
+COLUMNS = (
+    "reply",
+    "in flight",
+    "plain calls",
+    "plain lost",
+    "plain calls/s",
+    "session calls",
+    "session lost",
+    "session calls/s",
+)
+LEGEND = "plain: pulsar-client without sessions · session: dispatch's Dispatcher and ToolServer with sessions"
+WIDTH = 120
+"""Maximum width of a paragraph: longer lines are hard to read."""
+
+Report = Callable[[str], None]
+
+
+def measure_loss(
+    settings: Settings, *, sizes: str | None, in_flight: str | None, calls: int | None, json: bool
+) -> None:
+    """Measure and show table and advice; after Ctrl-C those of the runs made so far.
+
+    Args:
+        settings: broker, security, and the catalogue whose namespaces are used.
+        sizes: as ``--sizes``; None: the default.
+        in_flight: as ``--in-flight``; None: the default.
+        calls: calls per run; None: as many as fit into a share of a minute.
+        json: print one line of JSON instead.
+
+    Raises:
+        CliError: the options conflict, or the measurement failed.
+        TransportError: the broker is not reachable, rejects the token, or lacks a namespace.
+        KeyboardInterrupt: Ctrl-C.
+        typer.Exit: with 1 if calls with sessions were lost.
+    """
+    from dispatch.cli.base import CliError, Exit
+    from dispatch.devtools.lossprobe import (
+        DEFAULT_IN_FLIGHT,
+        DEFAULT_SIZES,
+        PlanError,
+        ProbeError,
+        ProbeResults,
+        make_plan,
+    )
+    from dispatch.errors import DispatchError
+    from dispatch.transports.pulsar.handshake import endpoints
+
+    try:
+        plan = make_plan(sizes or DEFAULT_SIZES, in_flight or DEFAULT_IN_FLIGHT, calls)
+    except PlanError as error:
+        raise CliError(f"{error}.", error.fix) from None
+    broker = settings.require_pulsar_url("dispatch doctor --loss")
+    endpoints(broker)  # rejects a wrong URL as wrong usage
+    security = settings.security()
+    requests, responses = select_namespaces(settings)
+    results = ProbeResults(plan)
+    if not json:
+        print_out(f"Broker {broker}, namespaces {requests} and {responses}: {_extent(plan)}.")
+    interruption: BaseException | None = None
+    try:
+        run_async(_measure(results, broker, security, requests, responses))
+    except (KeyboardInterrupt, DispatchError, OSError) as failure:
+        interruption = failure
+    except ProbeError as failure:
+        interruption = CliError(str(failure), "dispatch doctor", Exit.TRANSPORT)
+    if json:
+        print_json(as_dict(results, broker, requests, responses))
+    elif results.measurements:
+        show(results)
+    if interruption is not None:
+        raise interruption
+    if any(measurement.session is not None and measurement.session.lost for measurement in results.measurements):
+        raise typer.Exit(Exit.FAILED)
+
+
+def select_namespaces(settings: Settings) -> tuple[str, str]:
+    """Return the namespaces of the probe's topics: the catalogue's first service's, else tg/request and tg/response."""
+    from dispatch.catalog import TopicName
+    from dispatch.messaging.wire import REQUEST_NAMESPACE, RESPONSE_NAMESPACE
+
+    if settings.catalog_folders:
+        for service in settings.load_catalog().services.values():
+            return tuple(  # type: ignore[return-value] # two topics
+                TopicName.parse(topic).namespace_path for topic in (service.request_queue, service.response_queue)
+            )
+    return REQUEST_NAMESPACE, RESPONSE_NAMESPACE
+
+
+def _extent(plan: Plan) -> str:
+    runs = 2 * len(plan.loads)
+    if plan.seconds is None:
+        return f"{runs} runs of {format_count(plan.calls or 0, 'call')}"
+    return f"{runs} runs of {plan.seconds:.2g} s, about {max(1, round(runs * plan.seconds)):,} s"
+
+
+async def _measure(results: ProbeResults, broker: str, security: Security, requests: str, responses: str) -> None:
+    from dispatch.devtools.lossprobe import Probe, Variant, format_size
+
+    plan = results.plan
+    with _progress(2 * len(plan.loads)) as (begin, end):
+        begin("connecting")
+        async with Probe(broker, security, requests, responses) as probe:
+            for size, in_flight in plan.loads:
+                # Both variants of a load run in sequence, so that other load on the machine affects both.
+                for variant in Variant:
+                    how = "without sessions" if variant is Variant.PLAIN else "with sessions"
+                    begin(f"{format_size(size)}, {in_flight:,} in flight, {how}")
+                    run = await probe.measure(
+                        variant, size=size, in_flight=in_flight, calls=plan.calls, seconds=plan.seconds
+                    )
+                    results.add(size, in_flight, variant, run)
+                    end()
+            begin("closing")
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[tuple[Report, Callable[[], None]]]:
+    """Show progress on a terminal's stderr, removed at the end."""
+    if not is_terminal(sys.stderr):
+        yield (lambda _text: None), (lambda: None)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    with Progress(
+        SpinnerColumn(),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+        console=console(sys.stderr),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        refresh_per_second=5,  # drawing competes with the measurement
+    ) as progress:
+        task = progress.add_task("", total=total)
+        yield (lambda text: progress.update(task, description=text)), (lambda: progress.advance(task))
+
+
+# -- results ------------------------------------------------------------------------------------------------
+
+
+def as_dict(results: ProbeResults, broker: str, requests: str, responses: str) -> dict[str, object]:
+    """Return plain values, for ``--json``."""
+    from dispatch.devtools.lossprobe import give_advice
+
+    measurements = results.measurements
+    return {
+        "broker": broker,
+        "namespaces": {"request": requests, "response": responses},
+        "complete": results.is_complete,
+        "measurements": [measurement.as_dict() for measurement in measurements],
+        "advice": give_advice(measurements, _planned(results)),
+    }
+
+
+def _planned(results: ProbeResults) -> int | None:
+    return None if results.is_complete else len(results.plan.loads)
+
+
+def rows(measurements: Sequence[Measurement]) -> list[tuple[str, ...]]:
+    """Return the cells of the table."""
+    from dispatch.devtools.lossprobe import format_size
+
+    return [
+        (
+            format_size(measurement.size),
+            f"{measurement.in_flight:,}",
+            *_format_run(measurement.plain),
+            *_format_run(measurement.session),
+        )
+        for measurement in measurements
+    ]
+
+
+def _format_run(run: RunResult | None) -> tuple[str, str, str]:
+    from dispatch.devtools.lossprobe import format_share
+
+    if run is None:
+        return "-", "-", "-"
+    return f"{run.calls:,}", format_share(run.lost, run.calls), f"{run.rate:,.0f}"
+
+
+def show(results: ProbeResults) -> None:
+    """Write table and advice to stdout."""
+    from dispatch.devtools.lossprobe import give_advice
+
+    measurements = results.measurements
+    terminal = is_terminal(sys.stdout)
+    print_out("")
+    if terminal:
+        _show_table(measurements)
+    else:
+        from dispatch.cli.base import align_columns
+
+        print_out(align_columns([tuple(column.upper() for column in COLUMNS), *rows(measurements)]))
+    print_out("")
+    print_out(LEGEND)
+    if not results.is_complete:
+        were = "was" if len(measurements) == 1 else "were"
+        print_out(
+            f"Only {len(measurements)} of {len(results.plan.loads)} lines {were} measured, the last perhaps partially."
+        )
+    print_out("")
+    width = min(console().width, WIDTH) if terminal else 0
+    for line in give_advice(measurements, _planned(results)):
+        text = f"- {make_printable(line)}"
+        print_out(textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False) if width else text)
+
+
+def _show_table(measurements: Sequence[Measurement]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in COLUMNS:
+        table.add_column(column.replace(" ", "\n", 1), justify="right", vertical="bottom", no_wrap=True)
+    for measurement, row in zip(measurements, rows(measurements), strict=True):
+        styles = dict.fromkeys(range(len(COLUMNS)), "")
+        for place, run in ((3, measurement.plain), (6, measurement.session)):
+            if run is not None:
+                styles[place] = "red" if run.lost else "green"
+        table.add_row(*(Text(text, styles[place]) for place, text in enumerate(row)))
+    console().print(table)

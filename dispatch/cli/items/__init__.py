@@ -1,1 +1,0 @@
-"""Items that commands write: their names, their texts, and their stores."""

@@ -1,0 +1,1083 @@
+"""``dispatch tools``: list the tools of all sources, or show one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol
+
+import msgspec
+import typer
+
+from dispatch._internal import cancel_and_wait
+from dispatch.catalog import Catalog, CatalogError, ToolDescriptor
+from dispatch.catalog.approvals import Approvals
+from dispatch.catalog.merge import Merged
+from dispatch.catalog.sources import SourceStatus
+from dispatch.cli.base import (
+    CliError,
+    Settings,
+    align_columns,
+    console,
+    is_terminal,
+    make_printable,
+    print_json,
+    print_out,
+    print_warning,
+    with_settings,
+)
+from dispatch.cli.sources import Snapshot, find_held, fingerprint_tool, load_approved, read_circuits
+from dispatch.dispatcher import Dispatcher
+from dispatch.search.search import DEFAULT_LIMIT
+from dispatch.telemetry.events import (
+    CatalogChanged,
+    ChangeHeld,
+    CircuitChanged,
+    Event,
+    EventStream,
+    ItemRefused,
+    ItemShadowed,
+    SourceChanged,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import RenderableType
+    from rich.live import Live
+    from rich.table import Table
+
+    from dispatch.cli.sources import HeldDefinition
+    from dispatch.search.search import RankedTool
+
+
+_FILTERS = "Filters"
+
+
+@with_settings("broker", "catalog", "trustgraph", "workspace", "approvals", "token_file", "trust_certs")
+def tools(
+    settings: Settings,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Show all details of this tool.", show_default=False)
+    ] = None,
+    all: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Also what is not in force, each with the reason and the fix: held, shadowed and refused items, versions "
+            "beside the default one, tools of other runtimes.",
+        ),
+    ] = False,
+    category: Annotated[
+        str | None, typer.Option("--category", help="Of this category.", show_default=False, rich_help_panel=_FILTERS)
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tag", help="With this tag; several: with one of them.", show_default=False, rich_help_panel=_FILTERS
+        ),
+    ] = None,
+    service: Annotated[
+        str | None,
+        typer.Option("--service", metavar="ID", help="Of this service.", show_default=False, rich_help_panel=_FILTERS),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--source",
+            metavar="ID",
+            help="Of this source: folder:DIR or trustgraph.",
+            show_default=False,
+            rich_help_panel=_FILTERS,
+        ),
+    ] = None,
+    text: Annotated[
+        str,
+        typer.Option(
+            "--text",
+            help="With this text in the name, the description or a tag.",
+            show_default=False,
+            rich_help_panel=_FILTERS,
+        ),
+    ] = "",
+    permission: Annotated[
+        str | None,
+        typer.Option(
+            "--permission", help="A user needs this permission.", show_default=False, rich_help_panel=_FILTERS
+        ),
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--group",
+            help="Offered to an agent that asks for this group, as in TrustGraph; '*': for all.",
+            show_default=False,
+            rich_help_panel=_FILTERS,
+        ),
+    ] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state",
+            help="Offered to an agent in this state, as in TrustGraph.",
+            show_default=False,
+            rich_help_panel=_FILTERS,
+        ),
+    ] = None,
+    version: Annotated[
+        str | None,
+        typer.Option(
+            "--version",
+            metavar="RANGE",
+            help="With a version in this range, such as '^1.4'; that version is shown.",
+            show_default=False,
+            rich_help_panel=_FILTERS,
+        ),
+    ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            "-w",
+            help="Follow the sources and show each change, until Ctrl-C. With --json: one line for each event.",
+        ),
+    ] = False,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metrics",
+            metavar="URL",
+            help="Show the state of the circuits of running agents: their metrics endpoints, http://HOST:PORT/metrics.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print descriptors as one line of JSON: a list, or that of NAME.")
+    ] = False,
+) -> None:
+    """List the tools of the catalogue with their source, version and fingerprint, or show one with all details and the
+    command that calls it.
+
+    [bold]dispatch tools --catalog examples/tools[/bold]
+
+    Also the items that are not in force: [bold]dispatch tools --catalog tools --trustgraph --all[/bold]
+
+    [bold]dispatch tools --text joke --version '^1.4'[/bold]
+
+    [bold]dispatch tools tell-joke[/bold]
+
+    Each change as it comes into force: [bold]dispatch tools --catalog tools --trustgraph --watch[/bold]
+
+    With the circuits of an agent: [bold]dispatch tools --metrics http://localhost:9464/metrics[/bold]
+
+    Approve a changed definition: [bold]dispatch tools approve tell-joke --approvals approvals.json[/bold]
+    """
+    from dispatch.cli.sources import load_approved, read_circuits, read_given_sources
+
+    approved = load_approved(settings.approvals_file)
+    wanted = ToolFilter(category, tag or (), service, source, text, permission, group, state, version)
+    if watch:
+        _watch(settings, wanted, metrics or (), name, shows_unused=all, json=json)
+        return
+    snapshot = read_given_sources(settings, "dispatch tools")
+    if not all:
+        snapshot.require_all()
+    catalog = snapshot.log_warnings().catalog
+    circuits = read_circuits(metrics, print_warning) if metrics else None
+    if name is not None:
+        found = list_tool(catalog, _find_tool(catalog, name, version, list_unused(snapshot, approved)))
+        if json:
+            print_json(found.as_dict(catalog) | _circuit_of(found, circuits))
+        else:
+            print_out(describe_tool(catalog, found, circuits))
+        return
+    listed = wanted.select(catalog)
+    unused = wanted.select_unused(list_unused(snapshot, approved))
+    if json:
+        rows = [each.as_dict(catalog) | _circuit_of(each, circuits) for each in listed]
+        if all:
+            rows = [row | {"status": "in-force"} for row in rows] + [each._asdict() for each in unused]
+        print_json(rows)
+        return
+    if listed:
+        print_tools(listed, circuits)
+    elif wanted.is_empty:
+        print_out(f"{_name_sources(snapshot)} contains no tools.")
+    else:
+        print_out("No tool meets these conditions.")
+    if all:
+        print_unused(unused)
+    else:
+        _hint_at_unused(sum(each.status in _NOTABLE for each in unused))
+
+
+_NOTABLE = ("held", "shadowed", "refused")
+"""Of which a list without ``--all`` prints the number."""
+
+
+def _watch(
+    settings: Settings, wanted: ToolFilter, metrics: Sequence[str], name: str | None, *, shows_unused: bool, json: bool
+) -> None:
+    from dispatch.cli.base import CliError, show_logs
+    from dispatch.cli.sources import list_sources, run_with_progress
+    from dispatch.dispatcher import connect
+
+    if name is not None:
+        raise CliError("--watch follows the list of tools.", f"select the tool with --text {name}")
+    needs_broker = settings.trustgraph_workspace is not None
+    broker = settings.require_pulsar_url("dispatch tools") if needs_broker else "memory://"
+    dispatcher = connect(broker, list_sources(settings, watch=True), security=settings.security())
+    show_logs(settings.verbose, logging.ERROR)  # its warnings are among the events that are shown
+    with contextlib.ExitStack() as stack:
+        display: WatchDisplay
+        if json:
+            display = JsonDisplay(lambda: dispatcher.catalog)
+        elif is_terminal(sys.stdout):
+            from rich.live import Live
+
+            live = Live(console=console(), auto_refresh=False, vertical_overflow="ellipsis")
+            display = LiveDisplay(stack.enter_context(live), shows_unused)
+        else:
+            display = LineDisplay(shows_unused)
+        watch = ToolWatch(dispatcher, wanted, settings.approvals_file, metrics, display)
+        run_with_progress(watch.run(), f"Reading the sources through {broker} …", lambda: watch.is_started)
+
+
+def _circuit_of(listed: ListedTool, circuits: Mapping[str, str] | None) -> dict[str, str | None]:
+    return {} if circuits is None else {"circuit": circuits.get(listed.tool.name)}
+
+
+def _find_tool(catalog: Catalog, name: str, version: str | None, unused: Sequence[UnusedItem]) -> ToolDescriptor:
+    from dispatch.catalog import UnknownToolError, VersionMismatchError
+    from dispatch.cli.base import CliError
+
+    try:
+        return catalog.tool(name, version)
+    except UnknownToolError as error:
+        for each in unused:
+            if each.name == name and each.kind == "tool":
+                raise CliError(f"The tool '{name}' is {each.status}: {each.origin}: {each.reason}.", each.fix) from None
+        raise CliError(str(error)) from None
+    except (VersionMismatchError, ValueError) as error:
+        raise CliError(str(error)) from None
+
+
+def _name_sources(snapshot: Snapshot) -> str:
+    return ", ".join(id.removeprefix("folder:") for id in snapshot.merged.reports)
+
+
+def _hint_at_unused(count: int) -> None:
+    from dispatch.cli.base import format_count, print_err
+
+    if count:
+        is_one = count == 1
+        print_err(
+            f"{format_count(count, 'item')} {'is' if is_one else 'are'} not in force; 'dispatch tools --all' says why."
+        )
+
+
+# ``dispatch find``: the tools of all sources that fit a query.
+
+
+@with_settings("broker", "catalog", "trustgraph", "workspace", "token_file", "trust_certs")
+def find(
+    settings: Settings,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="What a tool should do, in words.", show_default=False)],
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Tools to show.")] = DEFAULT_LIMIT,
+    category: Annotated[str | None, typer.Option("--category", help="Of this category.", show_default=False)] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", help="With this tag; several: with one of them.", show_default=False)
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the tools as one line of JSON, best first.")] = False,
+) -> None:
+    """Find the tools of the catalogue that fit a query best, by meaning and by words, and say why.
+
+    Search by meaning needs the extra [bold]search[/bold]; without it words alone decide. If no tool matches, the first
+    tools of the catalogue are shown with score 0.
+
+    [bold]dispatch find "something funny about cats"[/bold]
+
+    [bold]dispatch find "convert money" --catalog tools --tag finance --limit 3 --json[/bold]
+    """
+    from dispatch.cli.base import run_async
+    from dispatch.cli.sources import read_given_sources
+
+    catalog = read_given_sources(settings, "dispatch find").require_all().log_warnings().catalog
+    tools = {tool.name: tool for tool in catalog.list(category=category, tags_any=tag or ())}
+    found = run_async(_search(catalog, query, tools, limit))
+    if json:
+        print_json(
+            [
+                {"name": tool.name, "score": round(score, 4), "why": why, "description": tool.description}
+                for tool, score, why in found
+            ]
+        )
+    elif found:
+        rows = [
+            (tool.name, f"{score:.2f}", make_printable(why), make_printable(tool.description))
+            for tool, score, why in found
+        ]
+        print_out(align_columns([("TOOL", "SCORE", "WHY", "DESCRIPTION"), *rows]))
+    else:
+        print_out("No tool meets these conditions.")
+
+
+async def _search(catalog: Catalog, query: str, tools: dict[str, ToolDescriptor], limit: int) -> list[RankedTool]:
+    from dispatch.search import ToolSearch
+
+    search = ToolSearch(lambda: catalog)
+    try:
+        await search.refresh()
+        return await search.rank(query, tools, limit)
+    finally:
+        await search.close()
+
+
+# ``dispatch tools approve``: approve changed definitions.
+
+
+@with_settings("broker", "catalog", "trustgraph", "workspace", "approvals", "token_file", "trust_certs")
+def approve(
+    settings: Settings,
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME", help="Tools or services whose present definition is approved.", show_default=False
+        ),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Approve without a question.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print what was approved as one line of JSON; needs --yes.")
+    ] = False,
+) -> None:
+    """Approve the present definition of tools or services of sources that hold changes (on_change="hold").
+
+    Shows what changes: the fingerprints, and the definition as the source delivers it now. Dispatchers with this file
+    (connect(approvals=FILE)) put it in force within two seconds. The former approval of the name is withdrawn. A changed
+    service of a tool is approved with the tool.
+
+    List the held definitions: [bold]dispatch tools --approvals approvals.json --all[/bold]
+
+    [bold]dispatch tools approve tell-joke --approvals approvals.json[/bold]
+
+    [bold]dispatch tools approve tell-joke sing --approvals approvals.json --trustgraph --yes[/bold]
+    """
+    from dispatch.catalog.approvals import Approvals, ApprovalsError
+    from dispatch.cli.base import CliError, Exit
+    from dispatch.cli.sources import find_held, load_approved, read_given_sources, select_held
+
+    file = settings.approvals_file
+    if file is None:
+        raise CliError("No file of approved definitions.", "name that of connect(approvals=FILE) with --approvals FILE")
+    approved = load_approved(file)
+    snapshot = read_given_sources(settings, "dispatch tools approve").require_all()
+    held = select_held(names, list(find_held(snapshot.catalog, approved)), snapshot.catalog, file)
+    if not json:
+        for each in held:
+            _show(each)
+    if not yes:
+        if json or not sys.stdin.isatty():
+            raise CliError("Nothing was approved: there is no terminal for the question.", "check, then give --yes")
+        typer.confirm("Approve?", abort=True)
+    try:
+        Approvals(file).add({each.key: frozenset(each.present) for each in held})
+    except ApprovalsError as error:
+        raise CliError(str(error), code=Exit.FAILED) from None
+    if json:
+        print_json({"file": file, "approved": [_as_dict(each) for each in held]})
+    else:
+        print_out(f"{make_printable(file)}: approved {', '.join(each.key for each in held)}.")
+
+
+def _show(held: HeldDefinition) -> None:
+    import json
+
+    print_out(f"{held.key}{f' of {held.source}' if held.source else ''}")
+    for print in sorted(held.approved.difference(held.present)):
+        print_out(f"  - {print}")
+    for print in held.waiting:
+        print_out(f"  + {print}")
+    for definition in _definitions(held):
+        print_out(make_printable(json.dumps(definition, indent=2, ensure_ascii=False)))
+
+
+def _definitions(held: HeldDefinition) -> list[Any]:
+    import msgspec
+
+    return [
+        msgspec.to_builtins(version)
+        for version, print in zip(held.versions, held.present, strict=True)
+        if print in held.waiting
+    ]
+
+
+def _as_dict(held: HeldDefinition) -> dict[str, Any]:
+    return {
+        "kind": held.kind,
+        "name": held.name,
+        "source": held.source,
+        "old": sorted(held.approved),
+        "new": list(held.present),
+        "definitions": _definitions(held),
+    }
+
+
+# The rows of ``dispatch tools``: tools in force, and with ``--all`` everything that is not in force, with its reason.
+
+
+FINGERPRINT_DIGITS: Final = 12
+"""Digits of a fingerprint in a list: enough to tell the definitions of one tool apart."""
+
+
+class ListedTool(NamedTuple):
+    """A tool in force.
+
+    Attributes:
+        tool: its default version, or the one in the range that is asked for.
+        source: id of its source.
+        fingerprint: of its definition, in full.
+    """
+
+    tool: ToolDescriptor
+    source: str
+    fingerprint: str
+
+    @property
+    def short_fingerprint(self) -> str:
+        """The first digits of the fingerprint."""
+        return self.fingerprint[:FINGERPRINT_DIGITS]
+
+    def as_dict(self, catalog: Catalog) -> dict[str, Any]:
+        """Return the descriptor with topics, source and fingerprint as plain values."""
+        value: dict[str, Any] = msgspec.to_builtins(self.tool)
+        service = catalog.service_or_default(self.tool)
+        value["request-queue"] = service.request_queue
+        value["response-queue"] = service.response_queue
+        value["source"] = self.source
+        value["fingerprint"] = self.fingerprint
+        return value
+
+
+class UnusedItem(NamedTuple):
+    """An item that is not in force.
+
+    Attributes:
+        status: ``held``, ``shadowed``, ``refused``, ``foreign`` (of another runtime) or ``version`` (not the default one).
+        kind: ``tool`` or ``tool-service``.
+        name: of the tool, or id of the service; empty: unknown.
+        source: id of its source.
+        origin: file or place of the item.
+        reason: why it is not in force.
+        fix: what to do about it; empty: nothing is wrong.
+    """
+
+    status: str
+    kind: str
+    name: str
+    source: str
+    origin: str
+    reason: str
+    fix: str = ""
+
+
+def list_tool(catalog: Catalog, tool: ToolDescriptor) -> ListedTool:
+    """Return the row of one tool of ``catalog``."""
+    return ListedTool(tool, catalog.source_of(tool.name), fingerprint_tool(catalog, tool))
+
+
+def list_unused(snapshot: Snapshot, approved: Mapping[str, frozenset[str]]) -> list[UnusedItem]:
+    """Return everything that is not in force.
+
+    Args:
+        snapshot: of the sources.
+        approved: fingerprints by ``tool/NAME`` and ``tool-service/ID``; empty: nothing is held.
+    """
+    return [
+        *_list_held(snapshot, approved),
+        *_list_shadowed(snapshot),
+        *_list_refused(snapshot),
+        *_list_failed(snapshot),
+        *_list_versions(snapshot.catalog),
+        *_list_others(snapshot),
+    ]
+
+
+def _list_held(snapshot: Snapshot, approved: Mapping[str, frozenset[str]]) -> Iterator[UnusedItem]:
+    for held in find_held(snapshot.catalog, approved):
+        prints = ", ".join(print[:FINGERPRINT_DIGITS] for print in held.waiting)
+        yield UnusedItem(
+            "held",
+            held.kind,
+            held.name,
+            held.source,
+            held.key,
+            f"the definition {prints} is not approved: sources that hold changes keep the former one",
+            f"dispatch tools approve {held.name}",
+        )
+
+
+def _list_shadowed(snapshot: Snapshot) -> Iterator[UnusedItem]:
+    for report in snapshot.merged.reports.values():
+        for each in report.shadowed:
+            is_tool = (
+                each.name in snapshot.catalog.tools and snapshot.catalog.source_of(each.name) == each.active_source
+            )
+            yield UnusedItem(
+                "shadowed",
+                "tool" if is_tool else "tool-service",
+                each.name,
+                each.source,
+                each.origin,
+                f"{each.active_source} comes earlier and has the same name: {each.active_origin}",
+                "rename one of them, or remove it",
+            )
+
+
+def _list_refused(snapshot: Snapshot) -> Iterator[UnusedItem]:
+    for id, report in snapshot.merged.reports.items():
+        for read in report.refused:
+            for problem in read.problems:
+                if problem.severity == "error":
+                    where = f"{problem.key}: " if problem.key else ""
+                    reason = f"{where}{problem.problem}"
+                    yield UnusedItem(
+                        "refused", read.item.kind, read.name or read.item.key, id, problem.file, reason, problem.fix
+                    )
+
+
+def _list_failed(snapshot: Snapshot) -> Iterator[UnusedItem]:
+    for id, error in snapshot.failures.items():
+        if not isinstance(error, CatalogError):
+            yield UnusedItem("refused", "source", "", id, id, str(error), "check with 'dispatch doctor'")
+            continue
+        for problem in error.problems:
+            if problem.severity == "error":
+                where = f"{problem.key}: " if problem.key else ""
+                reason = f"{where}{problem.problem}; the folder is loaded as a whole or not at all"
+                yield UnusedItem("refused", "file", "", id, problem.file, reason, problem.fix)
+
+
+def _list_versions(catalog: Catalog) -> Iterator[UnusedItem]:
+    for name, default in catalog.tools.items():
+        for each in catalog.versions(name):
+            if each is not default:
+                share = default.rollout.get(each.version or "")
+                calls = f"{share:g} % of the calls go there" if share else "only calls that ask for it go there"
+                reason = f"the default version is {default.version or 'the one without a version'}; {calls}"
+                yield UnusedItem(
+                    "version", "tool", name, catalog.source_of(name), f"tool/{name}@{each.version}", reason
+                )
+
+
+def _list_others(snapshot: Snapshot) -> Iterator[UnusedItem]:
+    for name, other in snapshot.merged.others.items():
+        reason = f"another runtime executes tools of the type '{other.type}'"
+        yield UnusedItem("foreign", "tool", name, other.source, other.origin, reason)
+
+
+def format_arguments(tool: ToolDescriptor) -> str:
+    """Return the arguments of a tool in one line."""
+    return ", ".join(
+        f"{argument.name}{'?' if argument.required is False else ''}: {argument.type}"
+        for argument in tool.described_arguments
+    )
+
+
+# Which tools ``dispatch tools`` lists.
+
+
+class ToolFilter(NamedTuple):
+    """The conditions of :meth:`dispatch.Catalog.list`, with the same meaning."""
+
+    category: str | None = None
+    tags_any: Sequence[str] = ()
+    service: str | None = None
+    source: str | None = None
+    text: str = ""
+    permission: str | None = None
+    groups: Sequence[str] | None = None
+    state: str | None = None
+    version: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every tool is listed."""
+        return self == ToolFilter()
+
+    def select(self, catalog: Catalog) -> list[ListedTool]:
+        """Return the tools in force that meet all conditions.
+
+        Raises:
+            CliError: the version is no range.
+        """
+        try:
+            return [list_tool(catalog, tool) for tool in catalog.list(**self._asdict())]
+        except ValueError as error:
+            raise CliError(str(error)) from None
+
+    def select_unused(self, items: Sequence[UnusedItem]) -> list[UnusedItem]:
+        """Return the items that meet the conditions on the source and on the text in the name: the others cannot be judged,
+        because the descriptor of an item that is not in force may be invalid."""
+        text = self.text.casefold()
+        return [each for each in items if text in each.name.casefold() and self.source in (None, each.source)]
+
+
+# The tables of ``dispatch tools``: rich on a terminal, aligned text elsewhere.
+
+
+HEADINGS: Final = ("Tool", "Version", "Service", "Source", "Fingerprint", "Circuit", "Arguments", "Description")
+UNUSED_HEADINGS: Final = ("Not in force", "Name", "Source", "Where", "Why", "Fix")
+MIN_DESCRIPTION: Final = 12
+"""Characters of a description that a terminal shows, however wide the other columns are."""
+_GAP: Final = 2
+_CIRCUIT: Final = HEADINGS.index("Circuit")
+
+
+def print_tools(tools: Sequence[ListedTool], circuits: Mapping[str, str] | None = None) -> None:
+    """Print the tools in force.
+
+    Args:
+        tools: the rows.
+        circuits: state of the circuit by the tool's name; None: no such column.
+    """
+    if is_terminal(sys.stdout):
+        console().print(make_tool_table(tools, circuits))
+        return
+    headings = tuple(heading.upper() for heading in _select_columns(HEADINGS, circuits))
+    print_out(align_columns([headings, *(_select_columns(_cells(each, circuits), circuits) for each in tools)]))
+
+
+def make_tool_table(tools: Sequence[ListedTool], circuits: Mapping[str, str] | None = None) -> Table:
+    """Return the tools in force as a table for a terminal; see :func:`print_tools`."""
+    from rich.table import Table
+    from rich.text import Text
+
+    headings = [each for each in _select_columns(HEADINGS, circuits) if each != "Arguments"]
+    rows = [dict(zip(HEADINGS, _cells(each, circuits), strict=True)) for each in tools]
+    *others, last = headings
+    used = sum(_GAP + max(len(heading), *(len(row[heading]) for row in rows), 0) for heading in others)
+    limit = max(MIN_DESCRIPTION, console().width - used)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, style="cyan" if heading == "Tool" else "", overflow="fold")
+    for row in rows:
+        # One line for each tool: 'tools NAME' and --json show the arguments and the whole description.
+        table.add_row(*(Text(row[heading]) for heading in others), Text(make_printable(row[last], limit)))
+    return table
+
+
+def print_unused(items: Sequence[UnusedItem]) -> None:
+    """Print everything that is not in force, with its reason and fix."""
+    print_out("")
+    if not items:
+        print_out("Everything is in force.")
+    elif is_terminal(sys.stdout):
+        console().print(make_unused_table(items))
+    else:
+        print_out(align_columns([tuple(heading.upper() for heading in UNUSED_HEADINGS), *map(_unused_cells, items)]))
+
+
+def make_unused_table(items: Sequence[UnusedItem]) -> Table:
+    """Return everything that is not in force as a table for a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in UNUSED_HEADINGS:
+        table.add_column(heading, style="yellow" if heading == "Not in force" else "", overflow="fold")
+    for each in items:
+        table.add_row(*map(Text, _unused_cells(each)))
+    return table
+
+
+def _unused_cells(each: UnusedItem) -> tuple[str, ...]:
+    cells = (each.status, each.name or "-", each.source or "-", each.origin, each.reason, each.fix)
+    return tuple(make_printable(" ".join(cell.split())) for cell in cells)
+
+
+def _cells(each: ListedTool, circuits: Mapping[str, str] | None) -> tuple[str, ...]:
+    tool = each.tool
+    return (
+        tool.name,
+        tool.version or "-",
+        tool.service,
+        each.source,
+        each.short_fingerprint,
+        (circuits or {}).get(tool.name, "-"),
+        format_arguments(tool),
+        " ".join(make_printable(tool.description).split()),
+    )
+
+
+def _select_columns(cells: Sequence[str], circuits: Mapping[str, str] | None) -> tuple[str, ...]:
+    return tuple(cell for index, cell in enumerate(cells) if circuits is not None or index != _CIRCUIT)
+
+
+# All details of one tool, for ``dispatch tools NAME``.
+
+
+_DECLARED = {True: "yes", False: "no", None: "not declared"}
+
+
+def describe_tool(catalog: Catalog, listed: ListedTool, circuits: Mapping[str, str] | None = None) -> str:
+    """Return the details of a tool, and the command that calls it.
+
+    Args:
+        circuits: state of the circuit by the tool's name; None: it is not shown.
+    """
+    tool = listed.tool
+    service = catalog.service_or_default(tool)
+    versions = catalog.versions(tool.name)
+    default = catalog.tools[tool.name]
+    rows = [
+        ("name", tool.name),
+        ("description", make_printable(tool.description)),
+        ("source", listed.source),
+        ("version", tool.version or "not declared"),
+        ("fingerprint", listed.fingerprint),
+        ("service", f"{service.id}{f' {service.version}' if service.version else ''}"),
+        ("request queue", service.request_queue),
+        ("response queue", service.response_queue),
+        ("read-only", _DECLARED[tool.read_only]),
+        ("idempotent", _DECLARED[tool.idempotent]),
+        ("destructive", _DECLARED[tool.destructive]),
+    ]
+    if circuits is not None:
+        rows.append(("circuit", circuits.get(tool.name, "unknown")))
+    others = [each.version or "without a version" for each in versions if each is not tool]
+    for label, value in (
+        ("other versions", ", ".join(others)),
+        ("default version", "" if tool is default else default.version or "the one without a version"),
+        ("rollout", ", ".join(f"{share:g} % to {version}" for version, share in tool.rollout.items())),
+        ("requires", f"{service.id} {tool.requires}" if tool.requires else ""),
+        ("permissions", ", ".join(catalog.permissions_of(tool))),
+        ("config", tool.config),
+        ("policy", tool.policy),
+        ("service policy", service.policy),
+        ("category", tool.category),
+        ("tags", ", ".join(tool.tags)),
+        ("groups", "" if tool.groups == ("default",) else ", ".join(tool.groups)),
+        ("applicable states", "" if tool.applicable_states == ("*",) else ", ".join(tool.applicable_states)),
+        ("state after a call", tool.state),
+        ("author", tool.author),
+    ):
+        if value:
+            rows.append(
+                (
+                    label,
+                    make_printable(value if isinstance(value, str) else json.dumps(_thaw(value), ensure_ascii=False)),
+                )
+            )
+    for argument in tool.described_arguments:
+        need = {True: ", required", False: ", optional", None: ""}[argument.required]
+        rows.append((f"  {argument.name}", f"{argument.type}{need}: {make_printable(argument.description)}"))
+    text = align_columns(rows)
+    if tool.input_schema is not None:
+        text += f"\ninput-schema\n{make_printable(json.dumps(tool.input_schema, indent=2, ensure_ascii=False))}"
+    words = (f"{argument.name}=…" for argument in tool.described_arguments)
+    return f"{text}\n\n{' '.join(['dispatch call', tool.name, *words])}"
+
+
+def _thaw(value: Any) -> Any:
+    return dict(value) if hasattr(value, "items") else value
+
+
+# ``dispatch tools --watch``: follow the sources, and report each change.
+
+
+CIRCUITS_EVERY_S: Final = 2.0
+"""Seconds between two readings of the circuits: an open circuit stays open for 5 s or longer."""
+_SHOWN: Final = (CatalogChanged, SourceChanged, ItemRefused, ItemShadowed, ChangeHeld)
+
+
+class WatchedState(NamedTuple):
+    """The tools and sources at one moment.
+
+    Attributes:
+        tools: in force, by name, in the order of the catalogue.
+        unused: what is not in force.
+        sources: id and state of each source.
+        circuits: state by the tool's label; None: they are not read.
+    """
+
+    tools: Mapping[str, ListedTool]
+    unused: Sequence[UnusedItem]
+    sources: Mapping[str, str]
+    circuits: Mapping[str, str] | None
+
+    def list_changes(self, former: WatchedState) -> list[str]:
+        """Return one line for each tool that was added (``+``), changed (``~``) or removed (``-``)."""
+        lines = []
+        for name, each in self.tools.items():
+            old = former.tools.get(name)
+            if old is None or (old.tool, old.source, old.fingerprint) != (each.tool, each.source, each.fingerprint):
+                version = f" {each.tool.version}" if each.tool.version else ""
+                lines.append(f"{'+' if old is None else '~'} {name}{version}  {each.short_fingerprint}  {each.source}")
+        lines += [f"- {name}" for name in former.tools if name not in self.tools]
+        return lines
+
+
+class WatchDisplay(Protocol):
+    """Shows what is watched."""
+
+    def show_start(self, state: WatchedState) -> None:
+        """Show the state at the start."""
+
+    def show_event(self, event: Event, changes: Sequence[str], state: WatchedState) -> None:
+        """Show an event.
+
+        Args:
+            event: that occurred.
+            changes: lines for the tools that changed, among those that are listed.
+            state: after the event.
+        """
+
+    def show_note(self, note: str, state: WatchedState) -> None:
+        """Show a note that is no event, with the state after it."""
+
+    def show_state(self, state: WatchedState) -> None:
+        """Show that the state differs without an event: circuits became known."""
+
+
+class ToolWatch:
+    """Follows the sources of a dispatcher.
+
+    Args:
+        dispatcher: not started yet.
+        wanted: the tools that are listed.
+        approvals: file of approved definitions; None: nothing is held.
+        metrics: URLs of metrics endpoints of running agents; empty: no circuits.
+        display: shows the changes.
+
+    Attributes:
+        is_started: the state at the start is shown.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        wanted: ToolFilter,
+        approvals: str | None,
+        metrics: Sequence[str],
+        display: WatchDisplay,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._wanted = wanted
+        self._approvals = approvals
+        self._metrics = metrics
+        self._display = display
+        self._known_circuits: dict[str, str] = {}
+        self._metrics_problem = ""
+        self._read: tuple[Merged, tuple[SourceStatus, ...], tuple[int, ...] | None] | None = None
+        self.is_started = False
+
+    async def run(self) -> None:
+        """Show the state and every change, until it is cancelled.
+
+        Raises:
+            TransportError: no broker answers.
+            CliError: the metrics cannot be read at the start.
+        """
+        circuits = await asyncio.to_thread(read_circuits, self._metrics) if self._metrics else None
+        self._known_circuits.update(circuits or {})
+        events = self._dispatcher.events()
+        async with self._dispatcher:
+            state = self._read_state(WatchedState({}, (), {}, circuits))
+            self.is_started = True
+            self._display.show_start(state)
+            await self._follow(events, state)
+
+    async def _follow(self, events: EventStream, state: WatchedState) -> None:
+        event = asyncio.create_task(_await_event(events))
+        circuits = asyncio.create_task(self._await_circuits())
+        try:
+            while True:
+                await asyncio.wait((event, circuits), return_when=asyncio.FIRST_COMPLETED)
+                if event.done():
+                    found = event.result()
+                    if found is None:
+                        return
+                    event = asyncio.create_task(_await_event(events))
+                    if isinstance(found, _SHOWN):
+                        former, state = state, self._read_state(state)
+                        self._display.show_event(found, state.list_changes(former), state)
+                if circuits.done():
+                    state = self._show_circuits(circuits.result(), state)
+                    circuits = asyncio.create_task(self._await_circuits())
+        finally:
+            await cancel_and_wait((event, circuits))
+
+    def _read_state(self, former: WatchedState) -> WatchedState:
+        """Return ``former`` if nothing has changed: one activation is reported by up to a thousand events."""
+        registry = self._dispatcher.registry
+        statuses = registry.sources()
+        read = registry.merged, statuses, None if self._approvals is None else Approvals(self._approvals).modified()
+        if self._read is not None and read[0] is self._read[0] and read[1:] == self._read[1:]:
+            return former
+        self._read = read
+        failed = [
+            UnusedItem("refused", "source", "", each.id, each.id, each.problem, "correct it; it is read again")
+            for each in statuses
+            if each.state != "ok"
+        ]
+        unused = [*failed, *list_unused(Snapshot(registry.merged, {}, {}), load_approved(self._approvals))]
+        return WatchedState(
+            {each.tool.name: each for each in self._wanted.select(registry.catalog)},
+            self._wanted.select_unused(unused),
+            {each.id: each.state for each in statuses},
+            former.circuits,
+        )
+
+    async def _await_circuits(self) -> Mapping[str, str] | CliError:
+        if not self._metrics:
+            await asyncio.get_running_loop().create_future()
+        await asyncio.sleep(CIRCUITS_EVERY_S)
+        try:
+            return await asyncio.to_thread(read_circuits, self._metrics)
+        except CliError as error:
+            return error
+
+    def _show_circuits(self, found: Mapping[str, str] | CliError, state: WatchedState) -> WatchedState:
+        """Show changed circuits, and return the state with them. While the metrics cannot be read, they are unknown."""
+        problem = found.message if isinstance(found, CliError) else ""
+        circuits = {} if isinstance(found, CliError) else found
+        now = state._replace(circuits=circuits)
+        if problem != self._metrics_problem:
+            self._metrics_problem = problem
+            self._display.show_note(problem or "The metrics are read again.", now)
+        elif circuits != state.circuits:
+            self._display.show_state(now)
+        for tool, circuit in circuits.items():
+            former = self._known_circuits.get(tool, circuit)
+            if tool in state.tools and former != circuit:
+                event = CircuitChanged(time.time(), tool, None, former, circuit, "read from the metrics")
+                self._display.show_event(event, [f"circuit of {tool}: {former} → {circuit}"], now)
+        self._known_circuits.update(circuits)
+        return now
+
+
+async def _await_event(events: EventStream) -> Event | None:
+    return await anext(events, None)
+
+
+# The displays of ``dispatch tools --watch``: JSON, lines, or a live table on a terminal.
+
+
+MAX_LINES: Final = 10
+"""Recent changes below the live table."""
+_SHOWN_DIGITS: Final = 12
+
+
+def describe_event(event: Event, changes: Sequence[str]) -> list[str]:
+    """Return the lines of an event."""
+    match event:
+        case CatalogChanged(ok=False):
+            lines = [f"reload refused: {event.problem}"]
+        case SourceChanged():
+            lines = [f"source {event.source}: {event.new}{f': {event.problem}' if event.problem else ''}"]
+        case ItemRefused():
+            where = f"{event.origin}: {event.key}" if event.key else event.origin
+            lines = [f"refused {where}: {event.problem}. Fix: {event.fix}."]
+        case ItemShadowed():
+            lines = [f"shadowed {event.name} of {event.source}: {event.active_source} comes earlier"]
+        case ChangeHeld():
+            new = event.new[:_SHOWN_DIGITS]
+            lines = [f"held {event.name} {new} of {event.source}: dispatch tools approve {event.name}"]
+        case _:
+            lines = []
+    at = time.strftime("%H:%M:%S", time.localtime(event.at))
+    return [f"{at}  {make_printable(' '.join(line.split()))}" for line in (*lines, *changes)]
+
+
+class JsonDisplay:
+    """One JSON line for the state at the start (``event``: ``tools``), and one for each event.
+
+    Args:
+        catalog: returns the catalogue in force.
+    """
+
+    def __init__(self, catalog: Callable[[], Catalog]) -> None:
+        self._catalog = catalog
+
+    def show_start(self, state: WatchedState) -> None:
+        catalog = self._catalog()
+        tools = [each.as_dict(catalog) for each in state.tools.values()]
+        print_json({"event": "tools", "at": time.time(), "sources": dict(state.sources), "tools": tools})
+
+    def show_event(self, event: Event, changes: Sequence[str], state: WatchedState) -> None:
+        print_json(event.as_dict())
+
+    def show_note(self, note: str, state: WatchedState) -> None:
+        print_json({"event": "note", "at": time.time(), "note": note})
+
+    def show_state(self, state: WatchedState) -> None:
+        pass
+
+
+class LineDisplay:
+    """The tables at the start, and lines for each change.
+
+    Args:
+        shows_unused: also what is not in force.
+    """
+
+    def __init__(self, shows_unused: bool) -> None:
+        self._shows_unused = shows_unused
+
+    def show_start(self, state: WatchedState) -> None:
+        print_tools(list(state.tools.values()), state.circuits)
+        if self._shows_unused:
+            print_unused(state.unused)
+        print_out("")
+
+    def show_event(self, event: Event, changes: Sequence[str], state: WatchedState) -> None:
+        for line in describe_event(event, changes):
+            print_out(line)
+
+    def show_note(self, note: str, state: WatchedState) -> None:
+        print_out(f"{time.strftime('%H:%M:%S')}  {make_printable(note)}")
+
+    def show_state(self, state: WatchedState) -> None:
+        pass
+
+
+class LiveDisplay:
+    """A table that is replaced at each change, with the recent changes below it.
+
+    Args:
+        live: the display of rich.
+        shows_unused: also what is not in force.
+    """
+
+    def __init__(self, live: Live, shows_unused: bool) -> None:
+        self._live = live
+        self._shows_unused = shows_unused
+        self._lines: deque[str] = deque(maxlen=MAX_LINES)
+
+    def show_start(self, state: WatchedState) -> None:
+        self.show_state(state)
+
+    def show_event(self, event: Event, changes: Sequence[str], state: WatchedState) -> None:
+        self._lines.extend(describe_event(event, changes))
+        self.show_state(state)
+
+    def show_note(self, note: str, state: WatchedState) -> None:
+        self._lines.append(f"{time.strftime('%H:%M:%S')}  {make_printable(note)}")
+        self.show_state(state)
+
+    def show_state(self, state: WatchedState) -> None:
+        from rich.console import Group
+        from rich.text import Text
+
+        parts: list[RenderableType] = [make_tool_table(list(state.tools.values()), state.circuits)]
+        if self._shows_unused and state.unused:
+            parts += ["", make_unused_table(state.unused)]
+        sources = "  ".join(f"{id}: {now}" for id, now in state.sources.items())
+        parts += ["", Text(make_printable(sources), style="dim"), *map(Text, self._lines)]
+        self._live.update(Group(*parts), refresh=True)

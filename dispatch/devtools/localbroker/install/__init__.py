@@ -1,1 +1,0 @@
-"""Requirements of a broker on this machine: Java and Pulsar's server distribution."""

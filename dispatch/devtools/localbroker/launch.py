@@ -1,0 +1,1241 @@
+"""A Pulsar broker in a Docker container, for machines without Java or Maven."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import hmac
+import ipaddress
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import ssl
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPMessage
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Literal
+from urllib.parse import quote, urlsplit
+
+from dispatch.devtools.localbroker.processes import (
+    LOOPBACK,
+    AdminError,
+    LocalBrokerError,
+    LocalBrokerUnavailableError,
+    ManagedProcess,
+    Report,
+    Runner,
+    Which,
+    find_free_ports,
+    hold_lock,
+    ignore_progress,
+    loopback_interface,
+    require_free,
+    run,
+    spawn,
+)
+
+# Client of Pulsar's admin interface over HTTP, with the calls that dispatch needs; pulsar-client has none.
+
+
+#: The namespaces of TrustGraph, which dispatch uses as well.
+DEFAULT_NAMESPACES = ("tg/request", "tg/response", "tg/flow", "tg/notify")
+
+_MAX_RESPONSE_BYTES = 16 * 1024 * 1024  # statistics of a topic with thousands of consumers are smaller
+
+
+class Admin:
+    """Client of one broker's admin interface. It keeps no connection open and is thread-safe.
+
+    Args:
+        web_url: for instance `http://127.0.0.1:8080`.
+        token: token of a superuser or tenant administrator, if the broker requires one.
+        ca_file: trusted CA certificates for https, in PEM; default: those of the system.
+        timeout: seconds for one request. 10: a local broker responds in milliseconds, a busy one in a second.
+
+    Every request raises `AdminError` if the broker rejects it or does not respond.
+    """
+
+    def __init__(
+        self, web_url: str, token: str | None = None, *, ca_file: str | None = None, timeout: float = 10.0
+    ) -> None:
+        parts = urlsplit(web_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{web_url!r} is not an admin URL: use for example http://127.0.0.1:8080")
+        self.web_url = web_url.rstrip("/")
+        self._token = token
+        self._timeout = timeout
+        handlers: list[urllib.request.BaseHandler] = [_SameMethodRedirect()]
+        if _is_loopback(parts.hostname):
+            handlers.append(urllib.request.ProxyHandler({}))  # a proxy cannot reach loopback
+        if parts.scheme == "https":
+            handlers.append(urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=ca_file)))
+        self._opener = urllib.request.build_opener(*handlers)
+
+    def is_ready(self) -> bool:
+        """Return whether the broker serves its default namespace; never raises `AdminError`."""
+        try:
+            self._request("GET", "namespaces/public/default")
+        except AdminError:
+            return False
+        return True
+
+    def clusters(self) -> list[str]:
+        """List the clusters; a local broker has one, `standalone`."""
+        return _names(self._request("GET", "clusters"))
+
+    def tenants(self) -> list[str]:
+        """List the tenants."""
+        return _names(self._request("GET", "tenants"))
+
+    def namespaces(self, tenant: str) -> list[str]:
+        """List the tenant's namespaces as `tenant/namespace`; raises `AdminError` 404 for an unknown tenant."""
+        return _names(self._request("GET", f"namespaces/{_segment(tenant)}"))
+
+    def topics(self, namespace: str) -> list[str]:
+        """List the full names of the topics of `tenant/namespace`, without Pulsar's system topics."""
+        return sorted(_names(self._request("GET", f"namespaces/{_namespace(namespace)}/topics?mode=ALL")))
+
+    def stats(self, topic: str) -> dict[str, Any]:
+        """Return the statistics of a topic, given by its full name, as the broker reports them.
+
+        For a non-persistent topic, `publishers[].msgDropRate`, `subscriptions.*.msgDropRate` and
+        `subscriptions.*.consumers[].availablePermits` are the only indication of silently dropped messages.
+        """
+        kind, separator, name = topic.partition("://")
+        parts = name.split("/", 2)
+        if not separator or kind not in ("persistent", "non-persistent") or len(parts) != 3 or not all(parts):
+            raise ValueError(f"{topic!r} is not a full topic name: use for example non-persistent://tg/request/joke")
+        response = self._request("GET", f"{kind}/{'/'.join(_segment(part) for part in parts)}/stats")
+        if not isinstance(response, dict):
+            raise AdminError(200, "the response is not a JSON object", f"GET {kind} stats")
+        return response
+
+    def ensure_tenant(self, tenant: str) -> bool:
+        """Create the tenant, allowed on every cluster, if it does not exist; return whether it was created."""
+        try:
+            self.namespaces(tenant)  # needs no superuser, unlike the list of tenants
+        except AdminError as error:
+            if error.status != 404:
+                raise
+        else:
+            return False
+        return self._create(f"tenants/{_segment(tenant)}", {"adminRoles": [], "allowedClusters": self.clusters()})
+
+    def ensure_namespace(self, namespace: str) -> bool:
+        """Create the namespace `tenant/namespace` if it does not exist; return whether it was created."""
+        path = _namespace(namespace)
+        if namespace in self.namespaces(namespace.partition("/")[0]):
+            return False
+        return self._create(f"namespaces/{path}", {})
+
+    def _create(self, path: str, body: dict[str, Any]) -> bool:
+        try:
+            self._request("PUT", path, body)
+        except AdminError as error:
+            if error.status == 409:  # created concurrently
+                return False
+            raise
+        return True
+
+    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        url = f"{self.web_url}/admin/v2/{path}"
+        request = urllib.request.Request(url, method=method, headers={"Accept": "application/json"})
+        if body is not None:
+            request.data = json.dumps(body).encode()
+            request.add_header("Content-Type", "application/json")
+        if self._token is not None:
+            request.add_header("Authorization", f"Bearer {self._token}")
+        what = f"{method} {url}"
+        try:
+            with self._opener.open(request, timeout=self._timeout) as response:
+                raw = response.read(_MAX_RESPONSE_BYTES + 1)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise AdminError(error.code, _reason(error), what) from error
+        except (OSError, HTTPException) as error:
+            cause = error.reason if isinstance(error, urllib.error.URLError) else error
+            raise AdminError(None, str(cause) or type(cause).__name__, what) from error
+        if len(raw) > _MAX_RESPONSE_BYTES:
+            raise AdminError(200, f"the response is longer than {_MAX_RESPONSE_BYTES} bytes", what)
+        if not raw:
+            return None
+        try:
+            return json.loads(raw)
+        except ValueError as error:
+            raise AdminError(200, "the response is not JSON: check that this is Pulsar's admin URL", what) from error
+
+
+def create_namespaces(admin: Admin, namespaces: Iterable[str] = DEFAULT_NAMESPACES) -> list[str]:
+    """Create missing namespaces (`tenant/namespace`) and tenants; return the created ones.
+
+    The broker creates topics on use, but not tenants and namespaces. Idempotent, also from several processes at once.
+    """
+    wanted = list(dict.fromkeys(namespaces))
+    created = [
+        tenant for tenant in dict.fromkeys(name.partition("/")[0] for name in wanted) if admin.ensure_tenant(tenant)
+    ]
+    return created + [name for name in wanted if admin.ensure_namespace(name)]
+
+
+class _SameMethodRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows redirects (307) to the broker that owns a namespace for all methods; urllib follows only GET."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> urllib.request.Request | None:
+        if code not in (307, 308) or req.get_method() == "GET":
+            return super().redirect_request(req, fp, code, msg, headers, newurl)
+        return urllib.request.Request(
+            newurl, data=req.data, headers=req.headers, method=req.get_method(), unverifiable=True
+        )
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    try:
+        text = error.read(4096).decode(errors="replace")
+    except (OSError, HTTPException):
+        text = ""
+    try:
+        text = str(json.loads(text)["reason"])
+    except (ValueError, KeyError, TypeError):
+        if "<" in text:  # an HTML page adds nothing to the status
+            text = ""
+    return " ".join(text.split())[:500] or str(error.reason)
+
+
+def _names(response: Any) -> list[str]:
+    if not isinstance(response, list):
+        raise AdminError(200, "the response is not a JSON list: check that this is Pulsar's admin URL")
+    return [str(name) for name in response]
+
+
+def _namespace(name: str) -> str:
+    tenant, separator, namespace = name.partition("/")
+    if not tenant or not separator or not namespace or "/" in namespace:
+        raise ValueError(f"{name!r} is not a namespace: use for example tg/request")
+    return f"{_segment(tenant)}/{_segment(namespace)}"
+
+
+def _segment(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+# Waiting for a starting broker to become ready, or to end.
+
+
+#: Seconds until a start counts as failed. It takes 7 to 10 s on two idle cores; 26 s were seen on two cores with five
+#: busy processes. A broker that ends is noticed immediately, so a long limit costs nothing.
+READY_TIMEOUT = 120.0
+
+_POLL_INTERVAL = 0.1  # seconds
+_PROGRESS_INTERVAL = 5.0  # seconds
+_TAIL = 64 * 1024  # bytes of a log that are read
+_EXCERPT = 12  # lines
+_ERROR_MARKERS = (" ERROR ", "Caused by:", "Error:", "Exception in")
+
+
+def wait_until_ready(
+    admin: Admin,
+    wait_for_end: Callable[[float], bool],
+    *,
+    logs: list[Path],
+    timeout: float = READY_TIMEOUT,
+    report: Report = ignore_progress,
+    clock: Callable[[], float] = time.monotonic,
+) -> float:
+    """Wait until the broker is ready; return the seconds it took.
+
+    Args:
+        admin: admin interface of the broker.
+        wait_for_end: waits up to the given seconds for the broker's end, and returns whether it has ended.
+        logs: logs that explain a failure.
+        timeout: seconds.
+        report: receives progress lines.
+        clock: monotonic seconds.
+
+    Raises:
+        LocalBrokerError: the broker ended or was not ready in time; the message contains the last lines of the logs.
+    """
+    start = clock()
+    next_report = start + _PROGRESS_INTERVAL
+    while not admin.is_ready():
+        if wait_for_end(_POLL_INTERVAL):
+            raise LocalBrokerError(f"the broker ended during its start:\n{extract_errors(logs)}")
+        now = clock()
+        if now - start > timeout:
+            raise LocalBrokerError(f"the broker was not ready within {timeout:g} s:\n{extract_errors(logs)}")
+        if now >= next_report:
+            report(f"still starting: {now - start:.0f} s so far")
+            next_report = now + _PROGRESS_INTERVAL
+    return clock() - start
+
+
+def extract_errors(logs: list[Path]) -> str:
+    """Extract the last error lines of each log, or its last lines if it has no errors."""
+    parts = []
+    for log in logs:
+        lines = read_tail(log)
+        errors = [line for line in lines if any(word in line for word in _ERROR_MARKERS)]
+        shown = (errors or lines)[-_EXCERPT:]
+        if shown:
+            parts.append(f"--- {log}\n" + "\n".join(line[:300] for line in shown))
+    return "\n".join(parts) or "(no log output)"
+
+
+def read_tail(log: Path) -> list[str]:
+    """Read the lines in the last 64 KiB of a file; empty if it does not exist."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            return file.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+
+
+# Pulsar's server distribution: cache folder and download.
+
+
+#: Version of all tests and measurements: the long-term support line.
+VERSION = "4.0.6"
+
+_ARTIFACT = f"org.apache.pulsar:pulsar-server-distribution:{VERSION}:tar.gz:bin"
+_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:unpack"
+_FETCH_LIMIT = 1800.0  # seconds: 233 MiB over a slow connection
+
+#: Unpacks the distribution into an empty folder.
+Unpack = Callable[[Path, Report], None]
+
+
+def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the cache folder of dispatch.
+
+    DISPATCH_CACHE, else XDG_CACHE_HOME/tool-dispatch, else ~/.cache/tool-dispatch.
+    """
+    if environ.get("DISPATCH_CACHE"):
+        return Path(environ["DISPATCH_CACHE"]).expanduser().absolute()
+    if environ.get("XDG_CACHE_HOME"):
+        return Path(environ["XDG_CACHE_HOME"]).absolute() / "tool-dispatch"
+    return Path.home() / ".cache" / "tool-dispatch"
+
+
+def find_distribution() -> Path | None:
+    """Return the unpacked distribution in the cache, or None."""
+    home = _home()
+    return home if _is_complete(home) else None
+
+
+def fetch_distribution(report: Report = ignore_progress, *, unpack: Unpack | None = None) -> Path:
+    """Return the unpacked distribution; download it with Maven into the cache if needed.
+
+    It is unpacked into a temporary folder and renamed, so an interrupted run leaves no partial distribution; of two
+    concurrent runs the second waits. The first run takes about half a minute and at most 500 MiB of disk.
+
+    Args:
+        report: receives progress lines.
+        unpack: replaces Maven, for tests.
+
+    Raises:
+        LocalBrokerError: Maven failed; the message contains its last lines.
+    """
+    found = find_distribution()
+    if found is not None:
+        return found
+    home = _home()
+    waiting = f"another process is downloading Pulsar {VERSION}; waiting for it"
+    with hold_lock(home.parent / "lock", waiting=waiting, report=report):
+        found = find_distribution()
+        if found is not None:
+            return found
+        for stale in home.parent.glob(".unpack-*"):  # remains of a killed run: the lock excludes a running one
+            shutil.rmtree(stale, ignore_errors=True)
+        temporary = Path(tempfile.mkdtemp(dir=home.parent, prefix=".unpack-"))
+        try:
+            (unpack or unpack_with_maven)(temporary, report)
+            if not _is_complete(temporary / home.name):
+                raise LocalBrokerError(f"the download contains no complete {home.name}")
+            _move(temporary / home.name, home)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return home
+
+
+def unpack_with_maven(folder: Path, report: Report) -> None:
+    """Download the distribution with Maven (233 MiB, stored in its repository) and unpack it into `folder`."""
+    report(f"downloading Pulsar {VERSION} with Maven: 233 MiB, once, about half a minute")
+    log = folder / "maven.log"
+    # A separate folder: Maven reads a pom.xml of its working folder and writes files there.
+    working_folder = folder / "maven"
+    working_folder.mkdir()
+    command = ["mvn", "-B", "-q", _GOAL, f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={folder}"]
+    start = time.monotonic()
+    child = spawn(command, log=log, cwd=working_folder, remove=folder)
+    try:
+        while not child.wait(_PROGRESS_INTERVAL):
+            elapsed = time.monotonic() - start
+            if elapsed > _FETCH_LIMIT:
+                raise LocalBrokerError(f"Maven did not download Pulsar within {_FETCH_LIMIT:.0f} s: check the network")
+            report(f"downloading Pulsar {VERSION}: {elapsed:.0f} s so far")
+    finally:
+        child.kill()
+    if child.returncode != 0:
+        last_lines = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+        raise LocalBrokerError(
+            f"Maven could not download Pulsar {VERSION} (exit status {child.returncode}):\n{last_lines}\n"
+            "Check the network and Maven's settings.xml (mirrors, proxies), or use a running Pulsar broker "
+            "(DISPATCH_BROKER; PULSAR_URL for tests and benchmarks)."
+        )
+    report(f"downloaded Pulsar {VERSION} in {time.monotonic() - start:.0f} s")
+
+
+def _home() -> Path:
+    return cache_dir() / "pulsar" / f"apache-pulsar-{VERSION}"
+
+
+def _is_complete(home: Path) -> bool:
+    return all((home / part).exists() for part in ("bin/pulsar", "conf/standalone.conf", "lib"))
+
+
+def _move(source: Path, target: Path) -> None:
+    """Rename a folder unless a concurrent run has done so (locks do not work on some network file systems)."""
+    try:
+        source.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or not _is_complete(target):
+            raise LocalBrokerError(f"cannot move Pulsar to {target}: {error.strerror}; delete that folder") from error
+
+
+# Tokens and certificates of a local broker with security.
+
+
+#: Subject of the superuser's token.
+SUPER_USER = "admin"
+
+_TOKEN_PLUGIN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+_TOKEN_PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"
+_DAYS = "3650"  # the key never leaves the folder; an expiry would only break stored brokers
+_SERVER_EXTENSIONS = """\
+basicConstraints=CA:FALSE
+keyUsage=digitalSignature
+extendedKeyUsage=serverAuth
+subjectAltName=IP:127.0.0.1,DNS:localhost
+"""
+_REQUEST = """\
+[req]
+distinguished_name=name
+prompt=no
+x509_extensions=authority
+[name]
+CN=dispatch local broker
+[authority]
+basicConstraints=critical,CA:TRUE
+keyUsage=critical,keyCertSign,cRLSign
+subjectKeyIdentifier=hash
+"""
+
+
+class Security:
+    """Secret key, certificate authority and server certificate of one local broker, in one folder.
+
+    Attributes:
+        ca_file: CA certificate for TLS clients, in PEM.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ca_file = folder / "ca.pem"
+        self._secret_file = folder / "token.key"
+        self._certificate = folder / "broker.pem"
+        self._key = folder / "broker-key.pem"
+
+    @classmethod
+    def create(cls, folder: Path, *, runner: Runner = run, which: Which = shutil.which) -> Security:
+        """Create keys and certificates with the `openssl` command, or reuse those in `folder`.
+
+        Raises:
+            LocalBrokerUnavailableError: the `openssl` command is not installed.
+            LocalBrokerError: the command failed.
+        """
+        security = cls(folder)
+        if folder.exists():
+            return security
+        openssl = which("openssl")
+        if openssl is None:
+            raise LocalBrokerUnavailableError(
+                ["the openssl command is not installed"],
+                "Install it (apt-get install openssl), or start the broker without security.",
+            )
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
+            work = Path(temporary) / "new"
+            work.mkdir(mode=0o700)
+            _write_private(work / "token.key", secrets.token_bytes(32))
+            _make_certificates(work, openssl, runner)
+            work.rename(folder)  # atomic
+        return security
+
+    def token(self, subject: str) -> str:
+        """Create a token (JWT, HS256, without expiry) for `subject`."""
+        header = _base64url(json.dumps({"alg": "HS256", "typ": "JWT"}, separators=(",", ":")).encode())
+        claims = _base64url(json.dumps({"sub": subject}, separators=(",", ":")).encode())
+        signed = f"{header}.{claims}"
+        signature = hmac.new(self._secret_file.read_bytes(), signed.encode(), hashlib.sha256).digest()
+        return f"{signed}.{_base64url(signature)}"
+
+    def settings(self, tls_port: int) -> Mapping[str, str]:
+        """Return the broker's settings for tokens and TLS."""
+        token_file = self.folder / "super-user.token"
+        if not token_file.exists():
+            _write_private(token_file, self.token(SUPER_USER).encode())
+        return {
+            "authenticationEnabled": "true",
+            "authenticationProviders": _TOKEN_PROVIDER,
+            "authorizationEnabled": "true",
+            "superUserRoles": SUPER_USER,
+            "tokenSecretKey": self._secret_file.as_uri(),
+            # The broker connects to itself as a client.
+            "brokerClientAuthenticationPlugin": _TOKEN_PLUGIN,
+            "brokerClientAuthenticationParameters": token_file.as_uri(),
+            "brokerServicePortTls": str(tls_port),
+            "tlsCertificateFilePath": str(self._certificate),
+            "tlsKeyFilePath": str(self._key),
+            "tlsTrustCertsFilePath": str(self.ca_file),
+        }
+
+
+def _make_certificates(work: Path, openssl: str, runner: Runner) -> None:
+    (work / "request.conf").write_text(_REQUEST)
+    (work / "extensions.conf").write_text(_SERVER_EXTENSIONS)
+
+    def call(*arguments: str) -> None:
+        result = runner([openssl, *arguments])
+        if result.returncode != 0:
+            raise LocalBrokerError(f"openssl {arguments[0]} failed: {(result.stderr or result.stdout).strip()[-500:]}")
+
+    config = str(work / "request.conf")
+    for name in ("ca-key", "broker-key"):
+        call("genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", str(work / f"{name}.pem"))
+        (work / f"{name}.pem").chmod(0o600)
+    ca_key, ca = str(work / "ca-key.pem"), str(work / "ca.pem")
+    call("req", "-new", "-x509", "-config", config, "-key", ca_key, "-sha256", "-days", _DAYS, "-out", ca)
+    request = str(work / "broker.csr")
+    key = str(work / "broker-key.pem")
+    call("req", "-new", "-config", config, "-key", key, "-subj", "/CN=127.0.0.1", "-out", request)
+    call(
+        *("x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca_key, "-set_serial", str(secrets.randbits(63))),
+        *("-sha256", "-days", _DAYS, "-extfile", str(work / "extensions.conf"), "-out", str(work / "broker.pem")),
+    )
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def _base64url(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+# Configuration files, command line and environment of a local broker. Pure, except for `write`.
+
+
+#: Sufficient for tens of thousands of 1 kB messages per second; 430 MiB resident after the start.
+MEMORY = "-Xms256m -Xmx512m -XX:MaxDirectMemorySize=768m"
+
+# G1 starts faster than the script's ZGC on two cores; PerfDisableSharedMem leaves no file in the temporary folder.
+JVM_OPTIONS = "-XX:+UseG1GC -XX:+PerfDisableSharedMem"
+
+# Variables of the start script that would change the broker unintentionally.
+_FOREIGN = re.compile(r"(PULSAR|BOOKIE|BK|JAVA_TOOL|_JAVA|JDK_JAVA)_|(OPTS|CLASSPATH|ZK_OPTS)$")
+
+# Bounded files, because a broker may run for weeks; immediate flush, because the last lines explain a crash.
+_LOGGING = """\
+<?xml version="1.0" encoding="UTF-8"?>
+<Configuration status="ERROR" name="dispatch">
+  <Appenders>
+    <RollingFile name="File" fileName="${sys:pulsar.log.dir}/broker.log"
+                 filePattern="${sys:pulsar.log.dir}/broker.%i.log" immediateFlush="true">
+      <PatternLayout pattern="%d{ISO8601_OFFSET_DATE_TIME_HHMM} [%t] %-5level %logger{36} - %msg%n"/>
+      <Policies><SizeBasedTriggeringPolicy size="16 MB"/></Policies>
+      <DefaultRolloverStrategy max="3"/>
+    </RollingFile>
+  </Appenders>
+  <Loggers>
+    <Root level="info"><AppenderRef ref="File"/></Root>
+  </Loggers>
+</Configuration>
+"""
+
+_COOKIE_PORT = re.compile(r'^bookieHost: "[^"]*:(\d+)"', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Loopback ports of one broker. `tls` only with security."""
+
+    broker: int
+    web: int
+    bookie: int
+    tls: int | None = None
+
+
+def apply_settings(text: str, settings: Mapping[str, str]) -> str:
+    """Apply settings to a properties file: replace existing keys in place, append new ones.
+
+    Comments and order are preserved; commented-out keys are ignored; a repeated key is replaced everywhere.
+    """
+    missing = dict(settings)
+    lines = []
+    for line in text.splitlines():
+        key, separator, _ = line.partition("=")
+        key = key.strip()
+        if separator and key in settings and not line.lstrip().startswith("#"):
+            missing.pop(key, None)
+            lines.append(f"{key}={settings[key]}")
+        else:
+            lines.append(line)
+    lines.extend(f"{key}={value}" for key, value in missing.items())
+    return "\n".join(lines) + "\n"  # Pulsar's file has no final newline
+
+
+def read_bookie_port(data_dir: Path) -> int | None:
+    """Read the bookie port of existing data: the address is part of a bookie's identity. None for new data."""
+    try:
+        cookie = (data_dir / "bk" / "current" / "VERSION").read_text()
+    except OSError:
+        return None
+    found = _COOKIE_PORT.search(cookie)
+    return int(found[1]) if found else None
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Configuration of one broker: distribution, data folder, ports, and optional security."""
+
+    home: Path
+    data_dir: Path
+    ports: Ports
+    security: Security | None = None
+
+    @property
+    def log_file(self) -> Path:
+        """Return the broker's log: at most four files of 16 MB."""
+        return self.data_dir / "logs" / "broker.log"
+
+    @property
+    def console_file(self) -> Path:
+        """Return the file with the output of the start script and the JVM."""
+        return self.data_dir / "logs" / "console.log"
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings that differ from Pulsar's `standalone.conf`."""
+        settings = {
+            "brokerServicePort": str(self.ports.broker),
+            "webServicePort": str(self.ports.web),
+            "bindAddress": LOOPBACK,
+            "webSocketServiceEnabled": "false",
+            # Without these two the bookie listens on every interface at a random port.
+            "listeningInterface": loopback_interface(),
+            "allowEphemeralPorts": "true",
+            # A graceful stop waits for a share of this: 5 s with the default of a minute, 1 s with this value.
+            "brokerShutdownTimeoutMs": "3000",
+            # By default the journal keeps five files of 2 GB.
+            "journalMaxSizeMB": "256",
+            "journalMaxBackups": "1",
+            "logSizeLimit": str(256 * 1024 * 1024),
+        }
+        if self.security is not None:
+            if self.ports.tls is None:
+                raise ValueError("security requires a TLS port")
+            settings.update(self.security.settings(self.ports.tls))
+        return settings
+
+    def write(self) -> None:
+        """Write the configuration files, create the broker's folders, and rename the logs of the previous start.
+
+        Raises:
+            LocalBrokerError: a path contains white space, which Pulsar's start script does not support.
+        """
+        for path, fix in ((self.home, "set DISPATCH_CACHE"), (self.data_dir, "set TMPDIR, or choose a data folder,")):
+            if re.search(r"\s", str(path)):
+                raise LocalBrokerError(
+                    f"Pulsar's start script does not support white space in a path: {str(path)!r}; {fix} to one without"
+                )
+        for folder in ("conf", "logs", "tmp"):
+            (self.data_dir / folder).mkdir(parents=True, exist_ok=True)
+        for log in (self.log_file, self.console_file):
+            if log.exists():
+                log.replace(log.with_suffix(".previous.log"))
+        original = (self.home / "conf" / "standalone.conf").read_text(encoding="utf-8")
+        (self.data_dir / "conf" / "standalone.conf").write_text(
+            apply_settings(original, self.settings()), encoding="utf-8"
+        )
+        (self.data_dir / "conf" / "log4j2.xml").write_text(_LOGGING, encoding="utf-8")
+
+    def command(self) -> list[str]:
+        """Return the start command; it `exec`s Java, so its process id is that of the broker."""
+        return [
+            str(self.home / "bin" / "pulsar"),
+            "standalone",
+            *("--no-functions-worker", "--no-stream-storage"),
+            *("--advertised-address", LOOPBACK),
+            *("--bookkeeper-port", str(self.ports.bookie)),
+            *("--metadata-dir", str(self.data_dir / "meta")),
+            *("--bookkeeper-dir", str(self.data_dir / "bk")),
+        ]
+
+    def environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """Return the environment: `environ` without variables that change the broker, plus those that it needs."""
+        return {
+            **{name: value for name, value in environ.items() if not _FOREIGN.match(name)},
+            "PULSAR_STANDALONE_CONF": str(self.data_dir / "conf" / "standalone.conf"),
+            "PULSAR_LOG_CONF": str(self.data_dir / "conf" / "log4j2.xml"),
+            "PULSAR_LOG_DIR": str(self.data_dir / "logs"),
+            "PULSAR_GC_LOG": "-Xlog:disable",
+            "PULSAR_MEM": MEMORY,
+            "PULSAR_GC": JVM_OPTIONS,
+            # Native libraries are unpacked into the temporary folder and remain there after a kill.
+            "PULSAR_EXTRA_OPTS": f"-Djava.io.tmpdir={self.data_dir / 'tmp'} -Dpulsar.allocator.exit_on_oom=true",
+        }
+
+
+#: Image published by Apache Pulsar.
+IMAGE = f"apachepulsar/pulsar:{VERSION}"
+
+_PULL_LIMIT = 1800.0  # seconds: more than a gigabyte over a slow connection
+_STOP_GRACE = 10  # seconds
+
+# The broker tells clients its own port, so it must be the same inside and outside the container.
+_SCRIPT = (
+    "bin/apply-config-from-env.py conf/standalone.conf && "
+    f"exec bin/pulsar standalone --no-functions-worker --no-stream-storage --advertised-address {LOOPBACK}"
+)
+
+
+def is_engine_available(runner: Runner = run) -> bool:
+    """Return whether the `docker` command exists and its engine responds."""
+    try:
+        return runner(["docker", "info", "--format", "{{.ServerVersion}}"]).returncode == 0
+    except OSError:
+        return False
+
+
+def build_run_command(name: str, port: int, web_port: int, *, volume: str | None = None) -> list[str]:
+    """Build the `docker run` command for a broker on loopback ports; data in `volume`, or deleted with the container."""
+    return [
+        *("docker", "run", "--detach", "--rm", "--name", name),
+        *("--publish", f"{LOOPBACK}:{port}:{port}", "--publish", f"{LOOPBACK}:{web_port}:{web_port}"),
+        *("--env", f"PULSAR_PREFIX_brokerServicePort={port}", "--env", f"PULSAR_PREFIX_webServicePort={web_port}"),
+        *("--env", f"PULSAR_MEM={MEMORY}"),
+        *(() if volume is None else ("--volume", f"{volume}:/pulsar/data")),
+        *(IMAGE, "sh", "-c", _SCRIPT),
+    ]
+
+
+def is_container_running(name: str, runner: Runner = run) -> bool:
+    """Return whether the container is running."""
+    try:
+        result = runner(["docker", "inspect", "--format", "{{.State.Running}}", name])
+    except OSError:
+        return False
+    return result.returncode == 0 and result.stdout.strip() == "true"
+
+
+def stop_container(name: str, runner: Runner = run) -> None:
+    """Stop the container, killing it after 10 s; it deletes itself. Does nothing if it does not exist."""
+    result = runner(["docker", "stop", "-t", str(_STOP_GRACE), name])
+    if result.returncode != 0 and is_container_running(name, runner):
+        raise LocalBrokerError(f"docker cannot stop {name}: {result.stderr.strip()}; try: docker rm --force {name}")
+
+
+def remove_volume(name: str, runner: Runner = run) -> None:
+    """Delete a volume with its data, if it exists."""
+    result = runner(["docker", "volume", "rm", "--force", name])
+    if result.returncode != 0:
+        raise LocalBrokerError(f"docker cannot delete the volume {name}: {result.stderr.strip()}")
+
+
+class DockerBroker:
+    """A broker in a container. As a context manager it stops the container on exit.
+
+    Attributes:
+        name: name of the container.
+        service_url: URL for clients.
+        web_url: URL of the admin interface.
+    """
+
+    kind: Literal["docker"] = "docker"
+
+    _follower: ManagedProcess  # `docker logs --follow`
+    _folder: Path  # of its log
+
+    def __init__(self, name: str, port: int, web_port: int, runner: Runner) -> None:
+        """Internal: use `start`."""
+        self.name = name
+        self.service_url = f"pulsar://{LOOPBACK}:{port}"
+        self.web_url = f"http://{LOOPBACK}:{web_port}"
+        self._runner = runner
+
+    @classmethod
+    def start(
+        cls,
+        *,
+        name: str | None = None,
+        port: int = 0,
+        web_port: int = 0,
+        volume: str | None = None,
+        detached: bool = False,
+        report: Report = ignore_progress,
+        ready_timeout: float = READY_TIMEOUT,
+        runner: Runner = run,
+    ) -> DockerBroker:
+        """Start a container and wait until its broker is ready.
+
+        Args:
+            name: name of the container; default: random.
+            port: port for clients; 0: any free port.
+            web_port: port of the admin interface; 0: any free port.
+            volume: volume for the data; default: data are deleted with the container.
+            detached: the container outlives this process.
+            report: receives progress lines.
+            ready_timeout: seconds until the start counts as failed.
+            runner: runs `docker` commands.
+
+        Raises:
+            LocalBrokerError: the broker did not start; the message names the cause.
+        """
+        name = name or f"tool-dispatch-pulsar-{secrets.token_hex(4)}"
+        free, free_web = [free for free in find_free_ports(4) if free not in (port, web_port)][:2]
+        broker = cls(name, port or free, web_port or free_web, runner)
+        _pull(report, runner)
+        report(f"starting Pulsar {VERSION} in Docker")
+        result = runner(build_run_command(name, port or free, web_port or free_web, volume=volume))
+        if result.returncode != 0:
+            raise LocalBrokerError(f"docker cannot run {IMAGE}: {result.stderr.strip()}")
+        remove = ["docker", "rm", "--force", name]
+        folder = Path(tempfile.mkdtemp(prefix="tool-dispatch-docker-"))
+        log = folder / "console.log"
+        try:
+            # Ends with the container, and removes the container if this process is killed.
+            follower = spawn(
+                ["docker", "logs", "--follow", name],
+                log=log,
+                remove=folder,
+                on_owner_death=None if detached else remove,
+            )
+            try:
+                seconds = wait_until_ready(
+                    Admin(broker.web_url, timeout=2.0), follower.wait, logs=[log], timeout=ready_timeout, report=report
+                )
+            except BaseException:
+                follower.kill()
+                raise
+        except BaseException:
+            runner(remove)
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        broker._follower = follower
+        broker._folder = folder
+        if detached:
+            broker._delete_log()
+        report(f"Pulsar {VERSION} is ready after {seconds:.1f} s: {broker.service_url}")
+        return broker
+
+    def __enter__(self) -> DockerBroker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop the container. Idempotent."""
+        try:
+            stop_container(self.name, self._runner)
+        finally:
+            self._delete_log()
+
+    def _delete_log(self) -> None:
+        self._follower.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _pull(report: Report, runner: Runner) -> None:
+    if runner(["docker", "image", "inspect", IMAGE]).returncode == 0:
+        return
+    report(f"downloading the image {IMAGE}: a few minutes, once")
+    result = runner(["docker", "pull", "--quiet", IMAGE], timeout=_PULL_LIMIT)
+    if result.returncode != 0:
+        raise LocalBrokerError(f"docker cannot download {IMAGE}: {result.stderr.strip()}")
+
+
+# Check of the Java installation for the broker.
+
+
+MINIMUM_JAVA = 17
+
+
+def find_java_problem(
+    runner: Runner = run, *, which: Which = shutil.which, environ: Mapping[str, str] = os.environ
+) -> str | None:
+    """Return why the broker's start script finds no usable Java, in one clause; None if it finds one.
+
+    Searches like that script: JAVA_HOME if set, else the PATH.
+    """
+    home = environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else which("java")
+    if java is None:
+        return "Java is not installed (no java on the PATH)"
+    where = f"{java} (JAVA_HOME)" if home else java
+    try:
+        result = runner([java, "-version"])
+    except OSError as error:
+        return f"{where} cannot be run: {error.strerror or error}"
+    text = result.stderr + result.stdout
+    if result.returncode != 0:
+        return f"{where} failed: {text.strip()[:200] or f'exit status {result.returncode}'}"
+    version = parse_java_version(text)
+    if version is None:
+        return f"{where} does not report its version"
+    if version < MINIMUM_JAVA:
+        return f"{where} is Java {version}, but Pulsar needs Java {MINIMUM_JAVA} or newer"
+    return None
+
+
+def parse_java_version(text: str) -> int | None:
+    """Parse the feature release printed by `java -version`: 17 of `"17.0.15"`, 21 of `"21-ea"`, 8 of `"1.8.0_392"`."""
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    if found is None:
+        return None
+    first, second = int(found[1]), found[2]
+    return int(second) if first == 1 and second is not None else first
+
+
+# Choice between a local process and a container.
+
+
+#: Process of this machine, or container.
+Launcher = Literal["process", "docker"]
+
+_FIX = (
+    f"Either install Java {MINIMUM_JAVA} or newer and Maven:\n    apt-get install openjdk-{MINIMUM_JAVA}-jre-headless "
+    f"maven\n    (macOS: brew install openjdk@{MINIMUM_JAVA} maven)\nor start a Docker engine (then the image {IMAGE} "
+    "is used),\nor use a running Pulsar broker:\n    DISPATCH_BROKER=pulsar://HOST:6650 (or --broker) for the dispatch "
+    "command,\n    PULSAR_URL=pulsar://HOST:6650 PULSAR_ADMIN_URL=http://HOST:8080 for tests and benchmarks"
+)
+
+
+def choose_launcher(
+    runner: Runner = run, *, which: Which = shutil.which, environ: Mapping[str, str] = os.environ
+) -> Launcher:
+    """Choose a process if Java is installed and the distribution is cached or Maven can download it; else Docker.
+
+    Raises:
+        LocalBrokerUnavailableError: neither is possible; the message names what to install.
+    """
+    problems = []
+    java = find_java_problem(runner, which=which, environ=environ)
+    if java is not None:
+        problems.append(java)
+    if find_distribution() is None and which("mvn") is None:
+        problems.append("Maven is not installed (no mvn on the PATH)")
+    if not problems:
+        return "process"
+    if which("docker") is not None and is_engine_available(runner):
+        return "docker"
+    problems.append("no Docker engine responds" if which("docker") else "Docker is not installed")
+    raise LocalBrokerUnavailableError(problems, _FIX)
+
+
+# A Pulsar standalone broker as a process of this machine.
+
+
+#: Seconds until a stopping broker is killed. It takes about one.
+STOP_GRACE = 10.0
+
+_READINESS_TIMEOUT = 2.0  # seconds for one readiness request
+_ATTEMPTS = 3  # another process may bind a free port before the broker does
+_INVALIDATED = re.compile(r"Lock on resource /ledgers/available/\S+ was invalidated")
+_MANY = 10  # lines about an invalidated registration at the end of the log; one or two are usual
+
+
+class LocalBroker:
+    """A broker with its own data on loopback. As a context manager it stops the broker on exit.
+
+    Created by `LocalBroker.start`. Unless detached, it ends with this process, even if that is killed by SIGKILL. The
+    methods block; from asyncio call them in a thread.
+    """
+
+    kind: Literal["process"] = "process"
+
+    def __init__(
+        self, configuration: Configuration, *, owns_data: bool, detached: bool, report: Report, ready_timeout: float
+    ) -> None:
+        """Internal: use `start`."""
+        self._configuration = configuration
+        self._owns_data = owns_data
+        self._detached = detached
+        self._report = report
+        self._ready_timeout = ready_timeout
+        self._child: ManagedProcess | None = None
+
+    @classmethod
+    def start(
+        cls,
+        *,
+        data_dir: Path | None = None,
+        port: int = 0,
+        web_port: int = 0,
+        security: bool = False,
+        detached: bool = False,
+        report: Report = ignore_progress,
+        ready_timeout: float = READY_TIMEOUT,
+        on_spawn: Callable[[LocalBroker], None] | None = None,
+    ) -> LocalBroker:
+        """Start a broker and wait until it is ready: 6 to 10 s on two cores, longer if it must be downloaded.
+
+        Args:
+            data_dir: folder that keeps the data between starts; default: a temporary folder, deleted when the broker
+                stops.
+            port: port for clients; 0: any free port.
+            web_port: port of the admin interface; 0: any free port.
+            security: require tokens, authorize by them, and serve TLS as well.
+            detached: the broker outlives this process; requires `data_dir`.
+            report: receives progress lines.
+            ready_timeout: seconds until the start counts as failed.
+            on_spawn: called when the process exists, before it is ready.
+
+        Raises:
+            LocalBrokerError: the broker did not start; the message names cause and fix.
+            PortInUseError: `port` or `web_port` is in use.
+        """
+        if detached and data_dir is None:
+            raise ValueError("a detached broker requires data_dir: a temporary one would never be deleted")
+        home = fetch_distribution(report)
+        if port and port == web_port:
+            raise LocalBrokerError(f"port {port} cannot serve both clients and the admin interface: use two ports")
+        for wanted in (port, web_port):
+            if wanted:
+                require_free(wanted, "use another, or 0 for any free port")
+        owns_data = data_dir is None
+        folder = (
+            Path(tempfile.mkdtemp(prefix="tool-dispatch-pulsar-")).resolve()
+            if data_dir is None
+            else data_dir.absolute()
+        )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            guard = Security.create(folder / "security") if security else None
+            report(f"starting Pulsar {VERSION}")
+            for attempt in range(1, _ATTEMPTS + 1):
+                ports = _choose_ports(folder, port, web_port, tls=security)
+                broker = cls(
+                    Configuration(home, folder, ports, guard),
+                    owns_data=owns_data,
+                    detached=detached,
+                    report=report,
+                    ready_timeout=ready_timeout,
+                )
+                try:
+                    broker._launch(on_spawn)
+                except LocalBrokerError:
+                    if attempt == _ATTEMPTS or not broker._has_port_conflict():
+                        raise
+                    report("another process took a port; starting again on others")
+                    if owns_data:
+                        broker._delete_data()
+                else:
+                    return broker
+        except BaseException:
+            if owns_data:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def __enter__(self) -> LocalBroker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def service_url(self) -> str:
+        """Return the URL for clients, without TLS."""
+        return f"pulsar://{LOOPBACK}:{self._configuration.ports.broker}"
+
+    @property
+    def service_url_tls(self) -> str:
+        """Return the URL for clients with TLS; raises `LocalBrokerError` without security."""
+        self._security()
+        return f"pulsar+ssl://{LOOPBACK}:{self._configuration.ports.tls}"
+
+    @property
+    def web_url(self) -> str:
+        """Return the URL of the admin interface."""
+        return f"http://{LOOPBACK}:{self._configuration.ports.web}"
+
+    @property
+    def ca_file(self) -> Path:
+        """Return the CA certificate for TLS clients; raises `LocalBrokerError` without security."""
+        return self._security().ca_file
+
+    def token(self, subject: str = SUPER_USER) -> str:
+        """Create a token for `subject`, by default the superuser; raises `LocalBrokerError` without security."""
+        return self._security().token(subject)
+
+    @property
+    def super_user_token(self) -> str | None:
+        """Return the token of the superuser; None without security."""
+        return None if self._configuration.security is None else self.token()
+
+    @property
+    def data_dir(self) -> Path:
+        """Return the folder of data, logs (`logs/broker.log`) and configuration."""
+        return self._configuration.data_dir
+
+    @property
+    def log_file(self) -> Path:
+        """Return the broker's log file."""
+        return self._configuration.log_file
+
+    @property
+    def pid(self) -> int:
+        """Return the process id of the broker's JVM."""
+        return self.process.pid
+
+    @property
+    def process(self) -> ManagedProcess:
+        """Return the process."""
+        if self._child is None:
+            raise LocalBrokerError("the broker was not started")
+        return self._child
+
+    def is_alive(self) -> bool:
+        """Return whether the process exists, ready or not."""
+        return self._child is not None and self._child.is_alive()
+
+    def admin(self) -> Admin:
+        """Create a client of the admin interface, as the superuser."""
+        return Admin(self.web_url, self.super_user_token)
+
+    def kill(self) -> None:
+        """Kill the broker (SIGKILL) like a crash; ports and data are kept for `restart`."""
+        self.process.kill()
+
+    def restart(self) -> None:
+        """Stop the broker if it is running, start it on the same ports and data, and wait until it is ready.
+
+        Raises:
+            LocalBrokerError: the broker did not start.
+        """
+        self.process.terminate(STOP_GRACE)
+        self._launch(None)
+
+    def pause(self) -> None:
+        """Suspend the broker (SIGSTOP): connections stay open without responses."""
+        if not self.process.suspend():
+            raise LocalBrokerError("the broker has ended")
+
+    def resume(self) -> None:
+        """Resume the broker after `pause` (SIGCONT)."""
+        if not self.process.send_signal(signal.SIGCONT):
+            raise LocalBrokerError("the broker has ended")
+
+    def stop(self) -> None:
+        """Stop the broker (SIGTERM; SIGKILL after 10 s) and delete temporary data. Idempotent."""
+        try:
+            if self._child is not None:
+                self._child.terminate(STOP_GRACE)
+        finally:
+            if self._owns_data and self.data_dir.exists():
+                shutil.rmtree(self.data_dir)
+
+    def _launch(self, on_spawn: Callable[[LocalBroker], None] | None) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            seconds = self._launch_once(on_spawn)
+            if attempt == _ATTEMPTS or not self._fights_over_registration():
+                break
+            self._report("the killed broker's registration is in the way; starting again without it")
+            self.process.terminate(STOP_GRACE)
+        self._report(f"Pulsar {VERSION} is ready after {seconds:.1f} s: {self.service_url}")
+
+    def _fights_over_registration(self) -> bool:
+        """Return whether the bookie deletes and creates its registration for ever, at the cost of a processor.
+
+        A killed broker leaves the registration in its metadata. The next one deletes it and creates its own. If the
+        notification of that deletion arrives only after its own is there, Pulsar 4.0.6 takes that one for lost and replaces
+        it, which notifies it again. A broker that is stopped (SIGTERM) removes the registration, even while it does so, and
+        the next start has nothing to delete.
+        """
+        return sum(bool(_INVALIDATED.search(line)) for line in read_tail(self._configuration.log_file)) >= _MANY
+
+    def _launch_once(self, on_spawn: Callable[[LocalBroker], None] | None) -> float:
+        """Start the process, and return the seconds until it was ready."""
+        configuration = self._configuration
+        configuration.write()
+
+        def spawned(child: ManagedProcess) -> None:
+            self._child = child
+            if on_spawn is not None:
+                on_spawn(self)
+
+        try:
+            child = spawn(
+                configuration.command(),
+                log=configuration.console_file,
+                environ=configuration.environment(),
+                remove=self.data_dir if self._owns_data else None,
+                detached=self._detached,
+                on_spawn=spawned,
+            )
+            admin = Admin(self.web_url, self.super_user_token, timeout=_READINESS_TIMEOUT)
+            return wait_until_ready(
+                admin, child.wait, logs=self._logs(), timeout=self._ready_timeout, report=self._report
+            )
+        except BaseException:
+            if self._child is not None:
+                self._child.kill()
+            raise
+
+    def _logs(self) -> list[Path]:
+        return [self._configuration.console_file, self._configuration.log_file]
+
+    def _has_port_conflict(self) -> bool:
+        return "Address already in use" in extract_errors(self._logs())
+
+    def _delete_data(self) -> None:
+        for folder in ("meta", "bk", "logs"):
+            shutil.rmtree(self.data_dir / folder, ignore_errors=True)
+
+    def _security(self) -> Security:
+        if self._configuration.security is None:
+            raise LocalBrokerError("the broker was started without security: LocalBroker.start(security=True)")
+        return self._configuration.security
+
+
+def _choose_ports(folder: Path, port: int, web_port: int, *, tls: bool) -> Ports:
+    bookie_port = read_bookie_port(folder)
+    broker, web, bookie, secure = [free for free in find_free_ports(7) if free not in (port, web_port, bookie_port)][:4]
+    if bookie_port is not None:
+        require_free(bookie_port, f"the data in {folder} require it; stop the process that uses it, or delete the data")
+    return Ports(port or broker, web_port or web, bookie_port or bookie, secure if tls else None)

@@ -1,1 +1,0 @@
-"""Launchers of a broker: as a process of this machine or in a container."""

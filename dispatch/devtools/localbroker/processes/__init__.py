@@ -1,1 +1,0 @@
-"""Processes: run commands, manage child processes, and end them with their parent."""

@@ -1,0 +1,737 @@
+"""The public face of the calling side: :func:`connect`, :class:`Dispatcher` and :class:`Tool`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+
+from dispatch._internal import (
+    Randomness,
+    check_instance,
+    describe_type,
+    explain_keywords,
+    loop_clock,
+    run_on_loop,
+    yield_to_others,
+)
+from dispatch.balancing.instances import InstanceView
+from dispatch.calls.attempt import CallOptions
+from dispatch.calls.call import Calls, FinishedCall
+from dispatch.calls.instances import Runtime
+from dispatch.calls.local import LocalExecutor
+from dispatch.calls.resolution import LiveCatalog, ResolvedTool, find_alternatives, list_visible, resolve_visible
+from dispatch.catalog import Catalog, ToolDescriptor
+from dispatch.catalog.catalog import ListConditions
+from dispatch.catalog.descriptors import thaw
+from dispatch.catalog.merge import CatalogLike
+from dispatch.catalog.registry import Registry
+from dispatch.catalog.sources import Source
+from dispatch.errors import DispatchError
+from dispatch.functions.sources import Providers
+from dispatch.permissions import Authorizer, Grants, GrantsFunction
+from dispatch.policy import DEFAULT_POLICY, PolicyLike
+from dispatch.resilience.breaker import CircuitBreaker
+from dispatch.result import CallResult
+from dispatch.results import ReadResultTool, ResultFormatter, ResultStore
+from dispatch.search.search import DEFAULT_LIMIT, Found, ToolSearch
+from dispatch.telemetry.events import CatalogChanged, Event, Events, EventStream, Listeners
+from dispatch.telemetry.observers import DEFAULT_TELEMETRY, EXPECTED_TELEMETRY, Telemetry
+from dispatch.transports import Security, Transport, open_transport
+from dispatch.trustgraph.client import ConfigBroker
+
+if TYPE_CHECKING:
+    from dispatch.mcp.server import McpServer, McpServerOptions
+
+
+# The life cycle of a dispatcher: it connects, and releases everything when it is closed.
+
+
+OTHER_LOOP = (
+    "this dispatcher was started on another event loop and works on that one only; create one for each event loop "
+    "(every asyncio.run() has a loop of its own). close() works on any loop."
+)
+NOT_STARTED = "the dispatcher is not started; use 'async with dispatch.connect(...)' or await start()"
+
+
+class DispatcherLifecycle:
+    """Connects a dispatcher and closes it; the arguments are those of :class:`dispatch.Dispatcher`."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        catalog: CatalogLike | None,
+        *,
+        policy: PolicyLike | None,
+        grants: Grants | GrantsFunction | None,
+        approvals: str | Path | None,
+        client_id: str | None,
+        telemetry: Telemetry,
+        randomness: Randomness,
+    ) -> None:
+        if isinstance(transport, str):  # as ToolServer takes it
+            raise TypeError(f"Dispatcher takes a transport, not a URL; use dispatch.connect({transport!r}, ...)")
+        if isinstance(transport, type) or not hasattr(transport, "subscribe"):
+            raise TypeError(
+                f"Dispatcher takes a transport, not {describe_type(transport)}; use dispatch.connect(URL, ...)"
+            )
+        check_instance("telemetry", telemetry, Telemetry, EXPECTED_TELEMETRY)
+        self.telemetry = telemetry
+        self._events = Events(content=telemetry.content)
+        self.client_id = client_id or os.urandom(6).hex()
+        self._transport = transport
+        self._randomness = randomness
+        self._live = LiveCatalog(catalog, policy, approvals, randomness)
+        self._authorizer = Authorizer(grants)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._runtime: Runtime | None = None
+        self._calls: Calls | None = None
+        self._broker: ConfigBroker | None = None
+        self._providers = Providers()
+        self._on_call: Listeners[FinishedCall] = Listeners("a listener of calls", content=telemetry.content)
+        self._results = ResultStore()
+        self._result_formatter = ResultFormatter(self._results)
+        self._search: ToolSearch | None = None
+
+    async def start(self) -> None:
+        """Connect to the broker.
+
+        Raises:
+            RuntimeError: started already.
+            TransportError: no broker answers; the message names the fix.
+        """
+        await yield_to_others()
+        if self._runtime is not None:
+            raise RuntimeError("this dispatcher is started already")
+        try:
+            await self._transport.start()
+        except BaseException:
+            await self._transport.close()
+            raise
+        observer = self.telemetry.observe_dispatcher(self._events, self.client_id, loop_clock())
+        runtime = Runtime(
+            self._transport,
+            self.client_id,
+            self._randomness,
+            self._live.resolver,
+            observer,
+            self._live.registry.sources,
+            content=self.telemetry.content,
+        )
+        self._loop = asyncio.get_running_loop()
+        self._runtime = runtime
+        self._broker = ConfigBroker(self._transport, self.client_id)
+        try:
+            await self._live.start(runtime, self._connect_source)
+        except BaseException:
+            await self._close(0.0)
+            raise
+        self._authorizer.start()
+        self._calls = Calls(
+            runtime, self._authorizer, lambda *of: find_alternatives(self._live.resolver.catalog, *of), self._on_call
+        )
+
+    async def close(self, *, drain: float = 0.0) -> None:
+        """End all calls with a typed error and disconnect. Idempotent.
+
+        A timeout around it, or its cancellation, ends the drain; the connection is closed before either is raised. It works
+        on any event loop, also when the loop of the dispatcher has ended; nothing is drained then.
+
+        Args:
+            drain: seconds that calls in flight may still take. Calls in a queue and new calls are rejected at once; nothing
+                is retried.
+        """
+        own_loop = self._loop
+        if own_loop is None or own_loop is asyncio.get_running_loop():
+            await self._close(drain)
+            return
+        if await run_on_loop(own_loop, lambda: self._close(drain)):  # in another thread
+            return
+        self._authorizer.abandon()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self._transport.close)
+            self._live.registry.abandon()
+            if self._runtime is not None:
+                await self._runtime.abandon()
+        with contextlib.suppress(RuntimeError):  # an event stream may wait on a closed event loop
+            self._events.close()
+
+    async def _close(self, drain: float) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self._events.close)
+            stack.push_async_callback(self._transport.close)
+            stack.push_async_callback(self._authorizer.close)
+            if self._search is not None:
+                stack.push_async_callback(self._search.close)
+            if self._broker is not None:
+                stack.push_async_callback(self._broker.close)
+            # Behind the calls: those that finish need the sessions of their sources.
+            stack.push_async_callback(self._live.registry.close)
+            stack.callback(self._live.detach)
+            if self._runtime is not None:
+                stack.push_async_callback(self._runtime.close, drain)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
+
+    @property
+    def search(self) -> ToolSearch:
+        """The search of :meth:`find`: ``use_embedder`` and ``refresh``. Its first use starts it."""
+        if self._search is None:
+            search = self._search = ToolSearch(lambda: self._live.resolver.catalog)
+            self._on_call.subscribe(search.record_call)
+            self._events.subscribe(lambda event: search.request_update() if isinstance(event, CatalogChanged) else None)
+        return self._search
+
+    @property
+    def _running(self) -> Runtime:
+        if self._runtime is None:
+            raise RuntimeError(NOT_STARTED)
+        return self._runtime
+
+    @property
+    def _running_calls(self) -> Calls:
+        """The pipeline of calls; :class:`dispatch.ToolServiceClient` uses it with :meth:`_resolve_service`.
+
+        Raises:
+            RuntimeError: not started, or started on another event loop than the running one.
+        """
+        if self._calls is None:
+            raise RuntimeError(NOT_STARTED)
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(OTHER_LOOP)
+        return self._calls
+
+    def _connect_source(self, source: Source, is_in_force: bool) -> None:
+        """Give a source what it needs of the dispatcher, before it is read. Its executor replaces the one of a former source
+        when its items come into force: until then, and if a reload fails, the former one executes calls."""
+        connect = getattr(source, "connect", None)
+        if connect is not None:
+            connect(self._broker)
+        use_providers = getattr(source, "use_providers", None)
+        if use_providers is not None:
+            use_providers(self._providers)
+        executor: LocalExecutor | None = getattr(source, "executor", None)
+        if executor is not None and is_in_force:
+            self._running.executors[executor.request_queue] = executor
+
+
+# A tool for agent frameworks: name, description, schema and coroutine.
+
+
+NO_ARGUMENTS: Mapping[str, Any] = {}
+
+
+class Tool:
+    """A handle on one tool of a dispatcher, from :meth:`Dispatcher.tool`.
+
+    Attributes:
+        name: name for the model.
+        description: text by which the model chooses the tool.
+        user: the user on whose behalf the tool is called.
+        version: range of versions that are called; None: see :meth:`Dispatcher.call`.
+    """
+
+    __slots__ = ("_descriptor", "_dispatcher", "description", "name", "user", "version")
+
+    def __init__(
+        self, dispatcher: Dispatcher, descriptor: ToolDescriptor, user: str = "", version: str | None = None
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._descriptor = descriptor
+        self.name = descriptor.name
+        self.description = descriptor.description
+        self.user = user
+        self.version = version
+
+    async def invoke(self, /, **arguments: Any) -> str:
+        """Call the tool with named arguments and return its result.
+
+        Raises:
+            DispatchError: as :meth:`Dispatcher.call`.
+        """
+        return await self._dispatcher.call(self.name, arguments, user=self.user, version=self.version)
+
+    async def execute(
+        self,
+        arguments: Mapping[str, Any] = NO_ARGUMENTS,
+        *,
+        by_model: bool = False,
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+        context: Any = None,
+    ) -> CallResult:
+        """Call the tool and return every outcome as a value; see :meth:`Dispatcher.execute`."""
+        return await self._dispatcher.execute(
+            self.name,
+            arguments,
+            user=self.user,
+            timeout=timeout,
+            idempotency_key=idempotency_key,
+            version=self.version,
+            by_model=by_model,
+            context=context,
+        )
+
+    def format_result(self, result: CallResult) -> dict[str, Any]:
+        """Return a result of this tool as content for a model (:meth:`dispatch.results.ResultFormatter.format`): validated
+        against the tool's ``output-schema``, and cut as the policy's ``max-result-chars`` says. The whole text of a cut
+        result is in :attr:`Dispatcher.results`."""
+        return self._dispatcher._format_result(self, result)
+
+    @property
+    def result_reader(self) -> ReadResultTool:
+        """The tool ``read_result``, by which a model reads the rest of the results of this handle's user."""
+        return self._dispatcher.results.tool(self.user)
+
+    def stream(self, /, **arguments: Any) -> AsyncGenerator[str, None]:
+        """Call the tool and yield the chunks of its result as they arrive."""
+        return self._dispatcher.stream(self.name, arguments, user=self.user, version=self.version)
+
+    @property
+    def read_only(self) -> bool:
+        """The tool is declared to change nothing."""
+        return self._descriptor.read_only
+
+    @property
+    def destructive(self) -> bool | None:
+        """The tool is declared to destroy something (true) or not (false); None: not declared."""
+        return self._descriptor.destructive
+
+    @property
+    def descriptor(self) -> ToolDescriptor:
+        """The tool's descriptor."""
+        return self._descriptor
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The arguments as a JSON Schema object, as model APIs expect them: a copy of the descriptor's ``input-schema``, or
+        a schema of its ``arguments``."""
+        schema: dict[str, Any] = thaw(self._descriptor.parameters)
+        return schema
+
+    def __repr__(self) -> str:
+        return f"Tool({self.name!r})"
+
+
+# The dispatcher: calls tools by name. The path of a call is
+#
+# 1 resolve · 2 authorize · 3 deadline · 4 attempts · 5 result · 6 observe
+#
+# Step 1 is :meth:`Dispatcher.call`; the others are :meth:`dispatch.calls.call.Calls.perform`.
+
+
+T = TypeVar("T")
+
+
+class Dispatcher(DispatcherLifecycle):
+    """Calls tools by name over one connection. One per process and event loop is enough for any number of callers.
+
+    Args:
+        transport: a connection that is not started yet; closed with the dispatcher.
+        catalog, policy, grants, approvals, client_id, telemetry: see :func:`dispatch.connect`.
+        randomness: for backoff, open durations and balancing; tests set it.
+
+    Raises:
+        TypeError: ``transport`` is a URL, which :func:`dispatch.connect` takes.
+    """
+
+    @explain_keywords
+    def __init__(
+        self,
+        transport: Transport,
+        catalog: CatalogLike | None,
+        *,
+        policy: PolicyLike = DEFAULT_POLICY,
+        grants: Grants | GrantsFunction | None = None,
+        approvals: str | Path | None = None,
+        client_id: str | None = None,
+        telemetry: Telemetry = DEFAULT_TELEMETRY,
+        randomness: Randomness = random.random,
+    ) -> None:
+        super().__init__(
+            transport,
+            catalog,
+            policy=policy,
+            grants=grants,
+            approvals=approvals,
+            client_id=client_id,
+            telemetry=telemetry,
+            randomness=randomness,
+        )
+
+    # -- the catalogue ------------------------------------------------------------------------------------------
+
+    @property
+    def catalog(self) -> Catalog:
+        """The services and tools in force."""
+        return self._live.resolver.catalog
+
+    @property
+    def registry(self) -> Registry:
+        """The sources of the catalogue: add, remove and refresh them, and put tools of your own."""
+        return self._live.registry
+
+    async def reload(self, catalog: CatalogLike | None = None, *, policy: PolicyLike | None = None) -> None:
+        """Put another catalogue, or another policy, in force.
+
+        Calls in flight go on as they began; breakers keep their state, and measurements of tools and instances stay. The
+        guards, metric series and topics of a removed tool are retained for 60 s, and until its last call has ended.
+        Items that were put stay.
+
+        Args:
+            catalog: as in :func:`dispatch.connect`; None: the sources in force.
+            policy: None: the one in force.
+
+        Raises:
+            CatalogError, PolicyError: as in :func:`dispatch.connect`; the former catalogue and policy stay in force.
+        """
+        await self._live.reload(catalog, policy)
+
+    # -- state --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker is in reach."""
+        return self._transport.connected
+
+    @property
+    def pending_requests(self) -> int:
+        """Requests in flight. Raises RuntimeError before the start."""
+        return self._running.pending
+
+    def reply_counts(self) -> dict[str, int]:
+        """Return how many replies arrived, by disposition: matched, late, duplicate, unknown, malformed."""
+        return {str(disposition): count for disposition, count in self._running.reply_counts().items()}
+
+    def tool(self, name: str, *, user: str = "", version: str | None = None) -> Tool:
+        """Return a handle on one tool, for agent frameworks: ``await tool.invoke(topic="cats")``.
+
+        Args:
+            version: range of versions that the handle describes and calls; see :meth:`call`.
+
+        Raises:
+            RejectedError: there is no such tool or version, and the message has similar names or the versions; or ``user``
+                may not call it. While the answer of a callable in ``grants`` is not cached: ``permissions-unavailable``; use
+                :meth:`tools`.
+            InvalidArgumentsError: ``version`` is no range.
+        """
+        now = 0.0 if self._runtime is None else self._runtime.now()
+        resolved = resolve_visible(self._live.resolver, name, version, user, self._authorizer, now)
+        assert resolved.descriptor is not None  # a tool of the catalogue
+        return Tool(self, resolved.descriptor, user, version)
+
+    async def tools(
+        self, *, user: str = "", find: str | None = None, **filters: Unpack[ListConditions]
+    ) -> tuple[Tool, ...]:
+        """Return handles on the tools that ``user`` may call, in the order of the catalogue.
+
+        Args:
+            find: a query: only the five tools that fit it best, as :meth:`find` orders them.
+            filters: conditions, as of :meth:`dispatch.Catalog.list`, such as ``category="fun"``.
+
+        Raises:
+            RejectedError: ``permissions-unavailable``: the permissions of ``user`` could not be resolved.
+        """
+        await yield_to_others()
+        catalog, version = self.catalog, filters.get("version")
+        found = catalog.list(**filters) if filters else catalog.tools.values()
+        if find is not None:
+            by_name = {tool.name: tool for tool in found} if filters else catalog.tools
+            ranked = await self.search.rank(
+                find, by_name, select_visible=partial(list_visible, catalog, self._authorizer, user)
+            )
+            visible = tuple(each.descriptor for each in ranked)
+        else:
+            visible = await list_visible(catalog, self._authorizer, user, found)
+        return tuple(Tool(self, each, user, None if version is None else each.version) for each in visible)
+
+    @property
+    def results(self) -> ResultStore:
+        """Whole results that were cut for a model, by their handles, for an hour."""
+        return self._results
+
+    def _format_result(self, tool: Tool, result: CallResult) -> dict[str, Any]:
+        """Return ``result`` as content for a model; see :meth:`Tool.format_result`."""
+        try:
+            policy = self._live.resolver.tool(tool.name, tool.version).policy
+        except DispatchError:  # removed from the catalogue after the call
+            policy = self._live.resolver.policy
+        return self._result_formatter.format(
+            result, tool.descriptor.output_schema, max_chars=policy.max_result_chars, user=tool.user
+        )
+
+    async def find(
+        self,
+        query: str,
+        limit: int = DEFAULT_LIMIT,
+        *,
+        user: str = "",
+        context: object = None,
+        category: str | None = None,
+        tags_any: Iterable[str] | None = None,
+    ) -> list[Found]:
+        """Return the tools that fit a query best, among those that ``user`` may call. If none matches: the most used ones,
+        with score 0. Empty only if ``user`` may call no such tool.
+
+        Args:
+            query: what a tool should do, in words.
+            limit: of the result, 1 or more.
+            context: a text, or an action with ``name`` and ``description``: decides between tools that fit alike.
+            category, tags_any: conditions, as of :meth:`dispatch.Catalog.list`.
+
+        Raises:
+            RejectedError: ``permissions-unavailable``: the permissions of ``user`` could not be resolved.
+            TypeError, ValueError: ``query`` is no text, or ``limit`` below 1.
+        """
+        catalog = self.catalog
+        tools = catalog.tools
+        if category is not None or tags_any:
+            tools = {tool.name: tool for tool in catalog.list(category=category, tags_any=tags_any or ())}
+        select_visible = partial(list_visible, catalog, self._authorizer, user)
+        found = await self.search.rank(query, tools, limit, context=context, select_visible=select_visible)
+        return [Found(tool.name, score, why, Tool(self, tool, user)) for tool, score, why in found]
+
+    def provide(self, type: type[T], provider: T | Callable[[], T]) -> None:
+        """Provide parameters with the annotation ``type`` to functions that are tools; models see no such parameter.
+
+        Args:
+            type: the annotation, also within ``X | None`` and ``Annotated``.
+            provider: an instance; or a function without parameters that returns one, called for each call of a tool.
+
+        Raises:
+            TypeError: ``type`` is no class, or ``provider`` neither its instance nor a function.
+        """
+        self._providers.add(type, provider)
+
+    def mcp_server(self, **options: Unpack[McpServerOptions]) -> McpServer:
+        """Return an MCP server over the tools of this dispatcher (extra ``mcp``): ``await server.serve_stdio()``, or
+        ``server.app()`` for an ASGI application.
+
+        Args:
+            options: see :class:`dispatch.mcp.server.McpServer`.
+        """
+        from dispatch.mcp.server import McpServer
+
+        return McpServer(self, **options)
+
+    def _resolve_service(self, service: str) -> ResolvedTool:
+        """Resolve a service for calls without a tool, as TrustGraph's client makes them."""
+        return self._live.resolver.service(service)
+
+    # -- telemetry ----------------------------------------------------------------------------------------------
+
+    def metrics_app(self) -> Any:
+        """Return an ASGI application that serves the metrics, as OpenMetrics with exemplars where that is accepted."""
+        from dispatch.telemetry.exposition import metrics_app
+
+        return metrics_app(self.telemetry)
+
+    def on_event(self, listener: Callable[[Event], object]) -> Callable[[], None]:
+        """Call ``listener`` at every change of a circuit, an instance or the catalogue. It must not block; an exception that
+        it raises is logged. Returns a function that removes the listener."""
+        return self._events.subscribe(listener)
+
+    def events(self) -> EventStream:
+        """Return a stream of the same changes, until the dispatcher is closed: ``async for event in dispatcher.events()``.
+        A reader that is more than 1,000 events behind misses the oldest; ``missed`` counts them."""
+        return self._events.open_stream()
+
+    def on_call(self, listener: Callable[[FinishedCall], object]) -> Callable[[], None]:
+        """Call ``listener`` at the end of every call of a tool, unless it was cancelled. It must not block; an exception
+        that it raises is logged. Returns a function that removes the listener."""
+        return self._on_call.subscribe(listener)
+
+    # -- guards -------------------------------------------------------------------------------------------------
+
+    def breaker(self, tool: str, *, version: str | None = None) -> CircuitBreaker:
+        """Return the circuit breaker of a tool: ``state``, ``force_open()``, ``disable()``, ``metrics_only()``, ``reset()``.
+
+        Args:
+            version: range of versions, as of :meth:`call`; None: the default version. Each version has a breaker.
+
+        Raises:
+            RejectedError: there is no such tool or version.
+            ValueError: the tool's policy has no breaker.
+            RuntimeError: not started.
+        """
+        breaker = self._running.guards_of(self._live.resolver.tool(tool, version)).breaker
+        if breaker is None:
+            raise ValueError(f"the policy of '{tool}' has no breaker: remove \"breaker\": null from it")
+        return breaker
+
+    def instances(self, service: str) -> tuple[InstanceView, ...]:
+        """Return the state of each instance of a service, as calls have shown it; empty before the first call.
+
+        Raises:
+            RejectedError: there is no such service.
+            RuntimeError: not started.
+        """
+        self._live.resolver.service(service)
+        return self._running.instances(service)
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] = NO_ARGUMENTS,
+        *,
+        user: str = "",
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+        priority: str | None = None,
+        version: str | None = None,
+    ) -> str:
+        """Call a tool and return its reply; the chunks of a stream are joined.
+
+        Args:
+            tool: its name in the catalogue.
+            arguments: named values that JSON can represent.
+            user: on whose behalf the tool is called.
+            timeout: seconds for the whole call; None: the tool's policy (30 s by default).
+            idempotency_key: the caller's name for this piece of work. An instance of dispatch's service base executes it
+                once, so that the call may be retried there, whatever the tool is declared to be.
+            priority: class in the bulkhead's queue, one of its ``priorities``; None: the most urgent one. Another value
+                raises InvalidArgumentsError (``unknown-priority``).
+            version: range of the tool's versions, with node-semver's semantics (``^1.4``): the default version if that is in
+                it, otherwise the highest. None: the default version, or the one that the tool's ``rollout`` assigns.
+
+        Raises:
+            DispatchError: one class for each way a call can fail: ToolError, InvalidArgumentsError, ThrottledError,
+                CallTimeoutError, TransportError, RejectedError. The message says what to do next.
+            RuntimeError: not started, or started on another event loop.
+        """
+        # perf: not by way of execute(), which would cost every call one more coroutine
+        resolved = self._live.resolver.fixed.get(tool) if version is None else None
+        if resolved is None:
+            resolved = await self._resolve(tool, version, user, idempotency_key)
+        options = CallOptions(user, timeout, None, idempotency_key, priority)
+        result = await self._running_calls.perform(resolved, arguments, options)
+        if result.error is not None:
+            raise result.error
+        return result.text
+
+    async def execute(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] = NO_ARGUMENTS,
+        *,
+        user: str = "",
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+        priority: str | None = None,
+        version: str | None = None,
+        by_model: bool = False,
+        context: Any = None,
+    ) -> CallResult:
+        """Call a tool as :meth:`call` does and return every outcome as a value; only cancellation is raised.
+
+        Args:
+            by_model: a model has written the arguments: they are checked, unless the policy's ``check-arguments`` is never.
+            context: any value, for functions of this process (:class:`dispatch.CallContext`).
+        """
+        started = self._running.now()
+        resolved = self._live.resolver.fixed.get(tool) if version is None else None
+        try:
+            if resolved is None:
+                resolved = await self._resolve(tool, version, user, idempotency_key)
+        except DispatchError as error:
+            return CallResult(tool, error.outcome, error=error)
+        options = CallOptions(user, timeout, None, idempotency_key, priority, None, by_model, context)
+        return await self._running_calls.perform(resolved, arguments, options, started=started)
+
+    async def _resolve(self, tool: str, version: str | None, user: str, idempotency_key: str | None) -> ResolvedTool:
+        """Step 1: resolve the tool and its version."""
+        return await self._running_calls.select_tool(self._live.resolver, tool, version, user, idempotency_key)
+
+    async def stream(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] = NO_ARGUMENTS,
+        *,
+        user: str = "",
+        timeout: float | None = None,
+        idle_timeout: float | None = None,
+        idempotency_key: str | None = None,
+        priority: str | None = None,
+        version: str | None = None,
+        by_model: bool = False,
+        context: Any = None,
+        on_result: Callable[[CallResult], object] | None = None,
+    ) -> AsyncGenerator[str, None]:
+        """Call a tool and yield the chunks of its reply as they arrive. Leaving the loop early cancels the call.
+
+        Args:
+            timeout: seconds for the whole stream; None: the policy's ``stream_timeout``.
+            idle_timeout: seconds that may pass without a chunk; None: the policy's ``stream_idle_timeout``.
+            by_model, context: see :meth:`execute`.
+            on_result: receives the result at the end, without its text, also of a failed call. An exception that it raises
+                is logged.
+
+        Raises:
+            DispatchError: as :meth:`call`; the chunks before it were yielded.
+        """
+        options = CallOptions(user, timeout, idle_timeout, idempotency_key, priority, None, by_model, context)
+        resolved = await self._resolve(tool, version, user, idempotency_key)
+        chunks = self._running_calls.stream(resolved, arguments, options, on_result)
+        async with contextlib.aclosing(chunks):  # closing the outer generator closes the inner one at once
+            async for chunk in chunks:
+                yield chunk
+
+
+# The function that creates a dispatcher.
+
+
+@explain_keywords
+def connect(
+    broker: str,
+    catalog: CatalogLike | None = None,
+    *,
+    policy: PolicyLike = DEFAULT_POLICY,
+    grants: Grants | GrantsFunction | None = None,
+    approvals: str | Path | None = None,
+    security: Security | None = None,
+    publish_window: int = 64,
+    client_id: str | None = None,
+    telemetry: Telemetry = DEFAULT_TELEMETRY,
+) -> Dispatcher:
+    """Create a dispatcher on ``broker``; use it with ``async with``, or ``await start()`` and ``close()``.
+
+    Args:
+        broker: ``pulsar://HOST:PORT``, ``pulsar+ssl://HOST:PORT``, or ``memory://[NAME]`` (embedded, in process).
+        catalog: a :class:`Catalog`, a folder with ``tool-service/ID.json`` and ``tool/NAME.json``, a source
+            (:class:`Folder`, :class:`TrustGraphConfig`, :class:`Functions`, :class:`ToolPackage`), or a list of them:
+            where two have a tool of the same name, that of the first one is used.
+        policy: defaults under the policies of services and tools: a :class:`Policy`, or an object of its keys as in a
+            descriptor, over the defaults: ``{"timeout": 10}``.
+        grants: permissions of users: :class:`Grants`, or a callable ``user -> list of grants``, also a coroutine function,
+            asked at most once a minute for each user, for at most 1 s. None: tools with permissions are refused.
+        approvals: file of the approved definitions of sources with ``on_change="hold"``.
+        security: token and TLS settings; None: from the environment (``DISPATCH_TOKEN`` …).
+        publish_window: publishes in flight to the broker at once, over the whole connection; further ones are queued. 64
+            (measured): larger bursts make a broker drop messages on non-persistent topics.
+        client_id: the dispatcher's id, part of the names of its reply topics; default: 12 random hex digits.
+        telemetry: settings of metrics, traces and logs.
+
+    Raises:
+        CatalogError: the folder has invalid descriptors; the message lists every problem with file, key and fix.
+        PolicyError: ``policy`` is invalid together with the policy of a service or a tool.
+        TransportError: the scheme of ``broker`` is unknown.
+    """
+    transport = open_transport(broker, security=security, publish_window=publish_window)
+    return Dispatcher(
+        transport, catalog, policy=policy, grants=grants, approvals=approvals, client_id=client_id, telemetry=telemetry
+    )
+
+
+__all__ = ["Dispatcher", "Tool", "connect"]

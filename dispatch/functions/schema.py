@@ -1,0 +1,687 @@
+"""The arguments of a function: their JSON Schema, and their conversion from JSON values to the types of the signature."""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import inspect
+import math
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar, Union, cast, overload
+
+import msgspec
+
+from dispatch._internal import NamedFields, excerpt, join_names, read_text, type_name
+from dispatch.catalog.descriptors import Report
+from dispatch.errors import ErrorType, InvalidArgumentsError
+
+# Types of parameters: as msgspec accepts them, their JSON Schema, and the conversion of JSON values to them.
+
+
+_REF: Final = "#/$defs/"
+_UNIONS: Final = (typing.Union, types.UnionType)
+_WITHOUT_TYPES: Final = (typing.Literal, collections.abc.Callable)
+"""Types whose parameters are no types of JSON values."""
+
+
+class UnsupportedTypeError(TypeError):
+    """JSON cannot express a type.
+
+    Attributes:
+        type: the type.
+    """
+
+    def __init__(self, type: Any) -> None:
+        self.type = type
+        super().__init__(f"'{describe_type(type)}' is no type of JSON values")
+
+
+class _AnyInstance(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return True  # msgspec checks what its dec_hook returns
+
+
+class _Substitute(metaclass=_AnyInstance):
+    """Stands for a type that msgspec does not support itself. Each subclass stands for one type."""
+
+    write_schema: ClassVar[Callable[[Definitions], dict[str, Any]]]
+    convert: ClassVar[Callable[[Any], Any]]
+
+
+class Definitions:
+    """The ``$defs`` of one schema.
+
+    Attributes:
+        schemas: by name.
+    """
+
+    def __init__(self) -> None:
+        self.schemas: dict[str, Any] = {}
+
+    def write(self, json_type: Any) -> dict[str, Any]:
+        """Return the schema of a type of :func:`as_json_type`; the schemas that it refers to become definitions."""
+        (schema,), components = msgspec.json.schema_components(
+            [json_type], schema_hook=self._write_custom, ref_template=f"{_REF}{{name}}"
+        )
+        return self.add(schema, components)
+
+    def add(self, schema: dict[str, Any], components: Mapping[str, Any]) -> dict[str, Any]:
+        """Add the definitions of ``schema``, and return it. Another definition of the same name gets another name."""
+        renamed = {}
+        for name, component in components.items():
+            number, free = 1, name
+            while free in self.schemas and self.schemas[free] != component:
+                number += 1
+                free = f"{name}-{number}"
+            if free != name:
+                renamed[f"{_REF}{name}"] = f"{_REF}{free}"
+        if renamed:
+            schema, components = _rename(schema, renamed), _rename(components, renamed)
+        for name, component in components.items():
+            self.schemas[renamed.get(f"{_REF}{name}", f"{_REF}{name}").removeprefix(_REF)] = component
+        return schema
+
+    def _write_custom(self, type: Any) -> dict[str, Any]:
+        if issubclass(type, _Substitute):
+            return cast(dict[str, Any], type.write_schema(self))
+        if _is_pydantic(type):
+            return _write_pydantic(_adapter_of_class(type), self)
+        raise UnsupportedTypeError(type)
+
+
+def as_json_type(annotation: Any) -> Any:
+    """Return ``annotation`` as a type that msgspec supports.
+
+    - ``Iterable`` becomes a list, ``object`` any value;
+    - models of pydantic, and types with constraints of pydantic, become substitutes;
+    - likewise a union that msgspec does not support: its members are tried in order.
+
+    Raises:
+        UnsupportedTypeError: JSON cannot express it.
+    """
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        if any(_is_of_pydantic(each) for each in annotation.__metadata__):
+            return _substitute_pydantic(annotation)
+        metas = [each for each in annotation.__metadata__ if isinstance(each, msgspec.Meta)]
+        inner = as_json_type(annotation.__origin__)
+        return _parametrize(annotation, Annotated, [inner, *metas]) if metas else inner
+    if origin in _UNIONS:
+        members = [each if each is types.NoneType else as_json_type(each) for each in args]
+        union = _parametrize(annotation, Union, members)
+        return union if _is_supported(union) else _substitute_union(members)
+    if annotation is object:
+        return Any
+    if annotation is typing.Iterable or annotation is collections.abc.Iterable:
+        return list
+    if origin is collections.abc.Iterable:
+        return _parametrize(annotation, list, [as_json_type(args[0])])
+    if _is_pydantic(annotation):
+        return _substitute_pydantic(annotation)
+    if args and origin not in _WITHOUT_TYPES:
+        inner_types = [each if each is Ellipsis else as_json_type(each) for each in args]
+        return annotation if inner_types == list(args) else _parametrize(annotation, origin, inner_types)
+    if _is_custom(annotation):
+        raise UnsupportedTypeError(annotation)
+    return annotation
+
+
+def _parametrize(annotation: Any, origin: Any, args: list[Any]) -> Any:
+    try:
+        return origin[tuple(args)]
+    except TypeError:
+        return annotation
+
+
+def decode_custom(type: Any, value: Any) -> Any:
+    """Convert a JSON value to a type that msgspec does not support: its ``dec_hook``.
+
+    Raises:
+        ValueError: the value does not fit.
+    """
+    if issubclass(type, _Substitute):
+        return type.convert(value)
+    if _is_pydantic(type):
+        return _validate(_adapter_of_class(type), value)
+    raise UnsupportedTypeError(type)
+
+
+def encode_custom(value: Any) -> Any:
+    """Return a model of pydantic as JSON values: msgspec's ``enc_hook``.
+
+    Raises:
+        TypeError: any other value.
+    """
+    if _is_pydantic(type(value)):
+        return _adapter_of_class(cast(Any, type(value))).dump_python(value, mode="json")
+    raise TypeError(f"JSON cannot express a {type(value).__name__}")
+
+
+def describe_type(annotation: Any) -> str:
+    """Return the name of a type for messages."""
+    return annotation.__qualname__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
+
+
+def _make_substitute(write_schema: Callable[[Definitions], dict[str, Any]], convert: Callable[[Any], Any]) -> Any:
+    methods = {"write_schema": staticmethod(write_schema), "convert": staticmethod(convert)}
+    return _AnyInstance("Substitute", (_Substitute,), methods)
+
+
+def _substitute_union(members: list[Any]) -> Any:
+    def write_schema(definitions: Definitions) -> dict[str, Any]:
+        return {"anyOf": [definitions.write(member) for member in members]}
+
+    def convert(value: Any) -> Any:
+        problems = []
+        for member in members:
+            try:
+                return msgspec.convert(value, member, str_keys=True, dec_hook=decode_custom)
+            except msgspec.ValidationError as error:
+                problems.append(str(error))
+        raise ValueError("; or ".join(dict.fromkeys(problems)))
+
+    return _make_substitute(write_schema, convert)
+
+
+def _substitute_pydantic(annotation: Any) -> Any:
+    adapter = _adapter_of(annotation)
+    return _make_substitute(
+        lambda definitions: _write_pydantic(adapter, definitions), lambda value: _validate(adapter, value)
+    )
+
+
+def _adapter_of(annotation: Any) -> Any:
+    return sys.modules["pydantic"].TypeAdapter(annotation)
+
+
+@functools.lru_cache(256)
+def _adapter_of_class(model: Any) -> Any:
+    return _adapter_of(model)
+
+
+def _write_pydantic(adapter: Any, definitions: Definitions) -> dict[str, Any]:
+    schema = adapter.json_schema(ref_template=f"{_REF}{{model}}")
+    return definitions.add(schema, schema.pop("$defs", {}))
+
+
+def _validate(adapter: Any, value: Any) -> Any:
+    try:
+        return adapter.validate_python(value)
+    except ValueError as error:
+        mistakes = error.errors(include_url=False)  # type: ignore[attr-defined]  # pydantic's ValidationError
+        texts = ["".join(f"/{part}" for part in each["loc"]) + f" {each['msg']}" for each in mistakes]
+        raise ValueError("; ".join(text.strip() for text in texts)) from None
+
+
+def _is_pydantic(annotation: Any) -> bool:
+    # A class of pydantic implies that the program has imported pydantic, which dispatch does not need.
+    return "pydantic" in sys.modules and isinstance(annotation, type) and hasattr(annotation, "__pydantic_validator__")
+
+
+def _is_of_pydantic(metadata: Any) -> bool:
+    return "pydantic" in sys.modules and type(metadata).__module__.split(".")[0] in ("pydantic", "annotated_types")
+
+
+def _is_custom(annotation: Any) -> bool:
+    try:
+        return isinstance(msgspec.inspect.type_info(annotation), msgspec.inspect.CustomType)
+    except TypeError:
+        return True
+
+
+def _is_supported(union: Any) -> bool:
+    try:
+        msgspec.json.Decoder(union, dec_hook=decode_custom)
+    except TypeError:
+        return False
+    return True
+
+
+def _rename(schema: Any, refs: Mapping[str, str]) -> Any:
+    if isinstance(schema, Mapping):
+        return {
+            key: refs.get(value, value) if key == "$ref" and isinstance(value, str) else _rename(value, refs)
+            for key, value in schema.items()
+        }
+    return [_rename(each, refs) for each in schema] if isinstance(schema, list) else schema
+
+
+# The parameters of a function: annotations, defaults, and which of them are injected.
+
+
+REQUIRED: Final = inspect.Parameter.empty
+"""The default of a parameter that has none."""
+
+_VARIADIC: Final = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """A parameter of a function.
+
+    Attributes:
+        name: of the parameter.
+        annotation: its type, with all names resolved; ``Any`` if it has none.
+        default: :data:`REQUIRED`: none.
+        by_position: it is passed by position only.
+    """
+
+    name: str
+    annotation: Any
+    default: Any = REQUIRED
+    by_position: bool = False
+
+
+def unwrap(function: Any) -> Any:
+    """Return the function below partial objects and methods, and the ``__call__`` of an object."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif inspect.ismethod(function):
+            function = function.__func__
+        elif inspect.isroutine(function) or not callable(function):
+            return function
+        else:
+            function = type(function).__call__  # always a function here: of a class, not of an object
+
+
+def read_parameters(function: Callable[..., Any], report: Report) -> tuple[Parameter, ...]:
+    """Return the parameters of ``function``, and report those that a tool cannot have."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        report.add_error("", "its parameters cannot be read", "write a function with annotations that calls it")
+        return ()
+    found = []
+    below = inspect.unwrap(unwrap(function))
+    for parameter in signature.parameters.values():
+        name = parameter.name
+        if parameter.kind in _VARIADIC:
+            stars = _VARIADIC[parameter.kind]
+            report.add_error(
+                f"{stars}{name}",
+                f"a model cannot know the arguments of '{stars}{name}'",
+                "name each parameter, or use one parameter that is a list or a dict",
+            )
+            continue
+        if name in ("self", "cls") and parameter.annotation is REQUIRED:
+            report.add_error(name, "the function is a method without its object", "give the method of an object")
+            continue
+        annotation = parameter.annotation
+        resolved = Any if annotation is REQUIRED else _resolve(annotation, below, name, report)
+        by_position = parameter.kind is inspect.Parameter.POSITIONAL_ONLY
+        found.append(Parameter(name, resolved, parameter.default, by_position))
+    return tuple(found)
+
+
+def _resolve(annotation: Any, function: Any, name: str, report: Report) -> Any:
+    holder = types.SimpleNamespace(__annotations__={name: annotation})
+    names = getattr(function, "__globals__", {})
+    try:
+        closure = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
+        return typing.get_type_hints(holder, names, dict(closure), include_extras=True)[name]
+    except Exception as error:  # the text of an annotation is any expression
+        shown = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+        report.add_error(
+            name,
+            f"the type '{excerpt(shown)}' cannot be resolved ({type_name(error)}: {excerpt(read_text(error))})",
+            "import or define its names at the top of the module, outside of 'if TYPE_CHECKING'",
+        )
+        return Any
+
+
+def find_injected_type(annotation: Any, is_provided: Callable[[Any], bool]) -> Any:
+    """Return the provided type in an annotation; None: it has none. Of a union it is the first provided member."""
+    return next((each for each in iterate_members(annotation) if is_provided(each)), None)
+
+
+def iterate_members(annotation: Any) -> Iterator[Any]:
+    """Yield the members of a union, or the annotation itself, without ``Annotated`` and without None."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        yield from iterate_members(annotation.__origin__)
+    elif origin in (typing.Union, types.UnionType):
+        for member in typing.get_args(annotation):
+            yield from iterate_members(member)
+    elif annotation is not types.NoneType:
+        yield annotation
+
+
+_MODEL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_LARGEST_EXACT: Final = 2**53
+_STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
+
+
+class Arguments:
+    """The arguments of one function.
+
+    Attributes:
+        schema: JSON Schema 2020-12 of an object with all arguments.
+        unsupported: parameters whose types JSON cannot express, with these types. A call needs them injected.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter], descriptions: Mapping[str, str], report: Report) -> None:
+        """Read the arguments of ``parameters``, and report those that models cannot give.
+
+        Args:
+            descriptions: of parameters by name; a description in an annotation precedes.
+        """
+        self.unsupported: dict[str, Any] = {}
+        self._definitions = Definitions()
+        self._by_position = tuple(each for each in parameters if each.by_position)
+        properties: dict[str, Any] = {}
+        required = []
+        fields: list[tuple[Any, ...]] = []
+        for parameter in parameters:
+            name = parameter.name
+            field_type, schema = self._read(parameter, report)
+            text = _find_description(parameter.annotation) or descriptions.get(name)
+            if text:
+                schema.setdefault("description", text)
+            properties[name] = schema
+            if parameter.default is REQUIRED:
+                required.append(name)
+                fields.append((name, field_type))
+            else:
+                # UNSET, so that the function itself applies its default.
+                fields.append((name, Union[field_type, msgspec.UnsetType], msgspec.UNSET))  # noqa: UP007 - a variable
+        self.schema: dict[str, Any] = {"type": "object", "properties": properties, "required": required}
+        self.schema["additionalProperties"] = False
+        if self._definitions.schemas:
+            self.schema["$defs"] = self._definitions.schemas
+        self._names = [name for name in properties if name not in {each.name for each in self._by_position}]
+        self._known = frozenset(properties)
+        self._struct = msgspec.defstruct("Arguments", fields, kw_only=True, gc=False)
+
+    def _read(self, parameter: Parameter, report: Report) -> tuple[Any, dict[str, Any]]:
+        """Return the type and the schema of a parameter."""
+        name, default = parameter.name, parameter.default
+        if not _MODEL_NAME.fullmatch(name):
+            report.add_error(
+                name,
+                f"models refuse the name '{excerpt(name)}'",
+                "rename the parameter: at most 64 letters A to Z, digits and '_'",
+            )
+        try:
+            field_type = as_json_type(parameter.annotation)
+            if default is None and field_type is not Any:
+                field_type = Union[field_type, None]  # noqa: UP007 - a variable
+            msgspec.json.Decoder(
+                field_type, dec_hook=decode_custom
+            )  # raises an error of types that JSON cannot be decoded to
+            schema = self._definitions.write(field_type)
+        except UnsupportedTypeError as error:
+            self.unsupported[name] = error.type
+            return Any, {}
+        except Exception as error:  # of msgspec, of pydantic, or of a class of the program
+            shown = describe_type(parameter.annotation)
+            reason = read_text(error).partition("\n")[0]
+            report.add_error(
+                name,
+                f"the type '{excerpt(shown)}' has no JSON Schema ({excerpt(reason, 200)})",
+                "use types that JSON can express, such as str, int, list[str], a dataclass or a TypedDict",
+            )
+            return Any, {}
+        if default is not REQUIRED:
+            try:
+                schema["default"] = _as_json(default)
+            except (TypeError, ValueError):
+                report.add_error(
+                    name,
+                    f"JSON cannot express the default value {excerpt(repr(default), 62)}",
+                    "use None as the default and replace it inside the function, or provide its type for injection",
+                )
+        return field_type, schema
+
+    def convert(self, tool: str, arguments: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return the values to pass by position, and those by name, in the types of the signature. An argument that is not
+        given is not passed: the function applies its own default.
+
+        Raises:
+            InvalidArgumentsError: an argument is missing, unknown or has another type.
+        """
+        if not self._known.issuperset(arguments):
+            raise self._error_from_unknown(tool, arguments)
+        try:
+            values = msgspec.convert(arguments, self._struct, str_keys=True, dec_hook=decode_custom)
+        except msgspec.ValidationError:
+            values = self._convert_whole_numbers(tool, arguments)
+        unset = msgspec.UNSET
+        named = {name: value for name in self._names if (value := getattr(values, name)) is not unset}
+        return (self._list_positional(values) if self._by_position else []), named
+
+    def _convert_whole_numbers(self, tool: str, arguments: dict[str, Any]) -> Any:
+        # 1.0 is an integer in JSON Schema, and not for msgspec.
+        try:
+            return msgspec.convert(_as_whole_numbers(arguments), self._struct, str_keys=True, dec_hook=decode_custom)
+        except msgspec.ValidationError as error:
+            problem, path = _split_path(str(error))
+            raise _invalid(tool, f"{path}: {problem}" if path else problem) from None
+
+    def _list_positional(self, values: Any) -> list[Any]:
+        given = [getattr(values, each.name) for each in self._by_position]
+        while given and given[-1] is msgspec.UNSET:
+            given.pop()
+        return [
+            each.default if value is msgspec.UNSET else value
+            for each, value in zip(self._by_position, given, strict=False)
+        ]
+
+    def _error_from_unknown(self, tool: str, arguments: Mapping[str, Any]) -> InvalidArgumentsError:
+        unknown = next(name for name in arguments if name not in self._known)
+        names = tuple(self.schema["properties"])
+        known = f"the arguments are {join_names(names)}" if names else "the tool has no arguments"
+        return _invalid(tool, f"there is no argument '{excerpt(unknown)}', {known}")
+
+
+def _invalid(tool: str, problem: str) -> InvalidArgumentsError:
+    return InvalidArgumentsError(
+        ErrorType.INVALID_ARGUMENTS,
+        f"Tool '{tool}' was not executed: {excerpt(problem, 500)}. Correct the arguments and call it once more.",
+    )
+
+
+def _split_path(message: str) -> tuple[str, str]:
+    """Return the problem in a message of msgspec, and the path as a JSON Pointer: ``Expected … - at `$.a[0]```."""
+    problem, separator, path = message.rpartition(" - at `$")
+    if not separator:
+        return message, ""
+    steps = (name or ("*" if index == "..." else index) for name, index in _STEP.findall(path.rstrip("`")))
+    return problem, "".join(f"/{step}" for step in steps)
+
+
+def _find_description(annotation: Any) -> str | None:
+    """Return the text in ``Annotated[…]``: a plain text, or the ``description`` or ``documentation`` of an object in it."""
+    texts: Iterator[Any] = (
+        each if isinstance(each, str) else getattr(each, "description", None) or getattr(each, "documentation", None)
+        for each in getattr(annotation, "__metadata__", ())
+    )
+    return next((text for text in texts if isinstance(text, str) and text.strip()), None)
+
+
+def _as_json(value: Any) -> Any:
+    """Return a default value as JSON values.
+
+    Raises:
+        TypeError, ValueError: JSON cannot express it.
+    """
+    result = msgspec.to_builtins(value, str_keys=True, enc_hook=encode_custom)
+    if not _is_finite(result):
+        raise ValueError("a number that is not finite")
+    return result
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    inner: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return all(map(_is_finite, inner))
+
+
+def _as_whole_numbers(value: Any) -> Any:
+    """Return a copy of JSON values with integers in place of numbers such as 1.0."""
+    if isinstance(value, dict):
+        return {key: _as_whole_numbers(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_as_whole_numbers(inner) for inner in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _LARGEST_EXACT:
+        return int(value)
+    return value
+
+
+# Descriptions in docstrings: of a function, and of its parameters.
+
+
+_SEPARATOR: Final = re.compile(r"\s*,\s*")
+
+
+class Docstring(NamedTuple):
+    """The texts for models in a docstring.
+
+    Attributes:
+        description: of the function.
+        parameters: descriptions of parameters by name.
+    """
+
+    description: str
+    parameters: Mapping[str, str]
+
+
+def read_docstring(text: str | None) -> Docstring:
+    """Read a docstring in the style of Google, NumPy, Sphinx or Epydoc.
+
+    Without docstring-parser (the extra ``functions``), or if the docstring has none of these styles, all of its text is the
+    description: models find the parameters in it as well.
+    """
+    if not text or not text.strip():
+        return Docstring("", {})
+    whole = inspect.cleandoc(text)
+    try:
+        from docstring_parser import ParseError, parse
+    except ImportError:
+        return Docstring(whole, {})
+    try:
+        parsed = parse(whole)
+    except ParseError:
+        return Docstring(whole, {})
+    parts = [part for part in (parsed.short_description, parsed.long_description) if part]
+    parameters = {
+        name.lstrip("*"): " ".join(param.description.split())
+        for param in parsed.params
+        if param.description
+        for name in _SEPARATOR.split(param.arg_name)
+    }
+    return Docstring("\n\n".join(parts), parameters)
+
+
+# The decorator ``@dispatch.tool``: what a function declares as a tool.
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ATTRIBUTE: Final = "__dispatch_tool__"
+
+
+class Declaration(msgspec.Struct, metaclass=NamedFields, frozen=True):
+    """What a function declares as a tool; see :func:`tool`. The values are checked when a source delivers the tool."""
+
+    name: str | None = None
+    read_only: bool = False
+    idempotent: bool = False
+    destructive: bool | None = None
+    permissions: str | tuple[str, ...] = ()
+    tags: str | tuple[str, ...] = ()
+    category: str | None = None
+    version: str | None = None
+    policy: Mapping[str, Any] | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the declared keys of the tool's descriptor, besides its name."""
+        keys = {
+            "read-only": self.read_only or None,
+            "idempotent": self.idempotent or None,
+            "destructive": self.destructive,
+            "permissions": self.permissions or None,
+            "tags": self.tags or None,
+            "category": self.category,
+            "version": self.version,
+            "policy": self.policy,
+        }
+        return {key: value for key, value in keys.items() if value is not None}
+
+
+NO_DECLARATION: Final = Declaration()
+
+
+@overload
+def tool(function: F, /) -> F: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    read_only: bool = False,
+    idempotent: bool = False,
+    destructive: bool | None = None,
+    permissions: Iterable[str] = (),
+    tags: Iterable[str] = (),
+    category: str | None = None,
+    version: str | None = None,
+    policy: Mapping[str, Any] | None = None,
+) -> Callable[[F], F]: ...
+
+
+def tool(function: Any = None, /, **declared: Any) -> Any:
+    """Declare a function as a tool: ``@dispatch.tool(read_only=True)``. The function itself is returned unchanged.
+
+    Its docstring is the description for models, its signature the schema of the arguments. A function without the decorator
+    is a tool as well, with the defaults.
+
+    Args:
+        function: the function, of ``@dispatch.tool`` without parentheses.
+        name: name for models; None: the name of the function.
+        read_only, idempotent, destructive, permissions, tags, category, version: as in a tool's descriptor
+            (:class:`dispatch.catalog.ToolDescriptor`).
+        policy: policy keys as in a descriptor, for example ``{"timeout": 5, "bulkhead": 4}``.
+
+    Raises:
+        TypeError: an unknown keyword, or an object that cannot be declared.
+    """
+    for key in ("permissions", "tags"):
+        texts = declared.get(key, ())
+        # A single text stays as it is: the reader of descriptors reports it, instead of its letters.
+        declared[key] = texts if isinstance(texts, str) else tuple(texts)
+    declaration = Declaration(**declared)
+    if function is None:
+        return lambda decorated: _declare(decorated, declaration)
+    return _declare(function, declaration)
+
+
+def _declare(function: Any, declaration: Declaration) -> Any:
+    if not callable(function) or isinstance(function, type):
+        raise TypeError(f"{function!r:.80} cannot be a tool. Fix: decorate a function, or an object with __call__.")
+    try:
+        setattr(function, _ATTRIBUTE, declaration)
+    except AttributeError:
+        raise TypeError(
+            f"{function!r:.80} cannot be declared as a tool. Fix: decorate the function itself, inside its class if it is a "
+            "method; or write a function that calls it."
+        ) from None
+    return function
+
+
+def find_declaration(function: object) -> Declaration | None:
+    """Return what ``function`` declares; None: it is not decorated."""
+    declaration = getattr(function, _ATTRIBUTE, None)
+    return declaration if isinstance(declaration, Declaration) else None
+
+
+def is_declared(value: object) -> bool:
+    """Return whether ``value`` is decorated, without computing any attribute of it."""
+    return not issubclass(type(value), type) and isinstance(
+        inspect.getattr_static(value, _ATTRIBUTE, None), Declaration
+    )

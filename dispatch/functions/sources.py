@@ -1,0 +1,617 @@
+"""The base of sources whose tools are Python functions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import logging
+import pkgutil
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from types import FunctionType, ModuleType
+from typing import Any, Final, Literal
+
+import msgspec
+
+from dispatch._internal import excerpt, explain_keywords, find_near_names, read_text, type_name
+from dispatch.calls.local import CallContext, LocalCall, RefusedCallError
+from dispatch.calls.resolution import local_queue, local_reply_queue
+from dispatch.catalog.catalog import check_items
+from dispatch.catalog.descriptors import CatalogError, Problem, Report
+from dispatch.catalog.fields import MAX_MODEL_NAME_CHARS
+from dispatch.catalog.items import Item, Refused
+from dispatch.catalog.sources import OnChange, run_in_thread
+from dispatch.errors import ErrorType, InvalidArgumentsError, RejectedError, ThrottledError
+from dispatch.functions.schema import (
+    NO_DECLARATION,
+    Arguments,
+    describe_type,
+    encode_custom,
+    find_declaration,
+    find_injected_type,
+    is_declared,
+    read_docstring,
+    read_parameters,
+    unwrap,
+)
+from dispatch.messaging.wire import check_result_text, result_text
+from dispatch.serving.tool_service import ToolExecutor
+
+# Values that are injected into parameters of functions, by the type of the parameter.
+
+
+class Providers:
+    """What :meth:`dispatch.Dispatcher.provide` was given."""
+
+    def __init__(self) -> None:
+        self._providers: dict[type, Callable[[], Any]] = {}
+
+    def add(self, type: type, provider: Any) -> None:
+        """Provide parameters of ``type``; a second provider of a type replaces the first.
+
+        Raises:
+            TypeError: ``type`` is no class, or ``provider`` neither its instance nor callable.
+        """
+        if not isinstance(type, _CLASS):
+            raise TypeError(f"provide() needs a class, not {type!r:.80}. Fix: write provide(Database, database).")
+        if _is_instance(provider, type):
+            self._providers[type] = lambda: provider
+        elif callable(provider):
+            self._providers[type] = provider
+        else:
+            raise TypeError(
+                f"the provider of {type.__name__} is {provider!r:.80}, neither an instance of it nor a function. "
+                f"Fix: write provide({type.__name__}, instance) or provide({type.__name__}, create_instance)."
+            )
+
+    def __contains__(self, type: object) -> bool:
+        return type in self._providers
+
+    def get(self, type: type) -> Any:
+        """Return the value for a parameter of ``type``: the instance, or what the function returns.
+
+        Raises:
+            LookupError: there is no provider.
+        """
+        try:
+            create = self._providers[type]
+        except KeyError:
+            raise LookupError(
+                f"no provider of {type.__name__}. Fix: call dispatcher.provide({type.__name__}, …) before the start."
+            ) from None
+        return create()
+
+
+def _is_instance(value: object, cls: type) -> bool:
+    try:
+        return isinstance(value, cls)
+    except TypeError:  # a protocol that cannot be checked
+        return not inspect.isroutine(value) and not isinstance(value, type)
+
+
+_CLASS = type
+
+# A function as a tool: its descriptor, its arguments and its injected parameters.
+
+
+FunctionKind = Literal["async", "stream", "thread"]
+"""How a function is called: awaited, iterated, or called in a thread."""
+
+CONFIG_PARAM: Final = "function"
+"""Config param of services of functions: the key of the function that a tool calls."""
+
+IsProvided = Callable[[Any], bool]
+"""Returns whether values of a type are injected."""
+
+
+class FunctionTool:
+    """A function as a tool.
+
+    Args:
+        function: any callable.
+        is_provided: decides which parameters are injected; None: unknown yet, so that types that JSON cannot express are
+            no errors.
+        namespace: prefix of its name, see :class:`~dispatch.catalog.items.Item`.
+
+    Attributes:
+        function: that is called.
+        origin: module and qualified name, for messages.
+        key: ``NAME`` or ``NAME@VERSION``, unique in its source.
+        kind: how it is called.
+        arguments: that the model gives.
+        injected: types of injected parameters by name.
+        report: problems.
+    """
+
+    def __init__(self, function: Callable[..., Any], is_provided: IsProvided | None, namespace: str = "") -> None:
+        below = inspect.unwrap(unwrap(function))
+        self.function = function
+        self.origin = describe_function(function)
+        self._declaration = find_declaration(function) or NO_DECLARATION
+        self._name: str = self._declaration.name or str(getattr(below, "__name__", ""))
+        self._docstring = read_docstring(getattr(below, "__doc__", None))
+        version = self._declaration.version
+        self.key = self._name if version is None else f"{self._name}@{version}"
+        self.report = Report(self.origin)
+        self.kind: FunctionKind = self._read_kind()
+        self._check_name(namespace)
+        self.injected: dict[str, Any] = {}
+        given = []
+        for parameter in read_parameters(function, self.report):
+            injected = None if is_provided is None else find_injected_type(parameter.annotation, is_provided)
+            if injected is None:
+                given.append(parameter)
+            else:
+                self.injected[parameter.name] = injected
+                if parameter.by_position:
+                    self.report.add_error(
+                        parameter.name, "an injected parameter is passed by name", "remove the '/' behind it"
+                    )
+        self.arguments = Arguments(given, self._docstring.parameters, self.report)
+        if is_provided is not None:
+            self._report_unprovided()
+
+    def describe(self, service: str) -> dict[str, Any]:
+        """Return the tool's descriptor; ``service``: id of its service."""
+        return {
+            "type": "tool-service",
+            "name": self._name,
+            "description": self._docstring.description,
+            "service": service,
+            CONFIG_PARAM: self.key,
+            "input-schema": self.arguments.schema,
+            **self._declaration.describe(),
+        }
+
+    def _read_kind(self) -> FunctionKind:
+        call = self.function if inspect.isroutine(self.function) else unwrap(self.function)
+        if inspect.isasyncgenfunction(call):
+            return "stream"
+        if inspect.isgeneratorfunction(call):
+            self.report.add_error(
+                "", "a generator is no tool", "write 'async def' for a stream of texts, or return a list"
+            )
+        return "async" if inspect.iscoroutinefunction(call) else "thread"
+
+    def _check_name(self, namespace: str) -> None:
+        name = f"{namespace}-{self._name}" if namespace else self._name
+        is_refused = not name.isascii() or not name.replace("-", "_").replace("_", "a").isalnum()
+        if is_refused or len(name) > MAX_MODEL_NAME_CHARS:
+            self.report.add_error(
+                "",
+                f"models refuse the name '{excerpt(name)}'",
+                f"give it a name with @dispatch.tool(name=…): at most {MAX_MODEL_NAME_CHARS} letters A to Z, digits, "
+                "'-' and '_'",
+            )
+
+    def _report_unprovided(self) -> None:
+        for name, type in self.arguments.unsupported.items():
+            shown = excerpt(describe_type(type))
+            self.report.add_error(
+                name,
+                f"the type '{shown}' is neither provided nor a type of JSON values",
+                f"call dispatcher.provide({shown}, …) before the dispatcher starts, or annotate a type such as str or a "
+                "dataclass",
+            )
+
+
+def describe_function(function: Any) -> str:
+    """Return module and qualified name of a function, for messages."""
+    below = inspect.unwrap(unwrap(function))
+    module, name = getattr(below, "__module__", None), getattr(below, "__qualname__", None)
+    return f"{module}.{name}" if module and name else excerpt(repr(function))
+
+
+# The executor of functions: converts arguments, injects values, and calls each function in its way.
+
+
+MAX_THREADS: Final = 64
+"""Threads of a function whose tool has no bulkhead: the default of ``bulkhead.max-concurrent-calls``."""
+IDLE_S: Final = 10.0
+"""Seconds after which an idle thread ends: as many as a pause between two turns of an agent."""
+
+
+class FunctionExecutor:
+    """Executes the functions of one source (:class:`~dispatch.calls.local.LocalExecutor`).
+
+    Each synchronous function has threads of its own, as many as its bulkhead admits calls: a function that hangs occupies no
+    thread of another one.
+
+    Args:
+        request_queue: of the service.
+    """
+
+    def __init__(self, request_queue: str) -> None:
+        self.request_queue = request_queue
+        self.providers = Providers()
+        self._tools: Mapping[str, FunctionTool] = {}
+        self._threads: dict[str, ToolExecutor] = {}
+        self._released: list[ToolExecutor] = []
+
+    @property
+    def abandoned_threads(self) -> int:
+        """Threads whose calls have ended (deadline, cancellation) while their functions still run."""
+        return sum(len(each.abandoned) for each in (*self._threads.values(), *self._released))
+
+    def replace_tools(self, tools: Mapping[str, FunctionTool]) -> None:
+        """Execute ``tools``, by their keys. Calls in flight go on."""
+        self._tools = tools
+        self._threads = {key: threads for key, threads in self._threads.items() if key in tools or threads.abandoned}
+
+    def release_threads(self) -> None:
+        """End idle threads now, and the others when their functions return. Later calls start threads of their own."""
+        for threads in self._threads.values():
+            threads.close()
+        self._released = [each for each in (*self._released, *self._threads.values()) if each.abandoned]
+        self._threads = {}
+
+    async def execute(self, call: LocalCall) -> str | AsyncIterator[str]:
+        """Call the function of the tool.
+
+        Raises:
+            RefusedCallError: the function was not called: unknown, invalid arguments, or no free thread.
+            Exception: of the function.
+        """
+        key = call.config.get(CONFIG_PARAM)
+        tool = self._tools.get(key) if isinstance(key, str) else None
+        if tool is None:
+            raise RefusedCallError(_error_from_unknown(call.tool, key))
+        try:
+            positional, named = tool.arguments.convert(call.tool, call.arguments)
+        except InvalidArgumentsError as error:
+            raise RefusedCallError(error) from None
+        for name, type in tool.injected.items():
+            named[name] = call.context if type is CallContext else await self._provide(type)
+        if tool.kind == "thread":
+            result = await self._run_in_thread(tool, call, positional, named)
+        else:
+            result = tool.function(*positional, **named)
+        while inspect.isawaitable(result):
+            result = await result
+        return _write_chunks(result) if isinstance(result, AsyncIterator) else write_result(result)
+
+    async def _provide(self, type: Any) -> Any:
+        value = self.providers.get(type)
+        return await value if inspect.isawaitable(value) and not isinstance(value, type) else value
+
+    async def _run_in_thread(
+        self, tool: FunctionTool, call: LocalCall, positional: list[Any], named: dict[str, Any]
+    ) -> Any:
+        threads = self._threads.get(tool.key)
+        limit = call.concurrency or MAX_THREADS
+        if threads is None:
+            threads = self._threads[tool.key] = ToolExecutor(limit, f"dispatch-{tool.key}", idle_s=IDLE_S)
+        threads.max_threads = limit
+        if len(threads.abandoned) >= limit:
+            raise RefusedCallError(_error_from_threads(call.tool, limit))
+        try:
+            return await threads.run(partial(tool.function, *positional, **named))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            call.occupied = None if task is None else threads.abandoned.get(task)
+            raise
+
+
+def write_result(result: Any) -> str:
+    """Return the result of a function as text: a text unchanged, any other value as JSON.
+
+    Raises:
+        ToolError: ``invalid-result``: it has half of a surrogate pair, or a number that JSON does not have.
+        TypeError: JSON cannot express it.
+    """
+    is_text = isinstance(result, str)
+    text = result_text(result if is_text else msgspec.to_builtins(result, str_keys=True, enc_hook=encode_custom))
+    check_result_text(text)
+    return text
+
+
+async def _write_chunks(chunks: AsyncIterator[Any]) -> AsyncIterator[str]:
+    async with contextlib.AsyncExitStack() as stack:
+        if hasattr(chunks, "aclose"):
+            stack.push_async_callback(chunks.aclose)
+        async for chunk in chunks:
+            yield write_result(chunk)
+
+
+def _error_from_unknown(tool: str, key: object) -> RejectedError:
+    return RejectedError(
+        ErrorType.UNKNOWN_TOOL,
+        f"Tool '{tool}' was not executed: its source has no function '{excerpt(str(key))}'. Use another tool, or correct "
+        f"'{CONFIG_PARAM}' in its descriptor.",
+        rejected_by="catalog",
+    )
+
+
+def _error_from_threads(tool: str, limit: int) -> ThrottledError:
+    return ThrottledError(
+        ErrorType.BULKHEAD_FULL,
+        f"Tool '{tool}' was not executed: all {limit} threads of its function still run calls whose deadlines have passed. "
+        "Use another tool, and make the function return in time.",
+        rejected_by="bulkhead",
+    )
+
+
+_log = logging.getLogger("dispatch.catalog")
+
+
+class FunctionSource(ABC):
+    """A source of functions, one local service. Each function that cannot be a tool is refused, and the others are tools.
+
+    Args:
+        id: unique among the sources of a dispatcher; also the id of its service.
+        namespace: prefix of its names: ``crm`` makes ``find`` into ``crm-find``.
+        on_change: ``apply``, or ``hold``: a changed definition waits for its approval.
+
+    Attributes:
+        executor: of its functions.
+    """
+
+    def __init__(self, id: str, namespace: str = "", on_change: OnChange = "apply") -> None:
+        self.id = id
+        self.namespace = namespace
+        self.on_change: OnChange = on_change
+        self.executor = FunctionExecutor(local_queue(id, "function"))
+        self._is_in_use = False
+        self._former: dict[tuple[str, str], Item] = {}
+        service = {
+            "id": id,
+            "request-queue": local_queue(id, "function"),
+            "response-queue": local_reply_queue(id, "function"),
+            "config-params": [{"name": CONFIG_PARAM, "required": True}],
+        }
+        self._service = Item(id, "tool-service", id, service, namespace)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+    @property
+    def abandoned_threads(self) -> int:
+        """Threads whose calls have ended (deadline, cancellation) while their functions still run."""
+        return self.executor.abandoned_threads
+
+    def use_providers(self, providers: Providers) -> None:
+        """Inject values of ``providers``. The dispatcher calls this before it reads the source.
+
+        Raises:
+            RuntimeError: another dispatcher uses the source.
+        """
+        if self._is_in_use and providers is not self.executor.providers:
+            raise RuntimeError(
+                f"another dispatcher uses the source '{self.id}'. Fix: create a {type(self).__name__} for each dispatcher."
+            )
+        self._is_in_use = True
+        self.executor.providers = providers
+
+    async def close(self) -> None:
+        """Release the source, so that another dispatcher may use it. Calls in flight go on; idle threads end."""
+        self._is_in_use = False
+        self.executor.release_threads()
+
+    async def discover(self) -> Sequence[Item]:
+        """Return the service and an item for each function.
+
+        Raises:
+            CatalogError: the functions cannot be found.
+        """
+        functions, problems = await self._find_functions()
+        # In a thread: 1,000 functions take 0.3 s.
+        items, tools = await run_in_thread(lambda: self._describe(functions, self._is_provided))
+        refused = [Item(each.file, "tool", "", Refused((each,)), self.namespace) for each in problems]
+        found = [self._reuse(item) for item in (*items, *refused)]
+        for item in found:
+            is_new = self._former.get((item.origin, item.key)) is not item
+            if is_new and item.kind == "tool" and not _is_described(item):
+                _log.warning(
+                    "%s has no docstring, by which models choose tools. Write in it when to use it.", item.origin
+                )
+        self._former = {(item.origin, item.key): item for item in found}
+        self.executor.replace_tools(tools)
+        return found
+
+    async def changes(self) -> AsyncGenerator[None, None]:
+        """Yield nothing: functions are read again by ``dispatcher.registry.refresh(id)`` only."""
+        await asyncio.get_running_loop().create_future()
+        yield
+
+    @abstractmethod
+    async def _find_functions(self) -> tuple[Iterable[Callable[..., Any]], Iterable[Problem]]:
+        """Return the functions, and a problem for each part that cannot be read."""
+
+    def _is_provided(self, annotation: Any) -> bool:
+        return isinstance(annotation, type) and (annotation is CallContext or annotation in self.executor.providers)
+
+    def _describe(
+        self, functions: Iterable[Callable[..., Any]], is_provided: IsProvided | None
+    ) -> tuple[list[Item], dict[str, FunctionTool]]:
+        """Return the items of the service and of ``functions``, and the valid tools by their keys."""
+        tools: dict[str, FunctionTool] = {}
+        items = [self._service]
+        for function in functions:
+            tool = FunctionTool(function, is_provided, self.namespace)
+            report = tool.report
+            if tool.key in tools:
+                report.add_error(
+                    "",
+                    f"{tools[tool.key].origin} has the name '{excerpt(tool.key)}' already",
+                    "give one of them another name with @dispatch.tool(name=…), or its own version",
+                )
+            if report.has_errors:
+                items.append(Item(tool.origin, "tool", "", Refused(tuple(report.problems)), self.namespace))
+            else:
+                tools[tool.key] = tool
+                items.append(Item(tool.origin, "tool", tool.key, tool.describe(self.id), self.namespace))
+        return items, tools
+
+    def _reuse(self, item: Item) -> Item:
+        """Return the former item if it is the same: it is not read again."""
+        former = self._former.get((item.origin, item.key))
+        return former if former is not None and repr(former) == repr(item) else item
+
+
+def _is_described(item: Item) -> bool:
+    """Return whether the tool has a description, or is refused for other reasons."""
+    return not isinstance(item.raw, dict) or bool(item.raw["description"].strip())
+
+
+# ``dispatch.Functions``: functions of the program as a source of the catalogue.
+
+
+class Functions(FunctionSource):
+    """Functions of the program as tools: ``connect(url, catalog=[dispatch.Functions(add, shop.find)])``.
+
+    A function may be a ``def``, which runs in a thread, an ``async def``, or an asynchronous generator, which is a stream;
+    also a method of an object, or any object with ``__call__``. Its docstring is the description, its signature the schema.
+    What it returns is text, or becomes JSON; what it raises is the tool's own error.
+
+    Args:
+        functions: the functions, plain ones or decorated with :func:`dispatch.tool`.
+        id: unique among the sources of a dispatcher.
+        namespace: prefix of the names of the tools: ``crm`` makes ``find`` into ``crm-find``.
+        on_change: ``apply``, or ``hold``: a changed definition waits for its approval.
+
+    Raises:
+        CatalogError: a function cannot be a tool; it lists every mistake with function, parameter and fix. Parameters of
+            types that JSON cannot express are checked at the dispatcher's start: their values may be provided until then.
+        TypeError: one is not callable.
+    """
+
+    @explain_keywords
+    def __init__(
+        self, *functions: Callable[..., Any], id: str = "functions", namespace: str = "", on_change: OnChange = "apply"
+    ) -> None:
+        super().__init__(id, namespace, on_change)
+        for function in functions:
+            if not callable(function):
+                raise TypeError(
+                    f"{function!r:.80} is no function. Fix: write Functions(add, find); for a package ToolPackage('shop')."
+                )
+        self._functions = functions
+        items, _ = self._describe(functions, None)
+        refused = [problem for item in items if isinstance(item.raw, Refused) for problem in item.raw.problems]
+        problems = refused or [each for each in check_items(items)[1] if each.severity == "error"]
+        if problems:
+            raise CatalogError(problems)
+
+    async def _find_functions(self) -> tuple[Iterable[Callable[..., Any]], Iterable[Problem]]:
+        return self._functions, ()
+
+
+# ``dispatch.ToolPackage``: the functions of a package as a source of the catalogue.
+
+
+class ToolPackage(FunctionSource):
+    """The public functions of a package and its subpackages as tools: ``dispatch.ToolPackage("shop.tools")``.
+
+    Public are the functions that a module defines, without those whose names begin with ``_``; with ``__all__`` those in it;
+    in any case those decorated with :func:`dispatch.tool`. ``dispatcher.registry.refresh(id)`` finds new modules and
+    functions; a module that is imported already is not imported again.
+
+    Args:
+        package: name of the package, or of a module.
+        only: names of functions or of their tools; empty: all public ones.
+        id: unique among the sources of a dispatcher; default: ``package:PACKAGE``.
+        namespace: prefix of the names of the tools: ``crm`` makes ``find`` into ``crm-find``.
+        on_change: ``apply``, or ``hold``: a changed definition waits for its approval.
+
+    A module that cannot be imported, and a function that cannot be a tool, are refused by name (``dispatcher.registry``, the
+    event ``ItemRefused`` and the log); the others are tools.
+
+    Raises:
+        CatalogError: there is no such package.
+    """
+
+    @explain_keywords
+    def __init__(
+        self,
+        package: str,
+        *,
+        only: Collection[str] = (),
+        id: str | None = None,
+        namespace: str = "",
+        on_change: OnChange = "apply",
+    ) -> None:
+        super().__init__(f"package:{package}" if id is None else id, namespace, on_change)
+        self.package = package
+        self.only = frozenset({only} if isinstance(only, str) else only)
+        top = package.split(".")[0]
+        if not top or (top not in sys.modules and importlib.util.find_spec(top) is None):
+            raise CatalogError([_no_package(package, f"there is no module '{excerpt(top)}'")])
+
+    async def _find_functions(self) -> tuple[Iterable[Callable[..., Any]], Iterable[Problem]]:
+        # In a thread: the imports of a large package take seconds.
+        return await run_in_thread(self._scan)
+
+    def _scan(self) -> tuple[list[Callable[..., Any]], list[Problem]]:
+        problems: list[Problem] = []
+        functions: dict[int, tuple[frozenset[str], Callable[..., Any]]] = {}
+        for module in self._import_modules(problems):
+            for name, function in list_functions(module):
+                declaration = find_declaration(function)
+                names = {name} if declaration is None or declaration.name is None else {name, declaration.name}
+                functions.setdefault(id(function), (frozenset(names), function))
+        known = frozenset[str]().union(*(names for names, _ in functions.values()))
+        for name in sorted(self.only - known):
+            near = find_near_names(name, sorted(known), 1)
+            fix = f"write '{near[0]}'" if near else "correct 'only', or define the function"
+            problems.append(Problem(self.package, "only", f"the package has no public function '{excerpt(name)}'", fix))
+        selected = [each for names, each in functions.values() if not self.only or names & self.only]
+        return selected, problems
+
+    def _import_modules(self, problems: list[Problem]) -> Iterator[ModuleType]:
+        """Yield the package and all modules in it; report those that cannot be imported.
+
+        Raises:
+            CatalogError: the package itself cannot be imported.
+        """
+        importlib.invalidate_caches()  # modules that were added since the last scan
+        try:
+            package = importlib.import_module(self.package)
+        except BaseException as error:
+            raise CatalogError([_no_package(self.package, describe_import_error(error))]) from error
+        waiting = [package]
+        while waiting:
+            module = waiting.pop(0)
+            yield module
+            for found in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{module.__name__}."):
+                if found.name.rpartition(".")[2].startswith("_"):
+                    continue
+                try:
+                    waiting.append(importlib.import_module(found.name))
+                except BaseException as error:
+                    problem = f"the module cannot be imported ({describe_import_error(error)})"
+                    fix = "correct the module, or install what it needs, and refresh the source"
+                    problems.append(Problem(found.name, "", problem, fix))
+
+
+def list_functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the public functions of a module with their names; see :class:`ToolPackage`."""
+    exported = getattr(module, "__all__", None)
+    for name, value in tuple(vars(module).items()):
+        # No attribute of a value is computed: a proxy in a module may raise any exception.
+        is_function = issubclass(type(value), FunctionType)
+        has_declaration = is_declared(value)
+        if not is_function and not has_declaration:
+            continue
+        is_own = not is_function or value.__module__ == module.__name__
+        is_public = not name.startswith("_") if exported is None else name in exported
+        if (is_own and (has_declaration or is_public)) or (exported is not None and is_public):
+            yield name, value
+
+
+def describe_import_error(error: BaseException) -> str:
+    """Return an error of an import in one line."""
+    return excerpt(f"{type_name(error)}: {' '.join(read_text(error).split())}", 200)
+
+
+def _no_package(package: str, reason: str) -> Problem:
+    return Problem(
+        excerpt(package) or "package",
+        "",
+        f"the package cannot be imported ({reason})",
+        "correct its name, or put its folder on sys.path",
+    )

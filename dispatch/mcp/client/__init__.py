@@ -1,1 +1,0 @@
-"""MCP servers as sources of the catalogue (:class:`dispatch.McpServers`)."""

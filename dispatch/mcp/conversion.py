@@ -1,0 +1,649 @@
+"""Results and errors of MCP as those of dispatch. No input or output."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+from mcp import MCPError, types
+from mcp.client.session import ElicitationFnT, ListRootsFnT, SamplingFnT
+from mcp.types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, ErrorData
+
+from dispatch._internal import ErrorBoundary, Rejection, excerpt, first_sentence, type_name, unwrap
+from dispatch.calls.error_messages import error_from_rejection
+from dispatch.calls.local import FailedCallError, LocalResult, RefusedCallError
+from dispatch.calls.resolution import local_queue, local_reply_queue
+from dispatch.catalog.descriptors import EMPTY, Problem, Report, describe_kind, describe_value, freeze_json, join_path
+from dispatch.catalog.fields import MAX_MODEL_NAME_CHARS, ObjectReader, check_policy
+from dispatch.catalog.items import Item, Refused
+from dispatch.catalog.sources import OnChange
+from dispatch.errors import (
+    DispatchError,
+    ErrorType,
+    InvalidArgumentsError,
+    Origin,
+    RejectedError,
+    ThrottledError,
+    ToolError,
+    TransportError,
+)
+from dispatch.mcp.replies import RefusedTool, TransportFailure, compact_json, describe_invalid, find_retry_after
+from dispatch.result import ResultContent
+from dispatch.telemetry.events import ExceptionLogger
+
+MAX_REASON_CHARS: Final = 300
+_LOSSES: Final = ("Connection closed", "SSE stream ")
+"""Beginnings of the SDK's texts about the end of a connection. Servers use the same code for errors of their own."""
+INPUT_REQUIRED: Final = "input-required"
+"""Type of the error of a tool that asks for input, where no callback answers."""
+
+
+def read_result(result: types.CallToolResult, instance: str) -> LocalResult:
+    """Return the result of a call.
+
+    Raises:
+        ToolError: it is an error of the tool.
+    """
+    text = text_of(result)
+    if result.is_error:
+        raise ToolError(ErrorType.TOOL_ERROR, text)
+    blocks, structured = result.content, result.structured_content
+    if structured is None and len(blocks) == 1 and _is_plain_text(blocks[0]):
+        return LocalResult(text, None, instance)
+    content = tuple(block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in blocks)
+    return LocalResult(text, ResultContent(content, structured), instance)
+
+
+def _is_plain_text(block: types.ContentBlock) -> bool:
+    return isinstance(block, types.TextContent) and block.annotations is None and block.meta is None
+
+
+def text_of(result: types.CallToolResult) -> str:
+    """Return what a model reads: the texts, and a line for each part of another kind; without a text the structured content
+    as compact JSON."""
+    parts = [_describe(block) for block in result.content]
+    if result.structured_content is not None and not any(map(_has_text, result.content)):
+        parts = [*filter(None, parts), compact_json(result.structured_content)]
+    return "\n".join(parts)
+
+
+def _has_text(block: types.ContentBlock) -> bool:
+    if isinstance(block, types.EmbeddedResource):
+        return isinstance(block.resource, types.TextResourceContents) and bool(block.resource.text)
+    return isinstance(block, types.TextContent) and bool(block.text)
+
+
+def _describe(block: types.ContentBlock) -> str:
+    if isinstance(block, types.TextContent):
+        return block.text
+    if isinstance(block, (types.ImageContent, types.AudioContent)):
+        size = len(block.data) * 3 // 4 - block.data[-2:].count("=")
+        return f"[{block.type}: {excerpt(block.mime_type)}, {size:,} bytes]"
+    if isinstance(block, types.ResourceLink):
+        about = f", {excerpt(block.description, 200)}" if block.description else ""
+        return f"[link: {excerpt(str(block.uri), 500)}, {excerpt(block.title or block.name)}{about}]"
+    resource = block.resource
+    if isinstance(resource, types.TextResourceContents):
+        return resource.text
+    return f"[resource: {excerpt(str(resource.uri), 500)}]"
+
+
+def error_from_input_required(tool: str, result: types.InputRequiredResult) -> ToolError:
+    """Return the error of a tool that asks for input, which is rejected by name."""
+    asked = sorted({request.method for request in (result.input_requests or {}).values()})
+    return ToolError(
+        INPUT_REQUIRED,
+        f"Tool '{tool}' asks for input ({', '.join(asked) or 'its state'}), which this program does not give. Use another "
+        "tool, or report that McpServers needs a callback for it.",
+    )
+
+
+def error_from_mcp_error(error: MCPError, tool: str, server: str) -> RefusedCallError | FailedCallError:
+    """Return what the executor raises for an error of the protocol, of the server or of the transport."""
+    reason = excerpt(first_sentence(" ".join(error.message.split())), MAX_REASON_CHARS)
+    refusal = _refusal_of(error, reason, tool, f"its MCP server '{excerpt(server)}'")
+    if refusal is not None:
+        return RefusedCallError(refusal)
+    if error.code == TransportFailure.MALFORMED:
+        return error_from_unreadable_result(tool, server, error)
+    if error.code == TransportFailure.REPLY_LOST or (
+        error.code == CONNECTION_CLOSED and error.message.startswith(_LOSSES)
+    ):
+        return error_from_loss(tool, server)
+    what = reason if error.code == TransportFailure.HTTP_STATUS else f"error {error.code} ({reason})"
+    return FailedCallError(
+        TransportError(
+            ErrorType.SERVER_FAILED,
+            f"The MCP server '{excerpt(server)}' answered with {what}; tool '{tool}' may have been executed. Check its "
+            "effect before you call it again, or report the failure.",
+            origin=Origin.TOOL,
+        )
+    )
+
+
+def _refusal_of(error: MCPError, reason: str, tool: str, server: str) -> DispatchError | None:
+    """Return the error of a call that was certainly not executed; None: it may have been."""
+    refused = f"Tool '{tool}' was not executed: {server}"
+    if error.code == INVALID_PARAMS:
+        return InvalidArgumentsError(
+            ErrorType.INVALID_ARGUMENTS,
+            f"Tool '{tool}' was not executed: its MCP server refused the arguments ({reason}). Correct the arguments.",
+        )
+    if error.code == METHOD_NOT_FOUND:
+        return RejectedError(
+            ErrorType.UNKNOWN_TOOL,
+            f"{refused} does not have it ({reason}). Use another tool, or report the failure.",
+            rejected_by="service",
+        )
+    if error.code in (TransportFailure.UNAUTHORIZED, TransportFailure.FORBIDDEN):
+        is_unknown = error.code == TransportFailure.UNAUTHORIZED
+        what = "does not accept the credentials" if is_unknown else "does not permit it with these credentials"
+        return RejectedError(
+            ErrorType.UNAUTHORIZED,
+            f"{refused} {what} ({reason}). Use another tool, or report that the server's 'headers' have to be corrected.",
+            rejected_by="service",
+        )
+    if error.code == TransportFailure.THROTTLED:
+        after = find_retry_after(error)
+        when = "later" if after is None else f"in {math.ceil(after)} s or later"
+        return ThrottledError(
+            ErrorType.OVERLOADED,
+            f"{refused} asks for a pause ({reason}). Use another tool, or call it again {when}.",
+            retryable=True,
+            retry_after=after,
+            rejected_by="service",
+        )
+    return None
+
+
+def error_from_invalid_result(tool: str, server: str, error: MCPError) -> ToolError:
+    """Return the error of a tool whose result is not valid JSON."""
+    return ToolError(
+        ErrorType.INVALID_RESULT,
+        f"Tool '{tool}' was executed, but the result of the MCP server '{excerpt(server)}' is not valid: {error.message}. "
+        "Report the failure, or use another tool.",
+    )
+
+
+def error_from_loss(tool: str, server: str) -> FailedCallError:
+    """Return the error of a call in flight whose server has ended."""
+    return FailedCallError(
+        TransportError(
+            ErrorType.INSTANCE_LOST,
+            f"The MCP server '{excerpt(server)}' ended during the call; tool '{tool}' may have been executed. Check its "
+            "effect before you call it again, or report the failure.",
+            origin=Origin.TOOL,
+        )
+    )
+
+
+def error_from_unreadable_result(tool: str, server: str, problem: Exception) -> FailedCallError:
+    """Return the error of a result that does not conform to the protocol, or to the tool's own output schema."""
+    reason = excerpt(first_sentence(" ".join(_describe_problem(problem).split())), MAX_REASON_CHARS)
+    return FailedCallError(
+        TransportError(
+            ErrorType.MALFORMED_REPLY,
+            f"The MCP server '{excerpt(server)}' sent no valid result ({reason}); tool '{tool}' may have been executed. "
+            "Check its effect before you call it again, or report the failure.",
+            origin=Origin.TOOL,
+        )
+    )
+
+
+def _describe_problem(problem: Exception) -> str:
+    """Return what is wrong with a result, without any value of it."""
+    path = getattr(problem.__cause__, "json_path", None)  # of jsonschema's error: the SDK's text has the value
+    return describe_invalid(problem) if path is None else f"{path} does not match the output schema"
+
+
+def error_from_missing_session(tool: str, retry_after: float) -> RefusedCallError:
+    """Return the error of a call while its server is not connected."""
+    return RefusedCallError(error_from_rejection(Rejection("balancer", "no-instance", retry_after), tool))
+
+
+# The configuration of MCP servers: the common form of ``mcp.json`` with keys of dispatch. No input or output.
+
+
+Prefix = Literal["always", "never"]
+
+SERVERS_KEY: Final = "mcpServers"
+STDIO_KEYS: Final = ("command", "args", "env", "cwd")
+HTTP_KEYS: Final = ("url", "headers")
+OWN_KEYS: Final = ("trusted", "only", "prefix", "policy", "permissions", "on-change")
+"""Keys of dispatch."""
+_KNOWN: Final = (*STDIO_KEYS, *HTTP_KEYS, *OWN_KEYS, "type", "disabled")
+_SILENT: Final = ("autoApprove", "alwaysAllow", "description", "name", "timeout")
+"""Keys of other clients that need no warning."""
+_STDIO_TYPES: Final = ("stdio", "local")
+_HTTP_TYPES: Final = ("http", "streamable-http", "streamableHttp", "streamable_http", "remote")
+
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{)[^}])*))?\}")
+_UNKNOWN_FORM: Final = re.compile(r"\$\{(?=.)\w*\W?")
+"""The begin of a form of other programs, such as ``${env:NAME}``: what follows may be a secret."""
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+
+
+class ServerSettings(msgspec.Struct, frozen=True):
+    """One MCP server.
+
+    Attributes:
+        name: its key in the configuration.
+        command, args, env, cwd: of a server that dispatch starts; ``env`` is added to the few variables that it inherits.
+        urls: of a server that runs elsewhere; calls are balanced between several. Empty: a command.
+        headers: of each HTTP request.
+        is_trusted: its hints (read-only, idempotent, destructive) are believed.
+        only: names of the tools that are used, as the server has them; None: all.
+        prefix: of the names of its tools: ``always``, ``never``; None: only of a name that two servers have.
+        policy, permissions: of its service.
+        on_change: ``hold``: a changed definition waits for its approval.
+    """
+
+    name: str
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = EMPTY
+    cwd: str | None = None
+    urls: tuple[str, ...] = ()
+    headers: Mapping[str, str] = EMPTY
+    is_trusted: bool = False
+    only: tuple[str, ...] | None = None
+    prefix: Prefix | None = None
+    policy: Mapping[str, Any] = EMPTY
+    permissions: tuple[str, ...] = ()
+    on_change: OnChange = "apply"
+
+
+class InvalidServer(msgspec.Struct, frozen=True):
+    """An entry of the configuration that cannot be used, with its mistakes."""
+
+    name: str
+    problems: tuple[Problem, ...]
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """All entries of a configuration.
+
+    Attributes:
+        servers: that can be used; those with ``"disabled": true`` are left out.
+        invalid: that cannot be used.
+        warnings: probable mistakes in the others.
+    """
+
+    servers: tuple[ServerSettings, ...]
+    invalid: tuple[InvalidServer, ...]
+    warnings: tuple[Problem, ...]
+
+
+def read_configuration(raw: object, origin: str, environment: Mapping[str, str]) -> Configuration | list[Problem]:
+    """Read a configuration: ``{"mcpServers": {NAME: {…}}}``, or the inner object alone.
+
+    Args:
+        raw: JSON values.
+        origin: file, for messages.
+        environment: values of ``${NAME}``; ``${NAME:-DEFAULT}`` has a default. Other forms are mistakes.
+
+    Returns:
+        Problems: none of it can be used.
+    """
+    servers = raw.get(SERVERS_KEY, raw) if isinstance(raw, Mapping) else raw
+    if not isinstance(servers, Mapping):
+        fix = f'write {{"{SERVERS_KEY}": {{"files": {{"command": "…"}}}}}}'
+        return [Problem(origin, SERVERS_KEY, f"the servers are {describe_kind(servers)}, not an object", fix)]
+    found, invalid, warnings = [], [], []
+    for name, entry in servers.items():
+        report = Report(f"{origin}: {excerpt(str(name))}")
+        settings = _read_server(str(name), entry, report, environment)
+        if report.has_errors:
+            invalid.append(InvalidServer(str(name), tuple(report.problems)))
+        elif settings is not None:
+            found.append(settings)
+            warnings += report.problems
+    return Configuration(tuple(found), tuple(invalid), tuple(warnings))
+
+
+def _read_server(name: str, raw: object, report: Report, environment: Mapping[str, str]) -> ServerSettings | None:
+    """Return the settings; None after an error, or of an entry that is disabled."""
+    value = freeze_json(raw, report)
+    if not isinstance(value, dict):
+        fix = f'write "{excerpt(name)}": {{"command": "…"}} or {{"url": "https://…"}}'
+        report.add_error("", f"the entry is {describe_kind(value)}, not an object", fix)
+        return None
+    reader = ObjectReader(value, report, _KNOWN)
+    if reader.read_flag("disabled"):
+        return None
+    if not name.strip() or not name.isprintable():
+        reader.add_error("", "the name of the server is empty or has a control character", "give it a name")
+    strings = _Strings(reader, environment)
+    command, urls = strings.read("command", "npx"), _read_urls(reader, strings)
+    _check_kind(reader, command, urls)
+    for key in HTTP_KEYS if command else STDIO_KEYS:
+        if key in value and bool(command) != bool(urls):
+            reader.report.add_warning(
+                reader.path_of(key), f"a server with '{'command' if command else 'url'}' has no '{key}'", "remove it"
+            )
+    only = reader.read_texts("only", "search")
+    settings = ServerSettings(
+        name=name,
+        command=command,
+        args=strings.read_list("args", "-y"),
+        env=strings.read_object("env"),
+        cwd=strings.read("cwd", "/srv/files") or None,
+        urls=urls,
+        headers=_read_headers(reader, strings),
+        is_trusted=bool(reader.read_flag("trusted")),
+        only=only if value.get("only") is not None else None,
+        prefix=_read_choice(reader, "prefix", ("always", "never")),
+        policy=check_policy(reader.read_object("policy", {"timeout": 10}), report),
+        permissions=reader.read_permissions(),
+        on_change=_read_choice(reader, "on-change", ("apply", "hold")) or "apply",
+    )
+    reader.warn_of_unknown_keys(_SILENT)
+    return settings
+
+
+def _check_kind(reader: ObjectReader, command: str, urls: tuple[str, ...]) -> None:
+    kind = reader.read_text("type", "stdio")
+    if kind == "sse":
+        reader.add_error("type", "the transport 'sse' was withdrawn from MCP", 'use the server\'s address for "http"')
+    elif kind is not None and kind not in (*_STDIO_TYPES, *_HTTP_TYPES):
+        reader.add_error("type", f"the transport {describe_value(kind)} is unknown", 'write "stdio" or "http"')
+    if reader.report.has_errors:
+        return
+    if command and urls:
+        reader.add_error("url", "both 'command' and 'url' are given", "keep one of them")
+    elif not command and not urls:
+        reader.add_error(
+            "command", "neither 'command' nor 'url' is given", 'add "command": "npx", or "url": "https://host/mcp"'
+        )
+    elif kind is not None and (kind in _STDIO_TYPES) != bool(command):
+        wanted = "command" if kind in _STDIO_TYPES else "url"
+        reader.add_error("type", f"'{kind}' needs '{wanted}'", f"give '{wanted}', or remove 'type'")
+
+
+def _read_urls(reader: ObjectReader, strings: _Strings) -> tuple[str, ...]:
+    given = reader.raw.get("url")
+    texts = (
+        strings.read_list("url", "https://host/mcp")
+        if isinstance(given, tuple)
+        else (strings.read("url", "https://host/mcp"),)
+    )
+    urls = [text.strip() for text in texts]
+    for url in urls:
+        if url and not url.startswith(("http://", "https://")):
+            reader.add_error("url", f"{describe_value(url)} is no HTTP address", 'write "url": "https://host/mcp"')
+    return tuple(dict.fromkeys(filter(None, urls)))
+
+
+def _read_headers(reader: ObjectReader, strings: _Strings) -> Mapping[str, str]:
+    headers = strings.read_object("headers")
+    found = {name: value.strip() for name, value in headers.items()}  # a secret from a file has a line end
+    for name, value in found.items():
+        problem = find_header_problem(name, value)
+        if problem:  # the report has no value: it may be a secret
+            reader.report.add_error(join_path("headers", name), problem, "correct it, or the variable that it is from")
+    return found
+
+
+def find_header_problem(name: str, value: str) -> str:
+    """Return why HTTP cannot send a header, without its value; empty: it can."""
+    if not _HEADER_NAME.fullmatch(name):
+        return "the name is no name of an HTTP header"
+    if not _HEADER_VALUE.fullmatch(value):
+        return "the value has a line break or another character that HTTP headers do not have"
+    return ""
+
+
+def _read_choice(reader: ObjectReader, key: str, choices: tuple[Any, ...]) -> Any:
+    value = reader.read_text(key, choices[0])
+    if value is not None and value not in choices:
+        reader.add_error(key, f"{describe_value(value)} is unknown", f"write {' or '.join(map(repr, choices))}")
+        return None
+    return value
+
+
+class _Strings:
+    """Reads texts of one entry with variables of the environment in them."""
+
+    def __init__(self, reader: ObjectReader, environment: Mapping[str, str]) -> None:
+        self._reader = reader
+        self._environment = environment
+
+    def read(self, key: str, example: str) -> str:
+        return self._expand(key, self._reader.read_text(key, example) or "")
+
+    def read_list(self, key: str, example: str) -> tuple[str, ...]:
+        values = self._reader.raw.get(key)
+        if values is None:
+            return ()
+        if not isinstance(values, tuple) or not all(isinstance(each, str) for each in values):
+            self._reader.add_error(key, f"'{key}' is not a list of texts", f'write "{key}": ["{example}"]')
+            return ()
+        return tuple(self._expand(f"{key}[{index}]", each) for index, each in enumerate(values))
+
+    def read_object(self, key: str) -> Mapping[str, str]:
+        values = self._reader.read_object(key, {"NAME": "value"})
+        for name, each in (values or EMPTY).items():
+            if not isinstance(each, str):
+                self._reader.report.add_error(
+                    join_path(key, name), f"{describe_kind(each)}, not a text", "write a text"
+                )
+                return EMPTY
+        return {name: self._expand(join_path(key, name), each) for name, each in (values or EMPTY).items()}
+
+    def _expand(self, key: str, text: str) -> str:
+        unknown = _UNKNOWN_FORM.search(_VARIABLE.sub("", text))
+        if unknown is not None:
+            fix = "write ${NAME} or ${NAME:-default}, with the name of an environment variable"
+            self._reader.report.add_error(key, f"'{excerpt(unknown[0])}…' is no form of a variable", fix)
+            return ""
+
+        def value_of(match: re.Match[str]) -> str:
+            name, default = match.groups()
+            value = self._environment.get(name) or default
+            if value is None:
+                fix = f"set it, or write a default: ${{{name}:-…}}"
+                self._reader.report.add_error(key, f"the environment variable '{name}' is not set", fix)
+            return value or ""
+
+        return _VARIABLE.sub(value_of, text)
+
+
+# The tools of an MCP server as items of the catalogue. No input or output.
+
+
+TOOL_PARAM: Final = "mcp-tool-name"
+"""Config param of the services: the name that the server has for the tool."""
+
+
+def service_item(id: str, settings: ServerSettings) -> Item:
+    """Return the service of a server."""
+    raw: dict[str, Any] = {
+        "id": id,
+        "request-queue": local_queue(id, "extension"),
+        "response-queue": local_reply_queue(id, "extension"),
+        "config-params": [{"name": TOOL_PARAM, "required": True}],
+    }
+    if settings.policy:
+        raw["policy"] = settings.policy
+    if settings.permissions:
+        raw["permissions"] = list(settings.permissions)
+    return Item(f"{settings.name}: (server)", "tool-service", id, raw)
+
+
+def tool_item(service: str, name: str, tool: types.Tool, settings: ServerSettings) -> Item:
+    """Return a tool of a server.
+
+    Args:
+        service: id of its service.
+        name: in the catalogue.
+    """
+    raw: dict[str, Any] = {
+        "type": "tool-service",
+        "name": name,
+        "description": tool.description or tool.title or "",
+        "service": service,
+        "input-schema": tool.input_schema,
+        TOOL_PARAM: tool.name,
+    }
+    if tool.output_schema is not None:
+        raw["output-schema"] = tool.output_schema
+    if settings.is_trusted and tool.annotations is not None:
+        raw |= _annotations(tool.annotations)
+    return Item(f"{settings.name}: {tool.name}", "tool", name, raw, is_foreign=True)
+
+
+def refused_item(name: str, tool: RefusedTool, settings: ServerSettings) -> Item:
+    """Return a tool of a server that is not usable, with the reason; ``name``: in the catalogue."""
+    origin = f"{settings.name}: {tool.name or '(a tool without a name)'}"
+    fix = "correct the definition at the server"
+    return Item(origin, "tool", name, Refused((Problem(origin, "", tool.problem, fix),)))
+
+
+def _annotations(hints: types.ToolAnnotations) -> dict[str, bool]:
+    found = {}
+    if hints.read_only_hint is not None:
+        found["read-only"] = hints.read_only_hint
+    if hints.idempotent_hint is not None:
+        found["idempotent"] = hints.idempotent_hint
+    if hints.destructive_hint is not None and not hints.read_only_hint:  # it has no meaning for a read-only tool
+        found["destructive"] = hints.destructive_hint
+    return found
+
+
+# Names of the tools of MCP servers in the catalogue. Pure.
+
+
+_OTHERS: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_HASH_CHARS: Final = 6
+MAX_PREFIX_CHARS: Final = 24
+"""Characters of a server's name in front of the name of a tool: at least 39 remain for the tool."""
+
+
+class ServerTools(NamedTuple):
+    """The names of one server's tools, as the server has them."""
+
+    server: str
+    prefix: Prefix | None
+    tools: tuple[str, ...]
+
+
+class ToolNames(NamedTuple):
+    """Names for the catalogue.
+
+    Attributes:
+        names: by the name of the server, and the name that it has for the tool.
+        clashes: names that several servers have, each with these servers.
+    """
+
+    names: Mapping[str, Mapping[str, str]]
+    clashes: Mapping[str, tuple[str, ...]]
+
+
+def choose_names(servers: Iterable[ServerTools]) -> ToolNames:
+    """Return names that models accept: at most 64 letters, digits, ``_`` and ``-``. They depend only on the tools that there
+    are, and not on their order. A name that several servers have gets the prefix of each server, except with ``never``."""
+    servers = tuple(servers)
+    bare = {each.server: map_names(each.tools) for each in servers}
+    owners: dict[str, list[str]] = {}
+    for each in servers:
+        if each.prefix != "always":
+            for name in bare[each.server].values():
+                owners.setdefault(name, []).append(each.server)
+    clashes = {name: tuple(found) for name, found in owners.items() if len(found) > 1}
+    prefixes = map_names([each.server for each in servers], MAX_PREFIX_CHARS)
+    names = {server: dict(tools) for server, tools in bare.items()}
+    prefixed = []
+    for each in servers:
+        for tool, name in bare[each.server].items():
+            if each.prefix == "always" or (each.prefix is None and name in clashes):
+                names[each.server][tool] = _shorten(f"{prefixes[each.server]}-{name}", tool)
+                prefixed.append((each.server, tool))
+    # The prefix "a" of "b-c" and the prefix "a-b" of "c" are the same text.
+    counts = Counter(name for own in names.values() for name in own.values())
+    for server, tool in prefixed:
+        name = names[server][tool]
+        if counts[name] > 1:
+            names[server][tool] = _shorten(name, f"{server}\n{tool}", is_ambiguous=True)
+    return ToolNames(names, clashes)
+
+
+def map_names(originals: Iterable[str], limit: int = MAX_MODEL_NAME_CHARS) -> dict[str, str]:
+    """Return a readable name of at most ``limit`` characters for each of ``originals``, different ones for different
+    originals. A name that is usable as it is stays."""
+    originals = tuple(dict.fromkeys(originals))
+    plain = {original: _OTHERS.sub("_", original) or "_" for original in originals}
+    counts = Counter(plain.values())
+    return {
+        original: name
+        if name == original and len(name) <= limit
+        else _shorten(name, original, limit, is_ambiguous=counts[name] > 1)
+        for original, name in plain.items()
+    }
+
+
+def _shorten(name: str, original: str, limit: int = MAX_MODEL_NAME_CHARS, *, is_ambiguous: bool = False) -> str:
+    if len(name) <= limit and not is_ambiguous:
+        return name
+    digest = hashlib.sha256(original.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
+    return f"{name[: limit - _HASH_CHARS - 1]}-{digest}"
+
+
+# Answers of the application to requests of MCP servers.
+
+
+_failures = ExceptionLogger(logging.getLogger("dispatch.mcp"))
+
+
+class Callbacks(msgspec.Struct, frozen=True):
+    """Callbacks of the SDK, by the kind of the request. None: such requests are rejected by name, and the server is told
+    at the handshake that there is no answer to them.
+
+    Attributes:
+        elicitation: asks the user.
+        sampling: asks a model.
+        roots: lists the folders that a server may use.
+    """
+
+    elicitation: ElicitationFnT | None = None
+    sampling: SamplingFnT | None = None
+    roots: ListRootsFnT | None = None
+
+    @property
+    def has_any(self) -> bool:
+        """Whether a request may be answered."""
+        return self != Callbacks()
+
+    def as_options(self) -> dict[str, Any]:
+        """Return the arguments for :class:`mcp.Client`."""
+        return {
+            "elicitation_callback": _hold_errors(self.elicitation, "elicitation"),
+            "sampling_callback": _hold_errors(self.sampling, "sampling"),
+            "list_roots_callback": _hold_errors(self.roots, "roots"),
+        }
+
+
+def _hold_errors(callback: Callable[..., Awaitable[Any]] | None, kind: str) -> Callable[..., Awaitable[Any]] | None:
+    """Return ``callback`` with errors as its answers: what it raises must not end the session, and its text, which may have
+    user data, is not sent to the server. An MCPError is an answer of its own."""
+    if callback is None:
+        return None
+
+    async def answer(*values: Any) -> Any:
+        try:
+            with ErrorBoundary():
+                return await callback(*values)
+        except MCPError:
+            raise
+        except Exception as error:
+            _failures.log(f"the callback for {kind} failed", error)
+            name = type_name(unwrap(error))
+            return ErrorData(code=INTERNAL_ERROR, message=f"The client's callback for {kind} failed ({name}).")
+
+    return answer

@@ -1,0 +1,1216 @@
+"""An MCP server over the tools of a dispatcher."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import bisect
+import codecs
+import contextlib
+import hashlib
+import ipaddress
+import logging
+import os
+import queue
+import re
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict
+
+import anyio
+import msgspec
+import pydantic_core
+import uvicorn
+from mcp.server import NotificationOptions, Server, ServerRequestContext
+from mcp.server.auth.middleware.auth_context import AuthContextMiddleware, get_access_token
+from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
+from mcp.server.auth.provider import AccessToken
+from mcp.server.context import CallNext, HandlerResult
+from mcp.server.models import InitializationOptions
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    CallToolRequestParams,
+    CallToolResult,
+    JSONRPCMessage,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    ToolAnnotations,
+    jsonrpc_message_adapter,
+)
+from mcp_types import Tool as McpTool
+from starlette.applications import Starlette
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dispatch._internal import encode_text, scalar_value, type_name
+from dispatch.catalog import Catalog, ToolDescriptor
+from dispatch.catalog.descriptors import thaw
+from dispatch.dispatcher import Tool
+from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError
+from dispatch.result import CallResult
+from dispatch.results import ReadResultTool, ResultFormatter, ResultStore
+from dispatch.schemas import SchemaValidator, join_mistakes
+from dispatch.telemetry.events import CatalogChanged, Event, ExceptionLogger
+from dispatch.version import __version__
+
+if TYPE_CHECKING:
+    from dispatch.dispatcher import Dispatcher
+
+
+# The HTTP server of ``dispatch mcp --http``.
+
+
+DRAIN_S: Final = 2
+"""Seconds for open requests to end when the server stops; after that they are cancelled."""
+
+
+class _Uvicorn(uvicorn.Server):
+    """A server that leaves the signals of the process to its caller."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches ``host``: a name, or an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def list_own_hosts(host: str) -> list[str]:
+    """Return the values of ``Host`` for a server that is bound to ``host``: to all interfaces, also the machine's names and
+    addresses."""
+    if host not in ("", "0.0.0.0", "::"):
+        return [f"[{host}]" if ":" in host else host]
+    name = socket.gethostname()
+    found = [name, socket.getfqdn()]
+    with contextlib.suppress(OSError):
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
+        found += [f"[{address}]" if ":" in address else address for address in sorted(addresses)]
+    return found
+
+
+def open_listener(host: str, port: int) -> socket.socket:
+    # With the protocol named, which socket.create_server() does not do: asyncio disables Nagle's algorithm only then, and
+    # a reply in two parts takes 40 ms with it.
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(1024)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+async def serve_http(
+    server: McpServer,
+    host: str,
+    port: int,
+    *,
+    hosts: Collection[str] = (),
+    tokens: Mapping[str, str] | None = None,
+    path: str = "/mcp",
+    on_ready: Callable[[str], object] = lambda _url: None,
+) -> None:
+    """Serve until the task is cancelled.
+
+    Args:
+        server: over a started dispatcher.
+        host: to bind to.
+        port: 0: any free one.
+        hosts: further values of ``Host`` that are accepted.
+        tokens: users by their bearer tokens.
+        path: of the endpoint.
+        on_ready: receives the URL once the server accepts connections.
+
+    Raises:
+        ValueError: others reach ``host``, and there are no tokens.
+        OSError: the address is in use, or not of this machine.
+    """
+    if tokens is None and not is_loopback(host):
+        raise ValueError(f"other machines reach '{host}', and every caller must name itself there with a bearer token")
+    app = server.app(path=path, hosts=[*list_own_hosts(host), *hosts], tokens=tokens)
+    with open_listener(host, port) as listener:
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="on", ws="none", timeout_graceful_shutdown=DRAIN_S
+        )
+        running = _Uvicorn(config)
+        task = asyncio.create_task(running.serve([listener]))
+        try:
+            actual = listener.getsockname()[1]
+            on_ready(f"http://{f'[{host}]' if ':' in host else host}:{actual}{path}")
+            await asyncio.shield(task)
+        finally:
+            server.close_listeners()
+            running.should_exit = True
+            await task
+
+
+# Messages of JSON-RPC 2.0 as a server reads and writes them: an unreadable request has an answer, and no message is too odd
+# to be written. No input or output.
+
+
+MAX_TOKENS: Final = 10_000
+"""Texts and brackets that are searched for the id of an unreadable message: some milliseconds on the event loop. Clients
+write the id in front of the arguments."""
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]+|[\]}]+', re.DOTALL)
+_ID: Final = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*[,}]', re.DOTALL)
+
+
+class UnreadableMessageError(ValueError):
+    """A message that is no request, notification or response. ``str()`` gives the reason, without data of the message.
+
+    Attributes:
+        answer: the error for the sender, as JSON.
+        is_answered: the sender waits for an answer. A notification has none, and a response neither: two peers would
+            answer each other's errors without an end.
+    """
+
+    def __init__(self, code: int, reason: str, id: bytes, *, is_answered: bool = True) -> None:
+        super().__init__(reason)
+        text = f"{reason}. Nothing was executed: correct the message and send it again."
+        self.answer = _write_error(code, text, id)
+        self.is_answered = is_answered
+
+
+def read_message(data: bytes) -> JSONRPCMessage:
+    """Read one message.
+
+    Raises:
+        UnreadableMessageError: no JSON in UTF-8 (-32700), or no message of JSON-RPC 2.0 (-32600).
+    """
+    try:
+        value = pydantic_core.from_json(data, allow_inf_nan=False)
+    except ValueError as error:
+        raise UnreadableMessageError(PARSE_ERROR, f"The message is not valid JSON ({error})", find_id(data)) from None
+    if not isinstance(value, dict):
+        reason = "The message is no JSON object, and batches are not supported"
+        raise UnreadableMessageError(INVALID_REQUEST, reason, b"null")
+    is_request = "method" in value and "id" in value
+    problem = _find_problem(value) if is_request else None
+    if problem is None:
+        try:
+            return jsonrpc_message_adapter.validate_python(value, by_name=False)
+        except ValueError:
+            problem = _find_problem(value) or "no 'method'"
+    is_answered = is_request or ("method" not in value and "result" not in value and "error" not in value)
+    reason = f"The message is no request of JSON-RPC 2.0: {problem}"
+    raise UnreadableMessageError(INVALID_REQUEST, reason, find_id(data), is_answered=is_answered)
+
+
+def _find_problem(value: Mapping[str, Any]) -> str | None:
+    """Return why ``value`` is no request or notification; None: it is one. The SDK reads a request whose id has another type
+    as a notification."""
+    if value.get("jsonrpc") != "2.0":
+        return "'jsonrpc' is not \"2.0\""
+    id = value.get("id", 0)
+    if not isinstance(id, (int, str)) or isinstance(id, bool):
+        return "'id' is neither a text nor an integer"
+    if "method" in value and not isinstance(value["method"], str):
+        return "'method' is no text"
+    return None if isinstance(value.get("params"), (dict, type(None))) else "'params' is no object"
+
+
+def find_id(data: bytes) -> bytes:
+    """Return the ``id`` of a message as JSON, also of one that is cut off or not valid; ``null``: it has none that is a text
+    or a number."""
+    depth = 0
+    found = b"null"
+    for token in islice(_TOKEN.finditer(data), MAX_TOKENS):
+        text = token[0]
+        if text[:1] in b"[{":
+            depth += len(text)
+        elif text[:1] in b"]}":
+            depth -= len(text)
+            if depth <= 0:
+                break
+        elif depth == 1 and text == b'"id"' and (id := _ID.match(data, token.end())):
+            found = id[1]
+    try:
+        msgspec.json.decode(found)
+    except (msgspec.DecodeError, UnicodeError):
+        return b"null"
+    return found
+
+
+def write_message(message: JSONRPCMessage) -> bytes:
+    """Return ``message`` as JSON on one line. Cannot fail: a message that JSON cannot express is written as far as it can
+    be, or as an error."""
+    try:
+        return encode_text(message.model_dump_json(by_alias=True, exclude_unset=True))
+    except Exception:  # half of a surrogate pair, or a value of an application's handler
+        try:
+            values = message.model_dump(by_alias=True, exclude_unset=True)
+            return msgspec.json.encode(scalar_value(values), enc_hook=repr)
+        except Exception:
+            id = getattr(message, "id", None)
+            return _write_error(INTERNAL_ERROR, "The answer cannot be written as JSON.", msgspec.json.encode(id))
+
+
+def _write_error(code: int, message: str, id: bytes) -> bytes:
+    error = msgspec.json.encode({"code": code, "message": message})
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (id, error)
+
+
+# The standard streams of this process as an MCP connection: stdout carries the protocol and nothing else.
+
+
+logger = logging.getLogger("dispatch.mcp")
+
+CHUNK_BYTES: Final = 65_536
+
+
+class DescriptorLines:
+    """Reads lines in a daemon thread: unlike the threads of the SDK, it delays neither a cancellation nor the exit while the
+    client sends nothing.
+
+    Args:
+        source: descriptor.
+    """
+
+    def __init__(self, source: int) -> None:
+        self._source = source
+        self._queue: asyncio.Queue[list[bytes]] = asyncio.Queue()
+        self._room = threading.Semaphore(2)  # chunks of lines: a fast client waits
+        self._loop = asyncio.get_running_loop()
+        self._lines: Iterator[bytes] = iter(())
+        self._is_ended = False
+        threading.Thread(target=self._read, name="dispatch-mcp-stdin", daemon=True).start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            rest = bytearray()
+            while chunk := self._read_chunk():
+                rest += chunk
+                if b"\n" in chunk:
+                    *lines, end = bytes(rest).split(b"\n")
+                    rest = bytearray(end)
+                    self._hand_over(lines)
+            if rest:  # without a line end
+                self._hand_over([bytes(rest)])
+            self._hand_over([])
+
+    def _read_chunk(self) -> bytes:
+        try:
+            return os.read(self._source, CHUNK_BYTES)
+        except OSError:
+            return b""
+
+    def _hand_over(self, lines: list[bytes]) -> None:
+        self._room.acquire()
+        self._loop.call_soon_threadsafe(self._queue.put_nowait, lines)
+
+    def __aiter__(self) -> DescriptorLines:
+        return self
+
+    async def __anext__(self) -> bytes:
+        line = next(self._lines, None)
+        if line is None:
+            lines = [] if self._is_ended else await self._queue.get()
+            if not lines:
+                self._is_ended = True  # a server asks again
+                raise StopAsyncIteration
+            self._room.release()
+            self._lines = iter(lines)
+            line = next(self._lines)
+        return line
+
+    def end(self) -> None:
+        """End the lines behind those that have arrived."""
+        self._queue.put_nowait([])
+
+
+class DescriptorWriter:
+    """Writes whole messages in a daemon thread: a client that stops reading blocks no other work.
+
+    Args:
+        target: descriptor.
+    """
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._loop = asyncio.get_running_loop()
+        self._queue: queue.SimpleQueue[tuple[bytes, asyncio.Future[None]]] = queue.SimpleQueue()
+        threading.Thread(target=self._write_all, name="dispatch-mcp-stdout", daemon=True).start()
+
+    async def write(self, text: str | bytes) -> None:
+        """Write a message, with its line end.
+
+        Raises:
+            OSError: the client has closed stdout.
+        """
+        written: asyncio.Future[None] = self._loop.create_future()
+        self._queue.put((encode_text(text) if isinstance(text, str) else text, written))
+        await written
+
+    def _write_all(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            while True:
+                data, written = self._queue.get()
+                error: OSError | None = None
+                try:
+                    while data:
+                        data = data[os.write(self._target, data) :]
+                except OSError as failure:
+                    error = failure
+                self._loop.call_soon_threadsafe(_settle, written, error)
+
+
+def _settle(future: asyncio.Future[None], error: OSError | None) -> None:
+    if future.done():  # cancelled
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+@contextlib.contextmanager
+def claim_standard_streams() -> Iterator[tuple[int, int]]:
+    """Yield descriptors of stdin and stdout for the protocol. Meanwhile descriptor 0 is empty and descriptor 1 is stderr, so
+    that neither a ``print`` nor a child process reaches the protocol.
+
+    The descriptors stay open afterwards: a thread may still read or write there, and their numbers must not be used again.
+    """
+    sys.stdout.flush()
+    source, target = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    try:
+        os.dup2(null, 0)
+        os.dup2(2, 1)
+        yield source, target
+    finally:
+        sys.stdout.flush()
+        os.dup2(source, 0)
+        os.dup2(target, 1)
+        os.close(null)
+
+
+class StdioMessages:
+    """Messages, one on each line, as the two streams that a server of the SDK reads and writes.
+
+    The SDK's own streams drop a request that they cannot read, and end the server at a message that they cannot write.
+
+    Args:
+        source: descriptor to read.
+        target: descriptor to write.
+    """
+
+    def __init__(self, source: int, target: int) -> None:
+        self._lines = DescriptorLines(source)
+        self._writer = DescriptorWriter(target)
+
+    async def receive(self) -> SessionMessage | Exception:
+        """Return the next message of the client; a request that is not readable is answered.
+
+        Raises:
+            anyio.EndOfStream: the client has closed stdin.
+        """
+        async for line in self._lines:
+            if not line.strip():
+                continue
+            try:
+                return SessionMessage(read_message(line))
+            except UnreadableMessageError as error:
+                logger.debug("a message of the client is not readable: %s", error)
+                if error.is_answered:
+                    with contextlib.suppress(anyio.BrokenResourceError):
+                        await self._write(error.answer)
+        raise anyio.EndOfStream
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Write a message to the client.
+
+        Raises:
+            anyio.BrokenResourceError: the client has closed stdout.
+        """
+        await self._write(write_message(item.message))
+
+    async def _write(self, message: bytes) -> None:
+        try:
+            await self._writer.write(message + b"\n")
+        except OSError:  # a client that reads nothing has no use for the answers to further requests
+            self._lines.end()
+            raise anyio.BrokenResourceError from None
+
+    async def aclose(self) -> None:
+        """Do nothing: the descriptors belong to the caller."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+Streams = tuple[StdioMessages, StdioMessages]
+"""To read and to write: the arguments of :meth:`mcp.server.Server.run`."""
+
+
+@contextlib.asynccontextmanager
+async def open_stdio() -> AsyncIterator[Streams]:
+    """Yield the streams of this process."""
+    with claim_standard_streams() as (source, target):
+        async with open_descriptors(source, target) as streams:
+            yield streams
+
+
+@contextlib.asynccontextmanager
+async def open_descriptors(source: int, target: int) -> AsyncIterator[Streams]:
+    """Yield streams of messages that are read from ``source`` and written to ``target``."""
+    messages = StdioMessages(source, target)
+    yield messages, messages
+
+
+# Tools of the server itself: ``find_tools`` and ``call_tool`` in place of a long list, and ``read_result``.
+
+
+FIND_TOOLS: Final = "find_tools"
+CALL_TOOL: Final = "call_tool"
+READ_RESULT: Final = ReadResultTool.name
+MAX_FOUND: Final = 20
+"""Tools that one search shows, at most: their schemas fill the context of a model."""
+
+_OTHER_NAMES: Final = {FIND_TOOLS: "find_all_tools", CALL_TOOL: "call_any_tool"}
+_READ_ONLY: Final = ToolAnnotations(read_only_hint=True, idempotent_hint=True)
+_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
+    FIND_TOOLS: {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "minLength": 1, "description": "What the tool should do, in a few words"},
+            "limit": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": MAX_FOUND,
+                "default": 5,
+                "description": "Tools to show, at most",
+            },
+        },
+        "required": ["query"],
+        "additionalProperties": False,
+    },
+    CALL_TOOL: {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "description": f"Name of the tool, as {FIND_TOOLS} shows it"},
+            "arguments": {"type": "object", "default": {}, "description": "Its arguments, by its parameters"},
+        },
+        "required": ["name"],
+        "additionalProperties": False,
+    },
+    READ_RESULT: ReadResultTool(ResultStore()).parameters,
+}
+
+
+class OwnTools:
+    """The server's own tools: their names, definitions and arguments.
+
+    A tool of the catalogue keeps its name: beside it ``find_tools`` is ``find_all_tools``. ``read_result`` keeps its
+    name, because cut results name it: a handle decides whose result is read.
+    """
+
+    def __init__(self) -> None:
+        self._validators = {name: SchemaValidator(schema) for name, schema in _SCHEMAS.items()}
+
+    def name_of(self, own: str, catalog: Catalog) -> str:
+        """Return the name under which a tool of the server is listed."""
+        name = own if own not in catalog.tools else _OTHER_NAMES[own]
+        while name in catalog.tools:
+            name += "_"
+        return name
+
+    def find_own(self, name: str, catalog: Catalog) -> str | None:
+        """Return the tool of the server that is listed as ``name``; None: it has none."""
+        if name in catalog.tools:
+            return None
+        return next((own for own in (FIND_TOOLS, CALL_TOOL) if name == self.name_of(own, catalog)), None)
+
+    def describe_search(self, catalog: Catalog, number: int) -> list[McpTool]:
+        """Return ``find_tools`` and ``call_tool``.
+
+        Args:
+            number: of tools that can be found.
+        """
+        find, call = self.name_of(FIND_TOOLS, catalog), self.name_of(CALL_TOOL, catalog)
+        return [
+            _describe(
+                FIND_TOOLS,
+                find,
+                f"Find tools for a task among {number:,}: names, descriptions and parameters. Call one with {call}.",
+                annotations=_READ_ONLY,
+            ),
+            _describe(CALL_TOOL, call, f"Call a tool that {find} has shown."),
+        ]
+
+    def describe_read_result(self) -> McpTool:
+        """Return ``read_result``."""
+        return _describe(READ_RESULT, READ_RESULT, ReadResultTool.description, annotations=_READ_ONLY)
+
+    def check(self, own: str, arguments: Mapping[str, Any]) -> None:
+        """Check the arguments of a tool of the server.
+
+        Raises:
+            InvalidArgumentsError: they do not match its schema; the message has every mistake.
+        """
+        mistakes = self._validators[own].find_mistakes(arguments)
+        if mistakes:
+            raise InvalidArgumentsError(
+                ErrorType.INVALID_ARGUMENTS,
+                f"Tool '{own}' was not executed: {join_mistakes(mistakes)}. Correct the arguments.",
+            )
+
+
+def _describe(own: str, name: str, description: str, *, annotations: ToolAnnotations | None = None) -> McpTool:
+    return McpTool(name=name, description=description, input_schema=_SCHEMAS[own], annotations=annotations)
+
+
+def write_found(tools: Iterable[Tool]) -> str:
+    """Return what ``find_tools`` shows of tools, as JSON."""
+    shown = [
+        {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": tool.parameters,
+            "read_only": tool.read_only,
+            "destructive": tool.destructive,
+        }
+        for tool in tools
+    ]
+    return msgspec.json.encode({"tools": shown}).decode()
+
+
+# Tools of a dispatcher in the form of MCP, and their pages.
+
+
+MAX_LISTED: Final = 40
+"""Tools that are listed without a search: with more of them, models choose worse and their contexts fill up."""
+PAGE_SIZE: Final = 50
+"""Tools of a page: more than :data:`MAX_LISTED`, because many clients read the first page only."""
+
+
+class ToolListing:
+    """Lists the tools that a user may call, or the search in their place.
+
+    Args:
+        dispatcher: that has the tools.
+        own_tools: of the server.
+        search: see :class:`dispatch.mcp.server.McpServer`.
+        always: names of tools that are listed also beside a search.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        own_tools: OwnTools,
+        search: Literal["auto", "always", "never"],
+        always: frozenset[str],
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._own_tools = own_tools
+        self._search = search
+        self._always = always
+
+    async def list_page(self, user: str, cursor: str | None) -> ListToolsResult:
+        """Return a page of the list for ``user``.
+
+        Raises:
+            MCPError: the cursor is none of this server, or the permissions of the user could not be resolved.
+        """
+        try:
+            visible = await self._dispatcher.tools(user=user)
+        except DispatchError as error:  # of any other class of exception a client sees no text
+            raise MCPError(INTERNAL_ERROR, error.message, error.as_dict()) from None
+        catalog = self._dispatcher.catalog
+        own: list[McpTool] = [self._own_tools.describe_read_result()]
+        if self._search == "always" or (self._search == "auto" and len(visible) > MAX_LISTED):
+            own += self._own_tools.describe_search(catalog, len(visible))
+            visible = tuple(tool for tool in visible if tool.name in self._always)
+        listed: dict[str, Tool | McpTool] = {each.name: each for each in own} | {each.name: each for each in visible}
+        names, next_cursor = cut_page(listed, cursor)
+        page = [listed[name] for name in names]
+        return ListToolsResult(
+            tools=[describe_tool(each) if isinstance(each, Tool) else each for each in page], next_cursor=next_cursor
+        )
+
+
+def describe_tool(tool: Tool) -> McpTool:
+    """Return the tool as MCP lists it."""
+    return McpTool(
+        name=tool.name,
+        description=tool.description,
+        input_schema=complete_schema(tool.parameters),
+        output_schema=thaw(tool.descriptor.output_schema) if has_structured_content(tool.descriptor) else None,
+        annotations=ToolAnnotations(
+            read_only_hint=tool.read_only,
+            idempotent_hint=tool.descriptor.idempotent,
+            # It has no meaning for a tool that only reads. A tool that does not declare it may be destructive, also in MCP.
+            destructive_hint=None if tool.read_only else tool.destructive,
+        ),
+    )
+
+
+def complete_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema of arguments with ``"type": "object"`` at its root, which MCP requires."""
+    return schema if schema.get("type") == "object" else {**schema, "type": "object"}
+
+
+def has_structured_content(descriptor: ToolDescriptor) -> bool:
+    """Return whether the tool has structured content. Handshake versions of MCP allow objects only; the rest are texts."""
+    return descriptor.output_schema is not None and descriptor.output_schema.get("type") == "object"
+
+
+def cut_page(names: Iterable[str], cursor: str | None) -> tuple[list[str], str | None]:
+    """Return the names of a page, in their order, and the cursor of the next page (None: there is none).
+
+    A cursor is the last name of the page before it: a tool that is added or removed between two pages moves no other one.
+
+    Args:
+        cursor: of the page; None: the first one.
+
+    Raises:
+        MCPError: the cursor is none of this server (-32602).
+    """
+    ordered = sorted(names)
+    start = 0 if cursor is None else bisect.bisect_right(ordered, _decode_cursor(cursor))
+    page = ordered[start : start + PAGE_SIZE]
+    return page, _encode_cursor(page[-1]) if start + PAGE_SIZE < len(ordered) else None
+
+
+def _encode_cursor(name: str) -> str:
+    return base64.urlsafe_b64encode(name.encode()).decode()
+
+
+def _decode_cursor(cursor: str) -> str:
+    try:
+        return base64.b64decode(cursor, altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise MCPError(INVALID_PARAMS, "The cursor is not one of this server: list the tools from the start.") from None
+
+
+# Notifications that the list of tools has changed, in both generations of the protocol.
+
+
+COALESCE_S: Final = 0.25
+"""Seconds from a change to the notification of all changes meanwhile: a client fetches the whole list for each one."""
+
+
+class ListChanges:
+    """Notifies clients: those of 2026-07-28 by ``subscriptions/listen``, those of the handshake on their session.
+
+    Args:
+        dispatcher: whose tools and permissions change.
+
+    Attributes:
+        listen: the handler of ``subscriptions/listen``.
+    """
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._bus = InMemorySubscriptionBus()
+        self.listen = ListenHandler(self._bus)
+        self._version = 0
+        self._changed = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._publishing: set[asyncio.Task[None]] = set()
+        self._watchers = 0
+        self._remove: tuple[Callable[[], object], ...] = ()
+
+    @contextlib.asynccontextmanager
+    async def watch(self) -> AsyncIterator[None]:
+        """Notify clients of changes inside the context; it may be entered several times, once for each transport."""
+        loop = asyncio.get_running_loop()
+        if self._watchers == 0:
+            self._remove = (
+                self._dispatcher.on_event(self._on_event),
+                # The file of the permissions is read in a thread.
+                self._dispatcher._authorizer.subscribe(lambda: loop.call_soon_threadsafe(self.schedule)),
+            )
+        self._watchers += 1
+        try:
+            yield
+        finally:
+            self._watchers -= 1
+            if self._watchers == 0:
+                self._stop()
+
+    def _stop(self) -> None:
+        for remove in self._remove:
+            remove()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.listen.close()
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, CatalogChanged) and event.added_count + event.changed_count + event.removed_count:
+            self.schedule()
+
+    def schedule(self) -> None:
+        """Notify the clients soon, once for all changes until then."""
+        if self._timer is None and self._watchers:
+            self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._publish)
+
+    def _publish(self) -> None:
+        self._timer = None
+        self._version += 1
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        task = asyncio.ensure_future(self._bus.publish(ToolsListChanged()))
+        self._publishing.add(task)
+        task.add_done_callback(self._publishing.discard)
+
+    async def follow_session(self, ctx: ServerRequestContext[Any], call_next: CallNext) -> HandlerResult:
+        """Middleware of the SDK: after the handshake of a session, notify its client until the SDK cancels the handler, at
+        the end of the session. It is outside of the span of the notification, which ends at once."""
+        result = await call_next(ctx)
+        if ctx.method == "notifications/initialized":
+            seen = self._version
+            while True:
+                while self._version == seen:
+                    await self._changed.wait()
+                seen = self._version
+                await ctx.session.send_tool_list_changed()
+        return result
+
+
+# Calls of MCP clients: each becomes a call of the dispatcher, and each outcome a result.
+
+
+MAX_PROGRESS_CHARS: Final = 4_000
+"""Characters of a chunk in a progress notification. The result has the whole text."""
+
+
+class ToolCalls:
+    """Calls tools for MCP clients. Each failure is a result: the SDK hides the exceptions of handlers from a model.
+
+    Args:
+        dispatcher: that calls them.
+        own_tools: of the server.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, own_tools: OwnTools) -> None:
+        self._dispatcher = dispatcher
+        self._own_tools = own_tools
+
+    async def call(
+        self, context: ServerRequestContext[Any], name: str, arguments: Mapping[str, Any], user: str
+    ) -> CallToolResult:
+        """Call a tool, of the catalogue or of the server, and return its result."""
+        own = self._own_tools.find_own(name, self._dispatcher.catalog)
+        try:
+            if own == CALL_TOOL:
+                self._own_tools.check(CALL_TOOL, arguments)
+                return await self._call_listed(context, arguments["name"], arguments.get("arguments", {}), user)
+            if own == FIND_TOOLS:
+                self._own_tools.check(FIND_TOOLS, arguments)
+                return _text_result(await self._find(arguments, user))
+            return await self._call_listed(context, name, arguments, user)
+        except DispatchError as error:
+            return _error_result(error)
+
+    async def _call_listed(
+        self, context: ServerRequestContext[Any], name: str, arguments: Mapping[str, Any], user: str
+    ) -> CallToolResult:
+        """Call a tool of the catalogue, or ``read_result``."""
+        if name == READ_RESULT:
+            # A server whose tools are in the catalogue may have a tool of this name: its handles are not in the store.
+            try:
+                self._own_tools.check(READ_RESULT, arguments)
+                return _text_result(await ReadResultTool(self._dispatcher.results, user).invoke(**arguments))
+            except InvalidArgumentsError:
+                if READ_RESULT not in self._dispatcher.catalog.tools:
+                    raise
+        if context.meta is not None and context.meta.get("progress_token") is not None:
+            result = await self._stream(context, name, arguments, user)
+        else:
+            result = await self._dispatcher.execute(name, arguments, user=user, by_model=True)
+        return self._format(result, user)
+
+    async def _find(self, arguments: Mapping[str, Any], user: str) -> str:
+        found = await self._dispatcher.find(arguments["query"], limit=arguments.get("limit", 5), user=user)
+        return write_found(each.tool for each in found)
+
+    async def _stream(
+        self, context: ServerRequestContext[Any], name: str, arguments: Mapping[str, Any], user: str
+    ) -> CallResult:
+        """Call a tool and report each chunk of its reply as progress."""
+        chunks: list[str] = []
+        results: list[CallResult] = []
+        stream = self._dispatcher.stream(name, arguments, user=user, by_model=True, on_result=results.append)
+        try:
+            async with contextlib.aclosing(stream):
+                async for chunk in stream:
+                    chunks.append(chunk)
+                    await context.session.report_progress(float(len(chunks)), message=chunk[:MAX_PROGRESS_CHARS])
+        except DispatchError as error:
+            return CallResult(name, error.outcome, error=error)
+        return msgspec.structs.replace(results[0], text="".join(chunks))
+
+    def _format(self, result: CallResult, user: str) -> CallToolResult:
+        descriptor = self._dispatcher.catalog.tools.get(result.tool)
+        if descriptor is None:  # unknown, or removed after the call
+            return _as_mcp(ResultFormatter(self._dispatcher.results).format(result, user=user))
+        formatted = _as_mcp(Tool(self._dispatcher, descriptor, user).format_result(result))
+        if formatted.is_error:
+            return formatted
+        if result.content:
+            _add_parts(formatted, result)
+        if result.structured_content is not None:
+            formatted.structured_content = result.structured_content
+        elif has_structured_content(descriptor):
+            formatted.structured_content = msgspec.json.decode(result.text)
+        return formatted
+
+
+def _add_parts(formatted: CallToolResult, result: CallResult) -> None:
+    """Replace the text by all parts of a result from an MCP server; a text that was cut stays, with the other parts."""
+    (text,) = formatted.content
+    parts = CallToolResult.model_validate({"content": [dict(block) for block in result.content]}).content
+    if isinstance(text, TextContent) and text.text != result.text:
+        parts = [text, *(each for each in parts if not isinstance(each, TextContent))]
+    formatted.content = parts
+
+
+def _as_mcp(formatted: Mapping[str, Any]) -> CallToolResult:
+    content: list[Any] = [TextContent(text=block["text"]) for block in formatted["content"]]
+    return CallToolResult(content=content, is_error=formatted.get("isError", False))
+
+
+def _text_result(text: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=text)])
+
+
+def _error_result(error: DispatchError) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=ResultFormatter.format_error(error))], is_error=True)
+
+
+# The ASGI application of an MCP server: streamable HTTP, protected against DNS rebinding, with bearer tokens.
+
+
+LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
+
+
+class BearerTokens:
+    """Verifies bearer tokens for the SDK.
+
+    Args:
+        users: by their tokens.
+    """
+
+    def __init__(self, users: Mapping[str, str]) -> None:
+        # By their hashes: the time of a lookup reveals nothing about a token.
+        self._users = {_hash(token): user for token, user in users.items()}
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        """Return the access that ``token`` gives; None: it is unknown."""
+        user = self._users.get(_hash(token))
+        return None if user is None else AccessToken(token=token, client_id=user, scopes=[], subject=user)
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
+
+
+class UnreadableRequests:
+    """ASGI application that answers requests which are no messages; the SDK answers them without their ids, and takes a
+    request whose id is no integer for a notification.
+
+    Args:
+        app: receives all others.
+        security: settings by which a request is refused before it is read.
+    """
+
+    def __init__(self, app: ASGIApp, security: TransportSecuritySettings) -> None:
+        self._app = app
+        self._security = TransportSecurityMiddleware(security)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        body = await receive()
+        try:
+            if body["type"] == "http.request" and not body.get("more_body", False):
+                read_message(body.get("body", b""))
+        except UnreadableMessageError as error:
+            refusal = await self._security.validate_request(Request(scope), is_post=True)
+            answer = Response(error.answer, 400, media_type="application/json")
+            await (refusal or answer)(scope, receive, send)
+            return
+        unread = [body]
+
+        async def replay() -> Message:
+            return unread.pop() if unread else await receive()
+
+        await self._app(scope, replay, send)
+
+
+def make_app(server: Server[Any], path: str, hosts: Collection[str], tokens: Mapping[str, str] | None) -> Starlette:
+    """Return the application; see :meth:`dispatch.mcp.server.McpServer.app`."""
+    verifier = None if tokens is None else BearerTokens(tokens)
+    security = protect_against_rebinding(hosts)
+    app = server.streamable_http_app(streamable_http_path=path, transport_security=security, token_verifier=verifier)
+    limited = server.session_manager.asgi_app  # reads the whole body, which is limited
+    limited.app = UnreadableRequests(limited.app, security)
+    if verifier is not None:
+        # The SDK adds them only with the settings of an OAuth server; the last one is the outermost.
+        app.add_middleware(AuthContextMiddleware)
+        app.add_middleware(AuthenticationMiddleware, backend=BearerAuthBackend(verifier))
+    app.add_middleware(TrimmedHeaders)
+    return app
+
+
+def protect_against_rebinding(hosts: Collection[str]) -> TransportSecuritySettings:
+    """Return settings that accept requests to the loopback interface and to ``hosts`` only, with any port."""
+    accepted = list(dict.fromkeys([*LOOPBACK_HOSTS, *hosts]))
+    return TransportSecuritySettings(
+        enable_dns_rebinding_protection=True,
+        allowed_hosts=[form for host in accepted for form in _with_port(host)],
+        allowed_origins=[
+            f"{scheme}://{form}" for host in accepted for scheme in ("http", "https") for form in _with_port(host)
+        ],
+    )
+
+
+def _with_port(host: str) -> Iterator[str]:
+    yield host
+    yield f"{host}:*"
+
+
+class TrimmedHeaders:
+    """ASGI application that removes the blanks around the values of headers. They are no part of a value (RFC 9110, section
+    5.5), but httptools keeps those behind it, and the SDK compares ``mcp-name`` and others with the message.
+
+    Args:
+        app: receives all requests.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
+        await self._app(scope, receive, send)
+
+
+# An MCP server over the tools of a dispatcher.
+
+
+_failures = ExceptionLogger(logging.getLogger("dispatch.mcp"))
+
+UserOf = Callable[[ServerRequestContext[Any]], str]
+Search = Literal["auto", "always", "never"]
+
+
+class McpServerOptions(TypedDict, total=False):
+    """Settings of an :class:`McpServer`."""
+
+    user: str | UserOf
+    search: Search
+    always: Collection[str]
+    name: str
+
+
+class _SdkServer(Server[None]):
+    """The SDK's low-level server. It announces ``listChanged`` to clients of the handshake on every transport, which the SDK
+    does for those that it is told about at the start of a connection."""
+
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:
+        options = notification_options or NotificationOptions(tools_changed=True)
+        return super().create_initialization_options(options, experimental_capabilities, extensions)
+
+
+class McpServer:
+    """Serves the tools of a dispatcher to MCP clients of both generations of the protocol.
+
+    Args:
+        dispatcher: started before the first request.
+        user: on whose behalf tools are listed and called where the request has no bearer token: a name, or a function of the
+            request, which is asked in every case.
+        search: ``auto``: above 40 tools of a user, list ``find_tools``, ``call_tool`` and ``read_result`` in their place;
+            ``always`` or ``never`` do so.
+        always: names of tools that are listed also beside ``find_tools``.
+        name: of the server, for clients.
+
+    Attributes:
+        sdk_server: the low-level server of MCP's SDK.
+
+    Raises:
+        ValueError: ``search`` has another value.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        *,
+        user: str | UserOf = "",
+        search: Search = "auto",
+        always: Collection[str] = (),
+        name: str = "dispatch",
+    ) -> None:
+        if search not in ("auto", "always", "never"):
+            raise ValueError(f"search must be 'auto', 'always' or 'never', not {search!r}")
+        self._dispatcher = dispatcher
+        self._user = user
+        own_tools = OwnTools()
+        self._listing = ToolListing(dispatcher, own_tools, search, frozenset(always))
+        self._calls = ToolCalls(dispatcher, own_tools)
+        self._changes = ListChanges(dispatcher)
+        self.sdk_server: Server[None] = _SdkServer(
+            name,
+            version=__version__,
+            # No cache hints, so that a list is stale at once: tools may change at any time, and the server does not know
+            # which clients listen for it.
+            lifespan=self._watch_changes,
+            get_tool_input_schema=self._find_input_schema,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_subscriptions_listen=self._changes.listen,
+        )
+        self.sdk_server.middleware.insert(0, self._changes.follow_session)
+
+    async def serve_stdio(self) -> None:
+        """Serve one client on stdin and stdout until it closes stdin. Meanwhile other output to stdout goes to stderr."""
+        async with open_stdio() as (reading, writing):
+            await self.sdk_server.run(reading, writing, self.sdk_server.create_initialization_options())
+
+    def app(
+        self, *, path: str = "/mcp", hosts: Collection[str] = (), tokens: Mapping[str, str] | None = None
+    ) -> Starlette:
+        """Return an ASGI application that serves streamable HTTP. Its lifespan must run; that of a mounted application is
+        ``app.router.lifespan_context(app)``. One application for each server.
+
+        Args:
+            path: of the endpoint.
+            hosts: hosts without a port that ``Host`` and ``Origin`` may name besides the loopback interface: protection
+                against DNS rebinding.
+            tokens: users by their bearer tokens; requests without one of them are refused. None: no token is required.
+        """
+        return make_app(self.sdk_server, path, hosts, tokens)
+
+    def close_listeners(self) -> None:
+        """End the open subscriptions, so that an HTTP server can shut down."""
+        self._changes.listen.close()
+
+    @contextlib.asynccontextmanager
+    async def _watch_changes(self, _server: Server[None]) -> AsyncIterator[None]:
+        async with self._changes.watch():
+            yield
+
+    def _user_of(self, context: ServerRequestContext[Any]) -> str:
+        if callable(self._user):
+            try:
+                return self._user(context)
+            except MCPError:
+                raise
+            except BaseException as raised:  # SystemExit, for example, would end the server
+                _failures.log("the function that names the user of a request failed", raised)
+                message = f"No tool was executed: the user of the request is not known ({type_name(raised)})."
+                raise MCPError(INTERNAL_ERROR, message) from None
+        token = get_access_token()
+        return self._user if token is None else token.subject or token.client_id
+
+    def _find_input_schema(self, name: str) -> Mapping[str, Any] | None:
+        """Return the schema by which the SDK compares ``Mcp-Param`` headers with arguments. Without this function it lists
+        all tools for every call."""
+        token = get_access_token()
+        user = self._user if isinstance(self._user, str) else ""
+        try:
+            return self._dispatcher.tool(
+                name, user=user if token is None else token.subject or token.client_id
+            ).parameters
+        except DispatchError:
+            return None
+
+    async def _list_tools(
+        self, context: ServerRequestContext[Any], params: PaginatedRequestParams | None
+    ) -> ListToolsResult:
+        return await self._listing.list_page(self._user_of(context), None if params is None else params.cursor)
+
+    async def _call_tool(self, context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
+        return await self._calls.call(context, params.name, params.arguments or {}, self._user_of(context))
+
+
+# The file of the bearer tokens of ``dispatch mcp --tokens``.
+
+
+MIN_CHARS: Final = 16
+"""Characters of a token, at least: 16 random ones of base64 are 96 bits."""
+
+
+class TokenFileError(ValueError):
+    """A file of tokens cannot be used; the message has the mistake and its fix, and no token."""
+
+
+def read_tokens(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Read ``{"USER": "TOKEN"}`` and return the users by their tokens. A user may have a list of tokens, so that one can be
+    replaced without an interruption.
+
+    Raises:
+        TokenFileError: the file cannot be read, or is invalid.
+    """
+    form = 'write {"alice": "TOKEN"}, a token or a list of tokens for each user'
+    try:
+        content = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)  # some editors begin a file with it
+        given = msgspec.json.decode(content, type=dict[str, str | list[str]])
+    except OSError as error:
+        raise TokenFileError(f"The token file '{path}' cannot be read: {error.strerror or error}.") from None
+    except msgspec.MsgspecError as error:
+        # The message of a decoding error may contain no value of the file.
+        raise TokenFileError(f"The token file '{path}' is invalid ({type(error).__name__}): {form}.") from None
+    users: dict[str, str] = {}
+    for user, tokens in given.items():
+        for token in [tokens] if isinstance(tokens, str) else tokens:
+            if len(token) < MIN_CHARS or not token.isascii() or not token.isprintable() or " " in token:
+                raise TokenFileError(
+                    f"A token of user '{user}' in '{path}' is not usable: it must have {MIN_CHARS} or more printable ASCII "
+                    "characters, without blanks. Create one with: openssl rand -base64 24"
+                )
+            if users.setdefault(token, user) != user:
+                raise TokenFileError(
+                    f"The users '{users[token]}' and '{user}' in '{path}' have the same token: change one."
+                )
+    if not users:
+        raise TokenFileError(f"The token file '{path}' has no tokens: {form}.")
+    return users
+
+
+__all__ = ["McpServer"]

@@ -1,0 +1,653 @@
+"""One session with an MCP server: connected, supervised and restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from mcp import Client, MCPError, types
+from mcp.client.session import IncomingMessage
+from mcp.client.subscriptions import SubscriptionLost
+from mcp.types import HEADER_MISMATCH, INVALID_PARAMS
+from mcp.types.version import MODERN_PROTOCOL_VERSIONS
+
+from dispatch._internal import Randomness, cancel_and_wait, excerpt, loop_clock
+from dispatch.balancing.balancer import Balancer, Pick
+from dispatch.calls.local import FailedCallError, LocalCall, LocalResult, RefusedCallError
+from dispatch.errors import Outcome
+from dispatch.mcp.conversion import (
+    TOOL_PARAM,
+    Callbacks,
+    error_from_input_required,
+    error_from_invalid_result,
+    error_from_mcp_error,
+    error_from_missing_session,
+    error_from_unreadable_result,
+    read_result,
+)
+from dispatch.mcp.replies import RefusedTool, TransportFailure, describe_invalid, find_refused_tools, find_retry_after
+from dispatch.mcp.transports import HttpTransport, StdioTransport
+from dispatch.policy import Policy
+from dispatch.version import __version__
+
+# The list of a server's tools: read with all pages, and read again after each change.
+
+
+logger = logging.getLogger("dispatch.mcp")
+
+POLL_S: Final = 60.0
+"""Seconds between two reads of the list of a server that announces no changes and gives no time to live."""
+MIN_POLL_S: Final = 1.0
+COALESCE_S: Final = 0.1
+"""Seconds between two reads at least: a server that announces each of 200 tools is read a few times."""
+LISTEN_AGAIN_S: Final = 1.0
+"""Seconds until a subscription that has ended is opened again; at most 30 while each one fails."""
+MAX_LISTEN_AGAIN_S: Final = 30.0
+LIST_S: Final = 5.0
+"""Seconds that the pages behind the first one may take: a server whose list has no end must not be read for ever."""
+MAX_PAGES: Final = 1_000
+"""Pages of one list."""
+MAX_EMPTY_PAGES: Final = 10
+"""Pages in succession without a tool."""
+
+ListedTool = types.Tool | RefusedTool
+
+
+class Pages:
+    """Reads a list of tools page by page.
+
+    Attributes:
+        tools: of the pages that were read.
+        cursor: of the next page; None: there is none.
+        problem: why the list was not read to its end; empty: it was.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.tools: list[ListedTool] = []
+        self.cursor: str | None = None
+        self.problem = ""
+        self._client = client
+        self._followed: set[str] = set()
+        self._names: set[str] = set()
+        self._empty = 0
+
+    async def read_next(self) -> float:
+        """Read a page; return the seconds for which it is valid.
+
+        Raises:
+            MCPError: the server does not answer, or with an error.
+            ValueError: its answer is no list of tools.
+        """
+        try:
+            page = await self._client.list_tools(cursor=self.cursor)
+        except MCPError as error:
+            if self.cursor is None or error.code != INVALID_PARAMS:
+                raise
+            self._end("has a cursor that the server itself refuses")
+            return 0.0
+        found: list[ListedTool] = [*page.tools, *find_refused_tools(page)]
+        names = {tool.name for tool in found}
+        is_repeated = bool(found) and names <= self._names
+        if not is_repeated:
+            self.tools += found
+            self._names |= names
+        self._empty = 0 if found else self._empty + 1
+        self.cursor = page.next_cursor or None  # some servers write "" on the last page
+        if self.cursor is None:
+            pass
+        elif self.cursor in self._followed or is_repeated:
+            self._end("repeats itself")
+        elif self._empty > MAX_EMPTY_PAGES or len(self._followed) + 1 >= MAX_PAGES:
+            self._end("has no end")
+        else:
+            self._followed.add(self.cursor)
+        return page.ttl_ms / 1000
+
+    def _end(self, problem: str) -> None:
+        self.problem = problem
+        self.cursor = None
+
+
+class ToolList:
+    """Reads and follows the list of one session.
+
+    Args:
+        poll: also read it every :data:`POLL_S` from a server that announces changes: its stream of notifications may have
+            ended without a sign.
+
+    Attributes:
+        has_page: the first page was read.
+    """
+
+    def __init__(self, *, poll: bool) -> None:
+        self._poll = poll
+        self.has_page = False
+        self._is_read = False
+        self._is_cut = False
+        self._ttl_s = 0.0
+        self._is_changed = asyncio.Event()
+        self._is_announced = False
+
+    async def on_message(self, message: IncomingMessage) -> None:
+        """Receive what the server sends on its own."""
+        if isinstance(message, types.ToolListChangedNotification):
+            self._is_changed.set()
+
+    async def read(self, client: Client) -> list[ListedTool]:
+        """Return all tools. A list without an end is used as far as it was read.
+
+        Raises:
+            MCPError: the server does not answer, or with an error.
+            ValueError: its answer is no list of tools.
+            TimeoutError: the pages of a list that was complete before take more than :data:`LIST_S`.
+        """
+        if client.server_capabilities.tools is None:
+            return []
+        pages = Pages(client)
+        try:
+            self._ttl_s = await pages.read_next()
+            self.has_page = True
+            async with asyncio.timeout(LIST_S):
+                while pages.cursor is not None:
+                    await pages.read_next()
+        except TimeoutError:
+            if self._is_read and not self._is_cut:
+                raise
+            pages.problem = f"takes more than {LIST_S:g} s"
+        if pages.problem and not self._is_cut:
+            logger.warning("the list of tools %s; its first %d tools are used", pages.problem, len(pages.tools))
+        self._is_cut = bool(pages.problem)
+        self._is_read = True
+        return pages.tools
+
+    async def follow(self, client: Client, on_tools: Callable[[Sequence[ListedTool]], object]) -> None:
+        """Call ``on_tools`` with all tools after each change. Does not return."""
+        is_modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
+        tools = client.server_capabilities.tools
+        announces = tools is not None and bool(tools.list_changed)
+        self._is_announced = announces and not is_modern
+        listening = asyncio.create_task(self._listen(client)) if announces and is_modern else None
+        try:
+            while True:
+                await self._wait_change()
+                self._is_changed.clear()
+                try:
+                    on_tools(await self.read(client))
+                except (MCPError, ValueError, TimeoutError) as error:
+                    reason = describe_invalid(error) or f"its pages take more than {LIST_S:g} s"
+                    logger.warning("the list of tools cannot be read again: %s", reason)
+                    await asyncio.sleep(max(LISTEN_AGAIN_S, find_retry_after(error) or 0.0))
+                    self._is_changed.set()
+                else:
+                    await asyncio.sleep(COALESCE_S)
+        finally:
+            await cancel_and_wait((listening,))
+
+    async def _wait_change(self) -> None:
+        timeout = None if self._is_announced and not self._poll else max(self._ttl_s or POLL_S, MIN_POLL_S)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._is_changed.wait()
+        except TimeoutError:
+            pass
+
+    async def _listen(self, client: Client) -> None:
+        """Subscribe to changes, again whenever the subscription ends; what changed in between is read."""
+        loop = asyncio.get_running_loop()
+        wait = LISTEN_AGAIN_S
+        while True:
+            began = loop.time()
+            try:
+                async with client.listen(tools_list_changed=True) as subscription:
+                    self._is_announced = bool(subscription.honored.tools_list_changed)
+                    self._is_changed.set()
+                    async for _ in subscription:
+                        self._is_changed.set()
+            except (MCPError, SubscriptionLost) as error:
+                logger.debug("the subscription to the list of tools has ended: %s", error)
+            self._is_announced = False
+            if loop.time() - began > MAX_LISTEN_AGAIN_S:
+                wait = LISTEN_AGAIN_S
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, MAX_LISTEN_AGAIN_S)
+
+
+HANDSHAKE_S: Final = 10.0
+"""Seconds that the start of a server, the handshake and the first page of its tools may take."""
+FIRST_RETRY_S: Final = 0.5
+"""Seconds until a server that has ended is started again; doubled each time."""
+MAX_RETRY_S: Final = 30.0
+MAX_PAUSE_S: Final = 300.0
+"""Seconds until the next attempt at most, if a server has asked for a pause."""
+STABLE_S: Final = 5.0
+"""Seconds after which a session that ends begins with :data:`FIRST_RETRY_S` again."""
+JITTER: Final = 0.2
+"""Share by which a wait is shorter at most, so that sessions with one server do not connect at the same instant."""
+
+MODE: Final = "auto"
+"""The newest protocol that the server speaks: 2026-07-28, or a handshake down to 2024-11-05."""
+
+MAX_STARTS: Final = 2 * (os.cpu_count() or 1)
+"""Processes that start at the same time. Fifty at once on two processors would all exceed :data:`HANDSHAKE_S`, again and
+again."""
+
+SessionTransport = StdioTransport | HttpTransport
+
+_starts: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+
+class SessionEndedError(Exception):
+    """A session cannot be opened, or has ended; ``str()`` says why."""
+
+
+class McpSession:
+    """A session with one server, which is opened again whenever it ends.
+
+    Args:
+        name: of the instance, unique in the server; for messages and results.
+        open_transport: returns a new transport.
+        callbacks: answers to requests of the server.
+        on_change: called after each change of the state or of the tools.
+        is_process: dispatch starts the server: not many at the same time.
+        poll: the list of tools is also read from time to time, whatever the server announces.
+        randomness: of the waits.
+
+    Attributes:
+        tools: of the server; None: never read. They stay while the server is out of reach.
+        problem: why there is no session; empty: there is one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_transport: Callable[[], SessionTransport],
+        callbacks: Callbacks,
+        on_change: Callable[[], object],
+        *,
+        poll: bool,
+        is_process: bool = False,
+        randomness: Randomness = random.random,
+    ) -> None:
+        self.name = name
+        self.tools: tuple[ListedTool, ...] | None = None
+        self.problem = "not connected yet"
+        self._open_transport = open_transport
+        self._callbacks = callbacks
+        self._on_change = on_change
+        self._poll = poll
+        self._is_process = is_process
+        self._randomness = randomness
+        self._client: Client | None = None
+        self._transport: SessionTransport | None = None
+        """Of the client."""
+        self._is_reopening = False
+        self._opened = asyncio.Event()
+        self._opened_at: float | None = None
+        self._retry_at = 0.0
+        self._first = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    # -- life cycle ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Open the session, and keep it open, in a task."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._supervise(), name=f"dispatch-mcp-{self.name}")
+
+    async def close(self) -> None:
+        """End the session; the process of the server ends with it."""
+        task, self._task = self._task, None
+        await cancel_and_wait((task,))
+
+    async def wait_first(self) -> None:
+        """Wait until the first attempt to connect has succeeded or failed."""
+        await self._first.wait()
+
+    # -- use ----------------------------------------------------------------------------------------------------
+
+    @property
+    def client(self) -> Client | None:
+        """The client of the SDK; None: there is no session."""
+        transport = self._transport
+        return None if transport is None or transport.ended.is_set() or self._is_unknown else self._client
+
+    @property
+    def is_reopening(self) -> bool:
+        """Whether the server has forgotten the session, and a new one is being opened."""
+        return self._is_reopening or (self._opened_at is not None and self._is_unknown)
+
+    @property
+    def _is_unknown(self) -> bool:
+        return isinstance(self._transport, HttpTransport) and self._transport.is_unknown
+
+    async def wait_reopened(self, timeout: float) -> bool:
+        """Wait while the session is being opened again, for ``timeout`` seconds at most; return whether it is open."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self.client is None and self.is_reopening:
+                    self._opened.clear()
+                    await self._opened.wait()
+        return self.client is not None
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds until the next attempt to connect, at least :data:`FIRST_RETRY_S`."""
+        return max(FIRST_RETRY_S, self._retry_at - asyncio.get_running_loop().time())
+
+    # -- supervision --------------------------------------------------------------------------------------------
+
+    async def _supervise(self) -> None:
+        loop = asyncio.get_running_loop()
+        wait = FIRST_RETRY_S
+        while True:
+            self._opened_at = None
+            asked: float | None = None
+            try:
+                async with self._limit_starts() as started:
+                    await self._run(started)
+            except Exception as error:  # of a server or of the SDK, which may raise anything; it is reported
+                self.problem = describe_failure(error)
+                asked = find_retry_after(first_error(error))
+            if self._opened_at is not None and loop.time() - self._opened_at >= STABLE_S:
+                wait = FIRST_RETRY_S
+            if self._is_unknown and self._opened_at is not None:
+                self._is_reopening = True
+                continue
+            self._is_reopening = False
+            self._opened.set()  # there is nothing to wait for
+            delay = max(wait * (1 - JITTER * self._randomness()), min(asked or 0.0, MAX_PAUSE_S))
+            self._retry_at = loop.time() + delay
+            logger.warning("%s: %s; the next attempt is in %.1f s", self.name, self.problem, delay)
+            self._first.set()
+            self._on_change()
+            await asyncio.sleep(delay)
+            wait = min(2 * wait, MAX_RETRY_S)
+
+    @asynccontextmanager
+    async def _limit_starts(self) -> AsyncIterator[Callable[[], object]]:
+        """Wait until this session may start; yield a function to be called when it has."""
+        if not self._is_process:
+            yield lambda: None
+            return
+        loop = asyncio.get_running_loop()
+        starts = _starts.setdefault(loop, asyncio.Semaphore(MAX_STARTS))
+        await starts.acquire()
+        has_started = False
+
+        def release() -> None:
+            nonlocal has_started
+            if not has_started:
+                has_started = True
+                starts.release()
+
+        try:
+            yield release
+        finally:
+            release()
+
+    async def _run(self, on_started: Callable[[], object]) -> None:
+        """Open a session and wait for its end; call ``on_started`` when it is open.
+
+        Raises:
+            Exception: why it has ended. It always has a reason.
+        """
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[Client] = loop.create_future()
+        tools = ToolList(poll=self._poll)
+        holder = asyncio.create_task(self._hold(ready, tools))
+        opening = asyncio.create_task(self._open(ready, tools))
+        tasks: list[asyncio.Task[Any]] = [holder, opening]
+        try:
+            done, _ = await asyncio.wait(tasks, timeout=HANDSHAKE_S, return_when=asyncio.FIRST_COMPLETED)
+            if not done and tools.has_page:
+                done, _ = await asyncio.wait(tasks, timeout=LIST_S, return_when=asyncio.FIRST_COMPLETED)
+            if opening not in done:
+                if holder in done:
+                    holder.result()
+                raise SessionEndedError(f"no handshake within {HANDSHAKE_S:g} s")
+            opening.result()
+            on_started()
+            following = asyncio.create_task(tools.follow(ready.result(), self._set_tools))
+            tasks.append(following)
+            await asyncio.wait((holder, following), return_when=asyncio.FIRST_COMPLETED)
+            self._client = None
+            holder.result() if holder.done() else following.result()
+        finally:
+            self._client = None
+            await cancel_and_wait(tasks)
+
+    async def _hold(self, ready: asyncio.Future[Client], tools: ToolList) -> None:
+        """Hold the client of one session, whose context one task must enter and leave."""
+        transport = self._open_transport()
+        self._transport = transport
+        client = Client(
+            transport,
+            mode=MODE,
+            message_handler=tools.on_message,
+            client_info=types.Implementation(name="dispatch", version=__version__),
+            cache=None,  # lists are read when the server says that they have changed
+            **self._callbacks.as_options(),
+        )
+        async with client:
+            ready.set_result(client)
+            await transport.ended.wait()
+        raise SessionEndedError("it does not know the session any more" if self._is_unknown else "the server has ended")
+
+    async def _open(self, ready: asyncio.Future[Client], tools: ToolList) -> None:
+        client = await ready
+        found = await tools.read(client)
+        self.problem = ""
+        self._client = client
+        self._opened_at = asyncio.get_running_loop().time()
+        self._is_reopening = False
+        self._opened.set()
+        self._set_tools(found)
+        self._first.set()
+        logger.info("%s: connected, protocol %s, %d tools", self.name, client.protocol_version, len(found))
+
+    def _set_tools(self, tools: Sequence[ListedTool]) -> None:
+        self.tools = tuple(tools)
+        self._on_change()
+
+
+def first_error(error: BaseException) -> BaseException:
+    """Return ``error``, or the first one in a group of errors."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return the reason of a failure in one line; of a group of errors, the first one's."""
+    error = first_error(error)
+    text = " ".join(describe_invalid(error).split())
+    if isinstance(error, (SessionEndedError, MCPError)):
+        return excerpt(text, 300)
+    return excerpt(f"{type(error).__name__}: {text}" if text else type(error).__name__, 300)
+
+
+# The sessions of one server: which one gets the next call, and the call.
+
+
+REOPEN_S: Final = 2.0
+"""Seconds that a call waits for a new session with a server that has forgotten the former one."""
+
+
+class UnsentCallError(Exception):
+    """A session cannot be used, and the server did not execute the call."""
+
+
+class ForgottenSessionError(UnsentCallError):
+    """The server does not know the session."""
+
+
+class SessionPool:
+    """The sessions of one server: one, or one for each of its addresses.
+
+    Args:
+        sessions: at least one.
+        policy: its balancing and outlier detection.
+        callbacks: that the sessions have.
+    """
+
+    def __init__(self, sessions: Sequence[McpSession], policy: Policy, callbacks: Callbacks) -> None:
+        self._sessions = {session.name: session for session in sessions}
+        self._only = sessions[0] if len(sessions) == 1 else None
+        self._policy = policy
+        self._callbacks = callbacks
+        self._balancer: Balancer | None = None
+
+    def start(self) -> None:
+        """Open all sessions."""
+        for session in self._sessions.values():
+            session.start()
+
+    async def close(self) -> None:
+        """End all sessions."""
+        await asyncio.gather(*(session.close() for session in self._sessions.values()))
+
+    async def wait_first(self) -> None:
+        """Wait until a session is open, or the first attempt of each one has failed."""
+        waits = {asyncio.create_task(session.wait_first()) for session in self._sessions.values()}
+        try:
+            while waits and not self.is_connected:
+                _, waits = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a session is open."""
+        return any(session.client is not None for session in self._sessions.values())
+
+    @property
+    def tools(self) -> tuple[ListedTool, ...] | None:
+        """The tools of the server: those of the first open session, or otherwise of the first one that had any."""
+        sessions = sorted(self._sessions.values(), key=lambda session: session.client is None)
+        return next((session.tools for session in sessions if session.tools is not None), None)
+
+    @property
+    def problem(self) -> str:
+        """Why no session is open."""
+        return "; ".join(
+            f"{each.name}: {each.problem}" if self._only is None else each.problem for each in self._sessions.values()
+        )
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds until the next attempt to connect."""
+        return min(session.retry_after for session in self._sessions.values())
+
+    @contextmanager
+    def pick(self, tried: Collection[str]) -> Iterator[McpSession | None]:
+        """Pick the session of a call, and record how the call ends. None: no session is open, except those ``tried``."""
+        names = (name for name, session in self._sessions.items() if session.client is not None)
+        capable = frozenset(name for name in names if name not in tried)
+        if self._only is not None:
+            yield self._only if capable else None
+            return
+        if self._balancer is None:
+            self._balancer = Balancer(
+                tuple(self._sessions),
+                balancing=self._policy.balancing,
+                outlier_detection=self._policy.outlier_detection,
+                clock=loop_clock(),
+                randomness=random.random,
+            )
+        pick = self._balancer.pick(frozenset(), capable)
+        if not isinstance(pick, Pick):
+            yield None
+            return
+        outcome = Outcome.CANCELLED
+        try:
+            yield self._sessions[pick.instance]
+            outcome = Outcome.SUCCESS
+        except (FailedCallError, UnsentCallError):
+            outcome = Outcome.TRANSPORT
+            raise
+        except RefusedCallError:
+            outcome = Outcome.INVALID_ARGUMENTS
+            raise
+        except Exception:  # the tool's own error: the server has answered
+            outcome = Outcome.TOOL_ERROR
+            raise
+        finally:
+            pick.finish(outcome)
+
+    async def execute(self, call: LocalCall) -> LocalResult:
+        """Call the tool at a server, which has it under the config value :data:`TOOL_PARAM`. Cancelling this cancels the
+        call there.
+
+        Raises:
+            ToolError: of the tool.
+            RefusedCallError: the server is out of reach, or refuses the call.
+            FailedCallError: the server ended, or did not answer by the protocol; the tool may have been executed.
+        """
+        tried: set[str] = set()
+        while True:
+            try:
+                with self.pick(tried) as session:
+                    if session is None:
+                        if not tried and await self._wait_reopened():
+                            continue
+                        raise error_from_missing_session(call.tool, self.retry_after)
+                    tried.add(session.name)
+                    return await self._execute_at(session, call)
+            except UnsentCallError:
+                continue  # at another address
+
+    async def _wait_reopened(self) -> bool:
+        """Wait for the sessions that are being opened again; return whether one is open."""
+        sessions = [session for session in self._sessions.values() if session.is_reopening]
+        await asyncio.gather(*(session.wait_reopened(REOPEN_S) for session in sessions))
+        return bool(sessions) and self.is_connected
+
+    async def _execute_at(self, session: McpSession, call: LocalCall) -> LocalResult:
+        try:
+            try:
+                result = await self._call(session, call)
+            except ForgottenSessionError:
+                if not await session.wait_reopened(REOPEN_S):
+                    raise
+                result = await self._call(session, call)
+        except MCPError as error:
+            if error.code == TransportFailure.INVALID_RESULT:
+                raise error_from_invalid_result(call.tool, session.name, error) from None
+            raise error_from_mcp_error(error, call.tool, session.name) from None
+        except (RuntimeError, ValueError) as error:  # the SDK checks results against the output schema
+            raise error_from_unreadable_result(call.tool, session.name, error) from None
+        if isinstance(result, types.InputRequiredResult):
+            raise error_from_input_required(call.tool, result)
+        return read_result(result, session.name)
+
+    async def _call(self, session: McpSession, call: LocalCall) -> types.CallToolResult | types.InputRequiredResult:
+        """Return the result.
+
+        Raises:
+            UnsentCallError: there is no connection, or the server has forgotten the session.
+            MCPError: an error of the server, or of the connection.
+        """
+        client, name = session.client, call.config[TOOL_PARAM]
+        if client is None:
+            raise UnsentCallError
+        try:
+            if self._callbacks.has_any:
+                return await client.call_tool(name, call.arguments)
+            result = await client.session.call_tool(name, call.arguments, allow_input_required=True)
+        except MCPError as error:
+            if error.code == TransportFailure.FORGOTTEN:
+                raise ForgottenSessionError from None
+            if error.code == TransportFailure.NOT_SENT:
+                raise UnsentCallError from None
+            if error.code != HEADER_MISMATCH:
+                raise
+            return await client.call_tool(name, call.arguments)  # was not executed; it reads the tool's schema again
+        assert isinstance(result, (types.CallToolResult, types.InputRequiredResult))
+        return result

@@ -1,0 +1,500 @@
+"""One MCP server as a source of the catalogue, and the executor of its tools."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+from mcp.client.session import ElicitationFnT, ListRootsFnT, SamplingFnT
+
+from dispatch._internal import yield_to_others
+from dispatch.calls.local import LocalCall, LocalResult, RefusedCallError
+from dispatch.calls.resolution import local_queue, local_reply_queue
+from dispatch.catalog.descriptors import CatalogError, Problem
+from dispatch.catalog.fields import DocumentError, parse_json
+from dispatch.catalog.items import Item
+from dispatch.catalog.sources import OnChange, Source
+from dispatch.errors import ErrorType, RejectedError
+from dispatch.mcp.conversion import (
+    TOOL_PARAM,
+    Callbacks,
+    InvalidServer,
+    ServerSettings,
+    ServerTools,
+    choose_names,
+    map_names,
+    read_configuration,
+    refused_item,
+    service_item,
+    tool_item,
+)
+from dispatch.mcp.replies import RefusedTool
+from dispatch.mcp.sessions import ListedTool, McpSession, SessionPool, SessionTransport
+from dispatch.mcp.transports import HttpTransport, StdioTransport
+from dispatch.policy import DEFAULT_POLICY, Policy
+from dispatch.trustgraph.config import TrustGraphConfig
+from dispatch.version import __version__
+
+if TYPE_CHECKING:
+    from mcp import Client
+
+    from dispatch.toolkit.graph import McpConfig, McpTransportConfig
+
+
+logger = logging.getLogger("dispatch.mcp")
+
+
+class McpServerError(RuntimeError):
+    """An MCP server is out of reach; ``str()`` says why and for how long."""
+
+
+class Names(Protocol):
+    """Chooses the names of all tools of a configuration."""
+
+    def update(self, server: str, tools: Sequence[str]) -> Mapping[str, str]:
+        """Set the tools of a server; return their names in the catalogue. Other servers are told where theirs change."""
+
+
+class McpServerSource:
+    """One MCP server: a service, and a tool for each of its tools.
+
+    Args:
+        id: of the source and of the service.
+        settings: of the server.
+        names: of all servers.
+        callbacks: answers to requests of the server.
+    """
+
+    is_atomic = False
+
+    def __init__(self, id: str, settings: ServerSettings, names: Names, callbacks: Callbacks) -> None:
+        self.id = id
+        self.settings = settings
+        self.on_change: OnChange = settings.on_change
+        self.request_queue = local_queue(id, "extension")
+        self._names = names
+        self._callbacks = callbacks
+        self._service = service_item(id, settings)
+        self._reported: set[str] = set()
+        self._items: dict[str, tuple[bytes, Item]] = {}
+        self._is_changed = asyncio.Event()
+        self._pool: SessionPool | None = None
+
+    @property
+    def executor(self) -> McpServerSource:
+        """Executes the tools."""
+        return self
+
+    # -- the source ---------------------------------------------------------------------------------------------
+
+    def announce_change(self) -> None:
+        """Have the items read again."""
+        self._is_changed.set()
+
+    def _start(self) -> SessionPool:
+        if self._pool is None:
+            self._is_changed = asyncio.Event()  # the former one may belong to another event loop
+            self._pool = SessionPool(self._create_sessions(), Policy().merged(self.settings.policy), self._callbacks)
+            self._pool.start()
+        return self._pool
+
+    def _create_sessions(self) -> list[McpSession]:
+        settings = self.settings
+        create = partial(McpSession, callbacks=self._callbacks, on_change=self.announce_change)
+        if settings.command:
+            return [create(settings.name, self._open_stdio, poll=False, is_process=True)]
+        several = len(settings.urls) > 1
+        return [
+            create(
+                _instance_name(settings.name, url) if several else settings.name,
+                partial(HttpTransport, url, settings.headers),
+                poll=True,
+            )
+            for url in settings.urls
+        ]
+
+    def _open_stdio(self) -> SessionTransport:
+        settings = self.settings
+        return StdioTransport(settings.name, settings.command, settings.args, settings.env, settings.cwd)
+
+    async def changes(self) -> AsyncIterator[None]:
+        """Yield after each change of the tools or of the connection."""
+        self._start()
+        while True:
+            await self._is_changed.wait()
+            self._is_changed.clear()
+            yield
+
+    async def discover(self) -> Sequence[Item]:
+        """Return the service and its tools. A tool that did not change is the same object as before.
+
+        Raises:
+            McpServerError: the server is out of reach.
+        """
+        await yield_to_others()
+        pool = self._start()
+        await pool.wait_first()
+        if not pool.is_connected:
+            raise McpServerError(f"{pool.problem}; it is tried again")
+        tools = {tool.name: tool for tool in pool.tools or () if self._is_used(tool.name)}
+        self._report_unknown(tools)
+        names = self._names.update(self.settings.name, [name for name in tools if name])
+        items: dict[str, tuple[bytes, Item]] = {}
+        for name, tool in tools.items():
+            items[name] = self._find_item(names.get(name, ""), tool)
+        self._items = items
+        return [self._service, *(item for _, item in items.values())]
+
+    def _find_item(self, name: str, tool: ListedTool) -> tuple[bytes, Item]:
+        if isinstance(tool, RefusedTool):
+            key = msgspec.json.encode([name, tool])
+            create = partial(refused_item, name, tool, self.settings)
+        else:
+            key = msgspec.json.encode([name, tool.model_dump(mode="json", by_alias=True, exclude_none=True)])
+            create = partial(tool_item, self.id, name, tool, self.settings)
+        known = self._items.get(tool.name)
+        return known if known is not None and known[0] == key else (key, create())
+
+    def _is_used(self, tool: str) -> bool:
+        return self.settings.only is None or tool in self.settings.only
+
+    def _report_unknown(self, tools: Collection[str]) -> None:
+        unknown = set(self.settings.only or ()).difference(tools, self._reported)
+        if unknown:
+            self._reported |= unknown
+            logger.warning(
+                "%s: 'only' names tools that the server does not have: %s", self.id, ", ".join(sorted(unknown))
+            )
+
+    async def close(self) -> None:
+        """End the sessions and the processes of the server."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    # -- the executor -------------------------------------------------------------------------------------------
+
+    async def execute(self, call: LocalCall) -> LocalResult:
+        """Call the tool at the server. Cancelling this cancels the call there.
+
+        Raises:
+            ToolError: of the tool.
+            RefusedCallError: the server is out of reach, or refuses the call.
+            FailedCallError: the server ended, or did not answer by the protocol; the tool may have been executed.
+        """
+        return await self._start().execute(call)
+
+
+def _instance_name(server: str, url: str) -> str:
+    parts = urlsplit(url)
+    return f"{server}:{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+
+
+# The MCP servers of a configuration, as sources of the catalogue.
+
+
+class McpServers:
+    """The tools of MCP servers, for ``dispatch.connect(catalog=[McpServers("mcp.json")])``. Each server is a source and a
+    service ``mcp-NAME`` of its own. An invalid entry is reported by its name, in the log and in
+    ``dispatcher.registry.sources()``, and the others are used.
+
+    Args:
+        servers: a file in the common form ``{"mcpServers": {NAME: {…}}}``, or its contents.
+        elicitation, sampling, roots: callbacks of the SDK that answer requests of servers. None: they are rejected.
+        environment: values of ``${NAME}`` in the configuration. Default: ``os.environ``.
+
+    Attributes:
+        sources: one for each server.
+
+    Raises:
+        CatalogError: the file cannot be read, or has no servers in it.
+    """
+
+    def __init__(
+        self,
+        servers: str | os.PathLike[str] | Mapping[str, Any],
+        *,
+        elicitation: ElicitationFnT | None = None,
+        sampling: SamplingFnT | None = None,
+        roots: ListRootsFnT | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        origin, raw = ("McpServers", servers) if isinstance(servers, Mapping) else (str(servers), _read_file(servers))
+        found = read_configuration(raw, origin, os.environ if environment is None else environment)
+        if isinstance(found, list):
+            raise CatalogError(found)
+        for problem in found.warnings:
+            logger.warning("%s", problem)
+        callbacks = Callbacks(elicitation, sampling, roots)
+        self._tools: dict[str, ServerTools] = {
+            each.name: ServerTools(each.name, each.prefix, ()) for each in found.servers
+        }
+        self._names: Mapping[str, Mapping[str, str]] = {}
+        self._reported: set[str] = set()
+        ids = map_names([*(each.name for each in found.servers), *(each.name for each in found.invalid)])
+        self._servers = {
+            each.name: McpServerSource(f"mcp-{ids[each.name]}", each, self, callbacks) for each in found.servers
+        }
+        invalid = [InvalidServerSource(f"mcp-{ids[each.name]}", each) for each in found.invalid]
+        self.sources: Sequence[Source] = (*self._servers.values(), *invalid)
+
+    def update(self, server: str, tools: Sequence[str]) -> Mapping[str, str]:
+        """Set the tools of a server; return their names in the catalogue. Other servers are told where theirs change."""
+        known = self._tools[server]
+        if known.tools != tuple(tools) or server not in self._names:
+            self._tools[server] = known._replace(tools=tuple(tools))
+            former = self._names
+            self._names, clashes = choose_names(self._tools.values())
+            for name, owners in clashes.items():
+                if name not in self._reported:
+                    self._reported.add(name)
+                    logger.warning("several MCP servers have a tool '%s': %s", name, ", ".join(owners))
+            for other, names in self._names.items():
+                if other != server and former.get(other, names) != names:
+                    self._servers[other].announce_change()
+        return self._names[server]
+
+
+class InvalidServerSource:
+    """An entry of the configuration that cannot be used: a source that fails with its mistakes."""
+
+    def __init__(self, id: str, invalid: InvalidServer) -> None:
+        self.id = id
+        self._problems = "; ".join(str(each) for each in invalid.problems if each.severity == "error")
+        logger.error("MCP server '%s' is not used: %s", invalid.name, self._problems)
+
+    async def discover(self) -> Sequence[Item]:
+        """Raise the mistakes.
+
+        Raises:
+            ValueError: always. A CatalogError would refuse a reload as a whole.
+        """
+        raise ValueError(self._problems)
+
+    async def changes(self) -> AsyncIterator[None]:
+        """Yield nothing and never end."""
+        await asyncio.get_running_loop().create_future()
+        yield
+
+
+def _read_file(path: str | os.PathLike[str]) -> object:
+    try:
+        return parse_json(Path(path).read_text("utf-8-sig"))  # some editors begin a UTF-8 file with a byte order mark
+    except DocumentError as error:
+        raise CatalogError([Problem(str(path), *mistake) for mistake in error.mistakes]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise CatalogError(
+            [Problem(str(path), "", f"it cannot be read: {reason}", "give the path of the file")]
+        ) from None
+
+
+# The MCP tools in TrustGraph's configuration: ``tool`` items of the type ``mcp-tool``, and the ``mcp`` items with their
+# addresses.
+
+
+MCP: Final = "mcp"
+MCP_TOOL: Final = "mcp-tool"
+SERVER_PARAM: Final = "mcp-server"
+"""Config param: workspace and key of the ``mcp`` item."""
+
+
+class Server(NamedTuple):
+    """Where an MCP tool is: several tools of one server share its session."""
+
+    url: str
+    token: str
+
+
+class TrustGraphMcpTools(TrustGraphConfig):
+    """The MCP tools in TrustGraph's configuration, followed live over the broker. dispatch calls them itself, over one
+    session for each server, in place of TrustGraph's ``mcp-tool`` service, which opens a session for every call. Give it
+    beside :class:`~dispatch.TrustGraphConfig`, which has the other tools.
+
+    Args: those of :class:`~dispatch.TrustGraphConfig`; ``id`` is the id of their service, too.
+    """
+
+    config_types: ClassVar[tuple[str, str]] = ("tool", MCP)
+
+    def __init__(self, workspace: str = "default", *, id: str = "trustgraph-mcp", **options: Any) -> None:
+        super().__init__(workspace, id=id, **options)
+        self.request_queue = local_queue(id, "extension")
+        self._servers: Mapping[str, Server] = {}
+        self._remote_names: Mapping[str, str] = {}
+        self._pools: dict[Server, SessionPool] = {}
+        self._service = Item(
+            f"{id}: (service)",
+            "tool-service",
+            id,
+            {
+                "id": id,
+                "request-queue": self.request_queue,
+                "response-queue": local_reply_queue(id, "extension"),
+                "config-params": [{"name": SERVER_PARAM, "required": True}, {"name": TOOL_PARAM}],
+            },
+        )
+
+    @property
+    def executor(self) -> TrustGraphMcpTools:
+        """Executes the tools."""
+        return self
+
+    def read_item(self, workspace: str, kind: str, key: str, text: str, namespace: str) -> Item:
+        """Return the item in a value of the configuration; a tool as one of this source's service."""
+        if kind == "tool":
+            try:
+                raw = json.loads(text)
+            except (ValueError, RecursionError):
+                raw = None
+            if isinstance(raw, dict) and raw.get("type") == MCP_TOOL:
+                own = {"type": "tool-service", "service": self.id, SERVER_PARAM: f"{workspace}/{raw.get(MCP_TOOL)}"}
+                text = json.dumps({**{name: each for name, each in raw.items() if name != MCP_TOOL}, **own})
+        return super().read_item(workspace, kind, key, text, namespace)
+
+    async def discover(self) -> Sequence[Item]:
+        """Return the MCP tools and their service; see :meth:`TrustGraphConfig.discover`."""
+        found = await super().discover()
+        tools = [item for item in found if _config_of(item, SERVER_PARAM) is not None]
+        servers = {_place_of(item): item.raw for item in found if item.kind == MCP and isinstance(item.raw, dict)}
+        self._servers = {
+            place: Server(raw["url"], str(raw.get("auth-token") or ""))
+            for place, raw in servers.items()
+            if isinstance(raw.get("url"), str)
+        }
+        self._remote_names = {place: str(raw.get("remote-name") or "") for place, raw in servers.items()}
+        for item in tools:
+            if _config_of(item, SERVER_PARAM) not in self._servers:
+                logger.warning("%s: there is no item '%s' with a url", item.origin, _config_of(item, SERVER_PARAM))
+        places = {_config_of(item, SERVER_PARAM) or "" for item in tools}
+        await self._set_servers({server for place, server in self._servers.items() if place in places})
+        return [self._service, *tools]
+
+    async def _set_servers(self, servers: set[Server]) -> None:
+        gone = [self._pools.pop(server) for server in list(self._pools) if server not in servers]
+        for server in servers - self._pools.keys():
+            headers = {"Authorization": f"Bearer {server.token}"} if server.token else {}
+            opener = partial(HttpTransport, server.url, headers)
+            session = McpSession(server.url, opener, Callbacks(), lambda: None, poll=False)
+            pool = self._pools[server] = SessionPool([session], DEFAULT_POLICY, Callbacks())
+            pool.start()
+        await asyncio.gather(*(pool.close() for pool in gone))
+
+    async def close(self) -> None:
+        """End the sessions and the subscription."""
+        await self._set_servers(set())
+        await super().close()
+
+    async def execute(self, call: LocalCall) -> LocalResult:
+        """Call the tool at its server, in one of its sessions."""
+        place = call.config[SERVER_PARAM]
+        pool = self._pools.get(self._servers.get(place, Server("", "")))
+        if pool is None:
+            raise RefusedCallError(
+                RejectedError(
+                    ErrorType.UNKNOWN_TOOL,
+                    f"Tool '{call.tool}' was not executed: TrustGraph's configuration has no MCP server '{place}'. Use "
+                    "another tool, or report the failure.",
+                    rejected_by="catalog",
+                )
+            )
+        await pool.wait_first()
+        name = self._remote_names.get(place) or place.partition("/")[2]
+        return await pool.execute(msgspec.structs.replace(call, config={**call.config, TOOL_PARAM: name}))
+
+
+def _config_of(item: Item, name: str) -> str | None:
+    value = item.raw.get(name) if isinstance(item.raw, Mapping) else None
+    return value if item.kind == "tool" and isinstance(value, str) else None
+
+
+def _place_of(item: Item) -> str:
+    """Return workspace and key of an item, from its origin ``SOURCE:WORKSPACE/TYPE/KEY``."""
+    workspace, _, key = item.origin.partition(":")[2].split("/", 2)
+    return f"{workspace}/{key}"
+
+
+# Connections to the MCP servers of a toolkit file: one session for one use.
+
+
+class ToolkitConnection:
+    """A session with one server, for :class:`dispatch.toolkit.McpService`. The task that opens it must close it.
+
+    Args:
+        client: of the session.
+        stack: closes the session.
+    """
+
+    def __init__(self, client: Client, stack: AsyncExitStack) -> None:
+        self._client = client
+        self._stack = stack
+
+    async def call(self, tool_name: str, **arguments: Any) -> str:
+        """Call a tool and return its result as text.
+
+        Raises:
+            ToolError: the tool's own error.
+        """
+        from mcp import types
+
+        from dispatch.mcp.conversion import error_from_input_required, read_result
+
+        result = await self._client.call_tool(tool_name, arguments)
+        if isinstance(result, types.InputRequiredResult):
+            raise error_from_input_required(tool_name, result)
+        return read_result(result, "").text
+
+    async def list_tools(self) -> list[Any]:
+        """List the tools of the server, from all pages."""
+        from mcp import types
+
+        from dispatch.mcp.sessions import ToolList
+
+        return [tool for tool in await ToolList(poll=False).read(self._client) if isinstance(tool, types.Tool)]
+
+    async def close(self) -> None:
+        """End the session, and the process of the server."""
+        await self._stack.aclose()
+
+
+async def connect_mcp(config: McpConfig) -> ToolkitConnection:
+    """Open a connection to an MCP server of a toolkit.
+
+    Raises:
+        ImportError: MCP's SDK is not installed; the message names the extra.
+        Exception: of the SDK: the server cannot be reached.
+    """
+    from mcp import Client, types
+
+    async with AsyncExitStack() as stack:
+        client = Client(
+            _open_transport(config.name, config.transport_config),
+            mode="auto",
+            client_info=types.Implementation(name="dispatch", version=__version__),
+        )
+        await stack.enter_async_context(client)
+        return ToolkitConnection(client, stack.pop_all())
+
+
+def _open_transport(name: str, config: McpTransportConfig) -> Any:
+    from dispatch.mcp.transports import HttpTransport, StdioTransport, check_headers
+
+    headers = {key: str(value) for key, value in config.headers.items()}
+    match config.transport_type.value:
+        case "STDIO":
+            return StdioTransport(name, config.command, config.args or (), config.env, None)
+        case "SSE":
+            from mcp.client.sse import sse_client
+
+            return sse_client(
+                config.url, check_headers(headers), timeout=config.timeout, sse_read_timeout=config.sse_read_timeout
+            )
+    return HttpTransport(config.url, headers)

@@ -1,0 +1,814 @@
+"""An MCP server as a child process: messages on stdin and stdout, stderr in the log.
+
+The SDK's own transport does not notice the end of a server whose children keep its output open, leaves the children of a
+server that ends by itself running, and drops replies that it cannot read. This one observes the process, ends its whole
+group, and ends the call of an unreadable reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import math
+import os
+import re
+import signal
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, Final, Self, cast
+
+import anyio
+import httpx2
+import msgspec
+from mcp.client.stdio import get_default_environment
+from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
+from mcp.shared.message import SessionMessage
+from mcp.types import METHOD_NOT_FOUND, PROTOCOL_VERSION_META_KEY, ErrorData, RequestId
+from mcp.types.version import MODERN_PROTOCOL_VERSIONS
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCRequest, JSONRPCResponse
+
+from dispatch._internal import Clock, excerpt, loop_clock
+from dispatch.mcp.conversion import find_header_problem
+from dispatch.mcp.replies import (
+    FAILURES,
+    MAX_MESSAGE_BYTES,
+    TransportFailure,
+    UnreadableMessageError,
+    failed_reply,
+    is_malformed,
+    read_messages,
+)
+
+# What a server process writes to stderr, in the log: lines of bounded length at a bounded rate.
+
+
+MAX_LINE_CHARS: Final = 1_000
+MAX_BURST: Final = 100
+"""Lines that may be written at once."""
+LINES_PER_S: Final = 20.0
+"""Lines per second after a burst: a server that logs each request stays readable, and one that loops fills no disk."""
+
+
+class StderrLog:
+    """Writes the bytes of a server's stderr to the log.
+
+    Args:
+        logger: receives each line at the level INFO.
+        server: name, in front of each line.
+        clock: seconds.
+    """
+
+    def __init__(self, logger: logging.Logger, server: str, clock: Clock) -> None:
+        self._logger = logger
+        self._server = server
+        self._clock = clock
+        self._rest = b""
+        self._permits = float(MAX_BURST)
+        self._filled_at = clock()
+        self._dropped = 0
+
+    def feed(self, data: bytes) -> None:
+        """Write the complete lines in ``data``, and in what came before it."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        # Four bytes a character at most; more of a line is not needed.
+        self._rest = rest[: 4 * MAX_LINE_CHARS + 1]
+        for line in lines:
+            self._write(line)
+
+    def close(self) -> None:
+        """Write the last line, and the number of lines that were dropped."""
+        if self._rest:
+            self._write(self._rest)
+            self._rest = b""
+        self._report_dropped()
+
+    def _write(self, line: bytes) -> None:
+        now = self._clock()
+        self._permits = min(MAX_BURST, self._permits + (now - self._filled_at) * LINES_PER_S)
+        self._filled_at = now
+        text = line.decode("utf-8", "replace").rstrip()
+        if not text:
+            return
+        if self._permits < 1:
+            self._dropped += 1
+            return
+        self._report_dropped()
+        self._permits -= 1
+        self._logger.info("%s: %s", self._server, excerpt(text, MAX_LINE_CHARS))
+
+    def _report_dropped(self) -> None:
+        if self._dropped:
+            self._logger.info("%s: … %d lines are left out", self._server, self._dropped)
+            self._dropped = 0
+
+
+logger = logging.getLogger("dispatch.mcp")
+
+MAX_UNREAD: Final = 1_000
+"""Messages that may wait for the session; then the pipe is not read until half of them are read."""
+EXIT_S: Final = 1.0
+"""Seconds that a server has to end after its stdin was closed, as MCP wants it; then its group receives SIGTERM."""
+TERM_S: Final = 1.0
+"""Seconds that it has after SIGTERM; then its group receives SIGKILL."""
+
+LAST_OUTPUT_S: Final = 0.05
+"""Seconds without output after which a server that has ended has written all, where its children keep the pipe open."""
+LAST_OUTPUTS: Final = 20
+"""Times that :data:`LAST_OUTPUT_S` is waited at most, for children that write to the same pipe without an end."""
+
+_groups: set[int] = set()
+"""Process groups of running servers, for a Python process that ends without closing its dispatchers."""
+
+
+class StdioTransport:
+    """A transport of :class:`mcp.Client`: starts the process on entry, and ends it with its children on exit.
+
+    Args:
+        server: name, for the log.
+        command, args, env, cwd: of the process; ``env`` is added to what the SDK lets a server inherit.
+
+    Attributes:
+        ended: set when the process has ended, or its connection is of no use any more.
+    """
+
+    def __init__(self, server: str, command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None) -> None:
+        self._server = server
+        self._command = command, *args
+        self._env = get_default_environment() | dict(env)
+        self._cwd = cwd
+        self.ended = asyncio.Event()
+        self._process: ServerProcess | None = None
+
+    async def __aenter__(self) -> tuple[ServerProcess, ServerProcess]:
+        loop = asyncio.get_running_loop()
+        log = StderrLog(logger, self._server, loop_clock())
+        _, protocol = await loop.subprocess_exec(
+            lambda: ServerProcess(self._server, log, self.ended),
+            *self._command,
+            env=self._env,
+            cwd=self._cwd,
+            start_new_session=True,  # a group of its own, which can be ended as a whole; and no Ctrl-C of this terminal
+        )
+        self._process = protocol
+        return protocol, protocol
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            await self._process.end()
+
+
+class ServerProcess(asyncio.SubprocessProtocol):
+    """A running server, as the two streams that a session of the SDK reads and writes.
+
+    Args:
+        server: name, for the log.
+        log: receives stderr.
+        ended: is set when the process has ended, or its connection is of no use any more.
+
+    Attributes:
+        pid: of the process and of its group.
+    """
+
+    def __init__(self, server: str, log: StderrLog, ended: asyncio.Event) -> None:
+        self.ended = ended
+        self.pid = 0
+        self._server = server
+        self._log = log
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._stdin: asyncio.WriteTransport | None = None
+        self._exited = asyncio.Event()
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._unread: deque[SessionMessage] = deque()
+        self._parts: list[bytes] = []
+        """Parts of a message whose end has not arrived."""
+        self._size = 0
+        self._is_modern = False
+        """The protocol is 2026-07-28 or later."""
+        self._is_cut = False
+        """The lines since the last readable message may be parts of an unreadable one."""
+        self._is_paused = False
+        self._has_output = False
+        self._reader: asyncio.Future[None] | None = None
+
+    # -- the process --------------------------------------------------------------------------------------------
+
+    @property
+    def has_exited(self) -> bool:
+        """Whether the process has ended."""
+        return self._exited.is_set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See :class:`asyncio.SubprocessProtocol`; likewise the other callbacks."""
+        process = self._transport = cast(asyncio.SubprocessTransport, transport)
+        self.pid = process.get_pid()
+        _groups.add(self.pid)
+        self._stdin = cast(asyncio.WriteTransport, process.get_pipe_transport(0))
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 2:
+            self._log.feed(data)
+        elif not self.ended.is_set():
+            self._has_output = True
+            self._feed(data)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 1:
+            self._finish()
+        elif fd == 0:  # it reads no more requests, and may have written replies
+            self._await_last_output(LAST_OUTPUTS)
+
+    def process_exited(self) -> None:
+        self._exited.set()
+        self._await_last_output(LAST_OUTPUTS)  # unless the output ends before
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+
+    def _await_last_output(self, checks: int) -> None:
+        """Finish when nothing has arrived for a moment."""
+        self._has_output = self._is_paused
+        asyncio.get_running_loop().call_later(LAST_OUTPUT_S, self._check_last_output, checks - 1)
+
+    def _check_last_output(self, checks: int) -> None:
+        if self._is_paused or (self._has_output and checks):
+            self._await_last_output(checks)
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        self.ended.set()
+        self._may_write.set()
+        self._wake()
+
+    async def end(self) -> None:
+        """End the process and its children. Finishes also when it is cancelled: a process would remain otherwise."""
+        task = asyncio.ensure_future(self._end())
+        is_cancelled = False
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                is_cancelled = True
+        if is_cancelled:
+            raise asyncio.CancelledError
+
+    async def _end(self) -> None:
+        assert self._transport is not None
+        self._finish()
+        if self._stdin is not None:
+            self._stdin.close()
+        if not await self._wait_exit(EXIT_S):
+            signal_group(self.pid, signal.SIGTERM)
+            if not await self._wait_exit(TERM_S):
+                signal_group(self.pid, signal.SIGKILL)
+                await self._wait_exit(TERM_S)
+        signal_group(self.pid, signal.SIGKILL)  # its children
+        _groups.discard(self.pid)
+        self._transport.close()
+        self._log.close()
+
+    async def _wait_exit(self, timeout: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._exited.wait()
+        return self._exited.is_set()
+
+    # -- messages from the server -------------------------------------------------------------------------------
+
+    def _feed(self, data: bytes) -> None:
+        first, *others = data.split(b"\n")
+        self._parts.append(first)
+        self._size += len(first)
+        if self._size > MAX_MESSAGE_BYTES:
+            logger.warning("%s: a message of more than %d bytes; the server is restarted", self._server, self._size)
+            self._finish()
+            return
+        if not others:
+            return
+        *lines, rest = others
+        self._read_line(b"".join(self._parts))
+        for line in lines:
+            self._read_line(line)
+        self._parts, self._size = [rest], len(rest)
+        if len(self._unread) > MAX_UNREAD and not self._is_paused:
+            self._set_paused(True)
+        self._wake()
+
+    def _read_line(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        try:
+            messages = read_messages(line, is_modern=self._is_modern)
+        except UnreadableMessageError as error:
+            self._is_cut |= error.is_cut
+            if error.is_message or self._is_cut:  # the log has no replies
+                line = b"an unreadable message of %d bytes" % len(line)
+            self._log.feed(b"(stdout) " + line + b"\n")  # a server that writes its log to stdout
+        else:
+            self._unread.extend(map(SessionMessage, messages))
+            self._is_cut = any(is_malformed(message) for message in messages)
+
+    def _set_paused(self, is_paused: bool) -> None:
+        assert self._transport is not None
+        stdout = cast(asyncio.ReadTransport, self._transport.get_pipe_transport(1))
+        self._is_paused = is_paused
+        if is_paused:
+            stdout.pause_reading()
+        else:
+            stdout.resume_reading()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    # -- the streams of the SDK ---------------------------------------------------------------------------------
+
+    async def receive(self) -> SessionMessage | Exception:
+        """Return the next message of the server.
+
+        Raises:
+            anyio.EndOfStream: the process has ended.
+        """
+        while not self._unread:
+            if self.ended.is_set():
+                raise anyio.EndOfStream
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        if self._is_paused and len(self._unread) < MAX_UNREAD // 2:
+            self._set_paused(False)
+        return self._unread.popleft()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Write a message to the server, and wait while its pipe is full.
+
+        Raises:
+            anyio.BrokenResourceError: the process has ended.
+        """
+        await self._may_write.wait()
+        if self.ended.is_set() or self._stdin is None:
+            raise anyio.BrokenResourceError
+        if isinstance(item.message, JSONRPCRequest):
+            meta = (item.message.params or {}).get("_meta") or {}
+            self._is_modern = PROTOCOL_VERSION_META_KEY in meta
+        self._stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+
+    async def aclose(self) -> None:
+        """Do nothing: the transport ends the process."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def signal_group(pid: int, number: int) -> None:
+    """Send a signal to the process group of a server. Does nothing if all its processes have ended."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _end_groups() -> None:
+    for pid in tuple(_groups):
+        signal_group(pid, signal.SIGKILL)
+
+
+atexit.register(_end_groups)
+
+# Streamable HTTP with the headers of a server's configuration, where one failed request fails alone.
+
+
+CONNECT_S: Final = 5.0
+"""Seconds to connect to a server. There is no limit of the time between two parts of a reply: the calls have deadlines."""
+MAX_IDLE_CONNECTIONS: Final = 100
+LAST_REPLIES_S: Final = 0.05
+"""Seconds in which calls in flight receive their errors before a session that is of no use is closed."""
+REFUSALS_S: Final = 1.0
+"""Seconds in which a server that has forgotten a session has to refuse the calls in flight, which are then sent again."""
+PING_S: Final = 2.0
+"""Seconds in which a server has to answer the ping that shows whether it knows the session."""
+
+_NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+_REPLIES: Final = (JSONRPCResponse, JSONRPCError)
+_BODY_HEADERS: Final = ("content-length", "content-encoding", "content-type", "transfer-encoding")
+_ABOUT_SESSIONS: Final = re.compile("session|initiali[sz]", re.IGNORECASE)
+_OF_CREDENTIALS: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+"""Statuses that concern a session only where their text says so."""
+_NEVER_OF_A_SESSION: Final = (
+    HTTPStatus.METHOD_NOT_ALLOWED,
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
+_OF_THE_SESSION: Final = (MCP_SESSION_ID, MCP_PROTOCOL_VERSION_HEADER)
+_FORGOTTEN: Final = "the session is unknown"
+
+
+class InvalidHeaderError(ValueError):
+    """A header cannot be sent; the message has its name, and not its value, which may be a secret."""
+
+
+def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers without blanks and line ends around their values, as a secret from a file has one.
+
+    Raises:
+        InvalidHeaderError: HTTP cannot express a name or a value.
+    """
+    found = {name: value.strip() for name, value in headers.items()}
+    for name, value in found.items():
+        problem = find_header_problem(name, value)
+        if problem:
+            raise InvalidHeaderError(f"the header '{excerpt(name)}': {problem}")
+    return found
+
+
+class HttpTransport:
+    """A transport of :class:`mcp.Client`.
+
+    Args:
+        url: address of the server.
+        headers: of each request.
+
+    Attributes:
+        ended: set when the session is of no use any more.
+        is_unknown: the server does not know the session: it has restarted.
+
+    Raises:
+        InvalidHeaderError: a header cannot be sent.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        self.ended = asyncio.Event()
+        self.is_unknown = False
+        self._url = url
+        self._headers = check_headers(headers)
+        self._stack = AsyncExitStack()
+        self._http: HttpClient | None = None
+
+    async def __aenter__(self) -> tuple[Any, Any]:
+        http = self._http = HttpClient(self._on_unreachable, self._on_unknown, self._headers)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(http)
+            streams = await stack.enter_async_context(
+                streamable_http_client(self._url, http_client=http, max_sse_event_size=None)  # HttpClient has a limit
+            )
+            self._stack = stack.pop_all()
+        return streams
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        self.ended.set()
+        return await self._stack.__aexit__(exc_type, exc, traceback)
+
+    def _on_unreachable(self) -> None:
+        asyncio.get_running_loop().call_later(LAST_REPLIES_S, self.ended.set)
+
+    def _on_unknown(self) -> None:
+        self.is_unknown = True
+        self._await_refusals(asyncio.get_running_loop().time() + REFUSALS_S)
+
+    def _await_refusals(self, deadline: float) -> None:
+        """End the session when the server has refused the other calls in flight, too, or at the deadline."""
+        loop = asyncio.get_running_loop()
+        if self._http is None or not self._http.in_flight or loop.time() >= deadline:
+            self._on_unreachable()
+        else:
+            loop.call_later(LAST_REPLIES_S, self._await_refusals, deadline)
+
+
+class HttpClient(httpx2.AsyncClient):
+    """A client whose replies are messages that the SDK accepts, whatever the server answers. An exception would end the
+    SDK's session, and with it all other calls in flight; a reply that the SDK cannot read would be in its log.
+
+    Args:
+        on_unreachable: called when there is no connection to the server.
+        on_unknown: called when the server does not know the session.
+        headers: of each request.
+
+    Attributes:
+        in_flight: requests without a reply.
+    """
+
+    def __init__(
+        self, on_unreachable: Callable[[], object], on_unknown: Callable[[], object], headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(
+            headers=dict(headers),
+            timeout=httpx2.Timeout(None, connect=CONNECT_S),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=MAX_IDLE_CONNECTIONS),
+        )
+        self._on_unreachable = on_unreachable
+        self._on_unknown = on_unknown
+        self.in_flight = 0
+        self._is_forgotten = False
+        self._checking = asyncio.Lock()
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request; see :meth:`httpx2.AsyncClient.send`."""
+        if request.method == "DELETE" and self._is_forgotten:  # the end of the session
+            return httpx2.Response(HTTPStatus.NO_CONTENT, request=request)
+        exchange = Exchange.of(request)
+        is_request = exchange is not None and exchange.id is not None
+        self.in_flight += is_request
+        try:
+            response = await super().send(request, **options)
+            if exchange is None or response.has_redirect_location:
+                return response
+            if response.is_success and _is_event_stream(response):
+                return _stream(response, self._read_events(exchange, response))
+            if exchange.id is not None:
+                return await self._read_reply(exchange, response)
+            if response.is_error:
+                await self._check_session(request, response.status_code)
+            return response
+        except (httpx2.TransportError, httpx2.DecodingError) as error:
+            is_sent = not isinstance(error, _NOT_SENT)
+            if not is_sent:
+                self._on_unreachable()
+            if request.method != "POST":
+                raise
+            failure = TransportFailure.REPLY_LOST if is_sent else TransportFailure.NOT_SENT
+            id = None if exchange is None else exchange.id
+            reply = failed_reply(id, failure, f"{type(error).__name__}: {error}")
+            return _response(httpx2.Response(HTTPStatus.OK, request=request), reply)
+        finally:
+            self.in_flight -= is_request
+
+    async def _read_reply(self, exchange: Exchange, response: httpx2.Response) -> httpx2.Response:
+        try:
+            body = await response.aread()
+        finally:
+            await response.aclose()
+        reply = exchange.find_reply(body)
+        if response.is_error:
+            text = reply.error.message if isinstance(reply, JSONRPCError) else body[:10_000].decode(errors="replace")
+            reply = _failure_of(exchange, response, reply)
+            if await self._check_session(response.request, response.status_code, text):
+                reply = exchange.fail(TransportFailure.FORGOTTEN, _FORGOTTEN)
+        elif reply is None:
+            status = f"HTTP status {response.status_code} without a reply"
+            reply = exchange.fail(
+                TransportFailure.MALFORMED, exchange.problem if body.strip() and exchange.problem else status
+            )
+        return _response(response, await self._check_reply(response.request, exchange, reply))
+
+    async def _read_events(self, exchange: Exchange, response: httpx2.Response) -> AsyncGenerator[bytes, None]:
+        """Yield the events of a stream, with readable messages only."""
+        awaits_reply = is_request = exchange.id is not None
+        self.in_flight += is_request
+        try:
+            async for event in httpx2.EventSource(response, max_event_size=MAX_MESSAGE_BYTES):
+                messages = exchange.read(event.data.encode()) if event.event == "message" and event.data else []
+                if awaits_reply:
+                    messages = [await self._check_reply(response.request, exchange, each) for each in messages]
+                    awaits_reply = not any(isinstance(each, _REPLIES) for each in messages)
+                for data in _encode_event(event, messages):
+                    yield data
+        except httpx2.SSEError as error:  # an event that is too large
+            exchange.problem = str(error)
+        finally:
+            self.in_flight -= is_request
+        if awaits_reply and exchange.problem:
+            for data in _encode_event(
+                httpx2.ServerSentEvent(), [exchange.fail(TransportFailure.MALFORMED, exchange.problem)]
+            ):
+                yield data
+
+    async def _check_reply(self, request: httpx2.Request, exchange: Exchange, reply: JSONRPCMessage) -> JSONRPCMessage:
+        """Return ``reply``, or the failure of a request in a session that the server has forgotten."""
+        if not isinstance(reply, JSONRPCError) or reply.error.code in FAILURES:
+            return reply
+        is_forgotten = await self._check_session(request, HTTPStatus.OK, reply.error.message)
+        return exchange.fail(TransportFailure.FORGOTTEN, _FORGOTTEN) if is_forgotten else reply
+
+    # -- the session --------------------------------------------------------------------------------------------
+
+    async def _check_session(self, request: httpx2.Request, status: int, text: str = "") -> bool:
+        """Find out whether a server that has refused a request knows its session; return whether it does not, and has not
+        executed the request. Servers say so with many statuses and texts, which they also use for other reasons: a ping in
+        the same session shows what is meant.
+
+        Args:
+            status, text: of the refusal.
+        """
+        version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
+        has_id = MCP_SESSION_ID in request.headers
+        if status in _NEVER_OF_A_SESSION or version is None or version in MODERN_PROTOCOL_VERSIONS:
+            return False
+        if status >= 500 and not has_id:
+            return False
+        if (status < 400 or status in _OF_CREDENTIALS) and not _ABOUT_SESSIONS.search(text):
+            return False
+        async with self._checking:
+            if not self._is_forgotten and await self._is_ping_refused(request, status):
+                self._is_forgotten = True
+                self._on_unknown() if status < 500 else self._on_unreachable()
+        return self._is_forgotten and status < 500  # after an error of the server the request may have been executed
+
+    async def _is_ping_refused(self, request: httpx2.Request, status: int) -> bool:
+        """Whether a ping in the session of ``request`` is refused in the same way."""
+        headers = {name: request.headers[name] for name in _OF_THE_SESSION if name in request.headers}
+        headers["accept"] = "application/json, text/event-stream"
+        message = {"jsonrpc": "2.0", "id": "dispatch-ping", "method": "ping"}
+        ping = self.build_request("POST", request.url, headers=headers, json=message)
+        exchange = Exchange("dispatch-ping", is_modern=False)
+        with suppress(TimeoutError, httpx2.TransportError):
+            async with asyncio.timeout(PING_S):
+                response = await super().send(ping, stream=True, follow_redirects=False)
+                try:
+                    if response.status_code != status:
+                        return False
+                    reply = exchange.find_reply(await _read_body(response))
+                finally:
+                    await response.aclose()
+            if not isinstance(reply, JSONRPCError):
+                return status >= 400
+            is_meant = status >= 400 or _ABOUT_SESSIONS.search(reply.error.message) is not None
+            return is_meant and reply.error.code != METHOD_NOT_FOUND
+        return False
+
+
+class Exchange:
+    """One request and its reply.
+
+    Args:
+        id: of the request; None: there is none, the server sends messages of its own.
+        is_modern: the protocol is 2026-07-28 or later.
+
+    Attributes:
+        problem: of the last data that were not readable; empty: there were none.
+    """
+
+    def __init__(self, id: RequestId | None, is_modern: bool) -> None:
+        self.id = id
+        self.problem = ""
+        self._is_modern = is_modern
+
+    @classmethod
+    def of(cls, request: httpx2.Request) -> Exchange | None:
+        """Return the exchange of a request; None: it carries no request of MCP."""
+        is_modern = request.headers.get(MCP_PROTOCOL_VERSION_HEADER) in MODERN_PROTOCOL_VERSIONS
+        if request.method != "POST":
+            return cls(None, is_modern) if request.method == "GET" else None
+        head = msgspec.json.decode(request.content, type=_Head)
+        return cls(head.id, is_modern) if head.method and head.id is not None else None
+
+    def fail(self, failure: TransportFailure, message: str, data: object = None) -> JSONRPCError:
+        """Return the reply that reports a failure of this request."""
+        return failed_reply(self.id, failure, message, data)
+
+    def read(self, data: bytes) -> list[JSONRPCMessage]:
+        """Return the messages in ``data``; a reply has the id of the request."""
+        try:
+            messages = read_messages(data, is_modern=self._is_modern)
+        except UnreadableMessageError as error:
+            if error.is_request:
+                return []
+            self.problem = str(error)
+            is_reply = error.is_message and self.id is not None
+            return [self.fail(TransportFailure.MALFORMED, self.problem)] if is_reply else []
+        return messages if self.id is None else list(map(self._assign_id, messages))
+
+    def find_reply(self, data: bytes) -> JSONRPCMessage | None:
+        """Return the reply in ``data``; None: there is none."""
+        return next((message for message in self.read(data) if isinstance(message, _REPLIES)), None)
+
+    def _assign_id(self, message: JSONRPCMessage) -> JSONRPCMessage:
+        if isinstance(message, _REPLIES):
+            if message.id is not None and str(message.id) != str(self.id):
+                return self.fail(TransportFailure.MALFORMED, "the reply names another request")
+            assert self.id is not None
+            message.id = self.id  # a server that could not read the request writes null
+        return message
+
+
+class _Head(msgspec.Struct):
+    """What is read of a request."""
+
+    id: int | str | None = None
+    method: str = ""
+
+
+class _EventBytes(httpx2.AsyncByteStream):
+    """The body of a response whose events were read and written again."""
+
+    def __init__(self, response: httpx2.Response, events: AsyncGenerator[bytes, None]) -> None:
+        self._response = response
+        self._events = events
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._events
+
+    async def aclose(self) -> None:
+        """End the connection."""
+        await self._events.aclose()
+        await self._response.aclose()
+
+
+async def _read_body(response: httpx2.Response) -> bytes:
+    """Return the body: of a stream of events, the data of the first one."""
+    if not _is_event_stream(response):
+        return await response.aread()
+    async for event in httpx2.EventSource(response, max_event_size=MAX_MESSAGE_BYTES):
+        if event.data:
+            return event.data.encode()
+    return b""
+
+
+def _is_event_stream(response: httpx2.Response) -> bool:
+    return response.headers.get("content-type", "").lower().startswith("text/event-stream")
+
+
+def _response(response: httpx2.Response, reply: JSONRPCMessage) -> httpx2.Response:
+    """Return ``response`` with another body and without its status, of which the SDK reports nothing."""
+    headers = {**_other_headers(response), "content-type": "application/json"}
+    return httpx2.Response(HTTPStatus.OK, headers=headers, content=_encode(reply), request=response.request)
+
+
+def _stream(response: httpx2.Response, events: AsyncGenerator[bytes, None]) -> httpx2.Response:
+    headers = {**_other_headers(response), "content-type": "text/event-stream"}
+    stream = _EventBytes(response, events)
+    return httpx2.Response(response.status_code, headers=headers, stream=stream, request=response.request)
+
+
+def _other_headers(response: httpx2.Response) -> dict[str, str]:
+    return {name: value for name, value in response.headers.items() if name not in _BODY_HEADERS}
+
+
+def _encode(message: JSONRPCMessage) -> bytes:
+    return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+
+
+def _encode_event(event: httpx2.ServerSentEvent, messages: Sequence[JSONRPCMessage]) -> Iterator[bytes]:
+    head = f"id: {event.id}\n" if event.id else ""
+    if event.retry is not None:
+        head += f"retry: {event.retry}\n"
+    if head and not messages:
+        yield f"{head}data:\n\n".encode()
+    for message in messages:
+        yield b"%bdata: %b\n\n" % (head.encode(), _encode(message))
+
+
+def _failure_of(exchange: Exchange, response: httpx2.Response, reply: JSONRPCMessage | None) -> JSONRPCMessage:
+    """Return the reply of a request that was refused with an HTTP status."""
+    status = response.status_code
+    error = reply if isinstance(reply, JSONRPCError) and not is_malformed(reply) else None
+    text = f"HTTP status {status} {response.reason_phrase}".rstrip()
+    if error is not None:
+        text = f"{text}: {error.error.message}"
+    if status == HTTPStatus.UNAUTHORIZED:
+        return exchange.fail(TransportFailure.UNAUTHORIZED, text)
+    if status == HTTPStatus.FORBIDDEN:
+        return exchange.fail(TransportFailure.FORBIDDEN, text)
+    retry_after = read_retry_after(response.headers.get("retry-after", ""), time.time())
+    if status == HTTPStatus.TOO_MANY_REQUESTS or (status == HTTPStatus.SERVICE_UNAVAILABLE and retry_after is not None):
+        return exchange.fail(TransportFailure.THROTTLED, text, retry_after)
+    if error is not None:
+        return error
+    if status == HTTPStatus.NOT_FOUND and MCP_SESSION_ID not in response.request.headers:
+        return JSONRPCError(jsonrpc="2.0", id=exchange.id, error=ErrorData(code=METHOD_NOT_FOUND, message=text))
+    return exchange.fail(TransportFailure.HTTP_STATUS, text)
+
+
+def read_retry_after(value: str, now: float) -> float | None:
+    """Return the seconds of a header ``Retry-After``, which is a number or a date; None: it is neither.
+
+    Args:
+        now: Unix time.
+    """
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - now
+        except ValueError:
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None

@@ -1,1 +1,0 @@
-"""Pacing towards receivers that acknowledge nothing."""

@@ -1,1 +1,0 @@
-"""Request and reply: correlation and deadlines; requests in sessions."""

@@ -1,1 +1,0 @@
-"""The wire format: payloads, message properties, topic names, fragments."""

@@ -1,1 +1,0 @@
-"""Reliable delivery of frames: packet numbers, acknowledgements, loss detection, flow control, fragments."""

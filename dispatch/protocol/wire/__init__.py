@@ -1,1 +1,0 @@
-"""The form of packets and frames, and the proof of a handshake."""

@@ -1,0 +1,651 @@
+"""The asyncio adapter of :mod:`dispatch.resilience.bulkhead`: a wait is a future, one timer per bulkhead."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from asyncio import get_running_loop
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from typing import Any, Generic, Protocol, TypeVar
+
+from aiolimiter import AsyncLimiter
+from tenacity import AsyncRetrying
+
+from dispatch._internal import Rejection, loop_clock
+from dispatch.errors import Outcome
+from dispatch.policy import Bulkhead, RateLimit
+from dispatch.resilience.bulkhead import BulkheadGuard, BulkheadPermit, BulkheadWaiter, QueueLimits
+from dispatch.resilience.rate_limit import (
+    MAX_QUEUE,
+    MAX_USERS,
+    NEVER,
+    Bucket,
+    CombinedBucket,
+    LeakyBucket,
+    RateLimiter,
+    RatePermit,
+    UserBuckets,
+    Waiter,
+)
+from dispatch.resilience.retry import (
+    ANSWERED,
+    Hedging,
+    NoHedgeReason,
+    NoRetryReason,
+    RetryDecision,
+    RetryPolicy,
+    RetryTarget,
+    may_have_run,
+)
+
+
+class AsyncBulkhead:
+    """A tool's bulkhead on the event loop that runs when it is constructed. It has at most one timer, and none while the
+    wait queue is empty.
+
+    Args:
+        settings: see :class:`dispatch.policy.Bulkhead`.
+        limits: see :class:`BulkheadGuard`.
+
+    Attributes:
+        guard: the sans-I/O core. ``guard.admit()`` acquires a permit without waiting, as hedges do.
+    """
+
+    __slots__ = ("_loop", "_timer", "guard")
+
+    def __init__(self, settings: Bulkhead, limits: QueueLimits | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self.guard = BulkheadGuard(settings, loop_clock(), limits)
+
+    async def acquire(
+        self, *, deadline: float | None = None, priority: str | None = None
+    ) -> BulkheadPermit | Rejection:
+        """Return a permit or a rejection; waits for at most ``max_wait``, or as long as the call can still end by
+        ``deadline``.
+
+        A permit that was granted to a caller that is cancelled in the same turn of the loop goes to the next waiter.
+
+        Args:
+            deadline: when the call ends, on the loop's clock.
+            priority: one of the settings' priorities; None: the most urgent.
+        """
+        guard = self.guard
+        if guard.in_flight < guard.limit:
+            return guard.admit()
+        decided: asyncio.Future[BulkheadPermit | Rejection] = self._loop.create_future()
+
+        def decide(answer: BulkheadPermit | Rejection) -> bool:
+            if decided.done():
+                return False  # cancelled, but its task has not run since
+            decided.set_result(answer)
+            return True
+
+        waiter = guard.enqueue(decide, deadline=deadline, priority=priority)
+        if type(waiter) is not BulkheadWaiter:
+            return waiter  # type: ignore[return-value] # a permit or a rejection
+        self._set_timer(waiter.expires)
+        try:
+            return await decided
+        except asyncio.CancelledError:
+            if not guard.cancel_wait(waiter) and not decided.cancelled():
+                answer = decided.result()
+                if isinstance(answer, BulkheadPermit):
+                    answer.finish(Outcome.CANCELLED)
+            raise
+        finally:
+            if not guard.waiting:
+                self._cancel_timer()
+
+    def _set_timer(self, expires: float) -> None:
+        timer = self._timer
+        if timer is not None:
+            if timer.when() <= expires:
+                return
+            timer.cancel()
+        if expires < math.inf:
+            self._timer = self._loop.call_at(expires, self._expire, expires)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expire(self, due: float) -> None:
+        self._timer = None
+        # A timer may fire slightly early; without ``due`` it would be set again for the same instant, in a busy loop.
+        self.guard.expire(max(due, self._loop.time()))
+        expires = self.guard.next_expiry()
+        if expires is not None:
+            self._set_timer(expires)
+
+    def reconfigure(self, settings: Bulkhead) -> None:
+        """Apply other settings; calls in flight and waiting calls stay."""
+        self.guard.reconfigure(settings)
+
+    def close(self) -> None:
+        """Reject waiting and later calls; calls in flight continue."""
+        self.guard.close()
+        self._cancel_timer()
+
+
+# The asyncio adapter of :mod:`dispatch.resilience.rate_limit`: one timer per tool, one future per wait.
+#
+# The buckets are aiolimiter's. No object is bound to an event loop before its first use: a dispatcher that is constructed
+# at import, or used again after its loop has ended, works on the loop that runs then.
+
+
+AMPLE = 0.5
+"""Share of a bucket up to which aiolimiter is not asked: rounding cannot make a half-full bucket full."""
+
+_ENDED = object()
+_WAITS = "aiolimiter waits although it reported capacity"
+
+
+class LimiterBucket(LeakyBucket):
+    """aiolimiter's :class:`AsyncLimiter` as a bucket. A cost is added only if it fits: no call waits inside AsyncLimiter,
+    whose waits are unordered and unbounded.
+
+    AsyncLimiter does not report when capacity will be available, and cannot return a cost. So the level is also computed
+    beside it. Up to :data:`AMPLE`, where rounding cannot cause a rejection, the computed level alone decides; above it an
+    AsyncLimiter is filled to that level and asked for each cost. It is replaced when a cost was returned or its loop has
+    ended.
+
+    Args:
+        burst: see :class:`LeakyBucket`.
+        per_second: see :class:`LeakyBucket`.
+        empty_at: see :class:`LeakyBucket`; on the loop's clock.
+    """
+
+    __slots__ = ("_ample", "_limiter", "_loop")
+
+    def __init__(self, burst: float, per_second: float, empty_at: float = NEVER) -> None:
+        super().__init__(burst, per_second, empty_at)
+        self._ample = burst * AMPLE
+        self._limiter: AsyncLimiter | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def try_add(self, cost: float, now: float) -> bool:
+        fits = LeakyBucket.try_add(self, cost, now)
+        if fits and self._level < self._ample:
+            self._limiter = None
+            return True
+        limiter = self._limiter
+        if limiter is None or self._loop is not get_running_loop():
+            limiter = self._filled(now, cost if fits else 0.0)
+            fits = fits or LeakyBucket.try_add(self, cost, now)
+        if not fits:
+            return False
+        # AsyncLimiter reads the clock itself, and later: its level may differ if another thread ran in between.
+        if limiter.has_capacity(cost):
+            _run_without_wait(limiter.acquire(cost))
+            return True
+        LeakyBucket.give_back(self, cost, now, now)
+        return False
+
+    def give_back(self, cost: float, added_at: float, now: float) -> None:
+        super().give_back(cost, added_at, now)
+        self._limiter = None
+
+    def _filled(self, now: float, added: float) -> AsyncLimiter:
+        """Return an AsyncLimiter at the level of this bucket before ``added`` was added."""
+        self._loop = get_running_loop()
+        # The clock of another loop may have another origin: at most full, and from now on by this clock.
+        self._level = min(self.burst, self.level(now))
+        self._at = now
+        made = self._limiter = AsyncLimiter(self.burst, self.burst / self.per_second)
+        _run_without_wait(made.acquire(max(0.0, self._level - added)))
+        return made
+
+
+def _run_without_wait(step: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine that does not suspend.
+
+    Raises:
+        RuntimeError: it suspends.
+    """
+    if next(step.__await__(), _ENDED) is not _ENDED:  # cheaper than send(), which raises StopIteration
+        step.close()
+        raise RuntimeError(_WAITS)
+
+
+def user_buckets(rate: RateLimit, most: int = MAX_USERS) -> UserBuckets[LimiterBucket]:
+    """One bucket a user, for one tool or (given to several :class:`AsyncRateLimiter`) for all tools together.
+
+    Args:
+        rate: of each user.
+        most: maximum number of users.
+    """
+    burst, per_second = rate.capacity, rate.per_second
+    return UserBuckets(lambda empty_at: LimiterBucket(burst, per_second, empty_at), most)
+
+
+class AsyncRateLimiter:
+    """The rate limits of one tool.
+
+    Args:
+        rate: of all users together, with their weights; None: no limit.
+        user_rate: of each user at this tool; None: no limit.
+        everywhere: the buckets of each user, shared by several tools; None: no limit.
+        shared_rate: the rate of the buckets ``everywhere``.
+        max_queue: maximum number of waiting calls.
+
+    The users' weights are those of the first of ``rate``, ``user_rate`` and ``shared_rate`` that is given; ``max_wait`` is
+    the shortest of all. Calls of one user that wait at several tools for the user's bucket ``everywhere`` are served in
+    turn; a call that is admitted at its tool at once may overtake them.
+    """
+
+    def __init__(
+        self,
+        rate: RateLimit | None = None,
+        user_rate: RateLimit | None = None,
+        *,
+        everywhere: UserBuckets[LimiterBucket] | None = None,
+        shared_rate: RateLimit | None = None,
+        max_queue: int = MAX_QUEUE,
+    ) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        ruling = rate or user_rate or shared_rate or RateLimit("1/s")
+        here = user_buckets(user_rate) if user_rate is not None else None
+        self.limiter = RateLimiter(
+            time.monotonic,
+            bucket=LimiterBucket(rate.capacity, rate.per_second) if rate is not None else None,
+            users=_combine(here, everywhere),
+            max_queue=max_queue,
+            max_wait=min(each.max_wait for each in (rate, user_rate, shared_rate, ruling) if each is not None),
+            weights=dict(ruling.weights),
+            on_earlier=self._admit_waiters,
+        )
+        """The sans-I/O core and its counters: ``granted``, ``returned``, ``refused``, ``waiting``."""
+
+    def admit(self, user: str, deadline: float, cost: float = 1.0) -> RatePermit | Waiter | Rejection:
+        """:meth:`RateLimiter.admit` on the running loop's clock. A returned :class:`Waiter` is passed to :meth:`wait`."""
+        loop = get_running_loop()
+        if loop is not self._loop:
+            self._bind(loop)
+        answer = self.limiter.admit(user, deadline, cost)
+        if type(answer) is Waiter:
+            answer.tag = loop.create_future()
+            self._set_timer()
+        return answer
+
+    async def wait(self, waiter: Waiter) -> RatePermit | Rejection:
+        """Wait for the decision. If the caller is cancelled, its waiter is removed, and a permit granted meanwhile is
+        returned."""
+        try:
+            await waiter.tag
+        except asyncio.CancelledError:
+            self.leave(waiter)
+            raise
+        answer = waiter.answer
+        assert answer is not None
+        return answer
+
+    def leave(self, waiter: Waiter) -> None:
+        """Cancel a wait. A permit granted meanwhile is returned."""
+        self.limiter.leave(waiter)
+        if not self.limiter.waiting:
+            self._cancel_timer()
+
+    async def acquire(self, user: str, deadline: float, cost: float = 1.0) -> RatePermit | Rejection:
+        """:meth:`admit`, and :meth:`wait` for a waiter."""
+        answer = self.admit(user, deadline, cost)
+        return await self.wait(answer) if type(answer) is Waiter else answer  # type: ignore[return-value]
+
+    def close(self, reason: str = "closing") -> None:
+        """Reject all waiting calls. Later calls are admitted: the owner must not make any."""
+        self._cancel_timer()
+        _wake(self.limiter.refuse_all(reason))
+
+    def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.limiter.clock = loop_clock()
+        # The former loop has ended with its timer, so that its waiters will never wake.
+        self._cancel_timer()
+        self.limiter.refuse_all("loop-ended")
+
+    def _admit_waiters(self) -> None:
+        self._cancel_timer()
+        _wake(self.limiter.admit_waiters())
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        at = self.limiter.next_at()
+        timer = self._timer
+        if at is None or (timer is not None and timer.when() <= at):
+            return  # a timer that fires too early is set again
+        if timer is not None:
+            timer.cancel()
+        assert self._loop is not None
+        self._timer = self._loop.call_at(at, self._admit_waiters)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _wake(waiters: list[Waiter]) -> None:
+    for waiter in waiters:
+        if not waiter.tag.done():  # done: cancelled
+            waiter.tag.set_result(None)
+
+
+def _combine(
+    here: UserBuckets[LimiterBucket] | None, everywhere: UserBuckets[LimiterBucket] | None
+) -> Callable[[str, float], Bucket] | None:
+    if here is None:
+        return None if everywhere is None else everywhere.get
+    if everywhere is None:
+        return here.get
+    one, other = here.get, everywhere.get
+    return lambda user, now: CombinedBucket(one(user, now), other(user, now))
+
+
+# The retries of one call: one loop over attempts, on tenacity's ``AsyncRetrying``.
+#
+# The caller makes the first attempt itself, so that a call that succeeds at once pays nothing for retries. An attempt
+# returns a result and raises nothing, whatever the service did. An exception all the same, above all a cancellation, does
+# not pass through tenacity, which would store it: it propagates to the caller directly.
+
+
+class AttemptResult(Protocol):
+    """The properties of an attempt's result that retries depend on."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome of the attempt."""
+
+    @property
+    def sent(self) -> bool:
+        """Whether the request was sent, or may have been."""
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds of pause that the service asked for."""
+
+    @property
+    def error_type(self) -> str | None:
+        """The ``type`` of its error, if any."""
+
+    @property
+    def remembered(self) -> bool:
+        """Whether the instance remembers idempotency keys and is still running."""
+
+
+R = TypeVar("R", bound=AttemptResult)
+
+Attempt = Callable[[int, RetryTarget], Awaitable[R]]
+"""Makes one attempt, given its number, from 1, and the instances that it may use."""
+Listener = Callable[[RetryDecision | NoRetryReason], object]
+"""Called with each decision after a failed attempt, for metrics."""
+
+
+def _ignore(_decision: RetryDecision | NoRetryReason) -> None:
+    pass
+
+
+async def retry(
+    result: R,
+    attempt: Attempt[R],
+    policy: RetryPolicy,
+    *,
+    deadline: float,
+    keyed: bool = False,
+    listener: Listener = _ignore,
+) -> R:
+    """Retry a call whose first attempt failed, and return the result of the call.
+
+    That is the result of the attempt that succeeds, or of the last attempt that may have been executed, or of the last
+    attempt if surely none was executed: "not executed" would not be true of the call if an earlier attempt may have run.
+
+    Args:
+        result: of the first attempt, which is not a success.
+        attempt: see :data:`Attempt`.
+        policy: decides after each attempt. The caller counts the call itself (``policy.budget.record_call()``).
+        deadline: of the whole call, on the running loop's clock.
+        keyed: whether the call has an idempotency key.
+        listener: see :data:`Listener`.
+    """
+    clock = loop_clock()
+
+    def decide(result: R, number: int) -> RetryDecision | None:
+        """Decide whether another attempt follows; it has then been withdrawn from the budget."""
+        decision = policy.decide(
+            result.outcome,
+            sent=may_have_run(result.outcome, sent=result.sent),
+            attempt=number,
+            now=clock(),
+            deadline=deadline,
+            keyed=keyed,
+            remembered=result.remembered,
+            retry_after=result.retry_after,
+            error_type=result.error_type,
+        )
+        listener(decision)
+        return decision if isinstance(decision, RetryDecision) else None
+
+    pending = decide(result, 1)
+    if pending is None:
+        return result
+    executed = result if may_have_run(result.outcome, sent=result.sent) else None
+    # A new AsyncRetrying for each call: the statistics and state in it must not be shared between calls. It has no stop
+    # strategy, because `pending` has already been withdrawn from the budget.
+    attempts = AsyncRetrying(
+        sleep=asyncio.sleep,
+        retry=lambda _: pending is not None,
+        wait=lambda _: 0.0 if pending is None else pending.wait,
+    )
+    try:
+        async for turn in attempts:
+            number = turn.retry_state.attempt_number
+            if pending is not None and number > 1:  # tenacity's first turn stands for the attempt that was made already
+                if policy.is_too_late(clock(), deadline):  # the backoff took longer than planned
+                    listener(NoRetryReason.TOO_LATE)
+                    break
+                target, pending = pending.where, None
+                result = await attempt(number, target)
+                if result.outcome is Outcome.SUCCESS:
+                    return result
+                if result.outcome is Outcome.REJECTED:
+                    policy.budget.refund()  # rejected by a guard of the dispatcher: no request was sent
+                if may_have_run(result.outcome, sent=result.sent):
+                    executed = result
+                pending = decide(result, number)
+            # Not a `with turn:` block, which would store exceptions; and tenacity needs no result.
+            turn.retry_state.set_result(None)
+    finally:
+        if pending is not None:  # cancelled during the backoff, or too late: the attempt was not made
+            policy.budget.refund()
+    return result if executed is None else executed
+
+
+# Hedged attempts: the race of a slow first attempt and a second one, of which the first answer counts.
+#
+# Each attempt is a task, and neither outlives the call: the loser is cancelled and awaited, and so are both when the caller
+# is cancelled.
+
+
+class HedgedResult(Protocol):
+    """The properties of an attempt's result that hedging depends on."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome of the attempt."""
+
+    @property
+    def sent(self) -> bool:
+        """Whether the request was sent, or may have been."""
+
+
+H = TypeVar("H", bound=HedgedResult)
+
+OUTPACED = "outpaced"
+"""The message with which a first attempt is cancelled when its hedge was answered first, although it started later."""
+
+
+def _ignore_hedge(_decision: NoHedgeReason | None) -> None:
+    pass
+
+
+async def hedged(
+    attempt: Callable[[bool], Coroutine[Any, Any, H]],
+    hedging: Hedging,
+    *,
+    deadline: float,
+    others: Callable[[], bool],
+    listener: Callable[[NoHedgeReason | None], object] = _ignore_hedge,
+) -> H:
+    """Make an attempt and, if it is slow, a second one; return the first that the service answers, or the result of the
+    first attempt if neither is answered.
+
+    An attempt returns a result and raises nothing, whatever the service did; an exception of it propagates.
+
+    Args:
+        attempt: makes one attempt; its argument is True for the second, which must not use the instance of the first.
+        hedging: decides, and records the durations of first attempts.
+        deadline: of the call, on ``hedging.clock``.
+        others: returns whether there is an instance that the first attempt did not use; called when a second one is due.
+        listener: called for metrics when a second attempt is due: None if it was started, otherwise the reason.
+    """
+    clock = hedging.clock
+    started = clock()
+    delay = hedging.start_first(started, deadline)
+    if delay is None:
+        result = await attempt(False)
+        hedging.record_first(clock() - started, result.outcome)
+        return result
+    first = asyncio.create_task(attempt(False))
+    second: asyncio.Task[H] | None = None
+    winner = first
+    try:
+        done, _ = await asyncio.wait((first,), timeout=delay)
+        if not done:
+            refusal = hedging.admit(clock(), deadline, has_other_instance=others())
+            listener(refusal)
+            if refusal is None:
+                second = asyncio.create_task(attempt(True))
+                winner = await _race(first, second)
+                if winner is second:
+                    first.cancel(OUTPACED)  # the message tells it from a cancellation by the caller
+            else:
+                await asyncio.wait((first,))
+        result = winner.result()
+        hedging.record_first(clock() - started, first.result().outcome if first.done() else Outcome.TIMEOUT)
+        if second is not None and second.done() and not second.result().sent:
+            hedging.refund()
+    finally:
+        await _cancel_attempts(first, second)
+    return result
+
+
+async def _race(first: asyncio.Task[H], second: asyncio.Task[H]) -> asyncio.Task[H]:
+    """Return the attempt that is answered first; ``first`` if neither is. An exception is raised at once."""
+    pending = {first, second}
+    while pending:
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for task in (first, second):
+            if task in done and task.result().outcome in ANSWERED:
+                return task
+    return first
+
+
+async def _cancel_attempts(*tasks: asyncio.Task[H] | None) -> None:
+    """Cancel the running tasks and wait until they have ended, even if the wait is cancelled in turn."""
+    running = {task for task in tasks if task is not None and not task.done()}
+    cancelled: asyncio.CancelledError | None = None
+    while running:
+        for task in running:
+            task.cancel()
+        try:
+            _, running = await asyncio.wait(running)
+        except asyncio.CancelledError as error:
+            cancelled = error
+            running = {task for task in running if not task.done()}
+    if cancelled is not None:
+        raise cancelled
+
+
+# Single flight: identical concurrent calls share one exchange.
+
+
+T = TypeVar("T")
+
+
+class _Flight(Generic[T]):
+    __slots__ = ("task", "waiting")
+
+    def __init__(self, task: asyncio.Task[T]) -> None:
+        self.task = task
+        self.waiting = 0
+
+
+class SingleFlight(Generic[T]):
+    """Runs one of several concurrent calls with the same key; the others receive its result.
+
+    That call is a separate task: a cancelled caller does not affect the others, and the last caller that is cancelled
+    cancels the task and waits until it has ended.
+
+    Attributes:
+        shared: calls so far that received the result of another call.
+    """
+
+    def __init__(self) -> None:
+        self._flights: dict[Hashable, _Flight[T]] = {}
+        self.shared = 0
+
+    def __len__(self) -> int:
+        """Running calls."""
+        return len(self._flights)
+
+    async def share(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]], deadline: float) -> T | None:
+        """Return the result of the running call of ``key``; starts it with ``make`` if there is none.
+
+        Args:
+            key: identifies identical calls.
+            make: makes the coroutine of the call.
+            deadline: when this caller stops waiting, on the loop's clock.
+
+        Returns:
+            The result; None after the deadline. An exception of the call is raised at every caller.
+        """
+        flight = self._flights.get(key)
+        if flight is None or flight.task.done():  # its callback has yet to remove it: awaiting it would not yield
+            flight = self._flights[key] = _Flight(asyncio.create_task(make()))
+            task = flight.task
+            task.add_done_callback(lambda _: self._remove_flight(key, task))
+        else:
+            self.shared += 1
+        flight.waiting += 1
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await asyncio.shield(flight.task)
+        except TimeoutError:
+            if flight.task.done() and not flight.task.cancelled():
+                return flight.task.result()
+            return None
+        finally:
+            flight.waiting -= 1
+            if not flight.waiting and not flight.task.done():
+                self._remove_flight(key, flight.task)
+                await _cancel_and_wait(flight.task)
+
+    def _remove_flight(self, key: Hashable, task: asyncio.Task[T]) -> None:
+        flight = self._flights.get(key)
+        if flight is not None and flight.task is task:
+            del self._flights[key]
+
+
+async def _cancel_and_wait(task: asyncio.Task[Any]) -> None:
+    """Cancel ``task`` and wait until it has ended, even if the wait is cancelled in turn."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        task.cancel()
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled

@@ -1,0 +1,636 @@
+"""Bulkhead: bounded concurrency with a bounded wait."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from dispatch._internal import Clock, Rejection
+from dispatch.errors import Outcome
+from dispatch.policy import Bulkhead
+
+# Wait queue of a bulkhead: by priority, bounded, FIFO in a burst and LIFO under overload (adaptive LIFO). Sans-I/O.
+#
+# A burst drains: however long its queue is, fewer calls arrive than are served. A standing queue does not: calls arrive
+# faster than they are served, over several rounds of all permits. The longest waiting call is then the least likely to have
+# time left when it is served: the newest is served first, and the oldest are rejected (CoDel, K. Nichols and V. Jacobson
+# 2012; adaptive LIFO, B. Maurer, "Fail at Scale", 2015). Operations are O(1) or O(log n) per waiter.
+
+
+SLACK = 16
+"""Stale entries that the expiry heap may contain, beyond one for each waiter."""
+
+
+class Waiter:
+    """A waiting call.
+
+    Attributes:
+        rank: number of its priority; 0 is the most urgent.
+        since: when it was added.
+        expires: when its waiting time ends, or is decided anew.
+        serial: number in order of arrival.
+        is_waiting: whether it is in the queue.
+    """
+
+    __slots__ = ("expires", "is_waiting", "rank", "serial", "since")
+
+    def __init__(self, rank: int, since: float, expires: float) -> None:
+        self.rank = rank
+        self.since = since
+        self.expires = expires
+        self.serial = 0
+        self.is_waiting = False
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+INTERVALS = 3
+"""Intervals in which more calls arrive than are served, beyond the number of the others, after which the queue stands. One
+burst adds one."""
+
+
+class LoadTrend:
+    """Whether calls arrive faster than they are served while the queue is never empty, by interval.
+
+    An interval lasts until ``min_served`` waiters have been served and ``min_s`` seconds have passed: at least one duration
+    of the tool, fast or slow, and no interval ends while nothing completes. The first one gives no verdict: it contains the
+    burst that the queue began with.
+
+    Attributes:
+        arrived, served: in the current interval; calls that were refused are among those that arrived.
+        is_overloaded: the queue stands: since :data:`INTERVALS` were counted, until the count is 0 again.
+    """
+
+    __slots__ = ("_count", "_is_first", "_since", "arrived", "is_overloaded", "served")
+
+    def __init__(self, now: float) -> None:
+        self._since = now
+        self._is_first = True
+        self._count = 0
+        self.arrived = self.served = 0
+        self.is_overloaded = False
+
+    def review(self, now: float, min_served: float, min_s: float) -> None:
+        """End the interval if it is complete."""
+        if self.served < min_served or now - self._since < min_s:
+            return
+        if self._is_first:
+            self._is_first = False
+        elif self.arrived > self.served:
+            self._count = min(INTERVALS, self._count + 1)
+        else:
+            self._count = max(0, self._count - 1)
+        if self._count in (0, INTERVALS):
+            self.is_overloaded = self._count == INTERVALS
+        self._since = now
+        self.arrived = self.served = 0
+
+
+class WaitQueue(Generic[W]):
+    """The wait queue of one bulkhead.
+
+    Args:
+        ranks: number of priorities.
+        capacity: maximum number of waiters.
+
+    Attributes:
+        length: number of waiters; the hot path reads it, because ``len()`` costs more.
+        trend: of the load since the queue was last empty.
+    """
+
+    __slots__ = ("_expiries", "_ranks", "_serial", "capacity", "length", "trend")
+
+    def __init__(self, ranks: int, capacity: int) -> None:
+        self.capacity = capacity
+        self._ranks: tuple[OrderedDict[W, None], ...] = tuple(OrderedDict() for _ in range(ranks))
+        self.length = 0
+        self.trend = LoadTrend(0.0)
+        self._serial = 0
+        # Entries of removed waiters are dropped when they reach the top, or all at once when there are too many.
+        self._expiries: list[tuple[float, int, W]] = []
+
+    def __len__(self) -> int:
+        return self.length
+
+    @property
+    def is_full(self) -> bool:
+        return self.length >= self.capacity
+
+    @property
+    def is_overloaded(self) -> bool:
+        """Whether the queue stands: the newest waiter is served first."""
+        return self.length > 0 and self.trend.is_overloaded
+
+    def count_ahead(self, rank: int) -> int:
+        """Count the waiters that would be served before a newcomer of ``rank``."""
+        count = 0 if self.is_overloaded else len(self._ranks[rank])
+        for waiting in self._ranks[:rank]:
+            count += len(waiting)
+        return count
+
+    def add(self, waiter: W, now: float) -> None:
+        """Add a waiter that was never in this queue. The caller checks :attr:`is_full` first."""
+        if not self.length:
+            self.trend = LoadTrend(now)
+        self._ranks[waiter.rank][waiter] = None
+        self.length += 1
+        waiter.is_waiting = True
+        self._serial = waiter.serial = self._serial + 1
+        if len(self._expiries) > 2 * self.length + SLACK:
+            self._expiries = [entry for entry in self._expiries if entry[2].is_waiting]
+            heapq.heapify(self._expiries)
+        heapq.heappush(self._expiries, (waiter.expires, waiter.serial, waiter))
+
+    def remove(self, waiter: W) -> bool:
+        """Remove a waiter. False if it is not in the queue (any more)."""
+        if not waiter.is_waiting:
+            return False
+        del self._ranks[waiter.rank][waiter]
+        self._mark_removed(waiter)
+        return True
+
+    def pop_next(self) -> W | None:
+        """Remove and return the waiter to serve next; None when the queue is empty."""
+        newest = self.is_overloaded
+        for waiting in self._ranks:
+            if waiting:
+                waiter, _ = waiting.popitem(last=newest)
+                self._mark_removed(waiter)
+                return waiter
+        return None
+
+    def displace(self, rank: int) -> W | None:
+        """Remove and return the waiter that would be served last, if a newcomer of ``rank`` would be served before it."""
+        newest = not self.is_overloaded
+        for least in range(len(self._ranks) - 1, -1, -1):
+            waiting = self._ranks[least]
+            if waiting:
+                # Within the newcomer's priority, only under overload is a waiter (the oldest) served after it.
+                if least < rank or (least == rank and newest):
+                    return None
+                waiter, _ = waiting.popitem(last=newest)
+                self._mark_removed(waiter)
+                return waiter
+        return None
+
+    def pop_last(self) -> W | None:
+        """Remove and return the waiter that would be served last; None when the queue is empty."""
+        return self.displace(-1)
+
+    def pop_stale(self, now: float, age: float) -> W | None:
+        """Under overload, remove and return a waiter that has waited for ``age`` seconds; None when there is none."""
+        if self.is_overloaded:
+            for waiting in self._ranks:
+                if waiting:
+                    waiter = next(iter(waiting))
+                    if now - waiter.since >= age:
+                        del waiting[waiter]
+                        self._mark_removed(waiter)
+                        return waiter
+        return None
+
+    def pop_due(self, now: float) -> W | None:
+        """Return a waiter whose ``expires`` has come by ``now``; None when there is none. The caller removes it
+        (:meth:`remove`) or lets it wait on (:meth:`extend`)."""
+        expires = self.next_expiry()
+        if expires is None or expires > now:
+            return None
+        return heapq.heappop(self._expiries)[2]
+
+    def extend(self, waiter: W, expires: float) -> None:
+        """Let a waiter from :meth:`pop_due` wait until ``expires``."""
+        waiter.expires = expires
+        heapq.heappush(self._expiries, (expires, waiter.serial, waiter))
+
+    def next_expiry(self) -> float | None:
+        """Return when the next waiting time ends; None when the queue is empty."""
+        expiries = self._expiries
+        while expiries:
+            expires, _, waiter = expiries[0]
+            if waiter.is_waiting:
+                return expires
+            heapq.heappop(expiries)
+        return None
+
+    def clear(self) -> list[W]:
+        """Remove and return all waiters, in order of arrival."""
+        waiting = [entry[2] for entry in sorted(self._expiries, key=_serial) if entry[2].is_waiting]
+        for waiter in waiting:
+            self.remove(waiter)
+        return waiting
+
+    def _mark_removed(self, waiter: W) -> None:
+        waiter.is_waiting = False
+        self.length -= 1
+
+
+def _serial(entry: tuple[float, int, W]) -> int:
+    return entry[1]
+
+
+# The bulkhead of one tool: bounded concurrency, a bounded wait queue and a bounded waiting time. Sans-I/O.
+#
+# :meth:`BulkheadGuard.admit` acquires a free permit; :meth:`BulkheadGuard.enqueue` waits for one, and a callback reports
+# the decision. ``granted - released == in_flight`` holds after any order of events: a released permit goes to the next
+# waiter in the same step, so that no newcomer overtakes it and no permit is lost if that waiter has just been cancelled.
+
+
+BY = "bulkhead"
+RECENT = 0.1
+"""Weight of the newest service time in the moving average, which covers some ten to twenty calls."""
+MARGIN = 4.0
+"""A call is rejected at once when its estimated wait exceeds ``max_wait`` by this factor; below it the call waits, up to
+``max_wait``. The average of so few calls is noisy: after a burst it was measured 2.5 times too high."""
+DEADLINE_MARGIN = 2.0
+"""The same for the time in which the call must start to end by its deadline, without a ``max_wait``. It is smaller because
+such a wait may be long, and few averages of long calls are so wrong."""
+RESERVE = 4
+"""Waiting calls per permit that overload never sheds: so many permits may come free before the next call arrives."""
+STALLED_AFTER = 10.0
+"""The tool stalls when no permit was granted for so many of its durations while calls wait for one: further calls are
+rejected at once. Those that wait already may have come with the burst that the tool works on."""
+STALLED_LEAST_S = 1.0
+"""The least such time, in seconds: a fast tool that pauses for less is not refused."""
+LEAST_S = 0.001
+"""Least duration of a call, in seconds, where none has ended yet."""
+
+_SUCCESS = Outcome.SUCCESS  # access to the member of an enumeration costs as much as the rest of finish()
+_SERVED = frozenset({Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS, Outcome.TIMEOUT, Outcome.TRANSPORT})
+"""Outcomes besides success whose duration is a service time. CANCELLED measures the caller's patience; after THROTTLED and
+REJECTED nothing was executed."""
+_UNANSWERED = frozenset({Outcome.TIMEOUT, Outcome.TRANSPORT})
+"""Of those, the outcomes after which the duration of an answer is unknown."""
+
+Decide = Callable[["BulkheadPermit | Rejection"], bool]
+"""Called once with the decision of a wait, from within the guard's method that decided it; it must not raise. False: the
+waiting caller has been cancelled, and the permit goes to the next waiter."""
+
+
+class QueueLimits(msgspec.Struct, frozen=True):
+    """Limits of the wait queue that no policy sets: they are right for fast and slow tools alike, because they bound waiting
+    time and memory, not calls.
+
+    Attributes:
+        max_length: Waiting calls. 10,000: a bound on memory (some kilobytes each), not on bursts. A longer queue is useless:
+            at 1,000 calls a second its last call would wait for 10 s.
+        interval_rounds: Waiters served for each permit, and
+        interval_s: seconds, both of which each interval lasts in which arrivals are compared with served calls. In
+            overload, when more calls arrived in three intervals after the first
+            (:class:`dispatch.resilience.bulkhead.LoadTrend`), the newest call is served first, because it has
+            the most time left. 1 and 0.2: overload takes four durations of the tool, and 0.8 s for fast tools; one burst,
+            however large, is never overload.
+        shed_after: Seconds of waiting after which a call is rejected under overload, when a permit goes to another. 0.1: an
+            eighth of the time to overload; CoDel's target is a twentieth of its interval (RFC 8289). It grows where permits
+            come free more seldom, so that none stays unused.
+    """
+
+    max_length: int = 10_000
+    interval_rounds: int = 1
+    interval_s: float = 0.2
+    shed_after: float = 0.1
+
+
+QUEUE_LIMITS = QueueLimits()
+
+
+class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
+    """The permit of one attempt; see :mod:`dispatch._internal`. Only its caller refers to it, so that it
+    needs no garbage collection."""
+
+    _guard: BulkheadGuard | None
+    _since: float
+    _is_suspended: bool = False
+    _is_measured: bool = True
+    """How long it is held is a service time."""
+
+    def suspend(self) -> None:
+        """Let another call have the place: this one is at an instance that cannot be reached. Idempotent."""
+        guard = self._guard
+        if guard is not None and not self._is_suspended:
+            self._is_suspended = True
+            self._is_measured = False
+            guard.suspended += 1
+            guard.in_flight -= 1
+            if guard._queue.length:
+                guard._grant_permits(guard._clock())
+
+    def resume(self) -> None:
+        """Count the call again, perhaps beyond the limit: its instance can be reached. Idempotent."""
+        guard = self._guard
+        if guard is not None and self._is_suspended:
+            self._is_suspended = False
+            guard.suspended -= 1
+            guard.in_flight += 1
+
+    def restart(self, now: float) -> None:
+        """Measure the service time from now on: another instance gets the request."""
+        self.resume()
+        self._since = now
+        self._is_measured = True
+
+    def finish(self, outcome: Outcome, *, retry_after: float | None = None, now: float | None = None) -> None:
+        """Release the permit, which goes to the next waiter at once. A second call does nothing.
+
+        Args:
+            now: the current time, if it is known.
+        """
+        guard = self._guard
+        if guard is None:
+            return
+        self._guard = None
+        if now is None:
+            now = guard._clock()
+        if self._is_measured and (outcome is _SUCCESS or outcome in _SERVED):
+            elapsed = now - self._since
+            mean = guard._service_s
+            guard._service_s = elapsed if mean is None else mean + RECENT * (elapsed - mean)
+            if outcome is _SUCCESS or outcome not in _UNANSWERED:
+                guard._record_answer(elapsed)
+        if self._is_suspended:
+            guard.suspended -= 1
+            return
+        guard.in_flight -= 1
+        if guard._queue.length:
+            guard._grant_permits(now)
+
+
+class BulkheadWaiter(Waiter):
+    """A waiting call, until ``decide`` is called or the wait is cancelled.
+
+    Attributes:
+        latest: when ``max_wait`` has passed; infinite without one.
+        deadline: of the call; infinite: none.
+        decide: see :data:`Decide`.
+    """
+
+    __slots__ = ("deadline", "decide", "latest")
+
+    def __init__(self, rank: int, since: float, latest: float, deadline: float, decide: Decide) -> None:
+        super().__init__(rank, since, min(latest, deadline))
+        self.latest = latest
+        self.deadline = deadline
+        self.decide = decide
+
+
+class BulkheadGuard:
+    """The bulkhead of one tool.
+
+    Args:
+        settings: see :class:`dispatch.policy.Bulkhead`.
+        clock: seconds, the clock of deadlines.
+        limits: of the wait queue; None: :data:`QUEUE_LIMITS`.
+
+    Attributes:
+        settings: those in force.
+        limit: maximum number of calls in flight.
+        limits: of the wait queue.
+        granted: permits granted so far.
+        in_flight: calls in flight, without suspended ones.
+        suspended: calls in flight at instances that cannot be reached: they hold no place.
+        granted_at: when the newest permit was granted.
+        occupied: those of them whose callers have gone, while a thread, which cannot be stopped, still executes the tool.
+
+    Without a ``max_wait`` a call waits as long as it can still end by its deadline: at the durations of the calls that were
+    answered, and no sooner than the calls in flight, all of which run for longer than no permit was granted.
+
+    Rejections have the reasons ``full`` (no permit, and this call does not wait), ``occupied`` (no permit, and when one
+    becomes free is unknown, because threads without callers have all of them), ``queue-full``, ``too-late`` (the call
+    cannot end by its deadline any more), ``too-long`` (the wait would exceed, or has exceeded, ``max-wait``), ``stalled``
+    (no call has ended for many durations of the tool), ``overload`` (calls with more time left were served first), and
+    ``closed``.
+    """
+
+    __slots__ = (
+        "_answer_s",
+        "_answer_spread_s",
+        "_clock",
+        "_closed",
+        "_queue",
+        "_ranks",
+        "_service_s",
+        "granted",
+        "granted_at",
+        "in_flight",
+        "limit",
+        "limits",
+        "occupied",
+        "settings",
+        "suspended",
+    )
+
+    def __init__(self, settings: Bulkhead, clock: Clock, limits: QueueLimits | None = None) -> None:
+        self._clock = clock
+        self._closed = False
+        self._service_s: float | None = None
+        self._answer_s: float | None = None
+        self._answer_spread_s = 0.0
+        self.granted_at = clock()
+        self.limits = QUEUE_LIMITS if limits is None else limits
+        self.granted = 0
+        self.in_flight = 0
+        self.suspended = 0
+        self.occupied = 0
+        self._apply(settings)
+        self._queue = self._new_queue()
+
+    def _apply(self, settings: Bulkhead) -> None:
+        self.settings = settings
+        self.limit = settings.max_concurrent_calls
+        self._ranks: dict[str, int] = {name: rank for rank, name in enumerate(settings.priorities)}
+
+    def _new_queue(self) -> WaitQueue[BulkheadWaiter]:
+        return WaitQueue(len(self.settings.priorities), self.limits.max_length)
+
+    @property
+    def released(self) -> int:
+        """Permits released so far."""
+        return self.granted - self.in_flight - self.suspended
+
+    @property
+    def waiting(self) -> int:
+        """Waiting calls."""
+        return self._queue.length
+
+    @property
+    def is_overloaded(self) -> bool:
+        """Whether the wait queue stands, because calls arrive faster than they end: the newest call is served first."""
+        return self._queue.is_overloaded
+
+    @property
+    def service_s(self) -> float | None:
+        """Moving average of recent service times, in seconds; None before the first call has ended."""
+        return self._service_s
+
+    def retry_after(self) -> float | None:
+        """Estimate the seconds until all waiting calls have been served, from recent service times; None when unknown."""
+        return None if self._service_s is None else (len(self._queue) + 1) * self._service_s / self.limit
+
+    def _rejection(self, reason: str) -> Rejection:
+        return Rejection(BY, reason, self.retry_after())
+
+    def admit(self, now: float | None = None) -> BulkheadPermit | Rejection:
+        """Return a permit if one is free, or a rejection.
+
+        Args:
+            now: the current time, if it is known.
+        """
+        if self.in_flight < self.limit and not self._closed:
+            self.granted += 1
+            self.in_flight += 1
+            self.granted_at = since = self._clock() if now is None else now
+            return BulkheadPermit(self, since)
+        if self._closed:
+            return Rejection(BY, "closed")
+        return Rejection(BY, "occupied") if self.occupied >= self.limit else self._rejection("full")
+
+    def enqueue(
+        self, decide: Decide, *, deadline: float | None = None, priority: str | None = None
+    ) -> BulkheadPermit | BulkheadWaiter | Rejection:
+        """Return a permit if one is free; otherwise a waiter, or a rejection if the queue is full or the wait would be too
+        long.
+
+        Args:
+            decide: called with the permit or a rejection when the wait ends, except by :meth:`cancel_wait`.
+            deadline: when the call ends, on the guard's clock.
+            priority: one of the settings' priorities; None: the most urgent. One that a reload has removed is the least
+                urgent.
+        """
+        if self._closed or self.in_flight < self.limit or self.occupied >= self.limit:
+            return self.admit()
+        now = self._clock()
+        queue = self._queue
+        rank = 0 if priority is None else self._ranks.get(priority, len(self._ranks) - 1)
+        patience = self.settings.max_wait
+        if patience == 0:
+            return self._rejection("full")
+        if deadline is not None and deadline <= now:
+            return self._rejection("too-late")
+        queue.trend.arrived += 1
+        if (reason := self._refusal(queue.count_ahead(rank), deadline, now)) is not None:
+            return self._rejection(reason)
+        loser = None
+        if queue.is_full:
+            loser = queue.displace(rank)
+            if loser is None:
+                return self._rejection("queue-full")
+        latest = math.inf if patience is None else now + patience
+        waiter = BulkheadWaiter(rank, now, latest, math.inf if deadline is None else deadline, decide)
+        waiter.expires = self._expiry(waiter)
+        queue.add(waiter, now)
+        if loser is not None:
+            loser.decide(self._rejection("queue-full"))
+        return waiter
+
+    def _refusal(self, ahead: int, deadline: float | None, now: float) -> str | None:
+        """Return why a call with ``ahead`` calls before it is not queued at all; None: it is."""
+        service_s = self._service_s
+        if service_s is None:
+            return None
+        patience = self.settings.max_wait
+        # A permit comes free every service_s / limit seconds; on average half of that has passed already.
+        wait = (ahead + 0.5) * service_s / self.limit
+        if patience is not None:
+            if deadline is not None and wait > deadline - now:
+                return "too-late"
+            return "too-long" if wait > MARGIN * patience else None
+        usual = self._usual_s()
+        if deadline is not None and wait > DEADLINE_MARGIN * (deadline - now - usual):
+            return "too-late"
+        return "stalled" if now - self.granted_at > max(STALLED_LEAST_S, STALLED_AFTER * usual) else None
+
+    def _usual_s(self) -> float:
+        """Return the seconds that a call usually needs."""
+        if self._answer_s is not None:
+            return max(LEAST_S, self._answer_s + self._answer_spread_s)
+        return LEAST_S if self._service_s is None else max(LEAST_S, self._service_s)
+
+    def _record_answer(self, elapsed: float) -> None:
+        mean = self._answer_s
+        if mean is None:
+            self._answer_s = elapsed
+        else:
+            error = elapsed - mean
+            self._answer_s = mean + RECENT * error
+            self._answer_spread_s += RECENT * (abs(error) - self._answer_spread_s)
+
+    def _expiry(self, waiter: BulkheadWaiter) -> float:
+        """Return when ``waiter`` is to be rejected, unless a call ends before."""
+        latest, deadline = waiter.latest, waiter.deadline
+        if latest < math.inf:  # a policy's max-wait
+            return min(latest, deadline)
+        # All calls in flight have run since the newest permit was granted: one that starts at a time t cannot be expected to
+        # end before t plus that.
+        return min(deadline - self._usual_s(), (deadline + self.granted_at) / 2)
+
+    def cancel_wait(self, waiter: BulkheadWaiter) -> bool:
+        """Remove a waiter from the queue. False if its wait had been decided: a permit that it got must then be finished."""
+        return self._queue.remove(waiter)
+
+    def next_expiry(self) -> float | None:
+        """Return when :meth:`expire` must be called next; None when the queue is empty, infinite when no waiter has a
+        deadline."""
+        return self._queue.next_expiry()
+
+    def expire(self, now: float) -> None:
+        """Reject the waiters whose waiting time has ended by ``now``."""
+        queue = self._queue
+        while (waiter := queue.pop_due(now)) is not None:
+            expires = self._expiry(waiter)
+            if expires > now:  # calls have ended since
+                queue.extend(waiter, expires)
+            else:
+                queue.remove(waiter)
+                waiter.decide(self._rejection("too-long" if waiter.latest < waiter.deadline else "too-late"))
+
+    def _grant_permits(self, now: float) -> None:
+        """Grant free permits to waiters and, under overload, reject the waiters that have waited too long."""
+        queue, limits = self._queue, self.limits
+        self.expire(now)  # the timer may be late, and an expired call must not get a permit
+        age = None
+        usual = self._usual_s() if self.settings.max_wait is None else 0.0
+        while self.in_flight < self.limit and (waiter := queue.pop_next()) is not None:
+            if waiter.deadline - usual <= now:  # calls take longer than they did when it came
+                waiter.decide(self._rejection("too-late"))
+                continue
+            self.granted += 1
+            self.in_flight += 1
+            self.granted_at = now
+            permit = BulkheadPermit(self, now)
+            if not waiter.decide(permit):
+                permit._guard = None
+                self.in_flight -= 1
+                continue
+            trend = queue.trend
+            trend.served += 1
+            trend.review(now, limits.interval_rounds * self.limit, limits.interval_s)
+            if self._service_s is not None:
+                age = max(limits.shed_after, RESERVE * self._service_s / self.limit)
+        # Only after a permit was granted: while no call finishes, an old waiter has not been overtaken.
+        while age is not None and (waiter := queue.pop_stale(now, age)) is not None:
+            waiter.decide(self._rejection("overload"))
+
+    def reconfigure(self, settings: Bulkhead) -> None:
+        """Apply other settings. Calls in flight stay; waiting calls stay, and keep their time limit. A lower limit is
+        reached as calls end. Waiting calls of a removed priority become the least urgent, unless they were the most
+        urgent."""
+        names = self.settings.priorities
+        waiting, trend = self._queue.clear(), self._queue.trend
+        self._apply(settings)
+        queue = self._queue = self._new_queue()
+        for waiter in waiting:
+            waiter.rank = self._ranks.get(names[waiter.rank], len(self._ranks) - 1 if waiter.rank else 0)
+            queue.add(waiter, waiter.since)
+        queue.trend = trend
+        self._grant_permits(self._clock())
+
+    def close(self) -> None:
+        """Reject waiting and later calls; calls in flight continue."""
+        self._closed = True
+        while (waiter := self._queue.pop_last()) is not None:
+            waiter.decide(Rejection(BY, "closed"))

@@ -1,1 +1,0 @@
-"""Bulkhead: bounded concurrency with a bounded wait."""

@@ -1,1 +1,0 @@
-"""Hedging: a second attempt beside a slow first one."""

@@ -1,0 +1,586 @@
+"""Rate limits, with a fair queue and a bucket for each user."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from heapq import heappop, heappush
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from dispatch._internal import Clock, Rejection
+from dispatch.errors import Outcome
+from dispatch.resilience.fair_queue import WeightedFairQueue
+
+# Leaky bucket, the counter of a rate limit. Sans-I/O: the caller passes the time.
+
+
+NEVER = float("-inf")
+"""The infinite past."""
+
+
+class Bucket(Protocol):
+    """The interface of a bucket. Times are seconds on one monotonic clock; costs are in calls."""
+
+    burst: float
+    """The capacity, and so the largest cost that can fit."""
+
+    @property
+    def empty_at(self) -> float:
+        """When the bucket is or was empty."""
+
+    def try_add(self, cost: float, now: float) -> bool:
+        """Add ``cost`` if it fits; return whether it did."""
+
+    def give_back(self, cost: float, added_at: float, now: float) -> None:
+        """Remove what remains of ``cost``, which was added at ``added_at``."""
+
+    def time_until_fits(self, cost: float, now: float) -> float:
+        """Return the seconds until ``cost`` fits if no other call is added; 0 if it fits now. A cost above ``burst`` stands
+        for several calls, each added as soon as it fits: the result is the wait of the last."""
+
+
+class LeakyBucket:
+    """A leaky bucket that drains at ``per_second`` and holds ``burst`` (Turner 1986). In any ``t`` seconds, at most
+    ``burst + per_second * t`` are added and not returned.
+
+    Args:
+        burst: capacity, in calls.
+        per_second: drain rate, in calls per second.
+        empty_at: when the initial content will have drained.
+    """
+
+    __slots__ = ("_at", "_largest", "_least", "_level", "_low_at", "burst", "per_second")
+
+    def __init__(self, burst: float, per_second: float, empty_at: float = NEVER) -> None:
+        self.burst = burst
+        self.per_second = per_second
+        # The level at the last change. In calls, not as an instant: whole calls add up without rounding.
+        self._level = 0.0
+        self._at = empty_at
+        self._largest = 0.0  # the largest cost so far
+        self._low_at = NEVER  # when the level was last below the largest cost
+        self._least = math.inf  # the lowest level that calls found since then, less what was returned since
+
+    @property
+    def empty_at(self) -> float:
+        return self._at + self._level / self.per_second
+
+    def level(self, now: float) -> float:
+        """Return the level, in calls."""
+        level = self._level - (now - self._at) * self.per_second
+        return level if level > 0.0 else 0.0
+
+    def try_add(self, cost: float, now: float) -> bool:
+        level = self._level - (now - self._at) * self.per_second
+        if level < 0.0:
+            level = 0.0
+        if level + cost > self.burst:
+            return False
+        self._level = level + cost
+        self._at = now
+        if cost > self._largest:
+            self._largest = cost
+        if level < self._least:
+            self._least = level
+        if self._least < self._largest:
+            self._low_at = now
+            self._least = math.inf
+        return True
+
+    def give_back(self, cost: float, added_at: float, now: float) -> None:
+        # Without the call the level would be lower by its cost, or by the lowest level since if that is less: what drained
+        # while the bucket held nothing else must not be returned, or it would be granted twice. While the level never fell
+        # below the largest cost, the whole cost is returned. Otherwise all that has drained since is attributed to this
+        # call, which never returns too much.
+        level = self.level(now)
+        if self._low_at > added_at:
+            cost -= (now - added_at) * self.per_second
+        if cost > level:
+            cost = level
+        if cost > 0.0:
+            self._level = level - cost
+            self._at = now
+            self._least -= cost
+            if self._least < self._largest:
+                self._low_at = now
+                self._least = math.inf
+
+    def time_until_fits(self, cost: float, now: float) -> float:
+        level = self._level - (now - self._at) * self.per_second
+        excess = (level if level > 0.0 else 0.0) + cost - self.burst
+        return excess / self.per_second if excess > 0.0 else 0.0
+
+
+class CombinedBucket:
+    """Two buckets as one: a cost fits if it fits into both."""
+
+    __slots__ = ("_one", "_other", "burst", "empty_at")
+
+    def __init__(self, one: Bucket, other: Bucket) -> None:
+        self._one = one
+        self._other = other
+        self.burst = min(one.burst, other.burst)
+        self.empty_at = max(one.empty_at, other.empty_at)
+
+    def try_add(self, cost: float, now: float) -> bool:
+        if self._other.time_until_fits(cost, now) > 0.0 or not self._one.try_add(cost, now):
+            return False
+        if self._other.try_add(cost, now):
+            return True
+        self._one.give_back(cost, now, now)
+        return False
+
+    def give_back(self, cost: float, added_at: float, now: float) -> None:
+        self._one.give_back(cost, added_at, now)
+        self._other.give_back(cost, added_at, now)
+
+    def time_until_fits(self, cost: float, now: float) -> float:
+        return max(self._one.time_until_fits(cost, now), self._other.time_until_fits(cost, now))
+
+
+# The rate limiter of one tool: immediate admission, a bounded fair wait, or immediate rejection. Sans-I/O.
+#
+# A waiting call passes two queues. While its user's own bucket is full, it waits in the queue of that user, where it delays
+# no other user. Then it waits in the fair queue of all users in front of the tool's bucket. Both buckets are filled at the
+# same moment, when the call is admitted: permits that were acquired early, during another wait, would accumulate to a
+# burst.
+
+
+MAX_QUEUE = 128
+"""Calls that wait for the rate limits of one tool, of all users. At 100 calls a second this is 1.28 s of calls, about the
+default of ``max-wait``, which is the limit that users set: the queue bounds only memory. One user alone gets half of it."""
+STEP_S = 1e-6
+"""Times that differ by less are equal: sums of floats and timers are not more accurate."""
+
+BY_TOOL = "rate-limit"
+"""``by`` of a rejection by the tool's limit."""
+BY_USER = "user-rate-limit"
+"""``by`` of a rejection by the user's limit."""
+
+_REJECTED = Outcome.REJECTED  # access to the member of an enumeration costs as much as the rest of finish()
+
+
+class RatePermit(msgspec.Struct, gc=False, eq=False):
+    """The permit of one call. Its cost stays in the buckets unless it is returned. Only its caller refers to it, so that it
+    needs no garbage collection."""
+
+    _limiter: RateLimiter | None
+    _user: str
+    _own: Bucket | None
+    _cost: float
+    _at: float
+
+    def finish(self, outcome: Outcome, *, retry_after: float | None = None) -> None:
+        """Record the outcome; see :mod:`dispatch._internal`. REJECTED returns the cost; after any other
+        outcome the call was made.
+
+        THROTTLED returns nothing, and ``retry_after`` is ignored: one instance asked for a pause, which the breakers apply.
+        """
+        if outcome is _REJECTED:
+            self.give_back()
+        else:
+            self._limiter = None
+
+    def give_back(self) -> None:
+        """Return the cost of a call that was not made. Only the first call counts, and none after ``finish``."""
+        limiter = self._limiter
+        if limiter is not None:
+            self._limiter = None
+            limiter._record_return(self._user, self._own, self._cost, self._at)
+
+
+class Waiter:
+    """A waiting call.
+
+    Attributes:
+        answer: the permit or the rejection; None until the limiter has decided.
+        tag: any object of the caller (a future).
+    """
+
+    __slots__ = ("_number", "answer", "cost", "deadline", "give_up_at", "tag", "user")
+
+    def __init__(self, user: str, cost: float, deadline: float, give_up_at: float, number: int) -> None:
+        self.user = user
+        self.cost = cost
+        self.deadline = deadline
+        self.give_up_at = give_up_at
+        self._number = number
+        self.answer: RatePermit | Rejection | None = None
+        self.tag: Any = None
+
+
+class _UserQueue:
+    """The waiting calls of one user: for the user's own bucket (``waiters``), or in the fair queue (``placed``)."""
+
+    __slots__ = ("cost", "due", "placed", "placed_cost", "waiters")
+
+    def __init__(self) -> None:
+        self.waiters: OrderedDict[Waiter, None] = OrderedDict()
+        self.cost = 0.0  # of all
+        self.placed = 0
+        self.placed_cost = 0.0
+        self.due: tuple[float, int, str] | None = None  # when the first of ``waiters`` can move there
+
+
+class RateLimiter:
+    """Admits calls at a rate. It has no timer: its owner calls :meth:`admit_waiters` at :meth:`next_at`.
+
+    ``granted`` counts permits, ``returned`` the permits that were returned, ``refused`` the calls that were rejected at once
+    or after a wait. ``granted - returned`` is always the exact number of calls made.
+
+    Args:
+        clock: seconds.
+        bucket: of all users together; None: no limit.
+        users: returns the bucket of a user (:meth:`UserBuckets.get`); None: no limit.
+        max_queue: maximum number of waiting calls.
+        max_wait: maximum wait of a call, in seconds.
+        weights: shares of users; 1 for users that are not named.
+        on_earlier: called when a waiting call may be admitted earlier than ``next_at`` returned.
+    """
+
+    __slots__ = (
+        *(
+            "_bucket",
+            "_due",
+            "_expiries",
+            "_user_queues",
+            "_max_wait",
+            "_number",
+            "_queue",
+            "_on_earlier",
+            "_turns",
+            "_users",
+        ),
+        *("clock", "granted", "refused", "returned"),
+    )
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        bucket: Bucket | None = None,
+        users: Callable[[str, float], Bucket] | None = None,
+        max_queue: int = MAX_QUEUE,
+        max_wait: float = 1.0,
+        weights: Mapping[str, float] | None = None,
+        on_earlier: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.clock = clock
+        self._bucket = bucket
+        self._users = users
+        self._max_wait = max_wait
+        self._on_earlier = on_earlier
+        self._queue: WeightedFairQueue[Waiter] = WeightedFairQueue(max_queue, dict(weights or {}))
+        self._turns = self._queue.turns  # empty when no call waits for the tool's bucket
+        self._user_queues: dict[str, _UserQueue] = {}
+        self._due: list[tuple[float, int, str]] = []  # user queues by when their first waiter can move
+        self._expiries: list[tuple[float, int, Waiter]] = []  # all waiters by the end of their waiting time
+        self._number = 0
+        self.granted = 0
+        self.returned = 0
+        self.refused = 0
+
+    @property
+    def waiting(self) -> int:
+        """Waiting calls."""
+        return len(self._expiries)
+
+    def admit(self, user: str, deadline: float, cost: float = 1.0) -> RatePermit | Waiter | Rejection:
+        """Admit, queue or reject a call of ``user``.
+
+        Args:
+            user: on whose behalf the call is made.
+            deadline: of the call, on the clock.
+            cost: number of calls that it counts as; above 0.
+
+        Returns:
+            A permit; or a waiter, which a later ``admit_waiters`` decides; or a rejection, whose ``retry_after`` is the wait
+            that the call would have had without later calls, given the fair order. It is exact, except that it can be less
+            when calls ahead also wait for their users' own buckets.
+
+        Raises:
+            ValueError: the cost is not above 0.
+        """
+        if not cost > 0.0:
+            raise ValueError(f"the cost of a call must be above 0, not {cost!r}")
+        now = self.clock()
+        bucket, own = self._bucket, None
+        if self._users is None and bucket is not None:  # what most tools with a limit have
+            room = not self._turns and bucket.try_add(cost, now)
+        else:
+            own = self._users(user, now) if self._users is not None else None
+            room = not self._turns and user not in self._user_queues and self._fill(own, cost, now)
+        if room:
+            self.granted += 1
+            return RatePermit(self, user, own, cost, now)
+        return self._enqueue(user, own, cost, now, deadline)
+
+    def leave(self, waiter: Waiter) -> None:
+        """Remove the waiter of a cancelled caller; a permit that it has just received is returned."""
+        if isinstance(waiter.answer, RatePermit):
+            waiter.answer.give_back()
+        elif waiter.answer is None:
+            self._remove(waiter)
+            waiter.answer = Rejection("rate-limit", "left")
+            if self._expiries:
+                self._on_earlier()
+
+    def admit_waiters(self) -> list[Waiter]:
+        """Admit the waiters that can be admitted now, and reject those whose waiting time has ended. Returns both in
+        order."""
+        now = self.clock()
+        answered: list[Waiter] = []
+        while self._due and self._due[0][0] <= now:
+            self._place(self._due[0][2], now)
+        while (head := self._queue.head()) is not None:
+            waiter, cost = head
+            if waiter.deadline <= now:  # the timer is late; after max_wait alone a waiter may still be admitted
+                answered.append(self._give_up(waiter, now))
+                continue
+            own = self._users(waiter.user, now) if self._users is not None else None
+            if own is not None and own.time_until_fits(cost, now) > 0.0:
+                self._unplace(waiter.user, now)  # a call of the same user at another tool has filled it meanwhile
+            elif self._fill(own, cost, now):
+                self._queue.pop()
+                self._forget(waiter, placed=True)
+                waiter.answer = self._grant(waiter.user, own, cost, now)
+                answered.append(waiter)
+            else:
+                break
+        while self._expiries and self._expiries[0][0] <= now:
+            answered.append(self._give_up(self._expiries[0][2], now))
+        return answered
+
+    def next_at(self) -> float | None:
+        """Return when the next ``admit_waiters`` is due; None when no call waits."""
+        if not self._expiries:
+            return None
+        at = self._expiries[0][0]
+        if self._due:
+            at = min(at, self._due[0][0])
+        head = self._queue.head()
+        if head is not None:
+            now = self.clock()
+            # A head that fits now was held back by rounding: soon, not now, or the timer would run in a busy loop.
+            wait = 0.0 if self._bucket is None else self._bucket.time_until_fits(head[1], now)
+            at = min(at, now + max(wait, STEP_S))
+        return at
+
+    def refuse_all(self, reason: str) -> list[Waiter]:
+        """Reject all waiters. Returns them in the order of the end of their waiting time."""
+        answered = [waiter for _, _, waiter in self._expiries]
+        for waiter in answered:
+            self._remove(waiter)
+            waiter.answer = self._refuse(reason, None)
+        return answered
+
+    def _grant(self, user: str, own: Bucket | None, cost: float, now: float) -> RatePermit:
+        self.granted += 1
+        return RatePermit(self, user, own, cost, now)
+
+    def _give_up(self, waiter: Waiter, now: float) -> Waiter:
+        self._remove(waiter)
+        own = self._users(waiter.user, now) if self._users is not None else None
+        waiter.answer = self._refuse("too-late", *self._estimate(waiter.user, own, waiter.cost, now))
+        return waiter
+
+    def _refuse(self, reason: str, retry_after: float | None, by: str = BY_TOOL) -> Rejection:
+        self.refused += 1
+        return Rejection(by, reason, retry_after)
+
+    def _record_return(self, user: str, own: Bucket | None, cost: float, at: float) -> None:
+        now = self.clock()
+        self.returned += 1
+        if self._bucket is not None:
+            self._bucket.give_back(cost, at, now)
+        if own is not None:
+            own.give_back(cost, at, now)
+        if self._expiries:
+            if user in self._user_queues:
+                self._place(user, now)
+            self._on_earlier()
+
+    def _fill(self, own: Bucket | None, cost: float, now: float) -> bool:
+        """Add the cost to both buckets, or to neither."""
+        bucket = self._bucket
+        if own is None:
+            return bucket is None or bucket.try_add(cost, now)
+        if bucket is None:
+            return own.try_add(cost, now)
+        if own.time_until_fits(cost, now) > 0.0 or not bucket.try_add(cost, now):
+            return False
+        if own.try_add(cost, now):
+            return True
+        bucket.give_back(cost, now, now)
+        return False
+
+    def _enqueue(self, user: str, own: Bucket | None, cost: float, now: float, deadline: float) -> Waiter | Rejection:
+        bucket = self._bucket
+        if (bucket is not None and cost > bucket.burst) or (own is not None and cost > own.burst):
+            return self._refuse("too-large", None, BY_USER if own is not None and cost > own.burst else BY_TOOL)
+        estimate, by = self._estimate(user, own, cost, now)
+        if estimate > self._max_wait + STEP_S or now + estimate >= deadline:
+            return self._refuse("too-late", estimate, by)
+        if not self._queue.reserve(user):
+            return self._refuse("queue-full", estimate, by)
+        self._number += 1
+        give_up_at = min(deadline, now + self._max_wait + 10 * STEP_S)
+        waiter = Waiter(user, cost, deadline, give_up_at, self._number)
+        insort(self._expiries, (waiter.give_up_at, waiter._number, waiter))
+        if own is None:
+            self._queue.place(user, waiter, cost)
+        else:
+            line = self._user_queues.setdefault(user, _UserQueue())
+            line.waiters[waiter] = None
+            line.cost += cost
+            if line.due is None:
+                self._place(user, now)
+        return waiter
+
+    def _estimate(self, user: str, own: Bucket | None, cost: float, now: float) -> tuple[float, str]:
+        """Return the expected wait and the limit that causes it."""
+        wait, by = 0.0, BY_TOOL
+        if self._bucket is not None:
+            wait = self._bucket.time_until_fits(self._queue.ahead(user, cost) + cost, now)
+        if own is not None:
+            line = self._user_queues.get(user)
+            mine = own.time_until_fits(cost if line is None else line.cost + cost, now)
+            if mine > wait:
+                wait, by = mine, BY_USER
+        return wait, by
+
+    def _place(self, user: str, now: float) -> None:
+        """Move the waiters that fit into the user's own bucket to the fair queue; note when the next one can move."""
+        assert self._users is not None
+        line = self._user_queues[user]
+        self._clear_due(line)
+        own = self._users(user, now)
+        moved = False
+        while line.waiters:
+            waiter = next(iter(line.waiters))
+            wait = own.time_until_fits(line.placed_cost + waiter.cost, now)
+            if wait > 0.0:
+                # A user may wait at several tools for one bucket: the tool that was just served comes last.
+                line.due = (now + max(wait, STEP_S) + (2 * STEP_S if moved else 0.0), waiter._number, user)
+                insort(self._due, line.due)
+                return
+            moved = True
+            del line.waiters[waiter]
+            line.placed += 1
+            line.placed_cost += waiter.cost
+            self._queue.place(user, waiter, waiter.cost)
+
+    def _unplace(self, user: str, now: float) -> None:
+        """Move waiters from the fair queue back to the front of the user's queue."""
+        line = self._user_queues[user]
+        line.waiters = OrderedDict.fromkeys([*self._queue.unplace(user), *line.waiters])
+        line.placed = 0
+        line.placed_cost = 0.0
+        self._place(user, now)
+
+    def _clear_due(self, line: _UserQueue) -> None:
+        if line.due is not None:
+            del self._due[bisect_left(self._due, line.due)]
+            line.due = None
+
+    def _remove(self, waiter: Waiter) -> None:
+        """Remove a waiter that was not admitted; later ones move up."""
+        placed = self._queue.remove(waiter.user, waiter)
+        if not placed:
+            self._queue.release(waiter.user)
+        self._forget(waiter, placed=placed)
+        if waiter.user in self._user_queues:
+            self._place(waiter.user, self.clock())
+
+    def _forget(self, waiter: Waiter, *, placed: bool) -> None:
+        """Remove a waiter from all structures but the fair queue, from which it has been removed already."""
+        del self._expiries[bisect_left(self._expiries, (waiter.give_up_at, waiter._number))]
+        line = self._user_queues.get(waiter.user)
+        if line is None:
+            return
+        line.cost -= waiter.cost
+        if placed:
+            line.placed -= 1
+            line.placed_cost = line.placed_cost - waiter.cost if line.placed else 0.0
+        else:
+            del line.waiters[waiter]
+        if not line.placed and not line.waiters:
+            self._clear_due(line)
+            del self._user_queues[waiter.user]
+
+
+# One bucket per user in bounded memory: at the limit, the bucket with the lowest level is evicted, and a new user starts
+# with the highest level evicted so far.
+#
+# This is the Space-Saving algorithm (Metwally, Agrawal and El Abbadi 2005) on leaky buckets. Evicting the least recently
+# used bucket would grant a fresh burst to a returning user; one shared bucket for all users beyond the limit would let a
+# flood of invented users block real ones. Here no user gains by eviction: a new user starts at least at the level of the
+# evicted bucket, and levels only drain with time. New users start at zero as long as they make fewer calls together than
+# all remembered users may make, because the lowest level has drained by then. Beyond that, new users share the rest.
+
+
+B = TypeVar("B", bound=Bucket)
+
+MAX_USERS = 10_000
+"""Users remembered for one limit: some megabytes."""
+SCAN_LIMIT = 16
+"""Buckets examined per eviction to find the lowest level, some ten microseconds; the order is updated only then. If it is
+not found, the search continues with the next new user, and the limit is exceeded by one; when it is exceeded by one in this
+many, the lowest of the examined buckets is evicted."""
+
+
+class UserBuckets(Generic[B]):
+    """The buckets of users.
+
+    Args:
+        make: makes a bucket that will be empty at the given time; a time in the past: an empty bucket.
+        most: maximum number of users; exceeded by at most one in :data:`SCAN_LIMIT`.
+    """
+
+    __slots__ = ("_buckets", "_make", "_most", "_number", "_order", "floor")
+
+    def __init__(self, make: Callable[[float], B], most: int = MAX_USERS) -> None:
+        self._make = make
+        self._most = most
+        self._buckets: dict[str, B] = {}
+        # For each user when its bucket will be empty, as of the last examination: later now, or earlier by a returned cost.
+        self._order: list[tuple[float, int, str]] = []
+        self._number = 0
+        self.floor = NEVER
+        """When the last of all evicted buckets will be empty: where the bucket of a new user starts."""
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def get(self, user: str, now: float) -> B:
+        """Return the bucket of ``user``. Valid until the next ``get``, which may evict it."""
+        bucket = self._buckets.get(user)
+        return self._add(user, now) if bucket is None else bucket
+
+    def _add(self, user: str, now: float) -> B:
+        if len(self._buckets) >= self._most:
+            self._evict(now)
+        bucket = self._buckets[user] = self._make(self.floor)
+        self._number += 1
+        heappush(self._order, (bucket.empty_at, self._number, user))
+        return bucket
+
+    def _evict(self, now: float) -> None:
+        seen: list[tuple[float, int, str]] = []
+        found = False
+        while not found and self._order and len(seen) < SCAN_LIMIT:
+            then, number, user = heappop(self._order)
+            empty_at = self._buckets[user].empty_at
+            seen.append((empty_at, number, user))
+            found = empty_at <= max(then, now)  # empty, or no later entry can be lower
+        if found or len(self._buckets) >= self._most + self._most // SCAN_LIMIT:
+            seen.sort()
+            least, _, forgotten = seen.pop(0)
+            self.floor = max(self.floor, least)
+            del self._buckets[forgotten]
+        for each in seen:
+            heappush(self._order, each)

@@ -1,1 +1,0 @@
-"""Rate limits, with a fair queue and a bucket for each user."""

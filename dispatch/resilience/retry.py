@@ -1,0 +1,378 @@
+"""Retries: which outcomes are repeated, their budget, the loop."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from dispatch._internal import Clock, Randomness
+from dispatch.errors import ErrorType, Outcome
+from dispatch.policy import Retry, hedging_quantile
+from dispatch.resilience.durations import LatencyHistogram, Quantile
+
+# Retry budget: retries and hedges are a bounded share of a tool's calls, which prevents retry storms.
+#
+# A ratio of the calls in a moving window with a floor, as Finagle's ``RetryBudget`` and Envoy's ``retry_budget``. Not a
+# token bucket that successes fill (gRPC, AWS SDKs): it stays empty for a tool that rarely succeeds, even at a low rate of
+# calls.
+
+
+MIN_REPEATS_PER_S = 3.0
+"""Retries and hedges a second that every tool has, so that a rarely called tool can be retried (as in Envoy and
+failsafe-go)."""
+WINDOW_S = 10.0
+"""As in Finagle: long enough for a meaningful ratio, and short enough that calls of the past hour permit no retry storm."""
+BUCKETS = 10
+"""The window moves by a tenth of its length: it covers the last 9 to 10 s."""
+BUCKET_S = WINDOW_S / BUCKETS
+_FIELDS = 3
+"""Fields of a former bucket: number, calls, repeats."""
+EPSILON = 1e-9
+"""29 % of 100 calls is 29, although the floating-point product is slightly less."""
+
+
+class RetryBudget:
+    """The common budget of a tool's retries and hedges.
+
+    In any ten buckets, the repeats are at most ``ratio`` times the calls plus ``floor`` times 10 s. Every operation is O(1),
+    and counting a call, the hot path, has no loop.
+
+    Args:
+        ratio: repeats per call; 0.2 is one in five.
+        floor: repeats a second in addition.
+        clock: seconds.
+
+    Attributes:
+        ratio, floor: may be set in use, when a policy changes.
+    """
+
+    __slots__ = ("_calls", "_clock", "_former", "_number", "_spent", "_turn_at", "floor", "ratio")
+
+    def __init__(self, ratio: float, floor: float, clock: Clock) -> None:
+        self.ratio = ratio
+        self.floor = floor
+        self._clock = clock
+        self._turn_at = clock() + BUCKET_S
+        # The current bucket is separate from the former ones, so that counting a call is one addition.
+        self._number = BUCKETS
+        self._calls = 0
+        self._spent = 0
+        self._former = [0] * (
+            BUCKETS * _FIELDS
+        )  # bucket n at n modulo BUCKETS; older ones stay there until overwritten
+
+    @property
+    def remaining(self) -> int:
+        """Repeats that are available now."""
+        now = self._clock()
+        if now >= self._turn_at:
+            self._advance(now)
+        former, oldest = self._former, self._number - BUCKETS
+        calls, spent = self._calls, self._spent
+        for at in range(0, BUCKETS * _FIELDS, _FIELDS):
+            if former[at] > oldest:
+                calls += former[at + 1]
+                spent += former[at + 2]
+        return max(0, int(self.ratio * calls + self.floor * WINDOW_S + EPSILON) - spent)
+
+    def record_call(self, now: float | None = None) -> None:
+        """Count a call, once for all its attempts.
+
+        Args:
+            now: the current time, if it is known.
+        """
+        if now is None:
+            now = self._clock()
+        if now >= self._turn_at:
+            self._advance(now)
+        self._calls += 1
+
+    def withdraw(self) -> bool:
+        """Withdraw one repeat. False: the budget is exhausted."""
+        if self.remaining < 1:
+            return False
+        self._spent += 1
+        return True
+
+    def refund(self) -> None:
+        """Return a repeat that was withdrawn but not made. Does nothing if its bucket is outside the window."""
+        if self._spent:  # the newest withdrawal; it expires together with its bucket
+            self._spent -= 1
+            return
+        former = self._former
+        for number in range(self._number - 1, self._number - BUCKETS, -1):
+            at = number % BUCKETS * _FIELDS
+            if former[at] == number and former[at + 2]:
+                former[at + 2] -= 1
+                return
+
+    def _advance(self, now: float) -> None:
+        """Start the bucket of ``now``: the current one has ended."""
+        turns = int((now - self._turn_at) / BUCKET_S) + 1
+        self._turn_at += turns * BUCKET_S
+        number = self._number
+        at = number % BUCKETS * _FIELDS
+        self._former[at : at + _FIELDS] = number, self._calls, self._spent
+        self._number = number + turns
+        self._calls = self._spent = 0
+
+
+# Retry decision: whether another attempt follows a failed one, after which backoff, and at which instance. Sans-I/O.
+
+
+RETRYABLE_OUTCOMES = frozenset({Outcome.TRANSPORT, Outcome.TIMEOUT, Outcome.THROTTLED})
+"""The outcomes that another attempt may change. A tool's own error is its answer; invalid arguments stay invalid; a guard
+would reject again; a cancelled call has no waiting caller."""
+NON_RETRYABLE_ERRORS = frozenset(
+    {
+        *(ErrorType.RESPONSE_LIMIT_EXCEEDED, ErrorType.REQUEST_TOO_LARGE),
+        *(ErrorType.NO_SUCH_NAMESPACE, ErrorType.BAD_TOPIC),
+        *(ErrorType.UNAUTHORIZED, ErrorType.UNTRUSTED, ErrorType.WRONG_PROTOCOL),
+        *(ErrorType.CLOSED, ErrorType.DISCONNECTED),
+    }
+)
+"""Transport errors that the next attempt would repeat: a reply or request that is too large, a namespace that does not
+exist, rejected credentials, a closed dispatcher, a connection that was not restored while the attempt waited for it."""
+_NOT_RUN = frozenset({Outcome.THROTTLED, Outcome.REJECTED})
+
+
+class RetryTarget(StrEnum):
+    """The instances that the next attempt may use."""
+
+    ANY_INSTANCE = "any-instance"
+    """Any instance; preferably one that was not tried."""
+    KEY_HOLDER = "key-holder"
+    """The instance that holds the idempotency key: it knows whether the call was executed."""
+
+
+class NoRetryReason(StrEnum):
+    """Why no further attempt follows, for metrics and errors."""
+
+    OUTCOME = "outcome"
+    """Another attempt would have the same outcome."""
+    ATTEMPTS = "attempts"
+    """The policy's ``max-attempts`` is reached."""
+    UNSAFE = "unsafe"
+    """The tool may have been executed, and must not be executed twice."""
+    TOO_LATE = "too-late"
+    """Another attempt could not finish before the deadline."""
+    BUDGET = "budget"
+    """The retry budget of the tool is exhausted."""
+
+
+class RetryDecision(msgspec.Struct, frozen=True):
+    """Another attempt follows.
+
+    Attributes:
+        wait: backoff in seconds.
+        where: the instances that it may use.
+    """
+
+    wait: float
+    where: RetryTarget
+
+
+def may_have_run(outcome: Outcome, *, sent: bool) -> bool:
+    """Return whether the tool may have been executed in an attempt with this outcome. Not if the request was not sent, nor
+    if it was rejected or throttled."""
+    return sent and outcome not in _NOT_RUN
+
+
+class RetryPolicy:
+    """Decides about the retries of one tool. Sans-I/O: the caller waits.
+
+    Args:
+        settings: attempts, backoff, budget.
+        repeatable: the tool may be executed twice (:func:`dispatch.policy.repeatable`).
+        budget: the retry budget of the tool.
+        durations: recent durations of the tool.
+        randomness: jitter of the backoff.
+
+    Attributes:
+        settings, repeatable: may be set in use, when a policy changes.
+    """
+
+    __slots__ = ("_median", "_randomness", "budget", "repeatable", "settings")
+
+    def __init__(
+        self,
+        settings: Retry,
+        *,
+        repeatable: bool,
+        budget: RetryBudget,
+        durations: LatencyHistogram,
+        randomness: Randomness,
+    ) -> None:
+        self.settings = settings
+        self.repeatable = repeatable
+        self.budget = budget
+        self._median = Quantile(durations, 0.5)
+        self._randomness = randomness
+
+    def decide(
+        self,
+        outcome: Outcome,
+        *,
+        sent: bool,
+        attempt: int,
+        now: float,
+        deadline: float,
+        keyed: bool = False,
+        remembered: bool = False,
+        retry_after: float | None = None,
+        error_type: str | None = None,
+    ) -> RetryDecision | NoRetryReason:
+        """Decide whether another attempt follows. A retry is withdrawn from the budget: if it is not made, call
+        ``budget.refund()``.
+
+        The backoff is uniform between 0 and a bound that doubles with each attempt, so that callers that failed together
+        do not retry together ("full jitter": Brooker, "Exponential Backoff and Jitter", AWS 2015). It is added to the
+        service's retry-after, so that callers that received the same retry-after spread too; and it leaves time for the
+        attempt.
+
+        Args:
+            outcome: of the attempt.
+            sent: the tool may have been executed (:func:`may_have_run`).
+            attempt: number of the attempt, from 1.
+            now, deadline: of the whole call, on one clock.
+            keyed: the call has an idempotency key.
+            remembered: the instance that was tried remembers keys and is still running.
+            retry_after: seconds of pause that the service asked for.
+            error_type: the ``type`` of the error.
+        """
+        settings = self.settings
+        if outcome is Outcome.TOOL_ERROR:
+            if error_type not in settings.retryable_errors:
+                return NoRetryReason.OUTCOME
+        elif outcome not in RETRYABLE_OUTCOMES or error_type in NON_RETRYABLE_ERRORS:
+            return NoRetryReason.OUTCOME
+        if attempt >= settings.max_attempts:
+            return NoRetryReason.ATTEMPTS
+        if self.repeatable:
+            where = RetryTarget.ANY_INSTANCE
+        elif not sent:
+            where = RetryTarget.KEY_HOLDER if keyed else RetryTarget.ANY_INSTANCE
+        elif keyed and remembered:
+            if outcome is Outcome.TOOL_ERROR:
+                return NoRetryReason.OUTCOME  # the instance would repeat the remembered answer
+            where = RetryTarget.KEY_HOLDER
+        else:
+            return NoRetryReason.UNSAFE
+        pause = retry_after if retry_after is not None and retry_after > 0 else 0.0
+        if self.is_too_late(now + pause, deadline):
+            return NoRetryReason.TOO_LATE
+        if not self.budget.withdraw():
+            return NoRetryReason.BUDGET
+        median = self._median.value(now)
+        remaining = deadline - now - pause
+        spare = remaining / 2 if median is None else remaining - median
+        bound = min(settings.initial_backoff * 2.0 ** (attempt - 1), settings.max_backoff, spare)
+        return RetryDecision(pause + self._randomness() * bound, where)
+
+    def is_too_late(self, now: float, deadline: float) -> bool:
+        """Return whether an attempt that starts ``now`` would have less time than the tool's median duration, or none."""
+        remaining = deadline - now
+        return remaining <= 0 or remaining < (self._median.value(now) or 0.0)
+
+
+# Hedging decision: whether and when a second attempt runs beside a slow first attempt. Sans-I/O.
+#
+# Hedged requests as in "The Tail at Scale" (Dean and Barroso 2013): the second attempt starts when the first is slower than
+# nearly all attempts, so that it adds little load, and uses another instance, the usual cause of the delay.
+
+
+MAX_HEDGE_RATIO = 0.05
+"""Hedges as a share of the tool's calls over the last 10 s: what "p95" amounts to, and with a delay in seconds the limit
+when every attempt is slow. Hedges count against the retry budget as well."""
+MIN_DELAY_S = 0.001
+"""Shortest delay: below it, scheduling jitter of the machine dominates (as in Finagle's ``BackupRequestFilter``)."""
+FLOOR = 0.5
+"""Hedges a second in addition to the share: 5 in 10 s, so that a tool called once a second can be hedged."""
+ANSWERED = frozenset({Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS})
+"""The outcomes that end a hedged call: the service has answered. After any other outcome, the other attempt continues."""
+_TIMED = ANSWERED | {Outcome.TIMEOUT}
+
+
+class NoHedgeReason(StrEnum):
+    """Why no second attempt was started, for metrics."""
+
+    ALONE = "alone"
+    """There is no other instance."""
+    TOO_LATE = "too-late"
+    """It could not finish before the deadline."""
+    BUDGET = "budget"
+    """The hedging or retry budget of the tool is exhausted."""
+
+
+class Hedging:
+    """Decides about the hedges of one tool, which must be declared read-only or idempotent. Sans-I/O.
+
+    Args:
+        delay: seconds, or a percentile, after which the second attempt starts (policy ``hedging``).
+        budget: of the tool, shared with its retries.
+        durations: recent durations of the tool's attempts; recorded by :meth:`record_first`.
+        clock: seconds.
+        ratio: hedges as a share of calls.
+    """
+
+    __slots__ = ("_after", "_budget", "_durations", "_fixed", "_median", "_own", "clock")
+
+    def __init__(
+        self,
+        delay: float | str,
+        *,
+        budget: RetryBudget,
+        durations: LatencyHistogram,
+        clock: Clock,
+        ratio: float = MAX_HEDGE_RATIO,
+    ) -> None:
+        self.clock = clock
+        self._budget = budget
+        self._own = RetryBudget(ratio, FLOOR, clock)
+        self._durations = durations
+        share = hedging_quantile(delay)
+        self._after = None if share is None else Quantile(durations, share)
+        self._fixed = None if isinstance(delay, str) else delay
+        self._median = Quantile(durations, 0.5)
+
+    def start_first(self, now: float, deadline: float) -> float | None:
+        """Count a first attempt and return the seconds after which a second one is due; None: there is none."""
+        self._own.record_call()
+        delay = self._fixed if self._after is None else self._after.value(now)
+        if delay is None:
+            return None
+        delay = max(delay, MIN_DELAY_S)
+        return delay if now + delay < deadline else None
+
+    def admit(self, now: float, deadline: float, *, has_other_instance: bool) -> NoHedgeReason | None:
+        """Decide about the second attempt when the delay is over. None: start it; it has been withdrawn from both budgets,
+        and :meth:`refund` returns it if it is not sent.
+
+        Args:
+            has_other_instance: there is an instance that was not tried.
+        """
+        if not has_other_instance:
+            return NoHedgeReason.ALONE
+        remaining = deadline - now
+        if remaining <= 0 or remaining < (self._median.value(now) or 0.0):
+            return NoHedgeReason.TOO_LATE
+        if not self._own.withdraw():
+            return NoHedgeReason.BUDGET
+        if not self._budget.withdraw():
+            self._own.refund()
+            return NoHedgeReason.BUDGET
+        return None
+
+    def refund(self) -> None:
+        """Return an admitted second attempt that was not sent to both budgets."""
+        self._own.refund()
+        self._budget.refund()
+
+    def record_first(self, seconds: float, outcome: Outcome) -> None:
+        """Record the duration of a first attempt. An attempt that timed out, or was cancelled because the second was faster
+        (reported as TIMEOUT), took at least that long and counts: without the slow attempts, the delay would shrink with
+        every hedge. Second attempts are not recorded, because only the fast ones complete; nor are rejected or unsent
+        attempts, whose duration is not the tool's."""
+        if outcome in _TIMED:
+            self._durations.record(seconds)

@@ -1,1 +1,0 @@
-"""Retries: which outcomes are repeated, their budget, the loop."""

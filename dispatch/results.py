@@ -1,0 +1,481 @@
+"""Results of calls in the form that a model reads: formatted, validated, cut, and stored for reading page by page."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import sys
+import time
+import unicodedata
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn, Protocol
+
+import msgspec
+
+from dispatch._internal import scalar_text, scalar_value, yield_to_others
+from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, ToolError
+from dispatch.result import CallResult
+from dispatch.schemas import Mistake, SchemaValidator, ValidatorCache, join_mistakes
+
+# Part of a stored result.
+
+
+PAGE_CHARS: Final = 40_000
+"""Characters of a page by default: below the default ``max-result-chars``, so that a page is not cut again."""
+
+
+class ResultPage(msgspec.Struct, frozen=True):
+    """Part of a result.
+
+    Attributes:
+        text: its characters.
+        offset: position of its first character in the result.
+        total: characters of the whole result.
+    """
+
+    text: str
+    offset: int
+    total: int
+
+    @property
+    def next_offset(self) -> int | None:
+        """Where the next page begins; None: this is the last one."""
+        end = self.offset + len(self.text)
+        return end if end < self.total else None
+
+
+# Where a long text may be cut: behind a line, and in JSON behind a value.
+
+
+_JSON_TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|,', re.DOTALL)
+"""A text (its end may be beyond the searched part), whose commas separate nothing, or a comma that separates values. Each
+alternative begins with another character: the search is linear."""
+_MAX_MARKS: Final = 16
+"""Combining characters behind one letter. Emoji sequences and real scripts have fewer."""
+_JOINERS: Final = "\u200c\u200d\ufe0e\ufe0f"
+"""Joiners and variation selectors, which belong to the character before them."""
+
+
+def find_cut(text: str, limit: int) -> int:
+    """Return how many characters of ``text`` to show, at most ``limit``: to the end of a value for JSON, else of a line,
+    else of a word, else of a character. Places in the first half of the limit are not used, so that a text with one long
+    line is not cut to nothing."""
+    if len(text) <= limit:
+        return len(text)
+    least = limit // 2
+    if is_json(text):
+        cut = find_end_of_value(text, limit)
+        if cut > least:
+            return cut
+    for separator in ("\n", " "):
+        cut = text.rfind(separator, 0, limit) + 1
+        if cut > least:
+            return cut
+    return _find_end_of_character(text, limit)
+
+
+def is_json(text: str) -> bool:
+    """Return whether ``text`` is a JSON object or list."""
+    if text.lstrip(" \t\r\n")[:1] not in ("{", "["):
+        return False
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return False
+    return True
+
+
+def find_end_of_value(text: str, limit: int) -> int:
+    """Return the position behind the last comma between two values in the first ``limit`` characters; 0: there is none."""
+    end = 0
+    for token in _JSON_TOKEN.finditer(text, 0, limit):
+        if token[0] == ",":
+            end = token.end()
+    return end
+
+
+def _find_end_of_character(text: str, limit: int) -> int:
+    """Return a position at ``limit``, or shortly before it, where no letter is separated from its combining characters."""
+    for position in range(limit, max(limit - _MAX_MARKS, 0), -1):
+        previous, following = text[position - 1], text[position]
+        if not unicodedata.combining(following) and following not in _JOINERS and previous != "\u200d":
+            return position
+    return limit
+
+
+# The tool by which a model reads the rest of a long result.
+
+
+READ_RESULT: Final = "read_result"
+"""Name of the tool."""
+
+
+class PageReader(Protocol):
+    """Has results: :class:`ResultStore`."""
+
+    def read(self, handle: str, *, offset: int, limit: int, user: str) -> ResultPage:
+        """Return a page of a result of ``user``."""
+
+
+class ReadResultTool:
+    """A tool for :func:`dispatch.calling.call_function` and adapters. It reads results of one user.
+
+    Attributes:
+        name: ``read_result``.
+        description: text by which the model chooses it.
+        read_only: True.
+        destructive: False.
+    """
+
+    name = READ_RESULT
+    description = "Read more of a long result. A cut result names its handle, and the offset of what is missing."
+    read_only = True
+    destructive = False
+
+    def __init__(self, store: PageReader, user: str = "") -> None:
+        self._store = store
+        self.user = user
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """JSON Schema of the arguments."""
+        return {
+            "type": "object",
+            "properties": {
+                "handle": {"type": "string", "description": "Handle of the result, as the cut result names it"},
+                "offset": {
+                    "type": "integer",
+                    "minimum": 0,
+                    "default": 0,
+                    "description": "Number of characters before the page",
+                },
+                "limit": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": PAGE_CHARS,
+                    "default": PAGE_CHARS,
+                    "description": "Characters of the page, at most",
+                },
+            },
+            "required": ["handle"],
+            "additionalProperties": False,
+        }
+
+    async def invoke(self, handle: str, offset: int = 0, limit: int = PAGE_CHARS) -> str:
+        """Return a page. Behind each page but the last, a line names the offset of the next one.
+
+        Raises:
+            InvalidArgumentsError: as :meth:`ResultStore.read`.
+        """
+        await yield_to_others()
+        most = min(limit, PAGE_CHARS) if isinstance(limit, int) else limit
+        page = self._store.read(handle, offset=offset, limit=most, user=self.user)
+        if page.next_offset is None:
+            return page.text
+        return f"{page.text}\n\n{describe_page(page.next_offset - page.offset, page.total, page.next_offset, handle)}"
+
+    def __repr__(self) -> str:
+        return f"ReadResultTool(user={self.user!r})"
+
+
+def describe_page(shown: int, total: int, next_offset: int, handle: str) -> str:
+    """Return the line behind a part of a result: how much is missing, and how to read on."""
+    return (
+        f"[{shown:,} of {total:,} characters are shown, {total - next_offset:,} are missing behind them. "
+        f'Read on: {READ_RESULT}(handle="{handle}", offset={next_offset})]'
+    )
+
+
+# Whole results, for reading page by page: for an hour, in bounded memory, by the user to whom they belong.
+
+
+RETENTION_S: Final = 3600.0
+"""Seconds for which a result can be read: longer than most conversations of an agent last."""
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Memory of all results together: the largest reply that the default policy accepts."""
+_ENTRY_BYTES: Final = 500
+"""Memory of an entry besides its text: measured with many short ones."""
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    user: str
+    text: str
+    size: int
+    expires: float
+
+
+class ResultStore:
+    """Results by handle. A handle cannot be guessed, and belongs to its user: to others it is unknown.
+
+    When the memory is exhausted, the oldest result of the user with the most memory is dropped: many results of one user do
+    not displace the few of another.
+
+    Args:
+        max_bytes: memory of all results.
+        retention: seconds for which a result is stored.
+        clock: returns seconds; monotonic.
+        new_handle: returns an unguessable text.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_bytes: int = MAX_BYTES,
+        retention: float = RETENTION_S,
+        clock: Callable[[], float] = time.monotonic,
+        new_handle: Callable[[], str] = lambda: secrets.token_urlsafe(16),
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._retention = retention
+        self._clock = clock
+        self._new_handle = new_handle
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        """In the order in which they expire."""
+        self._handles_of: dict[str, OrderedDict[str, None]] = {}
+        self._bytes_of: dict[str, int] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory in use."""
+        return self._bytes
+
+    def add(self, text: str, user: str = "") -> str | None:
+        """Store a result of ``user`` and return its handle; None: it is larger than the memory of the store."""
+        now = self._clock()
+        self._drop_expired(now)
+        size = sys.getsizeof(text) + _ENTRY_BYTES
+        if size > self._max_bytes:
+            return None
+        while self._bytes + size > self._max_bytes:
+            largest = max(self._bytes_of, key=lambda each: self._bytes_of[each])
+            self._drop(next(iter(self._handles_of[largest])))
+        handle = self._new_handle()
+        self._entries[handle] = _Entry(user, text, size, now + self._retention)
+        self._handles_of.setdefault(user, OrderedDict())[handle] = None
+        self._bytes_of[user] = self._bytes_of.get(user, 0) + size
+        self._bytes += size
+        return handle
+
+    def read(self, handle: str, *, offset: int = 0, limit: int = PAGE_CHARS, user: str = "") -> ResultPage:
+        """Return at most ``limit`` characters of a result from ``offset`` on. Pages that follow each other are together the
+        result, without loss.
+
+        Raises:
+            InvalidArgumentsError: ``unknown-result``: the handle is unknown, expired, or another user's;
+                ``invalid-arguments``: an offset outside of the result, or a limit below 1.
+        """
+        self._drop_expired(self._clock())
+        entry = self._entries.get(handle) if isinstance(handle, str) else None
+        if entry is None or entry.user != user:
+            raise InvalidArgumentsError(
+                ErrorType.UNKNOWN_RESULT,
+                "No tool was executed: no stored result has this handle; results are stored for "
+                f"{self._retention / 60:g} minutes. Give the handle as the cut result names it, or call the tool again.",
+            )
+        total = len(entry.text)
+        if not _is_number(offset) or not 0 <= offset <= total:
+            _refuse("offset", f"a whole number from 0 to {total}", offset)
+        if not _is_number(limit) or limit < 1:
+            _refuse("limit", "a whole number above 0", limit)
+        return ResultPage(entry.text[offset : offset + limit], offset, total)
+
+    def tool(self, user: str = "") -> ReadResultTool:
+        """Return the tool ``read_result``, by which a model reads the results of ``user``."""
+        return ReadResultTool(self, user)
+
+    def _drop_expired(self, now: float) -> None:
+        while self._entries:
+            handle, entry = next(iter(self._entries.items()))
+            if entry.expires > now:
+                return
+            self._drop(handle)
+
+    def _drop(self, handle: str) -> None:
+        entry = self._entries.pop(handle)
+        self._bytes -= entry.size
+        del self._handles_of[entry.user][handle]
+        self._bytes_of[entry.user] -= entry.size
+        if not self._handles_of[entry.user]:
+            del self._handles_of[entry.user], self._bytes_of[entry.user]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _refuse(name: str, expected: str, given: object) -> NoReturn:
+    raise InvalidArgumentsError(
+        ErrorType.INVALID_ARGUMENTS,
+        f"The result was not read: {name} must be {expected}, not {given!r:.40}. Correct the arguments.",
+    )
+
+
+# Results and errors of calls as content for a model.
+
+
+_log = logging.getLogger("dispatch.results")
+
+MAX_CHARS: Final = 50_000
+"""Default of the policy's ``max-result-chars``."""
+_NOTICE_CHARS: Final = 250
+"""Room for the line behind a cut text."""
+
+
+class ResultFormatter:
+    """Formats results for a model.
+
+    Args:
+        store: where the whole text of a cut result is stored; None: the rest of it is lost.
+    """
+
+    def __init__(self, store: ResultStore | None = None) -> None:
+        self._store = store
+        self._validators: ValidatorCache[Mapping[str, Any] | bool] = ValidatorCache(lambda schema: schema)
+        self._is_off = False
+
+    def format(
+        self,
+        result: CallResult | object,
+        schema: Mapping[str, Any] | bool | None = None,
+        *,
+        max_chars: int = MAX_CHARS,
+        user: str = "",
+    ) -> dict[str, Any]:
+        """Return ``{"content": [{"type": "text", "text": …}]}``, with ``"isError": True`` for a failed call.
+
+        A text is unchanged; another value is JSON indented by 2. With ``schema`` a value is validated, and written as
+        compact JSON; when it does not match, the content is an ``invalid-output`` error, which names path and fault, and the
+        answer behind it. A text longer than ``max_chars`` is cut behind a line, or behind a value of JSON, and says how much
+        is missing and how to read it.
+
+        Args:
+            result: of a call, or the value that a function returned.
+            schema: the tool's ``output-schema``; the same object for each call, because it is compiled once. Validation
+                needs the extra ``schema``; without it a warning is logged once.
+            max_chars: characters of a text, with the line behind a cut; a limit below 250 does not shorten that line.
+            user: to whom the stored rest belongs.
+
+        Raises:
+            InvalidSchemaError: ``schema`` is no JSON Schema, or refers to an address.
+        """
+        tool = "The tool"
+        if isinstance(result, CallResult):
+            tool = f"Tool '{result.tool}'"
+            if result.error is not None:
+                return _content(self._format_error(result.error, max_chars, user), is_error=True)
+            if result.structured_content is not None:
+                schema = None  # it is what the schema describes, and MCP's client has validated it; the text is free
+            result = result.text
+        text, mistakes = self._write(result, schema)
+        shown = self._cut(text, max_chars, user)
+        if not mistakes:
+            return _content(shown)
+        return _content(
+            self._format_error(error_from_invalid_output(tool, mistakes), max_chars, user), shown, is_error=True
+        )
+
+    @staticmethod
+    def format_error(error: DispatchError) -> str:
+        """Return the JSON text of ``error`` for a model: ``error`` (its type), ``message``, ``retryable``, ``retry_after``
+        (seconds, or null) and ``alternatives`` (names of tools)."""
+        return _write_error(error, error.message)
+
+    def _format_error(self, error: DispatchError, max_chars: int, user: str) -> str:
+        text = _write_error(error, error.message)
+        if len(text) <= max_chars:
+            return text
+        # The message of a tool is as long as the tool likes. It is cut, so that the text remains JSON.
+        room = max(max_chars - (len(text) - len(error.message)), 0)
+        return _write_error(error, self._cut(error.message, min(room, len(error.message) - 1), user))
+
+    def _write(self, value: object, schema: Mapping[str, Any] | bool | None) -> tuple[str, tuple[Mistake, ...]]:
+        """Return the text of ``value`` and its mistakes."""
+        if schema is None:
+            return (value, ()) if isinstance(value, str) else (_write_json(value, indent=2), ())
+        validator = self._get_validator(schema)
+        if not isinstance(value, str):
+            text = _write_json(value, indent=-1)
+            # Validated as it is written: a dataclass is an object, and a date is a text.
+            return text, validator.find_mistakes(msgspec.json.decode(text)) if validator else ()
+        try:
+            parsed = msgspec.json.decode(value)
+            text = msgspec.json.format(value, indent=-1)
+        except (msgspec.MsgspecError, RecursionError, UnicodeError):
+            return value, validator.find_mistakes(value) if validator else ()
+        mistakes = validator.find_mistakes(parsed) if validator else ()
+        # The answer 42 of a tool whose answers are texts is the text "42".
+        if mistakes and validator is not None and not validator.find_mistakes(value):
+            return value, ()
+        return (value, mistakes) if mistakes or isinstance(parsed, str) else (text, ())
+
+    def _get_validator(self, schema: Mapping[str, Any] | bool) -> SchemaValidator | None:
+        if self._is_off:
+            return None
+        try:
+            return self._validators.get(schema)
+        except ImportError as error:
+            self._is_off = True  # perf: Python searches its path at every import of a module that is missing
+            _log.warning("Results are not compared with their output schemas. %s", error)
+            return None
+
+    def _cut(self, text: str, max_chars: int, user: str) -> str:
+        if len(text) <= max_chars:
+            return text
+        cut = find_cut(text, max(max_chars - _NOTICE_CHARS, 0))
+        handle = None if self._store is None else self._store.add(text, user)
+        if handle is None:
+            notice = (
+                f"[{cut:,} of {len(text):,} characters are shown, {len(text) - cut:,} are missing behind them, and were not "
+                "stored. Ask the tool for less.]"
+            )
+        else:
+            notice = describe_page(cut, len(text), cut, handle)
+        return f"{text[:cut]}\n\n{notice}"
+
+
+def error_from_invalid_output(tool: str, mistakes: Sequence[Mistake]) -> ToolError:
+    """Return the error of an answer that does not match the ``output-schema``. ``tool``: the subject of the sentence."""
+    return ToolError(
+        ErrorType.INVALID_OUTPUT,
+        f"{tool} was executed, but its answer, which follows, does not match its output schema: "
+        f"{join_mistakes(mistakes)}. Use the answer with care, and report the fault to the operator of the tool.",
+    )
+
+
+def _write_error(error: DispatchError, message: str) -> str:
+    values = {
+        "error": error.type,
+        "message": message,
+        "retryable": error.retryable,
+        "retry_after": error.retry_after,
+        "alternatives": list(error.alternatives),
+    }
+    return msgspec.json.encode(scalar_value(values)).decode()
+
+
+def _write_json(value: object, *, indent: int) -> str:
+    try:
+        return msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=indent).decode()
+    except (
+        TypeError,
+        ValueError,
+        RecursionError,
+        msgspec.MsgspecError,
+    ):  # keys that are no texts, half of a surrogate pair, a cycle
+        return str(value)
+
+
+def _content(*texts: str, is_error: bool = False) -> dict[str, Any]:
+    content: dict[str, Any] = {"content": [{"type": "text", "text": scalar_text(text)} for text in texts]}
+    if is_error:
+        content["isError"] = True
+    return content
+
+
+__all__ = ["ReadResultTool", "ResultFormatter", "ResultPage", "ResultStore"]

@@ -1,0 +1,770 @@
+"""The instances of a service that a dispatcher can call, and which one gets the next request.
+
+There are three kinds: instances of dispatch's service base, which have announced themselves and are known by name; topics
+that the service's descriptor lists as instances, without a known name; and otherwise the service's own topic, over whose
+consumers the broker distributes the requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from math import inf
+from typing import Protocol
+
+import msgspec
+
+from dispatch._internal import Clock, Randomness, Retention, cancel_and_wait, encode_text, loop_clock
+from dispatch.balancing.balancer import Balancer, Pick
+from dispatch.balancing.instances import InstanceView
+from dispatch.catalog import ServiceDescriptor
+from dispatch.catalog.versions import Range, version_key
+from dispatch.errors import ErrorType, Outcome, TransportError
+from dispatch.messaging.request import Tally
+from dispatch.messaging.wire import name_service
+from dispatch.policy import Balancing, OutlierDetection, Policy
+from dispatch.resilience.breaker import BreakerPermit, CircuitBreaker
+from dispatch.routing.channels import Channels
+from dispatch.routing.instance import Channel, Holder, InFlight, Instance, KeyHolders
+from dispatch.telemetry.observers import (
+    NULL_DISPATCHER,
+    NULL_SERVICE,
+    DispatcherObserver,
+    OnInstanceChange,
+    ServiceObserver,
+)
+
+SHARED = "(shared)"
+"""The name of a service's own topic among its instances: names of instances have no parentheses."""
+
+Routes = Sequence[tuple[str, float, Channel]]
+"""Channels, each with its name and weight as an instance."""
+MAX_RANGES = 1_000
+"""Ranges of versions whose instances are remembered."""
+NO_VERSIONS: Mapping[str, str | None] = {}
+MAX_LIVES = 512
+"""Instances whose last incarnation is remembered: twice the largest number of known instances."""
+
+
+class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """The target of one request.
+
+    Attributes:
+        route: the channel.
+        instance: the addressee; None: any consumer of the topic.
+        pick: the balancer's permit, to be finished.
+        probe: the permit of the tool's breaker at this instance; None: not acquired.
+        observer: of the service.
+
+    :meth:`release` is called once, when the request has ended.
+    """
+
+    route: Channel
+    instance: Instance | None
+    pick: Pick
+    probe: BreakerPermit | None
+    observer: ServiceObserver
+
+    def release(
+        self,
+        outcome: Outcome,
+        *,
+        retry_after: float | None,
+        in_flight: int | None = None,
+        outpaced: bool = False,
+        slowness: float | None = None,
+    ) -> None:
+        """Return the permits of the balancer and of the breaker at this instance; arguments as of :meth:`Pick.finish`."""
+        self.pick.finish(outcome, retry_after=retry_after, in_flight=in_flight, outpaced=outpaced, slowness=slowness)
+        if self.probe is not None:
+            self.probe.finish(outcome, retry_after=retry_after)
+        self.route.requests.end()
+
+    @property
+    def topic(self) -> str:
+        """The topic of the request."""
+        return self.route.request_queue if self.instance is None else self.instance.topic
+
+
+class InstanceAdmission(Protocol):
+    """The circuit breakers of one tool at each instance."""
+
+    def breaker_of(self, instance: str) -> CircuitBreaker | None:
+        """Return the breaker of this tool at one instance; None if off."""
+
+    def admits(self, instance: str) -> bool:
+        """Return whether the breaker at that instance admits a call; its state does not change."""
+
+
+class InstancePool:
+    """The instances of one service.
+
+    Args:
+        routes: the channels, each with its name and weight as an instance.
+        versions: declared versions of the channels, by name.
+        balancing, outlier_detection: choice and ejection of instances.
+        clock, randomness: of the balancer.
+        greet: called with a channel whose next hello is due.
+        observer: of the service.
+        is_former: the catalogue in force does not have the service: nothing is reported.
+
+    Attributes:
+        tally: counts its replies.
+        keys: which instance may have executed which idempotency key.
+    """
+
+    def __init__(
+        self,
+        routes: Routes,
+        *,
+        balancing: Balancing,
+        outlier_detection: OutlierDetection | None,
+        clock: Clock,
+        randomness: Randomness,
+        greet: Callable[[Channel], object],
+        observer: ServiceObserver = NULL_SERVICE,
+        is_former: bool = False,
+        versions: Mapping[str, str | None] = NO_VERSIONS,
+    ) -> None:
+        self._observe(observer)
+        self._is_former = is_former
+        self._routes = list(routes)
+        self._route_versions = versions
+        self._versions: dict[str, str | None] = {}
+        self._in_range: dict[Range, frozenset[str]] = {}
+        self._greet = greet
+        self._clock = clock
+        self._places: dict[str, tuple[Channel, Instance | None]] = {}
+        self._lives: dict[str, str] = {}
+        self._only: str | None = None  # the only instance
+        self._seen = -1
+        self._asking: InstanceAdmission | None = None
+        self.keys = KeyHolders()
+        self.balancer = Balancer(
+            balancing=balancing,
+            outlier_detection=outlier_detection,
+            clock=clock,
+            randomness=randomness,
+            admits=self._admits,
+            listener=self._on_change,
+        )
+
+    def _observe(self, observer: ServiceObserver) -> None:
+        replies = observer.replies
+        self.tally = None if replies is None else Tally(replies)
+        self._observer = observer
+        self._on_instance_change: OnInstanceChange = observer.on_instance_change
+
+    def _on_change(self, name: str, change: str, why: str) -> None:
+        if not self._is_former:
+            self._on_instance_change(name, change, why)
+
+    def retire(self) -> None:
+        """Mark the pool as no longer in the catalogue: only calls in flight may use it. Its instances are reported as left,
+        and no changes after that."""
+        if not self._is_former:
+            self._report(self._places, {})
+            self._is_former = True
+
+    def restore(self, observer: ServiceObserver) -> None:
+        """Mark the pool as in the catalogue again."""
+        self._observe(observer)
+        self._is_former = False
+        self._report({}, self._places)
+
+    @property
+    def routes(self) -> list[Channel]:
+        """The channels."""
+        return [route for _, _, route in self._routes]
+
+    @property
+    def returned_at(self) -> float:
+        """When the first instance became known, while none was."""
+        return max((route.joined_at for _, _, route in self._routes), default=-inf)
+
+    @property
+    def known(self) -> int:
+        """Number of instances known by name."""
+        count = 0
+        for _, _, route in self._routes:  # perf: no generator; each request asks
+            count += len(route.instances)
+        return count
+
+    def replace_routes(self, routes: Routes, versions: Mapping[str, str | None] = NO_VERSIONS) -> None:
+        """Replace the channels by these. Instances that stay keep their state, and removed ones get no further request."""
+        former, self._routes = self._routes, list(routes)
+        self._route_versions = versions
+        self._refresh(sum(route.instances.version for _, _, route in routes))
+        for _, _, route in former:
+            route.next_turn()  # calls that wait for an instance may go to another one
+
+    def configure(self, balancing: Balancing, outlier_detection: OutlierDetection | None) -> None:
+        """Apply other settings; the state of the instances is kept."""
+        self.balancer.configure(balancing, outlier_detection)
+        self._seen = -1
+
+    def pick(
+        self,
+        guards: InstanceAdmission,
+        tried: Collection[str] = (),
+        *,
+        key: str | None = None,
+        user: str = "",
+        refused: Collection[str] = (),
+        is_large: bool = False,
+        requires: Range | None = None,
+    ) -> SelectedInstance | None:
+        """Select the target of the next request of a tool with these ``guards``.
+
+        Args:
+            tried: names of instances that previous attempts have used.
+            key: an idempotency key of ``user``: goes to the instance that may have executed it, if known, otherwise to the
+                one that all dispatchers choose (rendezvous hashing).
+            refused: names of instances that refused this request with that key; others are preferred.
+            is_large: the request exceeds the broker's largest message: only instances with a session qualify, if there are
+                any.
+            requires: only instances of these versions qualify; None: of all.
+
+        Returns:
+            None: no instance is available.
+        """
+        seen, now = 0, self._clock()
+        for _, _, route in self._routes:
+            if route.hello is not None and now >= route.hello_at:
+                self._greet(route)
+            seen += route.instances.version
+        if seen != self._seen:
+            self._refresh(seen)
+        eligible = None if requires is None else self.select_versions(requires)
+        if eligible is not None and not eligible:
+            return None
+        home = self._only if key is None else self._home(key, user, refused, eligible)
+        if home is not None:
+            pick = self.balancer.pick_instance(home)
+        else:
+            self._asking = guards
+            if is_large:
+                # Without one, the request is refused with the reason.
+                accepting = frozenset(name for name, (_, instance) in self._places.items() if instance is not None)
+                eligible = accepting if eligible is None else accepting & eligible or eligible
+            if eligible:
+                pick = self.balancer.pick(frozenset(tried), eligible)
+            else:
+                pick = self.balancer.pick(frozenset(tried)) if tried else self.balancer.pick()
+        if type(pick) is not Pick:
+            return None
+        name = pick.instance
+        route, instance = self._places[name]
+        route.requests.count += 1
+        probe = None
+        if len(self._places) > 1:  # for a single instance the tool's own breaker suffices
+            breaker = guards.breaker_of(name)
+            if breaker is not None:
+                permit = breaker.admit()
+                # The breaker of one instance rejects no call: the balancer has found no better instance.
+                probe = permit if type(permit) is BreakerPermit else None
+        return SelectedInstance(route, instance, pick, probe, self._observer)
+
+    def can_send(self, *, needs_instance: bool, repeatable: bool, requires: Range | None = None) -> bool:
+        """Return whether a request can be sent now; arguments as of :meth:`Channel.can_send` and :meth:`pick`."""
+        now = self._clock()
+        if requires is not None and (eligible := self.select_versions(requires)):
+            instances = [self._places[name][1] for name in eligible]
+            if not any(instance is None or not instance.is_suspect for instance in instances):
+                return False
+        for _, _, route in self._routes:  # noqa: SIM110 # perf: no generator; each request asks
+            if route.can_send(now, needs_instance=needs_instance, repeatable=repeatable):
+                return True
+        return False
+
+    def has_other(self, name: str) -> bool:
+        """Return whether there is another instance that can be reached and has asked for no pause."""
+        self._refresh_if_changed()
+        others = [
+            id
+            for id, (_, instance) in self._places.items()
+            if id != name and (instance is None or not instance.is_suspect)
+        ]
+        return self.balancer.has_calm(others)
+
+    def select_versions(self, requires: Range) -> frozenset[str]:
+        """Return the names of the instances whose version is in the range."""
+        self._refresh_if_changed()
+        found = self._in_range.get(requires)
+        if found is None:
+            if len(self._in_range) >= MAX_RANGES:
+                self._in_range.clear()
+            found = self._in_range[requires] = frozenset(
+                name for name, version in self._versions.items() if version is not None and requires.includes(version)
+            )
+        return found
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The declared versions of the instances, highest first."""
+        self._refresh_if_changed()
+        return tuple(sorted({each for each in self._versions.values() if each}, key=version_key, reverse=True))
+
+    def _home(self, key: str, user: str, refused: Collection[str], eligible: frozenset[str] | None) -> str | None:
+        """Return the name of the instance for ``key``; None if no instance is known by name."""
+        holder = self.keys.get(user, key)
+        if holder is not None and (eligible is None or holder.name in eligible):
+            instance = self._places.get(holder.name, (None, None))[1]
+            if instance is not None and holder == Holder(instance.name, instance.incarnation):
+                return holder.name
+        named = [
+            name
+            for name, (_, instance) in self._places.items()
+            if instance is not None and (eligible is None or name in eligible)
+        ]
+        willing = [name for name in named if name not in refused] or named
+        return max(willing, key=lambda name: _weight(name, key)) if willing else None
+
+    def _admits(self, name: str) -> bool:
+        instance = self._places[name][1]
+        if instance is not None and instance.is_suspect:
+            return False
+        guards = self._asking
+        return guards is None or guards.admits(name)
+
+    def _refresh_if_changed(self) -> None:
+        seen = sum(route.instances.version for _, _, route in self._routes)
+        if seen != self._seen:
+            self._refresh(seen)
+
+    def _refresh(self, seen: int) -> None:
+        """Update the balancer after a change of the known instances."""
+        self._seen = seen
+        places: dict[str, tuple[Channel, Instance | None]] = {}
+        weights: dict[str, float] = {}
+        self._versions, self._in_range = {}, {}
+        for name, weight, route in self._routes:
+            version = self._route_versions.get(name)
+            named = list(route.instances)
+            for each in named:
+                places[each.name] = route, each
+                weights[each.name] = weight
+                self._versions[each.name] = version
+            if not named:
+                places[name] = route, None
+                weights[name] = weight
+                self._versions[name] = version
+        there, self._places = self._places, places
+        self._only = next(iter(places)) if len(places) == 1 else None
+        self.balancer.replace(weights)
+        for name, (_, instance) in places.items():
+            if instance is None:
+                continue
+            former = self._lives.pop(name, instance.incarnation)
+            if former != instance.incarnation:
+                self.balancer.reset_instance(name)
+            self._lives[name] = instance.incarnation
+        while len(self._lives) > MAX_LIVES:
+            del self._lives[next(iter(self._lives))]
+        self._report(there, places)
+
+    def _report(self, former: Collection[str], now: Collection[str]) -> None:
+        for name in now:
+            if name not in former and name != SHARED:
+                self._on_change(name, "joined", "here")
+        for name in former:
+            if name not in now and name != SHARED:
+                self._on_change(name, "left", "gone")
+
+    def glimpse(self) -> tuple[InstanceView, ...]:
+        """See :meth:`Balancer.peek_instances`."""
+        return self.balancer.peek_instances()
+
+    def instances(self) -> tuple[InstanceView, ...]:
+        """Return the state of each instance."""
+        self._refresh_if_changed()
+        return self.balancer.instances()
+
+
+def _weight(name: str, key: str) -> bytes:
+    return hashlib.blake2b(encode_text(f"{name}\0{key}"), digest_size=8).digest()
+
+
+# The instance pools of one dispatcher, opened when a service is first called.
+#
+# A pool outlives changes of the catalogue: instances are added to and removed from it. The pool of a removed service is
+# retained (:mod:`dispatch._internal`) for calls in flight, and for the service to return.
+
+
+logger = logging.getLogger("dispatch.dispatcher")
+
+AGAIN_S = 5.0
+"""Seconds between attempts to open the topics of an instance, while its service is called."""
+
+Topics = tuple[str, str]
+"""A request topic and the response topic that belongs to it."""
+Owner = tuple[bool, str]
+"""What the policy of a pool belongs to: (True, a tool's name) or (False, a service's id)."""
+
+
+class PoolKey(msgspec.Struct, frozen=True, cache_hash=True):
+    """The key of an instance pool: calls with the same key share a pool.
+
+    Attributes:
+        service: its id.
+        topics: of the service.
+        version: of the service; None: not declared.
+        tool, tool_version: the tool, if its policy has balancing settings of its own; otherwise ``""``.
+    """
+
+    service: str
+    topics: Topics
+    version: str | None = None
+    tool: str = ""
+    tool_version: str | None = None
+
+    @property
+    def meter_label(self) -> str:
+        """The service's name in metrics, which its own processes use too."""
+        return name_service(self.topics[0])
+
+    @property
+    def owner(self) -> Owner:
+        """See :data:`Owner`."""
+        return (True, self.tool) if self.tool else (False, self.service)
+
+
+class PoolUser(Protocol):
+    """The properties of a call that select its pool."""
+
+    @property
+    def pool_key(self) -> PoolKey:
+        """The key of the pool."""
+
+    @property
+    def service(self) -> ServiceDescriptor:
+        """The service."""
+
+    @property
+    def policy(self) -> Policy:
+        """Balancing and outlier detection."""
+
+
+class PoolUsers(Protocol):
+    """The pools of the catalogue in force."""
+
+    def pool_user(self, key: PoolKey) -> PoolUser | None:
+        """Return the tool, or the service, whose policy applies to a pool; None if the catalogue has no such pool."""
+
+    def has_service(self, id: str) -> bool:
+        """Return whether the catalogue has the service."""
+
+
+class _Route(msgspec.Struct, frozen=True):
+    """How an instance is reached, by the catalogue, and its version."""
+
+    topics: Topics
+    weight: float
+    version: str | None
+
+
+class _Entry(msgspec.Struct, eq=False):
+    """A pool with what is known of it.
+
+    Attributes:
+        key: of the pool.
+        user: with the service and the policy that apply.
+        calls: in flight that use the pool.
+        pool: None until a channel is open.
+        wanted: the instances of the service by name, or its own topics as :data:`SHARED`.
+        channels: those of ``wanted`` that are open.
+        missing: those of ``wanted`` that are not.
+        in_pool: the channels that the pool uses. They differ from ``channels`` while every one of these is yet to be opened.
+        again_at: when missing channels are opened again.
+        is_retired: the catalogue in force does not have the pool.
+    """
+
+    key: PoolKey
+    user: PoolUser
+    calls: InFlight
+    pool: InstancePool | None = None
+    wanted: dict[str, _Route] = {}
+    channels: dict[str, Channel] = {}
+    missing: dict[str, _Route] = {}
+    in_pool: dict[str, tuple[Topics, Channel]] = {}
+    again_at: float = 0.0
+    is_retired: bool = False
+
+
+class PoolRegistry:
+    """Finds and opens instance pools.
+
+    Args:
+        routes: opens topics.
+        randomness: of the balancers.
+        users: of the catalogue in force.
+        observer: of the dispatcher.
+    """
+
+    def __init__(
+        self, routes: Channels, randomness: Randomness, users: PoolUsers, observer: DispatcherObserver = NULL_DISPATCHER
+    ) -> None:
+        self._observer = observer
+        self._routes = routes
+        self._randomness = randomness
+        self._users = users
+        self._clock = loop_clock()
+        self._entries: dict[PoolKey, _Entry] = {}
+        self._by_owner: dict[Owner, set[PoolKey]] = {}
+        self._services: Counter[str] = Counter()
+        """The number of pools of each service."""
+        self._holders: Counter[Topics] = Counter()
+        """How often topics are used, by the pools. Unused ones are closed."""
+        self._retention: Retention[PoolKey] = Retention(
+            self._drop, lambda key, callback: self._entries[key].calls.await_idle(callback)
+        )
+        self._opening: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    # -- for each call ------------------------------------------------------------------------------------------
+
+    def calls_of(self, user: PoolUser) -> InFlight:
+        """Return the counter of the calls that use the pool of ``user``. A pool with calls in flight stays open."""
+        entry = self._entries.get(user.pool_key)
+        return (self._add(user) if entry is None else entry).calls
+
+    def get(self, user: PoolUser) -> InstancePool | None:
+        """Return the pool of ``user``'s service if it is open."""
+        entry = self._entries.get(user.pool_key)
+        if entry is None or not entry.channels:
+            return None
+        if entry.missing:
+            self._seek(entry)
+        return entry.pool
+
+    async def open(self, user: PoolUser, deadline: float) -> InstancePool:
+        """Return the pool of ``user``'s service, opened if necessary with at least one of its topics.
+
+        Raises:
+            TransportError: the broker is out of reach, or refuses, or takes longer than ``deadline``.
+        """
+        entry = self._entries.get(user.pool_key) or self._add(user)
+        service = entry.key.service
+        while not entry.channels:
+            wanted, missing = entry.wanted, entry.missing
+            try:
+                async with asyncio.timeout_at(deadline):
+                    opened = await asyncio.gather(
+                        *(self._routes.open(*route.topics) for route in missing.values()), return_exceptions=True
+                    )
+            except TimeoutError:
+                raise TransportError(
+                    ErrorType.UNREACHABLE,
+                    f"The tool was not executed: the broker did not open the topics of '{service}' in time. Use another "
+                    "tool, or report that the broker is slow; `dispatch doctor` finds the cause.",
+                    sent=False,
+                ) from None
+            failure: TransportError | None = None
+            channels: dict[str, tuple[Topics, Channel]] = {}
+            for (name, route), result in zip(missing.items(), opened, strict=True):
+                if isinstance(result, Channel):
+                    channels[name] = route.topics, result
+                    continue
+                if not isinstance(result, TransportError):
+                    raise result
+                failure = result
+                if len(missing) > 1:
+                    logger.warning("instance %s of %s cannot be called: %s", name, service, result.message)
+            self._add_channels(entry, channels)
+            # Otherwise the catalogue was replaced meanwhile, and other topics are wanted.
+            if failure is not None and not entry.channels and entry.wanted is wanted:
+                raise failure
+        assert entry.pool is not None  # it has channels
+        return entry.pool
+
+    # -- pools --------------------------------------------------------------------------------------------------
+
+    def _add(self, user: PoolUser) -> _Entry:
+        key = user.pool_key
+        in_force = self._users.pool_user(key)
+        entry = self._entries[key] = _Entry(key, in_force or user, InFlight())
+        self._by_owner.setdefault(key.owner, set()).add(key)
+        self._services[key.service] += 1
+        self._set_wanted(entry)
+        if in_force is None:  # the call began with a former catalogue
+            entry.is_retired = True
+            self._retention.add(key)
+        return entry
+
+    def _drop(self, key: PoolKey) -> None:
+        """Drop a retired pool without calls in flight: its topics are closed unless another pool uses them."""
+        entry = self._entries.pop(key)
+        keys = self._by_owner[key.owner]
+        keys.discard(key)
+        if not keys:
+            del self._by_owner[key.owner]
+        self._services[key.service] -= 1
+        self._release_series(key.service)
+        for topics in [route.topics for route in entry.wanted.values()] + [each for each, _ in entry.in_pool.values()]:
+            self._release(topics)
+
+    def _release_series(self, service: str) -> None:
+        """Remove the metric series of a service that is in no catalogue and has no pool."""
+        if not self._services[service]:
+            del self._services[service]
+            if not self._users.has_service(service):
+                self._observer.release_service(service)
+
+    # -- instances ----------------------------------------------------------------------------------------------
+
+    def _set_wanted(self, entry: _Entry) -> None:
+        """Apply the instances of the service. A removed one gets no further request once another channel is open."""
+        service = entry.user.service
+        wanted = {
+            each.id: _Route((each.request_queue, each.response_queue), each.weight, each.version)
+            for each in service.instances
+        } or {SHARED: _Route((service.request_queue, service.response_queue), 1.0, service.version)}
+        former = entry.wanted
+        if wanted == former:
+            return
+        for route in wanted.values():
+            self._holders[route.topics] += 1
+        entry.wanted = wanted
+        entry.channels = {
+            name: channel
+            for name, channel in entry.channels.items()
+            if name in wanted and wanted[name].topics == former[name].topics
+        }
+        self._apply(entry)
+        for route in former.values():
+            self._release(route.topics)
+        if entry.pool is not None and entry.missing:
+            self._open_later(entry)
+
+    def _add_channels(self, entry: _Entry, channels: dict[str, tuple[Topics, Channel]]) -> None:
+        """Add open channels unless the catalogue was replaced, and the channel perhaps closed, meanwhile."""
+        added = {
+            name: channel
+            for name, (topics, channel) in channels.items()
+            if name in entry.missing and entry.missing[name].topics == topics and self._routes.get(topics) is channel
+        }
+        if added:
+            entry.channels |= added
+            self._apply(entry)
+
+    def _apply(self, entry: _Entry) -> None:
+        """Give the pool the open channels. It uses the former ones until the first of the wanted ones is open: an attempt
+        that has the pool already goes to one of those."""
+        entry.missing = {name: route for name, route in entry.wanted.items() if name not in entry.channels}
+        channels = {name: entry.channels[name] for name in entry.wanted if name in entry.channels}
+        if not channels:
+            return
+        routes = [(name, entry.wanted[name].weight, channel) for name, channel in channels.items()]
+        versions = {name: entry.wanted[name].version for name in channels}
+        if entry.pool is None:
+            entry.pool = self._create_pool(entry, routes, versions)
+            entry.again_at = self._clock() + AGAIN_S
+        else:
+            entry.pool.replace_routes(routes, versions)
+        former = entry.in_pool
+        entry.in_pool = {name: (entry.wanted[name].topics, channel) for name, channel in channels.items()}
+        for topics, _ in entry.in_pool.values():
+            self._holders[topics] += 1
+        for topics, channel in former.values():
+            release = partial(self._release, topics)
+            if not channel.requests.await_idle(release):
+                release()
+
+    def _create_pool(self, entry: _Entry, routes: Routes, versions: Mapping[str, str | None]) -> InstancePool:
+        policy, is_former = entry.user.policy, entry.is_retired
+        return InstancePool(
+            routes,
+            versions=versions,
+            balancing=policy.balancing,
+            outlier_detection=policy.outlier_detection,
+            clock=self._clock,
+            randomness=self._randomness,
+            greet=self._routes.discovery.send_due_hello,
+            observer=NULL_SERVICE
+            if is_former
+            else self._observer.observe_service(entry.key.service, entry.key.meter_label),
+            is_former=is_former,
+        )
+
+    def _release(self, topics: Topics) -> None:
+        self._holders[topics] -= 1
+        if not self._holders[topics] and not self._is_closed:
+            del self._holders[topics]
+            self._routes.close_unused(topics, lambda: topics in self._holders)
+
+    def _seek(self, entry: _Entry) -> None:
+        if self._clock() >= entry.again_at:
+            self._open_later(entry)
+
+    def _open_later(self, entry: _Entry) -> None:
+        """Open the missing channels in the background."""
+        entry.again_at = self._clock() + AGAIN_S
+        for name, route in entry.missing.items():
+            task = asyncio.create_task(self._open_missing(entry, name, route.topics))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open_missing(self, entry: _Entry, name: str, topics: Topics) -> None:
+        with contextlib.suppress(TransportError):  # next time
+            self._add_channels(entry, {name: (topics, await self._routes.open(*topics))})
+
+    # -- another catalogue --------------------------------------------------------------------------------------
+
+    def renew(self, users: PoolUsers, owners: Iterable[Owner]) -> None:
+        """Apply another catalogue. Pools that it does not have are retained.
+
+        Args:
+            users: of the catalogue.
+            owners: whose definition or policy has changed.
+        """
+        self._users = users
+        for owner in owners:
+            for key in tuple(self._by_owner.get(owner, ())):
+                self._renew_entry(self._entries[key])
+            if not owner[0]:
+                self._release_series(owner[1])
+
+    def _renew_entry(self, entry: _Entry) -> None:
+        user, pool = self._users.pool_user(entry.key), entry.pool
+        if user is None:
+            if not entry.is_retired:
+                entry.is_retired = True
+                self._retention.add(entry.key)
+                if pool is not None:
+                    pool.retire()
+            return
+        entry.user = user
+        if entry.is_retired:
+            entry.is_retired = False
+            self._retention.restore(entry.key)
+            if pool is not None:
+                pool.restore(self._observer.observe_service(entry.key.service, entry.key.meter_label))
+        if pool is not None:
+            pool.configure(user.policy.balancing, user.policy.outlier_detection)
+        self._set_wanted(entry)
+
+    @property
+    def owners(self) -> list[Owner]:
+        """The owners of all pools."""
+        return list(self._by_owner)
+
+    def all(self) -> list[tuple[PoolKey, InstancePool]]:
+        """Return each pool of the catalogue with its key; those of tools with settings of their own last."""
+        entries = sorted(self._entries.copy().values(), key=lambda entry: bool(entry.key.tool))
+        return [(each.key, each.pool) for each in entries if each.pool is not None and not each.is_retired]
+
+    def of_service(self, service: str) -> list[InstancePool]:
+        """Return the open pools of a service, one for each version; without any, the first one that belongs to a tool."""
+        pools = [(key, pool) for key, pool in self.all() if key.service == service]
+        return [pool for key, pool in pools if not key.tool] or [pool for _, pool in pools[:1]]
+
+    async def close(self) -> None:
+        """Open no more pools, and leave all topics to :meth:`Channels.close`."""
+        self._is_closed = True
+        self._retention.close()
+        await cancel_and_wait(list(self._opening))

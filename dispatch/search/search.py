@@ -1,0 +1,470 @@
+"""The index of the catalogue in force, and the task that updates it, one tool at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from dispatch._internal import ErrorBoundary, cancel_and_wait, type_name, unwrap, yield_to_others
+from dispatch.calls.call import FinishedCall
+from dispatch.catalog import Catalog, ToolDescriptor
+from dispatch.search.embedding import Embedder, EmbedderThread
+from dispatch.search.index import (
+    CONTEXT_WEIGHT,
+    MAX_CHARS,
+    Match,
+    ToolIndex,
+    describe_context,
+    describe_tool,
+    weigh_query,
+    weigh_terms,
+)
+
+if TYPE_CHECKING:
+    import dispatch.dispatcher.tool
+    from dispatch.search.vector_index import VectorIndex
+
+
+logger = logging.getLogger("dispatch.search")
+
+BATCH: Final = 20
+"""Tools whose terms are indexed in one turn of the event loop: about 2 ms. As many may change before a search waits for
+nothing: a search applies so few changes itself."""
+
+EMBEDDED_BATCH: Final = 32
+"""Tools that are embedded in one call of the embedder; between two calls queries have their turn."""
+
+QUERY_TIMEOUT_S: Final = 0.05
+"""Seconds that a search waits for the vector of its query; then it is lexical."""
+
+RETRY_S: Final = 10.0
+"""Seconds after a failure of the embedder until a search has it called again for the tools."""
+
+EXTRA_MISSING: Final = "the extra 'search' is not installed"
+NOT_READY: Final = "the tools are not embedded yet"
+TOO_SLOW: Final = f"the embedder takes more than {QUERY_TIMEOUT_S * 1000:.0f} ms"
+
+
+class VectorUnavailableError(Exception):
+    """The vector of a query is not available; the text says why."""
+
+
+@dataclass(slots=True)
+class _Embedded:
+    """The vectors of one embedder, and the tools that have one."""
+
+    thread: EmbedderThread
+    vectors: VectorIndex
+    tools: dict[str, ToolDescriptor] = field(default_factory=dict)
+
+
+class LiveIndex:
+    """Terms and vectors of the tools of a catalogue that changes.
+
+    Args:
+        catalog: returns the catalogue in force.
+        load_embedder: loads the embedder, in a thread; an ImportError means that it is not installed. None: lexical only.
+    """
+
+    def __init__(self, catalog: Callable[[], Catalog], load_embedder: Callable[[], Embedder] | None) -> None:
+        self.index = ToolIndex()
+        self._catalog = catalog
+        self._indexed: dict[str, ToolDescriptor] = {}
+        self._target: Catalog | None = None
+        """The catalogue that the terms are brought to."""
+        self._is_indexed = asyncio.Event()
+        """The terms of a whole catalogue are in the index."""
+        self._load_embedder = load_embedder
+        self._thread: EmbedderThread | None = None
+        self._active: _Embedded | None = None
+        self._staged: _Embedded | None = None
+        """Becomes active when all tools are embedded."""
+        self._problem = NOT_READY
+        self._retry_at = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def use_embedder(self, load_embedder: Callable[[], Embedder] | None) -> None:
+        """Replace the embedder. The tools are embedded in the background; meanwhile the former one is in use."""
+        self._load_embedder, self._thread, self._retry_at = load_embedder, None, 0.0
+        if load_embedder is None:
+            self._drop(self._active)
+            self._active = None
+        self._problem = NOT_READY
+        if self._is_indexed.is_set():
+            self.request_update()
+
+    async def close(self) -> None:
+        """End the task. Searches go on with the index as it is."""
+        self._is_closed = True
+        await cancel_and_wait([self._task])
+        self._is_indexed.set()  # a task that was cancelled before its first step has not done it
+
+    # -- searches -----------------------------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Bring the index to the catalogue in force before a search: few changes at once, many in the background. Waits only
+        for the terms of the first catalogue."""
+        catalog = self._catalog()
+        if not self._is_indexed.is_set() and not self._is_closed:
+            self.request_update()
+            await self._is_indexed.wait()
+        elif self._target is not catalog:
+            if len(list(self._find_changes(catalog))) <= BATCH:
+                for _ in self._index_terms(catalog):
+                    pass
+            self.request_update()
+
+    async def embed_query(self, query: str, context: str) -> tuple[Any, VectorIndex]:
+        """Return the vector of a query, and the vectors that it is comparable with.
+
+        Raises:
+            VectorUnavailableError: there is none; the text says why.
+        """
+        active = self._active
+        if self._load_embedder is None:
+            raise VectorUnavailableError("no embedder is set")
+        if 0 < self._retry_at <= asyncio.get_running_loop().time():
+            self.request_update()
+        if active is None:
+            self.request_update()
+            raise VectorUnavailableError(self._problem)
+        texts = [query, context] if context else [query]
+        try:
+            async with asyncio.timeout(QUERY_TIMEOUT_S):
+                with ErrorBoundary():
+                    if active.thread.id != active.vectors.embedder_id:
+                        self.request_update()
+                        raise VectorUnavailableError(NOT_READY)
+                    rows = await active.thread.encode_queries(texts)
+                    return active.vectors.mix_rows(rows, (1.0, CONTEXT_WEIGHT)), active.vectors
+        except VectorUnavailableError:
+            raise
+        except TimeoutError:
+            raise VectorUnavailableError(TOO_SLOW) from None
+        except Exception as error:  # of an embedder, which may be any program
+            raise VectorUnavailableError(_describe_failure(error)) from error
+
+    # -- updates ------------------------------------------------------------------------------------------------
+
+    def request_update(self) -> None:
+        """Start the task that brings the index to the catalogue in force, unless it runs."""
+        if not self._is_closed and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._update(), name="dispatch-search")
+
+    async def wait_until_current(self) -> None:
+        """Wait until the terms of the catalogue in force are indexed, and its tools embedded unless the embedder fails."""
+        self.request_update()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _update(self) -> None:
+        try:
+            catalog = load_embedder = None
+            while catalog is not self._catalog() or load_embedder is not self._load_embedder:
+                catalog, load_embedder = self._catalog(), self._load_embedder
+                if self._target is not catalog:
+                    for _ in self._index_terms(catalog):
+                        await asyncio.sleep(0)
+                if self._target is catalog:
+                    self._is_indexed.set()
+                    await self._embed_tools()
+        except Exception:
+            self._target = None  # the next update begins again
+            logger.exception("the index of tools could not be updated")
+        finally:
+            self._is_indexed.set()  # searches do not wait for an index that fails
+
+    def _find_changes(self, catalog: Catalog) -> Iterator[tuple[str, ToolDescriptor | None]]:
+        """Each tool that differs from the index, with None for a removed one."""
+        tools, indexed = catalog.tools, self._indexed
+        common = 0
+        for name, tool in tools.items():
+            known = indexed.get(name)
+            common += known is not None
+            if known is not tool and known != tool:
+                yield name, tool
+        if common < len(indexed):
+            yield from ((name, None) for name in indexed if name not in tools)
+
+    def _index_terms(self, catalog: Catalog) -> Iterator[None]:
+        """Bring the terms to ``catalog``, in steps; ends early if another catalogue became the target meanwhile."""
+        self._target = catalog
+        for number, (name, tool) in enumerate(list(self._find_changes(catalog)), start=1):
+            if tool is None:
+                del self._indexed[name]
+                self.index.remove(name)
+                for each in (self._active, self._staged):
+                    if each is not None:
+                        each.tools.pop(name, None)
+            else:
+                self._indexed[name] = tool
+                self.index.add(name, weigh_terms(tool))
+            if number % BATCH == 0:
+                yield
+                if self._target is not catalog:
+                    return
+
+    async def _embed_tools(self) -> None:
+        load_embedder = self._load_embedder
+        if load_embedder is None or asyncio.get_running_loop().time() < self._retry_at:
+            return
+        try:
+            if self._thread is None:
+                self._thread = EmbedderThread(lambda: _load(load_embedder))
+            thread = self._thread
+            with ErrorBoundary():
+                await thread.load()
+                if thread is not self._thread:  # the embedder was replaced meanwhile
+                    return
+                embedded = self._select_vectors(thread)
+                await self._embed_pending(embedded)
+        except ImportError:
+            self._report_problem(EXTRA_MISSING, retry_s=float("inf"))
+            logger.info("tools are searched by their words alone, since %s", EXTRA_MISSING)
+        except Exception as error:  # of an embedder, which may be any program
+            self._report_problem(_describe_failure(error), retry_s=RETRY_S)
+            logger.warning("tools are searched by their words alone: the embedder failed", exc_info=error)
+        else:
+            self._retry_at = 0.0
+            if self._thread is embedded.thread and embedded is self._staged:
+                self._drop(self._active)
+                self._active, self._staged = embedded, None
+
+    def _report_problem(self, problem: str, *, retry_s: float) -> None:
+        self._problem, self._retry_at = problem, asyncio.get_running_loop().time() + retry_s
+        self._drop(self._staged)
+        self._staged = None
+
+    def _select_vectors(self, thread: EmbedderThread) -> _Embedded:
+        """The vectors of the embedder: those in use, those that are being made, or new ones."""
+        from dispatch.search.vector_index import VectorIndex  # needs numpy
+
+        for each in (self._active, self._staged):
+            if each is not None and each.vectors.embedder_id == thread.id:
+                each.thread = thread
+                return each
+        self._drop(self._staged)
+        self._staged = _Embedded(thread, VectorIndex(thread.id))
+        self.index.vectors.append(self._staged.vectors)
+        return self._staged
+
+    async def _embed_pending(self, embedded: _Embedded) -> None:
+        pending = [name for name, tool in self._indexed.items() if embedded.tools.get(name) is not tool]
+        for start in range(0, len(pending), EMBEDDED_BATCH):
+            batch = {
+                name: self._indexed[name] for name in pending[start : start + EMBEDDED_BATCH] if name in self._indexed
+            }
+            rows = await embedded.thread.encode([describe_tool(tool) for tool in batch.values()])
+            if self._thread is not embedded.thread:  # the embedder was replaced meanwhile
+                return
+            for (name, tool), row in zip(batch.items(), rows, strict=True):
+                if self._indexed.get(name) is tool:
+                    self.index.set_vector(name, row, embedded.vectors)
+                    embedded.tools[name] = tool
+
+    def _drop(self, embedded: _Embedded | None) -> None:
+        if embedded is not None:
+            self.index.vectors.remove(embedded.vectors)
+
+
+def _describe_failure(error: Exception) -> str:
+    return f"the embedder failed with {type_name(unwrap(error))}"
+
+
+def _load(load_embedder: Callable[[], Embedder]) -> Embedder:
+    import dispatch.search.vector_index  # noqa: F401 - numpy takes 100 ms to import: not on the event loop
+
+    return load_embedder()
+
+
+# How often each tool was called: the order of tools where a query matches none.
+
+
+MAX_TOOLS: Final = 10_000
+"""Tools that are counted; beyond that the half with the fewest calls is dropped, so that names that come and go use bounded
+memory."""
+
+
+class UseCounter:
+    """Calls by tool."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def record_call(self, tool: str) -> None:
+        """Count a call of ``tool``."""
+        if tool not in self._counts and len(self._counts) >= MAX_TOOLS:
+            self._counts = Counter(dict(self._counts.most_common(MAX_TOOLS // 2)))
+        self._counts[tool] += 1
+
+    def count_calls(self, tool: str) -> int:
+        """Return the number of calls of ``tool``."""
+        return self._counts.get(tool, 0)
+
+
+# Tool search over a live catalogue, as ``dispatcher.search``.
+
+
+DEFAULT_LIMIT: Final = 5
+"""Tools that a search returns: as many as models choose from reliably, and recall@5 is what the benchmark measures."""
+
+SHOWN_TERMS: Final = 3
+"""Common terms that ``why`` names."""
+
+VISIBILITY_BATCH: Final = 50
+"""Tools whose permissions are checked at once."""
+
+SelectVisible = Callable[[Sequence[ToolDescriptor]], Awaitable[Sequence[ToolDescriptor]]]
+
+
+class Found(NamedTuple):
+    """A tool that a search has found.
+
+    Attributes:
+        name: of the tool.
+        score: in [0, 1], comparable within one search; 0: the tool does not match.
+        why: what matches, and why the search was only lexical or found nothing.
+        tool: handle on the tool, for the user of the search.
+    """
+
+    name: str
+    score: float
+    why: str
+    tool: dispatch.dispatcher.Tool  # the whole name: the documentation has another Tool
+
+
+class RankedTool(NamedTuple):
+    """The descriptor of a tool that was found; ``score`` and ``why`` as of :class:`Found`."""
+
+    descriptor: ToolDescriptor
+    score: float
+    why: str
+
+
+def load_default_embedder() -> Embedder:
+    """Load WordLlama. Raises ImportError without the extra ``search``."""
+    from dispatch.search.wordllama_embedder import WordLlamaEmbedder
+
+    return WordLlamaEmbedder()
+
+
+async def see_all(tools: Sequence[ToolDescriptor]) -> Sequence[ToolDescriptor]:
+    """Let the user see all tools."""
+    return tools
+
+
+class ToolSearch:
+    """Finds tools of a catalogue by what they do. The first search builds the index; it follows the catalogue from then on.
+
+    Args:
+        catalog: returns the catalogue in force.
+        load_embedder: loads the embedder when the first search needs it, in a thread. None: lexical search only.
+    """
+
+    def __init__(
+        self, catalog: Callable[[], Catalog], load_embedder: Callable[[], Embedder] | None = load_default_embedder
+    ) -> None:
+        self._live = LiveIndex(catalog, load_embedder)
+        self._uses = UseCounter()
+
+    def use_embedder(self, embedder: Embedder | None) -> None:
+        """Search with another embedder; None: by terms only. All tools are embedded again in the background; until then
+        searches use the former embedder. Call it on the event loop."""
+        self._live.use_embedder(None if embedder is None else lambda: embedder)
+
+    def request_update(self) -> None:
+        """Bring the index to the catalogue in force, in the background."""
+        self._live.request_update()
+
+    async def refresh(self) -> None:
+        """Wait until all tools of the catalogue are indexed, and embedded unless the embedder fails. A process that calls it
+        at its start has no lexical searches in its first second."""
+        await self._live.wait_until_current()
+
+    async def close(self) -> None:
+        """End the background task. Idempotent."""
+        await self._live.close()
+
+    def record_call(self, call: FinishedCall) -> None:
+        """Count a call: tools that no query matches are ordered by use."""
+        self._uses.record_call(call.tool)
+
+    async def rank(
+        self,
+        query: str,
+        tools: Mapping[str, ToolDescriptor],
+        limit: int = DEFAULT_LIMIT,
+        *,
+        context: object = None,
+        select_visible: SelectVisible = see_all,
+    ) -> list[RankedTool]:
+        """Return the tools that fit a query best. If none matches: the most used ones, with score 0.
+
+        Args:
+            query: what a tool should do, in words.
+            tools: by name, to choose from.
+            limit: of the result, 1 or more.
+            context: a text, or an action with ``name`` and ``description``: decides between tools that fit alike.
+            select_visible: returns those of some tools that the user may call.
+
+        Raises:
+            TypeError: ``query`` is no text.
+            ValueError: ``limit`` is below 1.
+        """
+        await yield_to_others()
+        if not isinstance(query, str):
+            raise TypeError(f"the query must be a text, not {type(query).__name__}")
+        if limit < 1:
+            raise ValueError(f"limit must be at least 1, not {limit}")
+        query, shown_context = query[:MAX_CHARS], describe_context(context)[:MAX_CHARS]
+        await self._live.prepare()
+        terms = weigh_query(query, shown_context)
+        matches, problem = await self._match(query, shown_context, terms)
+        found: list[RankedTool] = []
+        candidates = (match for match in matches if match.name in tools)
+        while len(found) < limit and (batch := list(islice(candidates, VISIBILITY_BATCH))):
+            visible = {tool.name for tool in await select_visible([tools[match.name] for match in batch])}
+            for match in [match for match in batch if match.name in visible][: limit - len(found)]:
+                found.append(RankedTool(tools[match.name], match.score, self._explain(match, terms, problem)))
+        return found or await self._list_by_use(tools, limit, select_visible, problem)
+
+    async def _match(self, query: str, context: str, terms: Mapping[str, float]) -> tuple[Iterator[Match], str]:
+        """The matches, best first, and why they are only lexical; empty: they are not."""
+        index = self._live.index
+        if not terms:
+            return iter(()), ""
+        try:
+            vector, vectors = await self._live.embed_query(query, context)
+            return index.rank(terms, vector, vectors), ""
+        except VectorUnavailableError as reason:
+            return index.rank(terms), str(reason)
+        except ValueError as error:
+            logger.warning("a query was searched by its words alone: %s", error)
+            return index.rank(terms), "the embedder gave a vector of other dimensions"
+
+    def _explain(self, match: Match, terms: Mapping[str, float], problem: str) -> str:
+        common = self._live.index.find_common_terms(match.name, terms)[:SHOWN_TERMS]
+        parts = [] if match.similarity is None else [f"similar meaning ({match.similarity:.2f})"]
+        parts += [f"common words: {', '.join(common)}"] if common else []
+        return "; ".join([*parts, f"searched by words only: {problem}"] if problem else parts)
+
+    async def _list_by_use(
+        self, tools: Mapping[str, ToolDescriptor], limit: int, select_visible: SelectVisible, problem: str
+    ) -> list[RankedTool]:
+        count = self._uses.count_calls
+        ordered = iter(sorted(tools.values(), key=lambda tool: -count(tool.name)))
+        visible: list[ToolDescriptor] = []
+        while len(visible) < limit and (batch := list(islice(ordered, VISIBILITY_BATCH))):
+            visible += await select_visible(batch)
+        why = "no tool matches the query: listed by use"
+        why += f"; searched by words only: {problem}" if problem else ""
+        return [RankedTool(tool, 0.0, f"{why} (calls: {count(tool.name)})") for tool in visible[:limit]]

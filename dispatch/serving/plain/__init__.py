@@ -1,1 +1,0 @@
-"""The plain exchange: requests and replies as messages with properties, for third-party peers and persistent topics."""

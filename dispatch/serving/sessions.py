@@ -1,0 +1,258 @@
+"""Requests and replies over the sessions of dispatchers."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from dispatch.messaging.endpoint import Endpoint
+from dispatch.messaging.wire import ErrorInfo
+from dispatch.protocol.events import Event, RequestCancelled, RequestDeclined, RequestReceived, SessionClosed
+from dispatch.protocol.frames import Status
+from dispatch.protocol.session import CalleeSession, Session
+from dispatch.protocol.settings import DEFAULT_SETTINGS
+from dispatch.protocol.table import SessionTable
+from dispatch.serving.replies import InboundRequest, ReplyTooLargeError
+from dispatch.serving.requests import RequestQueue
+from dispatch.telemetry.observers import NO_PROPERTIES
+from dispatch.transports import Message, Mode, Subscription, Transport
+
+# The reply to a request of a session.
+
+
+_encode_error = msgspec.json.Encoder().encode
+
+
+class SessionReplies:
+    """The channel of one request (:class:`~dispatch.serving.replies.ReplyChannel`).
+
+    Args:
+        owner: has the sessions of the instance.
+        session: the session of the caller.
+        stream: the request's number in it.
+        size: bytes of the request.
+    """
+
+    __slots__ = ("_is_stream", "_owner", "_session", "_size", "_stream")
+
+    def __init__(self, owner: SessionRequests, session: CalleeSession, stream: int, size: int) -> None:
+        self._owner = owner
+        self._session = session
+        self._stream = stream
+        self._size = size
+        self._is_stream = False
+
+    @property
+    def topic(self) -> str:
+        return self._session.peer_inboxes[0]
+
+    @property
+    def request_id(self) -> str:
+        return request_id(self._session.peer_address, self._stream)
+
+    def send_result(self, text: str, trace: Mapping[str, str]) -> None:
+        if self._session.send_reply(self._stream, self._encode(text), Status.TEXT, trace):
+            self._owner.wake(self._session)
+
+    def send_chunk(self, text: str, trace: Mapping[str, str]) -> None:
+        self._is_stream = True
+        if self._session.send_chunk(self._stream, self._encode(text)):  # the end has the trace context
+            self._owner.wake(self._session)
+
+    def _encode(self, text: str) -> bytes:
+        payload = text.encode()
+        most = self._owner.max_payload_bytes
+        if len(payload) > most:
+            raise ReplyTooLargeError(f"{len(payload):,} bytes, the limit is {most:,}")
+        return payload
+
+    def send_end(self, trace: Mapping[str, str]) -> None:
+        if self._session.send_end(self._stream, trace=trace):
+            self._owner.wake(self._session)
+
+    def send_error(self, type: str, message: str, trace: Mapping[str, str]) -> None:
+        send = self._session.send_end if self._is_stream else self._session.send_reply
+        if send(self._stream, _encode_error(ErrorInfo(type, message)), Status.ERROR, trace):
+            self._owner.wake(self._session)
+
+    def refuse(self, reason: str, retry_after: float | None, message: str, trace: Mapping[str, str]) -> None:
+        if self._session.refuse(self._stream, reason, retry_after, message, trace):
+            self._owner.wake(self._session)
+
+    async def writable(self) -> None:
+        await self._owner.writable(self._session, self._stream)
+
+    def release_payload(self) -> None:
+        if self._size:
+            self._session.consume(self._size)
+            self._size = 0
+
+    def close(self) -> None:
+        self.release_payload()
+        self._owner.forget(self._session, self._stream)
+
+    def hand_over(self) -> bool:
+        return False  # its caller learns from the refusal that another instance may run it
+
+
+def request_id(caller: int, stream: int) -> str:
+    """Return the id of a request in traces and logs.
+
+    Args:
+        caller: the address of packets to the caller. It is no secret, unlike that of packets to the callee.
+        stream: the request's number.
+    """
+    return f"{caller:016x}-{stream}"
+
+
+# Requests over the sessions of dispatchers.
+
+
+logger = logging.getLogger("dispatch.service")
+
+WARN_EVERY_S = 60.0
+"""Seconds between two warnings about another instance of the same name."""
+
+
+class SessionRequests:
+    """Accepts the sessions of dispatchers on the instance's inbox, and gives their requests to the queue.
+
+    Args:
+        queue: runs the requests.
+        transport: the service's connection.
+        inbox: the instance's own topic.
+        service: the request topic, for warnings.
+        instance: the instance's id.
+        incarnation: the random name of this run of it.
+        may_reply_to: whether a topic may be answered, and belongs to the holder of a secret.
+        max_payload_bytes: of a request, and of a reply.
+        now: the loop's clock.
+    """
+
+    def __init__(
+        self,
+        queue: RequestQueue,
+        transport: Transport,
+        inbox: str,
+        *,
+        service: str,
+        instance: str,
+        incarnation: str,
+        may_reply_to: Callable[[str, str], bool],
+        max_payload_bytes: int,
+        now: Callable[[], float],
+    ) -> None:
+        self.max_payload_bytes = max_payload_bytes
+        self.table = SessionTable(
+            instance,
+            incarnation,
+            [inbox],
+            random_bytes=os.urandom,
+            may_reply_to=may_reply_to,
+            settings=msgspec.structs.replace(DEFAULT_SETTINGS, max_payload_bytes=max_payload_bytes),
+            max_message_bytes=lambda: transport.max_message_bytes,
+        )
+        self._queue = queue
+        self._transport = transport
+        self._inbox = inbox
+        self._now = now
+        self._endpoint = Endpoint(transport, self.table, self._on_events)
+        self._subscription: Subscription | None = None
+        self._requests: dict[tuple[int, int], InboundRequest] = {}
+        self._is_draining = False
+        self._service = service
+        self._unknown = 0
+        self._warn_at = 0.0
+
+    @property
+    def malformed(self) -> int:
+        """Packets that belong to no session: malformed, late or forged."""
+        return self.table.malformed + self.table.unknown + self.table.refused_hellos
+
+    async def start(self) -> None:
+        """Consume the inbox.
+
+        Raises:
+            TransportError: it cannot be opened.
+        """
+        self._subscription = await self._transport.subscribe(
+            self._inbox,
+            self._on_message,
+            mode=Mode.FANOUT,
+            name="dispatch-instance",
+            answer_late=self.table.answer_late,
+        )
+
+    def _on_message(self, message: Message) -> None:
+        self._endpoint.receive_packet(message.data())
+
+    def _on_events(self, session: Session, events: Sequence[Event]) -> None:
+        assert isinstance(session, CalleeSession)  # the table of an instance has no others
+        queue, requests, now = self._queue, self._requests, self._now()
+        for event in events:
+            if type(event) is RequestReceived:
+                stream = event.stream
+                replies = SessionReplies(self, session, stream, len(event.payload))
+                headers = event.headers or NO_PROPERTIES
+                work = InboundRequest(replies, headers, event.payload, event.deadline, event.target, str(session.id))
+                requests[session.id, stream] = work
+                queue.accept(work, now)
+            elif type(event) is RequestDeclined:
+                queue.record_declined(event.reason)
+            elif type(event) is RequestCancelled:
+                cancelled = requests.get((session.id, event.stream))
+                if cancelled is not None:
+                    queue.cancel(cancelled)
+            elif type(event) is SessionClosed and not session.is_open:
+                self._check_name(now)
+        self._endpoint.load = queue.occupied
+        if self._is_draining and not session.is_closed:
+            session.drain()
+
+    def _check_name(self, now: float) -> None:
+        """Warn of another instance of the same name: callers have opened no session here after their handshakes, and send
+        packets for sessions that are not here."""
+        unknown = self.table.unknown
+        if unknown > self._unknown and now >= self._warn_at:
+            self._warn_at = now + WARN_EVERY_S
+            logger.warning(
+                "another instance of %s is named %s: give each instance a name of its own, or wait until that one stops",
+                self._service,
+                self.table.name,
+            )
+        self._unknown = unknown
+
+    def wake(self, session: CalleeSession) -> None:
+        """Send what ``session`` has queued at the end of this turn of the loop."""
+        self._endpoint.wake(session)
+
+    async def writable(self, session: CalleeSession, stream: int) -> None:
+        """Wait while many bytes of ``session`` are queued, or the reader of ``stream`` is far behind."""
+        await self._endpoint.writable(session, stream)
+
+    def forget(self, session: CalleeSession, stream: int) -> None:
+        """Record the end of a request."""
+        self._endpoint.load = self._queue.occupied
+        self._requests.pop((session.id, stream), None)
+
+    def drain(self) -> None:
+        """Tell the callers to send further requests elsewhere; those that arrive all the same are refused."""
+        self._is_draining = True
+        self.table.is_accepting = False
+        for session in self.table.sessions.values():
+            if isinstance(session, CalleeSession):
+                session.drain()
+                self._endpoint.wake(session)
+
+    async def flush(self) -> None:
+        """Wait until every reply has arrived."""
+        await self._endpoint.flush()
+
+    async def close(self) -> None:
+        """End the sessions, and stop consuming the inbox."""
+        await self._endpoint.close()
+        if self._subscription is not None:
+            await self._subscription.close()

@@ -1,1 +1,0 @@
-"""Requests and replies over the sessions of dispatchers."""

@@ -1,0 +1,606 @@
+"""Metrics of the sessions between dispatchers and instances, on both sides. Everything is read at the scrape from what the
+sessions count anyway.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections import Counter as Tally
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import ClassVar, Final, Literal, NamedTuple, Protocol, get_args
+from weakref import WeakKeyDictionary, WeakSet
+
+from msgspec.structs import astuple
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from dispatch.balancing.instances import InstanceView
+from dispatch.catalog.sources import SourceStatus
+from dispatch.protocol import Session, SessionTable
+from dispatch.protocol.events import Failure
+from dispatch.protocol.session import SessionState, find_state
+from dispatch.protocol.settings import SessionStatistics
+from dispatch.resilience.breaker import State
+from dispatch.telemetry.call_metrics import MAX_INSTANCES, MAX_SERVICES, Instruments
+from dispatch.telemetry.exposition import PAUSE_S, HistogramSeries, LockFreeHistogram, ValueFamily, Values
+from dispatch.telemetry.observers import DURATION_BUCKETS, OTHER, ObservedServer, RunResult, ServedRequestObserver
+
+Role = Literal["caller", "callee"]
+"""``caller``: the sessions of a dispatcher. ``callee``: those of a tool server."""
+
+HANDSHAKE: Final = "handshake"
+"""The end of a session that was never open."""
+END_REASONS: Final = (*(str(each) for each in Failure if each not in (Failure.DEADLINE, Failure.TOO_LARGE)), HANDSHAKE)
+"""Values of the label ``reason`` of ended sessions. Deadlines and sizes end requests."""
+REJECTIONS: Final = ("malformed", "unknown", "refused-hello")
+"""Values of the label ``reason`` of rejected packets."""
+
+PIECE = 128
+"""Sessions read at once: some tenths of a millisecond, after which other threads may run."""
+_COUNTERS: Final = {
+    "packets_sent": "Packets sent, acknowledgements and probes included.",
+    "packets_received": "Packets received for an open session.",
+    "frames_sent": "Frames sent in packets, without acknowledgements and retransmissions. Divided by the packets: how many "
+    "share one.",
+    "bytes_sent": "Bytes of the packets sent.",
+    "retransmissions": "Packets that were lost, and whose frames were sent again, by a probe too.",
+    "probes": "Packets sent because no acknowledgement arrived in time.",
+    "duplicates": "Packets that had arrived before.",
+}
+assert set(_COUNTERS) == set(SessionStatistics.__struct_fields__)
+
+Key = tuple[str, ...]
+"""The name of a family, and the label values of a series."""
+
+
+class SessionCollector(Collector):
+    """Reads the session tables that report to one registry. Those of one role add up."""
+
+    _by_registry: ClassVar[WeakKeyDictionary[CollectorRegistry, SessionCollector]] = WeakKeyDictionary()
+    _registry_lock = threading.Lock()
+
+    def __init__(self) -> None:
+        self._tables: WeakKeyDictionary[SessionTable, Role] = WeakKeyDictionary()
+        self._roles: set[Role] = set()
+        self._closed: Tally[Key] = Tally()
+        """Counts of the tables that were removed."""
+        self._highest: dict[Key, int] = {}
+        """The values of the last scrape: a session that ends during one is missing in it, and no counter may decrease."""
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, registry: CollectorRegistry) -> SessionCollector:
+        """Return the collector of ``registry``; it is created on first use."""
+        with cls._registry_lock:
+            collector = cls._by_registry.get(registry)
+            if collector is None:
+                collector = cls._by_registry[registry] = cls()
+                registry.register(collector)
+            return collector
+
+    def add(self, table: SessionTable, role: Role) -> None:
+        """Read ``table`` at each scrape until :meth:`remove`, or until it is garbage."""
+        with self._lock:
+            self._tables[table] = role
+            self._roles.add(role)
+
+    def remove(self, table: SessionTable) -> None:
+        """Stop reading ``table``. Its counts stay, so that no counter decreases."""
+        with self._lock:
+            role = self._tables.pop(table, None)
+            if role is not None:
+                self._closed.update(_count(table, role))
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the families without their values: a registry checks their names."""
+        return [family(lambda: ()) for family in _SESSION_FAMILIES.values()]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families with their present values."""
+        with self._lock:  # not held while sessions are read, for which an event loop would wait
+            tables, counted = list(self._tables.items()), Tally(self._closed)
+            roles = list(self._roles)
+        found: dict[Key, float] = {}
+        for table, role in tables:
+            counted.update(_count(table, role))
+        for role in roles:
+            found.update(_measure([table for table, its in tables if its == role], role))
+        with self._lock:
+            highest = self._highest
+            for key, value in counted.items():
+                found[key] = highest[key] = max(highest.get(key, 0), value)
+        for name, family in _SESSION_FAMILIES.items():
+            yield family(lambda name=name: ((key[1:], value) for key, value in found.items() if key[0] == name))  # type: ignore[misc] # a closure over one name
+
+
+def _count(table: SessionTable, role: Role) -> Tally[Key]:
+    """Return the counts of a table. Ended sessions are read first: see :meth:`SessionTable.forget`."""
+    ended = table.ended
+    counted: Tally[Key] = Tally()
+    counted.update({("closed", role, reason): ended.reasons.get(reason, 0) for reason in END_REASONS})
+    counted["closed", role, HANDSHAKE] = ended.handshakes
+    rows = [astuple(ended.statistics)]
+    rows += [astuple(each.statistics) for each in _in_pieces(list(table.sessions.values()))]
+    for name, *column in zip(SessionStatistics.__struct_fields__, *rows, strict=True):
+        counted[name, role] = sum(column)
+    for reason, count in zip(REJECTIONS, (table.malformed, table.unknown, table.refused_hellos), strict=True):
+        counted["rejected", role, reason] = count
+    return counted
+
+
+def _measure(tables: Iterable[SessionTable], role: Role) -> dict[Key, float]:
+    """Return the gauges of a role."""
+    sessions: list[Session] = [each for table in tables for each in list(table.sessions.values())]
+    found: dict[Key, float] = {("sessions", role, str(state)): 0 for state in SessionState}
+    states = Tally(find_state(each) for each in _in_pieces(sessions))
+    found.update({("sessions", role, str(state)): count for state, count in states.items()})
+    found["in_flight", role] = sum(each.in_flight_bytes for each in _in_pieces(sessions))
+    found["queued", role] = sum(each.queued_bytes for each in _in_pieces(sessions))
+    now_open = [each for each in sessions if each.is_open]
+    if now_open:
+        found["window", role] = min(each.window for each in now_open)
+    times = [each.rtt for each in now_open if each.rtt]
+    if times:
+        found["rtt", role, "median"] = median(times)
+        found["rtt", role, "worst"] = max(times)
+    return found
+
+
+def _in_pieces(sessions: Sequence[Session]) -> Iterator[Session]:
+    """Yield ``sessions``, and let other threads run after each :data:`PIECE`, as the exposition does."""
+    for at, session in enumerate(sessions, 1):
+        yield session
+        if at % PIECE == 0:
+            time.sleep(PAUSE_S)
+
+
+def _family(name: str, help: str, type: str, *labels: str) -> Callable[[Callable[[], Values]], ValueFamily]:
+    def family(values: Callable[[], Values]) -> ValueFamily:
+        return ValueFamily(name, help, type, ("role", *labels), values)
+
+    return family
+
+
+_SESSION_FAMILIES: Final = {
+    "sessions": _family(
+        "dispatch_sessions",
+        "Sessions by state: half-open (handshake), open, draining, suspect (probes without an acknowledgement), suspended "
+        "(no connection to the broker). Role caller: of dispatchers; callee: of tool servers.",
+        "gauge",
+        "state",
+    ),
+    "closed": _family(
+        "dispatch_sessions_closed",
+        "Sessions that have ended, by reason; handshake: never opened. Of role caller, silent and restarted are lost "
+        "instances.",
+        "counter",
+        "reason",
+    ),
+    **{name: _family(f"dispatch_session_{name}", text, "counter") for name, text in _COUNTERS.items()},
+    "rejected": _family(
+        "dispatch_session_packets_rejected",
+        "Packets that changed nothing: malformed; unknown (without a session: late, or forged); refused-hello (a handshake "
+        "whose inbox is not allowed, or is another dispatcher's).",
+        "counter",
+        "reason",
+    ),
+    "rtt": _family(
+        "dispatch_session_rtt_seconds", "Round-trip time of open sessions: median and worst.", "gauge", "statistic"
+    ),
+    "window": _family(
+        "dispatch_session_window_bytes",
+        "Bytes without an acknowledgement that peers allow on each path: the smallest window of an open session.",
+        "gauge",
+    ),
+    "in_flight": _family("dispatch_session_inflight_bytes", "Bytes sent and not yet acknowledged.", "gauge"),
+    "queued": _family("dispatch_session_queued_bytes", "Payload bytes that wait to be sent.", "gauge"),
+}
+
+# Gauges that are read at the scrape: circuit states, queue lengths, instances. They are stored nowhere, so that none can
+# differ from what it describes.
+
+
+INSTANCE_STATES = ("up", "warming", "paused", "ejected")
+_STATE_LABELS = tuple((state, str(state)) for state in State)
+
+
+class ObservedDispatcher(Protocol):
+    """A dispatcher as a scrape reads it, on any thread and while calls change its state."""
+
+    @property
+    def connected(self) -> bool | None:
+        """Whether the broker is in reach; None: not known."""
+
+    @property
+    def pending(self) -> int:
+        """Requests in flight: sent and without a complete reply."""
+
+    def circuits(self) -> Iterable[tuple[str, State]]:
+        """Return the state of each circuit breaker, with the tool's label. Each version of a tool has a breaker."""
+
+    def queued(self) -> Mapping[str, int]:
+        """Return the number of queued calls, by the tool's label."""
+
+    def abandoned_threads(self) -> Mapping[str, int]:
+        """Return the number of threads that still run a tool a second after the end of their calls, by the tool's label."""
+
+    def pools(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
+        """Each service's instances, by the service's label."""
+
+    def sources(self) -> Iterable[SourceStatus]:
+        """Return the state of each source of the catalogue."""
+
+
+class DispatcherCollector(Collector):
+    """Reads the dispatchers that report to one registry. If there are several circuits for one tool, of dispatchers or of
+    versions, the value of a state is the number of circuits in it: the sum over the states is the number of circuits.
+
+    Args:
+        instruments: metrics of the same registry.
+    """
+
+    _by_registry: ClassVar[WeakKeyDictionary[CollectorRegistry, DispatcherCollector]] = WeakKeyDictionary()
+    _registry_lock = threading.Lock()
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._instruments = instruments
+        self._observed: WeakSet[ObservedDispatcher] = WeakSet()
+        self._lock = threading.Lock()  # scrapes run on other threads
+
+    @classmethod
+    def of(cls, registry: CollectorRegistry) -> DispatcherCollector:
+        """Return the collector of ``registry``; it is created on first use."""
+        instruments = Instruments.of(registry)
+        with cls._registry_lock:
+            collector = cls._by_registry.get(registry)
+            if collector is None:
+                collector = cls._by_registry[registry] = cls(instruments)
+                registry.register(collector)
+            return collector
+
+    def add(self, observed: ObservedDispatcher) -> None:
+        """Read ``observed`` at each scrape until :meth:`remove`, or until it is garbage."""
+        with self._lock:
+            self._observed.add(observed)
+
+    def remove(self, observed: ObservedDispatcher) -> None:
+        """Stop reading ``observed``."""
+        with self._lock:
+            self._observed.discard(observed)
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the families without their values: a registry checks their names."""
+        return [family(lambda: ()) for family in _FAMILIES]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families; each reads its values when it is rendered."""
+        yield _connected(self._connected)
+        yield _pending(lambda: [((), sum(each.pending for each in self._dispatchers()))])
+        yield _in_flight(lambda: (((meter.label,), meter.in_flight) for meter in self._instruments.tool_meters()))
+        yield _queued(lambda: _add_up((each.queued() for each in self._dispatchers()), self._tool_labels()))
+        yield _abandoned_threads(
+            lambda: _add_up((each.abandoned_threads() for each in self._dispatchers()), self._tool_labels())
+        )
+        yield _circuits(self._circuits)
+        yield _instances(self._instances)
+        yield _instance_in_flight(self._instance_in_flight)
+        yield _tools(lambda: self._add_up_sources(lambda each: each.tools))
+        yield _refused_items(lambda: self._add_up_sources(lambda each: each.refused))
+        yield _held_changes(lambda: self._add_up_sources(lambda each: each.held))
+        yield _source_up(self._source_up)
+
+    def _dispatchers(self) -> list[ObservedDispatcher]:
+        with self._lock:
+            return list(self._observed)
+
+    def _tool_labels(self) -> set[str]:
+        return {meter.label for meter in self._instruments.tool_meters()}
+
+    def _connected(self) -> Values:
+        known = [each.connected for each in self._dispatchers() if each.connected is not None]
+        return [((), sum(known))] if known else []
+
+    def _circuits(self) -> Values:
+        named = self._tool_labels()
+        circuits: dict[str, list[State]] = {}
+        for each in self._dispatchers():
+            for tool, now in each.circuits():
+                circuits.setdefault(_series_label(tool, named), []).append(now)
+        return (
+            ((tool, label), sum(now is state for now in found))
+            for tool, found in circuits.items()
+            for state, label in _STATE_LABELS
+        )
+
+    def _views(self) -> Iterator[tuple[str, tuple[InstanceView, ...]]]:
+        """Yield the instances of each service with the label of the service's series."""
+        services = self._instruments.service_labels()
+        for each in self._dispatchers():
+            for label, views in each.pools():
+                yield _series_label(label, services), views
+
+    def _instances(self) -> Values:
+        states: Counter[tuple[str, ...]] = Counter()
+        for service, views in self._views():
+            for kind in INSTANCE_STATES:
+                states[service, kind] += 0
+            for view in views:
+                states[service, view.state] += 1
+        return states.items()
+
+    def _instance_in_flight(self) -> Values:
+        in_flight: Counter[tuple[str, ...]] = Counter()
+        for service, views in self._views():
+            for view in views:
+                at = service, view.id
+                if at not in in_flight and len(in_flight) >= MAX_INSTANCES:
+                    at = OTHER, OTHER
+                in_flight[at] += view.in_flight
+        return in_flight.items()
+
+    def _sources(self) -> Iterator[tuple[str, SourceStatus]]:
+        """Yield the sources with the label of the source's series."""
+        named = self._instruments.sources.labels()
+        for each in self._dispatchers():
+            for status in each.sources():
+                yield _series_label(status.id, named), status
+
+    def _add_up_sources(self, count: Callable[[SourceStatus], int]) -> Values:
+        total: Counter[tuple[str, ...]] = Counter()
+        for label, status in self._sources():
+            total[(label,)] += count(status)
+        return total.items()
+
+    def _source_up(self) -> Values:
+        is_up: dict[tuple[str, ...], bool] = {}
+        for label, status in self._sources():
+            is_up[(label,)] = is_up.get((label,), True) and status.state == "ok"
+        return is_up.items()
+
+
+def _series_label(label: str, named: Container[str]) -> str:
+    """Return the label of the series: ``_OTHER`` for what has none of its own, as for the counters."""
+    return label if label in named else OTHER
+
+
+def _add_up(parts: Iterable[Mapping[str, int]], named: Container[str] | None = None) -> Values:
+    total: Counter[tuple[str, ...]] = Counter()
+    for part in parts:
+        for label, value in part.items():
+            total[(label if named is None else _series_label(label, named),)] += value
+    return total.items()
+
+
+def _gauge(name: str, help: str, *labels: str) -> Callable[[Callable[[], Values]], ValueFamily]:
+    def family(values: Callable[[], Values]) -> ValueFamily:
+        return ValueFamily(name, help, "gauge", labels, values)
+
+    return family
+
+
+_connected = _gauge("dispatch_broker_connected", "Dispatchers of this process that are connected to their broker.")
+_pending = _gauge("dispatch_pending_requests", "Requests in flight: sent and without a complete reply.")
+_in_flight = _gauge("dispatch_inflight_calls", "Calls in flight, including queued ones.", "tool")
+_queued = _gauge("dispatch_queued_calls", "Calls that are queued for a rate limit or the bulkhead.", "tool")
+_abandoned_threads = _gauge(
+    "dispatch_abandoned_threads",
+    "Threads of synchronous functions that still run a second after the end of their calls; each keeps its place in the "
+    "bulkhead.",
+    "tool",
+)
+_circuits = _gauge(
+    "dispatch_circuit_state",
+    "1 for the state of the tool's circuit breaker, 0 for the others (a state set; with several versions of the tool, or "
+    "several dispatchers in one process: the number of circuits in that state).",
+    "tool",
+    "state",
+)
+_instances = _gauge("dispatch_instances", "Instances of a service, by state.", "service", "state")
+_instance_in_flight = _gauge(
+    "dispatch_instance_inflight_calls",
+    "Requests of this process that are in flight at an instance.",
+    "service",
+    "instance",
+)
+_tools = _gauge("dispatch_catalog_tools", "Tools in force, by source.", "source")
+_refused_items = _gauge(
+    "dispatch_catalog_refused_items",
+    "Items of the source that are invalid: each is in force in its last valid version, or not at all.",
+    "source",
+)
+_held_changes = _gauge(
+    "dispatch_catalog_held_changes", "Changed definitions of the source that wait for approval.", "source"
+)
+_source_up = _gauge(
+    "dispatch_catalog_source_up",
+    "1: the source is in reach and its items are in force; 0: it failed in at least one dispatcher of this process, and its "
+    "last valid items stay in force there, or it has none.",
+    "source",
+)
+_FAMILIES = (
+    *(_connected, _pending, _in_flight, _queued, _abandoned_threads, _circuits, _instances, _instance_in_flight),
+    *(_tools, _refused_items, _held_changes, _source_up),
+)
+
+# Reads the states of circuits from the metrics of a dispatcher, in the text format of Prometheus.
+
+
+_METRIC: Final = "dispatch_circuit_state"
+
+
+class CircuitCount(NamedTuple):
+    """How many circuits of a tool are in a state.
+
+    Attributes:
+        tool: label of the tool.
+        state: of the circuits.
+        number: of dispatchers whose circuit of the tool is in that state.
+    """
+
+    tool: str
+    state: str
+    number: int
+
+
+def parse_circuit_states(text: str) -> Iterator[CircuitCount]:
+    """Yield the counts in ``text``.
+
+    Raises:
+        ValueError: it has no metrics.
+    """
+    try:
+        for family in text_string_to_metric_families(text):
+            if family.name == _METRIC:
+                for sample in family.samples:
+                    yield CircuitCount(sample.labels["tool"], sample.labels["state"], int(sample.value))
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"not the text of metrics ({error})") from None
+
+
+# Metrics of tool services, measured in their own process. Counts that a server keeps anyway are read at the scrape; only
+# how long the tool runs is recorded as it happens.
+
+
+RESULTS: Final[tuple[RunResult, ...]] = get_args(RunResult)
+"""Values of the label ``result``."""
+
+_COUNTS = {
+    "requests": "Requests that arrived, whatever their outcome; copies are not counted.",
+    "malformed": "Messages that are not requests: without a usable id, replies, or packets that belong to no session.",
+    "cancelled": "Requests that were cancelled by their callers.",
+    "repeats": "Copies of requests without a session, which are not executed again.",
+    "lost_replies": "Replies that could not be sent.",
+}
+
+_GAUGES = {
+    "running": "Requests being run.",
+    "queued": "Requests in the queue.",
+    "abandoned_threads": "Threads of synchronous tools that still run although their requests have ended; each counts "
+    "towards the concurrency.",
+}
+
+
+class ServedRequestMetrics(ServedRequestObserver):
+    """Records how long a service's tool runs. One object observes all requests, because it has no state of a request.
+
+    Args:
+        durations: series of the service, by result.
+    """
+
+    __slots__ = ("_durations",)
+
+    def __init__(self, durations: Mapping[RunResult, HistogramSeries]) -> None:
+        self._durations = durations
+
+    def on_tool_end(self, result: RunResult, seconds: float) -> None:
+        self._durations[result].observe(seconds)
+
+
+class ServerCollector(Collector):
+    """Reads the tool servers that report to one registry. Counts of several servers of one service add up."""
+
+    _by_registry: ClassVar[WeakKeyDictionary[CollectorRegistry, ServerCollector]] = WeakKeyDictionary()
+    _registry_lock = threading.Lock()
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._servers: WeakSet[ObservedServer] = WeakSet()
+        self._closed_servers: Tally[tuple[str, ...]] = Tally()
+        self._durations = LockFreeHistogram(
+            "dispatch_service_duration_seconds",
+            "Run time of the tool in its own process, in seconds: ok for a result, error for the tool's own error, stopped "
+            "when the request was cancelled or its deadline passed.",
+            ("service", "result"),
+            buckets=DURATION_BUCKETS,
+            registry=registry,
+        )
+        self._labelled: set[str] = set()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, registry: CollectorRegistry) -> ServerCollector:
+        """Return the collector of ``registry``; it is created on first use."""
+        with cls._registry_lock:
+            collector = cls._by_registry.get(registry)
+            if collector is None:
+                collector = cls._by_registry[registry] = cls(registry)
+                registry.register(collector)
+            return collector
+
+    def durations(self, service: str) -> dict[RunResult, HistogramSeries]:
+        """Return the series of how long the tool of ``service`` runs, by result."""
+        with self._lock:
+            if len(self._labelled) < MAX_SERVICES:
+                self._labelled.add(service)
+            label = self._label(service)
+        return {result: self._durations.labels(label, result) for result in RESULTS}
+
+    def add(self, server: ObservedServer) -> None:
+        """Read ``server`` at each scrape, until :meth:`remove`."""
+        with self._lock:
+            self._servers.add(server)
+
+    def _label(self, service: str) -> str:
+        """Return the label of a service's series: its name, or ``_OTHER`` for those beyond :data:`MAX_SERVICES`."""
+        return service if service in self._labelled else OTHER
+
+    def remove(self, server: ObservedServer) -> None:
+        """Stop reading ``server``. Its counts stay, so that no counter ever decreases."""
+        with self._lock:
+            if server in self._servers:
+                self._servers.discard(server)
+                self._closed_servers.update(self._counted([server]))
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the families without their values."""
+        return _families(Tally(), Tally())
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the families with their present values."""
+        with self._lock:
+            servers = list(self._servers)
+            counted = self._counted(servers)
+            counted.update(self._closed_servers)
+            now: Tally[tuple[str, str]] = Tally()
+            for each in servers:
+                now["running", self._label(each.meter_label)] += each.running
+                now["queued", self._label(each.meter_label)] += each.queued
+                now["abandoned_threads", self._label(each.meter_label)] += each.abandoned_threads
+        return _families(counted, now)
+
+    def _counted(self, servers: Iterable[ObservedServer]) -> Tally[tuple[str, ...]]:
+        """Return the counts of ``servers`` by name, service and, for refusals, reason."""
+        found: Tally[tuple[str, ...]] = Tally()
+        for each in servers:
+            label = self._label(each.meter_label)
+            for name, value in each.counts().items():
+                found[name, label] += value
+            for reason, value in list(each.refused.items()):
+                found["refused", label, reason] += value
+        return found
+
+
+def _families(counted: Mapping[tuple[str, ...], int], now: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
+    for name, text in _COUNTS.items():
+        family = CounterMetricFamily(f"dispatch_service_{name}", text, labels=("service",))
+        for (kind, service, *_), value in counted.items():
+            if kind == name:
+                family.add_metric((service,), value)
+        yield family
+    refused = CounterMetricFamily(
+        "dispatch_service_refused", "Requests that were rejected, by reason.", labels=("service", "reason")
+    )
+    for (kind, service, *reason), value in counted.items():
+        if kind == "refused":
+            refused.add_metric((service, *reason), value)
+    yield refused
+    for name, text in _GAUGES.items():
+        gauge = GaugeMetricFamily(f"dispatch_service_{name}", text, labels=("service",))
+        for (kind, service), value in now.items():
+            if kind == name:
+                gauge.add_metric((service,), value)
+        yield gauge

@@ -1,0 +1,590 @@
+"""The observer of a dispatcher: metrics, traces, events and log lines, joined here so that each change is reported once."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+
+from dispatch._internal import excerpt
+from dispatch.errors import DispatchError
+from dispatch.messaging.request import Disposition
+from dispatch.protocol import SessionTable
+from dispatch.resilience.breaker import State
+from dispatch.result import CallResult
+from dispatch.telemetry.call_metrics import (
+    CallMetrics,
+    Instruments,
+    ServiceMeter,
+    SourceSeries,
+    ToolMeter,
+    VersionCallMetrics,
+    VersionMeter,
+)
+from dispatch.telemetry.events import (
+    CALLS,
+    MAX_NAMES,
+    CatalogChanged,
+    ChangeHeld,
+    CircuitChanged,
+    Event,
+    Events,
+    InstanceChanged,
+    ItemRefused,
+    ItemShadowed,
+    SourceChanged,
+    TransitionLogger,
+    log_call,
+)
+from dispatch.telemetry.exposition import registry_of
+from dispatch.telemetry.gauges import (
+    DispatcherCollector,
+    ObservedDispatcher,
+    ServedRequestMetrics,
+    ServerCollector,
+    SessionCollector,
+)
+from dispatch.telemetry.observers import (
+    NULL_CALL,
+    NULL_SERVED_REQUEST,
+    OTHER,
+    CallDecorator,
+    CallObserver,
+    CatalogObserver,
+    Counter,
+    DispatcherObserver,
+    HeldChange,
+    ObservedRequest,
+    ObservedServer,
+    ObservedTool,
+    OnCircuitTransition,
+    RefusedItem,
+    ServedRequestObserver,
+    ServerNames,
+    ServerObserver,
+    ServiceObserver,
+    ShadowedItem,
+    Telemetry,
+    ToolObserver,
+)
+from dispatch.telemetry.tracing import CallTracing, ServiceTracing
+
+# The observer of a catalogue that reports: counters, events and log lines.
+
+
+MAX_LINES = 20
+"""Log lines for the refused, shadowed or held items of one report; one more line has the number of the others. A source with
+10,000 invalid items must neither fill the log nor block the event loop."""
+MAX_SHOWN_CHARS = 500
+"""Characters of a problem in a log line; the record's attributes have all of it."""
+SHOWN_FINGERPRINT_CHARS = 12
+"""Characters of a fingerprint in a log line; the record's attributes have all of it."""
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class TelemetryCatalogObserver(CatalogObserver):
+    """Observes the catalogue of one dispatcher.
+
+    Args:
+        series: of the sources; None: metrics are off.
+        events: delivers changes to listeners.
+        log: writes the lines.
+    """
+
+    def __init__(self, series: SourceSeries | None, events: Events, log: TransitionLogger) -> None:
+        self._series = series
+        self._events = events
+        self._log = log
+        self._labels: dict[str, str] = {}
+        self._rejected: set[str] = set()
+        """Sources of rejected reloads that are not in force, so that they are never removed."""
+        self._reported: dict[tuple[type, str], frozenset[object]] = {}
+
+    def on_activated(
+        self,
+        sources: Collection[str],
+        tools: int,
+        *,
+        added: Collection[str] = (),
+        changed: Collection[str] = (),
+        removed: Collection[str] = (),
+        fingerprints: Mapping[str, str] | None = None,
+        is_reload: bool = False,
+    ) -> None:
+        for source in sources:
+            self._count_reload(source, is_successful=True)
+        self._rejected.difference_update(sources)
+        if is_reload:
+            for source in self._rejected:
+                self._forget_source(source)
+            self._rejected.clear()
+        shown = ", ".join(sorted(sources))
+        if len(self._events):
+            names = [tuple(islice(each, MAX_NAMES)) for each in (added, changed, removed)]
+            known = {} if fingerprints is None else fingerprints
+            self._events.publish(
+                CatalogChanged(
+                    time.time(),
+                    shown,
+                    True,
+                    tools,
+                    added=names[0],
+                    changed=names[1],
+                    removed=names[2],
+                    added_count=len(added),
+                    changed_count=len(changed),
+                    removed_count=len(removed),
+                    fingerprints={name: known[name] for part in names[:2] for name in part if name in known},
+                )
+            )
+        counts = f"{len(added):,} added, {len(changed):,} changed, {len(removed):,} removed, {tools:,} in force"
+        self._log.log(
+            logging.INFO,
+            ("catalog", shown, counts),
+            f"catalogue activated ({shown}): {counts}",
+            source=shown,
+            tools=tools,
+            added=len(added),
+            changed=len(changed),
+            removed=len(removed),
+        )
+
+    def on_reload_rejected(self, sources: Collection[str], tools: int, problem: str) -> None:
+        for source in sources:
+            if source not in self._labels:
+                self._rejected.add(source)
+            self._count_reload(source, is_successful=False)
+        shown = ", ".join(sorted(sources))
+        self._publish(CatalogChanged, source=shown, ok=False, tools=tools, problem=problem)
+        self._log.log(
+            logging.WARNING,
+            ("reload", shown, problem),
+            f"catalogue not reloaded, the previous one stays in force: {problem}",
+            source=shown,
+            problem=problem,
+        )
+
+    def on_source_changed(self, source: str, old: str, new: str, problem: str = "") -> None:
+        """Observe that a source changed its state, or has another problem in the same state. The series of a removed source
+        are removed."""
+        self._publish(SourceChanged, source=source, old=old, new=new, problem=problem)
+        change = f"still {new}" if old == new else f"{old} to {new}" if old else f"added, {new}"
+        reason = f" ({excerpt(problem, MAX_SHOWN_CHARS)})" if problem else ""
+        self._log.log(
+            logging.WARNING if new in ("stale", "failed") else logging.INFO,
+            ("source", source, new, problem),
+            f"source {excerpt(source)}: {change}{reason}",
+            source=source,
+            old=old,
+            new=new,
+            problem=problem,
+        )
+        if new == "removed":
+            self._forget_source(source)
+        else:
+            self.acquire_series(source)
+
+    def on_refused_items(self, source: str, items: Collection[RefusedItem]) -> None:
+        """Report the items that were not refused before."""
+
+        def describe(item: RefusedItem) -> str:
+            where = f"{item.origin}: {item.key}" if item.key else item.origin
+            return f"item of {item.source} refused: {where}: {item.problem}. Fix: {item.fix}."
+
+        self._report(source, items, RefusedItem, ItemRefused, describe)
+
+    def on_shadowed_items(self, source: str, items: Collection[ShadowedItem]) -> None:
+        """Report the items that were not shadowed before."""
+
+        def describe(item: ShadowedItem) -> str:
+            return (
+                f"item of {item.source} shadowed: '{item.name}' ({item.origin}) is not in force, because "
+                f"{item.active_source} ({item.active_origin}) precedes it"
+            )
+
+        self._report(source, items, ShadowedItem, ItemShadowed, describe)
+
+    def on_held_changes(self, source: str, changes: Collection[HeldChange]) -> None:
+        """Report the changes that were not held before."""
+
+        def describe(change: HeldChange) -> str:
+            old, new = change.old[:SHOWN_FINGERPRINT_CHARS], change.new[:SHOWN_FINGERPRINT_CHARS]
+            former = f"the former definition {old} stays in force" if old else "the tool is not in force"
+            return (
+                f"change of '{change.name}' from {change.source} held: {former}, and the definition {new} waits. "
+                f"Review it, then approve it with `dispatch tools approve {change.name}`."
+            )
+
+        self._report(source, changes, HeldChange, ChangeHeld, describe)
+
+    def acquire_series(self, source: str) -> str:
+        """Return the label of the source's series, which exist from now on; "": metrics are off."""
+        if self._series is None:
+            return ""
+        label = self._labels.get(source)
+        if label is None:
+            label = self._labels[source] = self._series.acquire(source)
+        return label
+
+    def close(self) -> None:
+        """End the observation: counters stay."""
+        if self._series is not None:
+            for label in self._labels.values():
+                self._series.release(label, is_removed=False)
+        self._labels.clear()
+        self._reported.clear()
+
+    def _count_reload(self, source: str, *, is_successful: bool) -> None:
+        if self._series is not None:
+            self._series.record_reload(self.acquire_series(source), is_successful=is_successful)
+
+    def _forget_source(self, source: str) -> None:
+        for kind in (RefusedItem, ShadowedItem, HeldChange):
+            self._reported.pop((kind, source), None)
+        label = self._labels.pop(source, None)
+        if label is not None and self._series is not None:
+            self._series.release(label, is_removed=True)
+
+    def _report(
+        self, source: str, items: Collection[T], kind: type[T], event: type[Event], describe: Callable[[T], str]
+    ) -> None:
+        former = self._reported.get((kind, source), frozenset())
+        if not items and not former:
+            return
+        self._reported[kind, source] = frozenset(items)
+        new = [item for item in items if item not in former]
+        for item in new[:MAX_NAMES]:
+            self._publish(event, **msgspec.structs.asdict(item))
+        for item in new[:MAX_LINES]:
+            self._log.log(
+                logging.WARNING,
+                (kind.__name__, *msgspec.structs.astuple(item)),
+                excerpt(describe(item), MAX_SHOWN_CHARS),
+                **msgspec.structs.asdict(item),
+            )
+        if len(new) > MAX_LINES:
+            self._log.log(
+                logging.WARNING,
+                (kind.__name__, source, str(len(new))),
+                f"{len(new) - MAX_LINES:,} more items of {excerpt(source)} are not listed here; see `dispatch tools`",
+                source=source,
+            )
+
+    def _publish(self, event: type[Event], **values: object) -> None:
+        if len(self._events):
+            self._events.publish(event(at=time.time(), **values))
+
+
+logger = logging.getLogger("dispatch.transitions")
+
+MAX_NAME_CHARS = 200
+"""Characters of an unknown tool's name that are logged."""
+_WARNING_STATES = (State.OPEN, State.FORCED_OPEN)
+
+
+class _LoggedCall(CallDecorator):
+    """Writes one line for the call, when it ends."""
+
+    __slots__ = ("_label",)
+
+    def __init__(self, label: str, inner: CallObserver) -> None:
+        super().__init__(inner)
+        self._label = label
+
+    def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
+        self._inner.on_end(result, reply, exemplar)
+        error = result.error
+        log_call(
+            self._label,
+            str(result.outcome),
+            result.duration,
+            call_id=result.request_id,
+            error_type="" if error is None else error.telemetry_type,
+            trace_id=_trace_id(exemplar),
+        )
+
+    def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
+        self._inner.on_cancel(seconds, attempts, exemplar)
+        log_call(self._label, "cancelled", seconds, call_id="", error_type="", trace_id=_trace_id(exemplar))
+
+
+def _trace_id(exemplar: dict[str, str] | None) -> str:
+    return "" if exemplar is None else exemplar["trace_id"]
+
+
+class _ObservedTool(ToolObserver):
+    """Observes the calls and circuit breakers of one version of a tool."""
+
+    __slots__ = ("_calls", "_circuits", "_label", "_meter", "_tracing", "_version")
+
+    def __init__(
+        self,
+        label: str,
+        version: str | None,
+        calls: CallMetrics | None,
+        tracing: CallTracing | None,
+        circuits: TelemetryDispatcherObserver,
+    ) -> None:
+        self._label = label
+        self._version = version
+        self._meter = None if calls is None else calls.meter
+        self._calls: CallObserver = NULL_CALL if calls is None else calls
+        self._tracing = tracing
+        self._circuits = circuits
+
+    def start_call(self, tool: ObservedTool, started: float) -> CallObserver:
+        observer = self._calls
+        if self._meter is not None:
+            self._meter.in_flight += 1
+        if CALLS.isEnabledFor(logging.DEBUG):
+            observer = _LoggedCall(self._label, observer)
+        if self._tracing is not None:
+            observer = self._tracing.start_call(tool, started, observer)
+        return observer
+
+    def observe_circuit(self, instance: str | None = None) -> OnCircuitTransition:
+        def on_transition(old: State, new: State, reason: str) -> None:
+            self._circuits.on_circuit_transition(self._label, self._version, instance, old, new, reason)
+
+        return on_transition
+
+
+class _ObservedService(ServiceObserver):
+    """Observes replies and instances of one service."""
+
+    __slots__ = ("_id", "_instances", "_label", "replies")
+
+    def __init__(self, id: str, label: str, meter: ServiceMeter | None, instances: TelemetryDispatcherObserver) -> None:
+        self.replies: Mapping[Disposition, Counter] | None = None if meter is None else meter.replies
+        self._id = id
+        self._label = label
+        self._instances = instances
+
+    def on_instance_change(self, instance: str, change: str, reason: str) -> None:
+        self._instances.on_instance_change(self._id, instance, change, reason, self._label)
+
+
+class TelemetryDispatcherObserver(DispatcherObserver):
+    """Observes one dispatcher.
+
+    Args:
+        settings: which metrics and traces are recorded.
+        events: delivers changes to listeners.
+        client_id: of the dispatcher.
+        clock: of the event loop, in seconds.
+
+    Attributes:
+        catalog: observes the catalogue.
+    """
+
+    catalog: TelemetryCatalogObserver
+
+    def __init__(self, settings: Telemetry, events: Events, client_id: str, clock: Callable[[], float]) -> None:
+        self.settings = settings
+        self._events = events
+        self._transition_log = TransitionLogger(logger, clock)
+        self._tracing = CallTracing(settings, client_id, clock()) if settings.traces != "off" else None
+        self._instruments: Instruments | None = None
+        self._collector: DispatcherCollector | None = None
+        self._sessions: SessionCollector | None = None
+        self._tables: list[SessionTable] = []
+        self._observed: ObservedDispatcher | None = None
+        self._tools: dict[str, ToolMeter] = {}
+        self._versions: dict[tuple[str, str], VersionMeter] = {}
+        self._services: dict[tuple[str, str], ServiceMeter] = {}
+        if settings.metrics:
+            registry = registry_of(settings)
+            self._instruments = Instruments.of(registry)
+            self._collector = DispatcherCollector.of(registry)
+            self._sessions = SessionCollector.of(registry)
+        sources = None if self._instruments is None else self._instruments.sources
+        self.catalog = TelemetryCatalogObserver(sources, events, self._transition_log)
+
+    def attach(self, dispatcher: ObservedDispatcher) -> None:
+        if self._collector is not None:
+            self._observed = dispatcher
+            for source in dispatcher.sources():
+                self.catalog.acquire_series(source.id)
+            self._collector.add(dispatcher)
+
+    # -- tools and services -------------------------------------------------------------------------------------
+
+    def observe_tool(self, label: str, version: str | None = None) -> _ObservedTool:
+        return _ObservedTool(label, version, self._call_metrics(label, version), self._tracing, self)
+
+    def _call_metrics(self, label: str, version: str | None) -> CallMetrics | None:
+        meter = self._tool_meter(label)
+        if meter is None or self._instruments is None:
+            return None
+        if version is None:
+            return CallMetrics(meter)
+        version_meter = self._versions.get((label, version))
+        if version_meter is None:
+            version_meter = self._versions[label, version] = self._instruments.versions.acquire(meter.label, version)
+        return VersionCallMetrics(meter, version_meter)
+
+    def _tool_meter(self, label: str) -> ToolMeter | None:
+        meter = self._tools.get(label)
+        if meter is None and self._instruments is not None:
+            meter = self._tools[label] = self._instruments.acquire_tool(label)
+        return meter
+
+    def observe_service(self, id: str, label: str) -> ServiceObserver:
+        meter = self._services.get((id, label))
+        if meter is None and self._instruments is not None:
+            meter = self._services[id, label] = self._instruments.acquire_service(label)
+        return _ObservedService(id, label, meter, self)
+
+    def observe_sessions(self, table: SessionTable) -> None:
+        if self._sessions is not None:
+            self._tables.append(table)
+            self._sessions.add(table, "caller")
+
+    def release_sessions(self, table: SessionTable) -> None:
+        """Stop reading the sessions of ``table``; their counts stay. Idempotent."""
+        if self._sessions is not None and table in self._tables:
+            self._tables.remove(table)
+            self._sessions.remove(table)
+
+    def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
+        """Observe the call of a tool that is in no catalogue. Metrics count it under ``_OTHER``."""
+        meter = self._tool_meter(OTHER)
+        if meter is not None:
+            meter.in_flight += 1
+            meter.record_call(error.outcome, 0.0)
+        if self._tracing is not None:
+            self._tracing.record_unknown_tool(name, error, now)
+        if CALLS.isEnabledFor(logging.DEBUG):
+            # Escaped as in a Python literal, and bounded: a model may have invented it.
+            shown = name[:MAX_NAME_CHARS].encode("unicode_escape").decode()
+            log_call(shown, str(error.outcome), 0.0, call_id="", error_type=error.telemetry_type, trace_id="")
+
+    def release_tool(self, label: str) -> None:
+        meter = self._tools.pop(label, None)
+        if meter is not None and self._instruments is not None:
+            self._instruments.release_tool(meter.label, is_removed=True)
+
+    def release_version(self, label: str, version: str) -> None:
+        meter = self._versions.pop((label, version), None)
+        if meter is not None and self._instruments is not None:
+            self._instruments.versions.release(meter, is_removed=True)
+
+    def release_service(self, id: str) -> None:
+        for key in [key for key in self._services if key[0] == id]:
+            meter = self._services.pop(key)
+            if self._instruments is not None:
+                self._instruments.release_service(meter.label, is_removed=True)
+
+    def close(self) -> None:
+        """End the observation: gauges are no longer read, counters stay."""
+        if self._collector is not None and self._observed is not None:
+            self._collector.remove(self._observed)
+        for table in list(self._tables):
+            self.release_sessions(table)
+        if self._instruments is not None:
+            for version in self._versions.values():
+                self._instruments.versions.release(version, is_removed=False)
+            for meter in self._tools.values():
+                self._instruments.release_tool(meter.label, is_removed=False)
+            for each in self._services.values():
+                self._instruments.release_service(each.label, is_removed=False)
+        self._versions.clear()
+        self._tools.clear()
+        self._services.clear()
+        self.catalog.close()
+
+    # -- changes ------------------------------------------------------------------------------------------------
+
+    def on_circuit_transition(
+        self, tool: str, version: str | None, instance: str | None, old: State, new: State, reason: str
+    ) -> None:
+        """Observe a transition of the circuit breaker of a version of a tool, or of its breaker at one instance."""
+        meter = self._tools.get(tool)
+        if meter is not None and instance is None:
+            meter.transitions[new]()
+        self._publish(CircuitChanged(time.time(), tool, instance, str(old), str(new), reason, version))
+        where = f"'{tool}'" if version is None else f"'{tool}' {version}"
+        if instance is not None:
+            where += f" at {instance}"
+        self._transition_log.log(
+            logging.WARNING if new in _WARNING_STATES else logging.INFO,
+            ("circuit", tool, version or "", instance or "", str(new)),
+            f"circuit of {where}: {old} to {new} ({reason})",
+            tool=tool,
+            version=version,
+            instance=instance,
+            old=str(old),
+            new=str(new),
+            reason=reason,
+        )
+
+    def on_instance_change(self, service: str, id: str, change: str, reason: str, label: str = "") -> None:
+        """Observe that an instance ``joined``, ``left``, was ``ejected`` or has ``returned``. ``label``: of the service in
+        metrics; default: its id."""
+        if self._instruments is not None:
+            label = label or service
+            if change == "joined":
+                self._instruments.add_instance(label, id)
+            elif change == "ejected":
+                self._instruments.record_ejection(label, id, reason)
+            elif change == "left":
+                self._instruments.remove_instance(label, id)
+        self._publish(InstanceChanged(time.time(), service, id, change, reason))
+        self._transition_log.log(
+            logging.WARNING if change == "ejected" else logging.INFO,
+            ("instance", service, id, change),
+            f"instance {id} of {service}: {change} ({reason})",
+            service=service,
+            instance=id,
+            change=change,
+            reason=reason,
+        )
+
+    def _publish(self, event: Event) -> None:
+        if len(self._events):
+            self._events.publish(event)
+
+
+# The observer of a tool server: its metrics and traces, joined.
+
+
+class TelemetryServerObserver(ServerObserver):
+    """Observes one tool server.
+
+    Args:
+        settings: which metrics and traces are recorded.
+        names: of the server.
+    """
+
+    def __init__(self, settings: Telemetry, names: ServerNames) -> None:
+        self._collector = ServerCollector.of(registry_of(settings)) if settings.metrics else None
+        self._sessions = SessionCollector.of(registry_of(settings)) if settings.metrics else None
+        self._server: ObservedServer | None = None
+        self._requests: ServedRequestObserver = NULL_SERVED_REQUEST
+        if self._collector is not None:
+            self._requests = ServedRequestMetrics(self._collector.durations(names.service))
+        self._tracing = ServiceTracing(settings, names) if settings.traces != "off" else None
+
+    def attach(self, server: ObservedServer) -> None:
+        if self._collector is not None:
+            self._server = server
+            self._collector.add(server)
+            if self._sessions is not None and server.session_table is not None:
+                self._sessions.add(server.session_table, "callee")
+
+    def start_request(self, request: ObservedRequest, now: float) -> ServedRequestObserver:
+        if self._tracing is None:
+            return self._requests
+        return self._tracing.start_request(request, now, self._requests)
+
+    def close(self) -> None:
+        if self._collector is not None and self._server is not None:
+            self._collector.remove(self._server)
+            if self._sessions is not None and self._server.session_table is not None:
+                self._sessions.remove(self._server.session_table)
+            self._server = None

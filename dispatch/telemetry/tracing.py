@@ -1,0 +1,567 @@
+"""Spans and the propagation of trace context, with OpenTelemetry."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context, attach, get_current
+from opentelemetry.trace import (
+    NoOpTracerProvider,
+    ProxyTracerProvider,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    get_current_span,
+    set_span_in_context,
+)
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from dispatch._internal import scalar_text, type_name
+from dispatch.errors import DispatchError, ErrorType, Outcome
+from dispatch.messaging.wire import json_text
+from dispatch.result import CallResult
+from dispatch.telemetry.observers import (
+    ATTEMPT,
+    ATTEMPT_REASON,
+    ATTEMPTS,
+    CHUNKS,
+    ERROR_TYPE,
+    EXECUTE_LOCALLY,
+    EXECUTE_TOOL,
+    EXTENSION,
+    FIRST_CHUNK,
+    HEDGE_EVENT,
+    INSTANCE,
+    MESSAGING_CLIENT,
+    MESSAGING_CONVERSATION,
+    MESSAGING_DESTINATION,
+    MESSAGING_OPERATION,
+    MESSAGING_OPERATION_TYPE,
+    MESSAGING_SYSTEM,
+    MESSAGING_TEMPLATE,
+    MESSAGING_TEMPORARY,
+    NO_PROPERTIES,
+    OPERATION,
+    OTHER,
+    OUTCOME,
+    PROCESS,
+    PULSAR,
+    REASON,
+    REJECTED_EVENT,
+    RETRY_EVENT,
+    SCHEMA_URL,
+    SEND,
+    SERVICE,
+    TOOL_ARGUMENTS,
+    TOOL_CALL_ID,
+    TOOL_DESCRIPTION,
+    TOOL_NAME,
+    TOOL_RESULT,
+    TOOL_TYPE,
+    WAIT,
+    CallDecorator,
+    CallObserver,
+    ObservedRequest,
+    ObservedTool,
+    RequestObserver,
+    RunResult,
+    ServedRequestObserver,
+    ServerNames,
+    Telemetry,
+)
+from dispatch.version import __version__
+
+# Trace context in message properties: W3C's ``traceparent`` and ``tracestate``, without a prefix, as Pulsar's own clients
+# send them. Baggage does not travel: it belongs to the caller, and the service may be a third party's.
+
+
+_W3C = TraceContextTextMapPropagator()
+_EMPTY = Context()
+
+
+def encode_context(origin: Span | SpanContext) -> dict[str, str]:
+    """Return the message properties with the context of ``origin``. perf: a fifth of the time of OpenTelemetry's propagator,
+    which reads the span from a context that would have to be made first."""
+    own = origin if isinstance(origin, SpanContext) else origin.get_span_context()
+    if not own.is_valid:
+        return {}
+    carrier = {"traceparent": f"00-{own.trace_id:032x}-{own.span_id:016x}-{own.trace_flags:02x}"}
+    if own.trace_state:
+        carrier["tracestate"] = own.trace_state.to_header()
+    return carrier
+
+
+def decode_context(properties: Mapping[str, str]) -> Context | None:
+    """Return the trace context in the ``properties`` of a message; None: there is none, or it is malformed."""
+    if "traceparent" not in properties:
+        return None
+    context = _W3C.extract(properties, _EMPTY)
+    return context if get_current_span(context).get_span_context().is_valid else None
+
+
+def decode_span_context(properties: Mapping[str, str]) -> SpanContext | None:
+    """Return the span context in the ``properties`` of a message, for a link; None: as :func:`decode_context`."""
+    context = decode_context(properties)
+    return None if context is None else get_current_span(context).get_span_context()
+
+
+def generate_unsampled() -> Iterator[str]:
+    """Yield ``traceparent`` values of calls that are not sampled, each with a trace id of its own: the service records no
+    spans for them either.
+
+    perf: random digits are drawn for 256 values at once, which takes a third of the time. The digits that differ are the
+    highest that a sampler by trace id compares: one that ignores the flag still samples its share.
+    """
+    while True:
+        before = f"00-{random.getrandbits(64):016x}"
+        after = f"{random.getrandbits(56):014x}-{random.getrandbits(64) | 1:016x}-00"
+        for digits in _DIGITS:
+            yield f"{before}{digits}{after}"
+
+
+_DIGITS = tuple(f"{number:02x}" for number in range(256))
+
+# The tracer of the OpenTelemetry SDK, which may be set up after the dispatcher or the service.
+
+
+TRACER_CHECK_S: Final = 1.0
+"""Seconds between two checks for a provider: while there is none, a check reads the environment, which takes 3 µs."""
+
+
+def find_tracer(settings: Telemetry) -> Tracer | None:
+    """Return a tracer of the settings' provider or of the global one; None: no SDK is set up, or spans are off."""
+    if settings.traces != "native":
+        return None
+    provider = settings.tracer_provider or trace.get_tracer_provider()
+    if isinstance(provider, (ProxyTracerProvider, NoOpTracerProvider)):
+        return None
+    return provider.get_tracer("dispatch", __version__, SCHEMA_URL)
+
+
+# Spans of calls on the dispatcher's side: ``execute_tool`` for a call over all its attempts, and a ``send`` for each one.
+#
+# A ``send`` span is open until its attempt has ended, not only until the broker has the request, so that the trace shows
+# which attempt took long, at which instance, and why. Its context travels in the request's properties: the service's span
+# is its child. No span is built unless an SDK is set up and the call is sampled.
+
+
+logger = logging.getLogger("dispatch.telemetry")
+
+MAX_CONTENT_CHARS = 64 * 1024
+"""Longest text of arguments or a result that is recorded."""
+MAX_NAME_CHARS = 256
+
+NO_ATTRIBUTES: Mapping[str, str] = {}
+
+
+class _RecordedRequest(RequestObserver):
+    """The ``send`` span of one request."""
+
+    __slots__ = ("_inner", "_span", "properties")
+
+    def __init__(self, span: Span, inner: RequestObserver) -> None:
+        self._span = span
+        self._inner = inner
+        self.properties = encode_context(span)
+
+    def activate(self) -> None:
+        attach(set_span_in_context(self._span))
+
+    def on_end(self, outcome: Outcome, error: DispatchError | None, *, instance: str, sent: bool) -> None:
+        self._inner.on_end(outcome, error, instance=instance, sent=sent)
+        span = self._span
+        if instance:
+            span.set_attribute(INSTANCE, instance)
+        _conclude(span, outcome, error)
+        span.end()
+
+
+class _PropagatedRequest(RequestObserver):
+    """A request of a call that is not recorded: it carries the trace context."""
+
+    __slots__ = ("_inner", "properties")
+
+    def __init__(self, properties: Mapping[str, str], inner: RequestObserver) -> None:
+        self.properties = properties
+        self._inner = inner
+
+    def on_end(self, outcome: Outcome, error: DispatchError | None, *, instance: str, sent: bool) -> None:
+        self._inner.on_end(outcome, error, instance=instance, sent=sent)
+
+
+class _PropagatedCall(CallDecorator):
+    """A call that is not recorded: its requests carry the trace context."""
+
+    __slots__ = ("_properties",)
+
+    def __init__(self, properties: Mapping[str, str], inner: CallObserver) -> None:
+        super().__init__(inner)
+        self._properties = properties
+
+    @property
+    def trace_id(self) -> str:
+        return self._properties.get("traceparent", "")[3:35]
+
+    def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
+        return _PropagatedRequest(self._properties, self._inner.on_request(topic, template, id, number, reason))
+
+
+class _RecordedCall(CallDecorator):
+    """A call that is recorded as a span."""
+
+    __slots__ = ("_chunks", "_context", "_exemplar", "_size", "_span", "_tool", "_tracing")
+
+    def __init__(self, tracing: CallTracing, span: Span, tool: str, inner: CallObserver) -> None:
+        super().__init__(inner)
+        self._tracing = tracing
+        self._tool = tool
+        self._span = span
+        self._context = set_span_in_context(span, EMPTY)
+        self._chunks: list[str] = []
+        self._size = 0
+        own = span.get_span_context()
+        self._exemplar: dict[str, str] | None = None
+        if own.trace_flags.sampled:
+            self._exemplar = {"trace_id": f"{own.trace_id:032x}", "span_id": f"{own.span_id:016x}"}
+
+    @property
+    def trace_id(self) -> str:
+        return f"{self._span.get_span_context().trace_id:032x}"
+
+    def on_arguments(self, arguments: Mapping[str, Any]) -> None:
+        self._inner.on_arguments(arguments)
+        if self._tracing.content:
+            self._record_content("arguments", json_text(arguments, "arguments"))
+
+    def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
+        if not topic:
+            known: dict[str, str | int] = {ATTEMPT: number, ATTEMPT_REASON: reason}
+            span = self._tracing.tracer.start_span(EXECUTE_LOCALLY, self._context, SpanKind.INTERNAL, known)
+            return _RecordedRequest(span, self._inner.on_request(topic, template, id, number, reason))
+        attributes: dict[str, str | int] = {
+            MESSAGING_SYSTEM: PULSAR,
+            MESSAGING_OPERATION: SEND,
+            MESSAGING_OPERATION_TYPE: SEND,
+            MESSAGING_DESTINATION: topic,
+            MESSAGING_CONVERSATION: id,
+            MESSAGING_CLIENT: self._tracing.client_id,
+            ATTEMPT: number,
+            ATTEMPT_REASON: reason,
+        }
+        if topic != template:
+            attributes[MESSAGING_TEMPLATE] = template
+        return _RecordedRequest(
+            self._tracing.tracer.start_span(f"{SEND} {template}", self._context, SpanKind.PRODUCER, attributes),
+            self._inner.on_request(topic, template, id, number, reason),
+        )
+
+    def on_retry(self, wait: float) -> None:
+        self._inner.on_retry(wait)
+        self._add_event(RETRY_EVENT, {WAIT: wait})
+
+    def on_hedge(self) -> None:
+        self._inner.on_hedge()
+        self._add_event(HEDGE_EVENT, {})
+
+    def _add_event(self, name: str, attributes: Mapping[str, str | float]) -> None:
+        if self._span.is_recording():  # not any more after the caller cancelled a call that other callers share
+            self._span.add_event(name, attributes)
+
+    def _record_content(self, kind: str, text: str) -> None:
+        shown = self._tracing.redact_content(kind, self._tool, text)
+        if shown is not None:
+            self._span.set_attribute(TOOL_ARGUMENTS if kind == "arguments" else TOOL_RESULT, shown)
+
+    def on_first_chunk(self, seconds: float, exemplar: dict[str, str] | None = None) -> None:
+        self._inner.on_first_chunk(seconds, self._exemplar)
+        self._span.set_attribute(FIRST_CHUNK, seconds)
+
+    def on_chunk(self, text: str) -> None:
+        self._inner.on_chunk(text)
+        if self._tracing.content and self._size < MAX_CONTENT_CHARS:
+            self._chunks.append(text)
+            self._size += len(text)
+
+    def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
+        self._inner.on_end(result, reply, self._exemplar)
+        span, error = self._span, result.error
+        known: dict[str, str | int] = {OUTCOME: str(result.outcome), ATTEMPTS: result.attempts}
+        if result.request_id:
+            known[TOOL_CALL_ID] = result.request_id
+        if result.chunks > 1:
+            known[CHUNKS] = result.chunks
+        span.set_attributes(known)
+        text = "".join(self._chunks) or result.text
+        if text and self._tracing.content:
+            self._record_content("result", text)
+        sender = decode_span_context(reply)
+        if sender is not None:
+            span.add_link(sender)
+        if error is not None and error.rejected_by is not None:
+            span.add_event(REJECTED_EVENT, {REASON: error.rejected_by})
+        _conclude(span, result.outcome, error)
+        span.end()
+
+    def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
+        self._inner.on_cancel(seconds, attempts, self._exemplar)
+        self._span.set_attribute(OUTCOME, str(Outcome.CANCELLED))
+        self._span.set_attribute(ATTEMPTS, attempts)
+        _conclude(self._span, Outcome.CANCELLED, None)
+        self._span.end()
+
+
+EMPTY = Context()
+
+
+def _conclude(span: Span, outcome: Outcome, error: DispatchError | None) -> None:
+    if error is not None:
+        # The type, not the text: a tool's own error may quote its arguments.
+        kind = error.telemetry_type
+        span.set_attribute(ERROR_TYPE, kind)
+        span.set_status(Status(StatusCode.ERROR, kind))
+    elif outcome is Outcome.CANCELLED:
+        span.set_attribute(ERROR_TYPE, ErrorType.CANCELLED.value)
+        span.set_status(Status(StatusCode.ERROR, ErrorType.CANCELLED.value))
+
+
+class CallTracing:
+    """Spans of the calls of one dispatcher.
+
+    Args:
+        settings: what is traced.
+        client_id: of the dispatcher.
+        now: seconds, on the clock of :meth:`start_call`.
+    """
+
+    def __init__(self, settings: Telemetry, client_id: str, now: float) -> None:
+        self._settings = settings
+        self.client_id = client_id
+        self.content = settings.content
+        """Record arguments and results."""
+        self._sample = settings.sample
+        self._random = random.random
+        self._unsampled = generate_unsampled().__next__
+        self.tracer: Tracer = trace.NoOpTracer()
+        self._has_tracer = False
+        self._tracer_check_at = now
+        self._check_tracer(now)
+
+    def _check_tracer(self, now: float) -> None:
+        self._tracer_check_at = now + TRACER_CHECK_S
+        if not self._has_tracer and (tracer := find_tracer(self._settings)) is not None:
+            self.tracer = tracer
+            self._has_tracer = True
+
+    def start_call(self, tool: ObservedTool, now: float, inner: CallObserver) -> CallObserver:
+        """Begin to observe a call of ``tool``; return ``inner`` itself if the call is in no trace and begins none."""
+        if now >= self._tracer_check_at:
+            self._check_tracer(now)
+        context = get_current()
+        parent = get_current_span(context).get_span_context() if context else None
+        if parent is not None and parent.is_valid:
+            if not (self._has_tracer and parent.trace_flags.sampled):
+                return _PropagatedCall(encode_context(parent), inner)
+        elif not self._has_tracer:
+            return inner
+        elif self._sample < 1.0 and self._random() >= self._sample:
+            return _PropagatedCall({"traceparent": self._unsampled()}, inner)
+        # perf: attributes at the start of a span are cheap; each one that is set later costs 1 µs
+        known = {SERVICE: tool.service_id, TOOL_TYPE: tool.tool_type}
+        if tool.description:
+            known[TOOL_DESCRIPTION] = tool.description
+        span = self._start(tool.label, tool.label, context, known)
+        if not span.is_recording():
+            return _PropagatedCall(encode_context(span), inner)
+        return _RecordedCall(self, span, tool.label, inner)
+
+    def _start(self, shown: str, tool: str, context: Context, known: Mapping[str, str] = NO_ATTRIBUTES) -> Span:
+        return self.tracer.start_span(
+            f"{EXECUTE_TOOL} {shown}",
+            context,
+            SpanKind.INTERNAL,
+            {OPERATION: EXECUTE_TOOL, TOOL_NAME: tool[:MAX_NAME_CHARS], **known},
+        )
+
+    def record_unknown_tool(self, tool: str, error: DispatchError, now: float) -> None:
+        """Record a span for the call of a tool that is in no catalogue."""
+        if now >= self._tracer_check_at:
+            self._check_tracer(now)
+        if not self._has_tracer:
+            return
+        context = get_current()
+        parent = get_current_span(context).get_span_context()
+        if not parent.is_valid and self._sample < 1.0 and self._random() >= self._sample:
+            return
+        known = {TOOL_TYPE: EXTENSION}
+        span = self._start(OTHER, scalar_text(tool), context, known)
+        span.set_attribute(OUTCOME, str(error.outcome))
+        _conclude(span, error.outcome, error)
+        span.end()
+
+    def redact_content(self, kind: str, tool: str, text: str) -> str | None:
+        """Return what may be recorded of ``arguments`` or a ``result``; None: nothing."""
+        settings = self._settings
+        shown: str | None = text
+        try:
+            if settings.redact is not None:
+                shown = settings.redact(kind, tool, text)
+            return None if shown is None else scalar_text(shown[:MAX_CONTENT_CHARS])
+        except BaseException as raised:
+            # The call continues. The log has the exception's type alone: its text may quote what was to be redacted.
+            name = type_name(raised)
+            logger.error("the redaction hook failed (%s): %s of '%s' not recorded", name, kind, tool)
+            return None
+
+
+# Spans of a tool service: ``process`` while the tool runs, a child of the caller's ``send``; and one ``send`` for all
+# messages of the reply.
+#
+# The caller's span is the parent, not a link, because a request is one message that one service processes: the exchange is
+# one trace. A request that is rejected before it runs has no span.
+
+
+class _RecordedServedRequest(ServedRequestObserver):
+    """The ``process`` span of one request, and the ``send`` span of its reply.
+
+    Args:
+        tracing: of the service.
+        span: of the request.
+        context: of the request's task, which has the span.
+        request: the request.
+        inner: the observer that receives the same events.
+    """
+
+    __slots__ = ("_chunks", "_context", "_inner", "_is_reply_ended", "_reply", "_request", "_span", "_tracing")
+
+    def __init__(
+        self,
+        tracing: ServiceTracing,
+        span: Span,
+        context: Context,
+        request: ObservedRequest,
+        inner: ServedRequestObserver,
+    ) -> None:
+        self._tracing = tracing
+        self._span = span
+        self._context = context
+        self._request = request
+        self._inner = inner
+        self._reply: Span | None = None
+        self._is_reply_ended = False
+        self._chunks = 0
+
+    def on_reply(self, *, is_last: bool) -> Mapping[str, str]:
+        self._inner.on_reply(is_last=is_last)
+        if self._is_reply_ended:
+            return NO_PROPERTIES
+        span = self._reply
+        if span is None:
+            span = self._reply = self._tracing.start_reply(self._request, self._context)
+        self._chunks += 1
+        carried = encode_context(span)
+        if is_last:
+            self._end_reply(span)
+        return carried
+
+    def _end_reply(self, span: Span) -> None:
+        self._is_reply_ended = True
+        if self._chunks > 1:
+            span.set_attribute(CHUNKS, self._chunks)
+        span.end()
+
+    def on_error(self, error_type: str) -> None:
+        self._inner.on_error(error_type)
+        self._span.set_attribute(ERROR_TYPE, str(error_type))
+        self._span.set_status(Status(StatusCode.ERROR, str(error_type)))
+
+    def on_tool_end(self, result: RunResult, seconds: float) -> None:
+        self._inner.on_tool_end(result, seconds)
+
+    def on_end(self) -> None:
+        self._inner.on_end()
+        if self._reply is not None and not self._is_reply_ended:
+            self._end_reply(self._reply)
+        self._span.end()
+
+
+class ServiceTracing:
+    """Spans of one service instance.
+
+    Args:
+        settings: what is traced.
+        names: of the instance.
+    """
+
+    def __init__(self, settings: Telemetry, names: ServerNames) -> None:
+        self._settings = settings
+        self._names = names
+        self._tracer: Tracer | None = None
+        self._tracer_check_at = float("-inf")
+
+    def start_request(
+        self, request: ObservedRequest, now: float, inner: ServedRequestObserver
+    ) -> ServedRequestObserver:
+        """Begin the span of a request in the task that runs it, and make its context the task's: the tool's own spans and
+        calls are part of the caller's trace. Return ``inner`` itself if the request is not recorded.
+
+        Args:
+            request: the request.
+            now: seconds, on any clock that is always the same.
+            inner: the observer that receives the same events.
+        """
+        origin = decode_context(request.headers)
+        tracer = self._tracer
+        if tracer is None and now >= self._tracer_check_at:
+            self._tracer_check_at = now + TRACER_CHECK_S
+            tracer = self._tracer = find_tracer(self._settings)
+        if tracer is None:
+            if origin is not None:
+                attach(origin)  # the task ends with the request
+            return inner
+        names = self._names
+        span = tracer.start_span(
+            f"{PROCESS} {names.topic}",
+            _EMPTY if origin is None else origin,
+            SpanKind.CONSUMER,
+            {MESSAGING_SYSTEM: PULSAR, MESSAGING_OPERATION: PROCESS, MESSAGING_OPERATION_TYPE: PROCESS},
+        )
+        context = set_span_in_context(span, _EMPTY if origin is None else origin)
+        attach(context)
+        if not span.is_recording():
+            return inner
+        span.set_attributes(
+            {
+                MESSAGING_DESTINATION: names.topic,
+                MESSAGING_CONVERSATION: request.id,
+                MESSAGING_CLIENT: names.instance,
+                SERVICE: names.service,
+                INSTANCE: names.instance,
+            }
+        )
+        return _RecordedServedRequest(self, span, context, request, inner)
+
+    def start_reply(self, request: ObservedRequest, context: Context) -> Span:
+        """Begin the span of the reply to ``request``."""
+        assert self._tracer is not None  # the reply is part of a span
+        topic, names = request.reply_topic, self._names
+        own = topic != names.responses
+        attributes: dict[str, str | bool] = {
+            MESSAGING_SYSTEM: PULSAR,
+            MESSAGING_OPERATION: SEND,
+            MESSAGING_OPERATION_TYPE: SEND,
+            MESSAGING_DESTINATION: topic,
+            MESSAGING_CONVERSATION: request.id,
+            MESSAGING_CLIENT: names.instance,
+        }
+        if own:
+            attributes[MESSAGING_TEMPLATE] = names.replies
+            attributes[MESSAGING_TEMPORARY] = True
+        name = names.replies if own else topic
+        return self._tracer.start_span(f"{SEND} {name}", context, SpanKind.PRODUCER, attributes)

@@ -1,1 +1,0 @@
-"""Spans and the propagation of trace context, with OpenTelemetry."""

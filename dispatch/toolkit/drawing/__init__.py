@@ -1,1 +1,0 @@
-"""Pictures and exchange formats of toolkits."""

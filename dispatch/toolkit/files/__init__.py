@@ -1,1 +1,0 @@
-"""Toolkits in YAML, in the form of Chat2Graph."""

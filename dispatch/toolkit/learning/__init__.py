@@ -1,1 +1,0 @@
-"""Learning the scores of a toolkit's edges from use."""
