@@ -12,7 +12,8 @@
 # make coverage  measure branch coverage of the pure cores of resilience and balancing; must be 100 %
 # make docs   build the documentation site in site/; a broken link or reference fails
 # make docs-serve  serve the site at http://127.0.0.1:8000, rebuilt on every change
-# make lint   run ruff, mypy and the limits of the structure (python -m structure prints all its figures)
+# make lint   run ruff, mypy and import-linter (layers, cycles)
+# make figures  count files, code lines and imports of dispatch, and walk one call
 # make clean  delete everything that was built here
 
 PYTHON ?= python3
@@ -30,7 +31,7 @@ SOURCES := pyproject.toml dispatch/version.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: adapters help setup demo test test-long lint bench bench-learning bench-search simulate dashboards mutation coverage clean docs docs-serve
+.PHONY: adapters figures help setup demo test test-long lint bench bench-learning bench-search simulate dashboards mutation coverage clean docs docs-serve
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -77,7 +78,10 @@ lint: $(VENV)/.dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m structure --check
+	@$(BIN)/lint-imports --no-cache --verbose >/dev/null || $(BIN)/lint-imports --no-cache
+
+figures: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.figures
 
 docs: $(VENV)/.dev
 	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html -d build/doctrees docs site

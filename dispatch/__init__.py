@@ -126,8 +126,7 @@ def __getattr__(name: str) -> Any:
     if name in ("adapters", "calling", "toolkit"):
         return importlib.import_module(f"dispatch.{name}")
     if name in ("McpServers", "TrustGraphMcpTools"):
-        from dispatch.mcp import sources as servers
-        from dispatch.mcp import sources as trustgraph_tools
+        from dispatch.mcp import sources
 
-        return servers.McpServers if name == "McpServers" else trustgraph_tools.TrustGraphMcpTools
+        return sources.McpServers if name == "McpServers" else sources.TrustGraphMcpTools
     raise AttributeError(f"module 'dispatch' has no attribute '{name}'")

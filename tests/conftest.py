@@ -22,10 +22,10 @@ from dispatch.devtools.localbroker import (
     create_namespaces,
     fetch_distribution,
     find_distribution,
+    launch,
     provide_broker,
     read_environment,
 )
-from dispatch.devtools.localbroker import launch as configuration
 from dispatch.resilience.breaker import complete_rules
 from dispatch.transports.pulsar.client import client_logger
 from tests.helpers.prometheus_binaries import PrometheusMissing, find
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if not is_long_profile():
         # HotSpot's optimizing compiler pays off after minutes: without it, a start costs 5 s of CPU instead of 10 s.
-        configuration.JVM_OPTIONS += " -XX:TieredStopAtLevel=1"
+        launch.JVM_OPTIONS += " -XX:TieredStopAtLevel=1"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # Shells ignore SIGINT in the jobs that they start in the background; the tests of Ctrl-C need the default.
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,9 +11,6 @@ import typer
 from typer.core import TyperGroup
 
 from dispatch.cli import bench, broker, call, check, dashboards, demo, doctor, items, rules, serve, toolkit, tools
-from dispatch.cli import serve as mcp
-from dispatch.cli import tools as approve
-from dispatch.cli import tools as find
 from dispatch.cli.base import (
     EXIT_CODES_HELP,
     Exit,
@@ -89,14 +86,14 @@ def root(
 app.command("demo")(demo.demo)
 app.command("call")(call.call)
 app.command("tools")(tools.tools)
-app.command("tools approve")(approve.approve)
-app.command("find")(find.find)
+app.command("tools approve")(tools.approve)
+app.command("find")(tools.find)
 app.command("check")(check.check)
 app.command("put")(items.put)
 app.command("rm")(items.rm)
 app.command("get")(items.get)
 app.command("serve")(serve.serve)
-app.command("mcp")(mcp.mcp)
+app.command("mcp")(serve.mcp)
 app.command("doctor")(doctor.doctor)
 app.add_typer(broker.app, name="broker")
 app.add_typer(dashboards.app, name="dashboards")

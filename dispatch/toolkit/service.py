@@ -9,7 +9,6 @@ from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dispatch.toolkit import toolkit as recommendation
 from dispatch.toolkit.drawing import draw_figure
 from dispatch.toolkit.graph import (
     DEFAULT_HOPS,
@@ -21,7 +20,7 @@ from dispatch.toolkit.graph import (
     ToolkitWarning,
 )
 from dispatch.toolkit.learning import LearnedScore
-from dispatch.toolkit.toolkit import Toolkit
+from dispatch.toolkit.toolkit import Toolkit, recommend_subgraph
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -257,7 +256,7 @@ class ToolkitService:
         if learner is not None:
             learner.refresh()
             options["read_scores"] = learner.read_scores
-        found = recommendation.recommend_subgraph(self._toolkit, ids, threshold, hops, **options)
+        found = recommend_subgraph(self._toolkit, ids, threshold, hops, **options)
         if follower is not None:
             for id in filter(follower.has_tool, list(found.get_graph())):
                 found.add_vertex(id, data=follower.bind_tool(id, user))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import networkx as nx
 
-from dispatch import dispatcher as dispatch_tool
+from dispatch import dispatcher
 from dispatch.errors import ErrorType, RejectedError
 from dispatch.telemetry.events import CatalogChanged, Event
 from dispatch.toolkit.files import Operator, ToolkitFile, read_file, write_file
@@ -97,7 +97,7 @@ class CatalogFollower:
 
     def bind_tool(self, id: str, user: str) -> Tool:
         """Return the tool, called on behalf of ``user``."""
-        handle = dispatch_tool.Tool(self._dispatcher, self._known[id], user)
+        handle = dispatcher.Tool(self._dispatcher, self._known[id], user)
         return Tool(id, handle.description, handle.invoke, ToolType.DISPATCH_TOOL, id=id)
 
     def is_visible(self, id: str, user: str) -> bool:

@@ -20,9 +20,9 @@ from tests.docs.pages import PAGES, ROOT, blocks, page_id, prose
 from tests.helpers.python_processes import environment
 
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-OURS = ("benchmarks", "dashboards", "structure", "tests")
+OURS = ("benchmarks", "dashboards", "tests")
 """Packages whose commands have ``--help``; ``python -m pytest`` and others are not checked."""
-PATH = re.compile(r"(?:dispatch|tests|benchmarks|dashboards|examples|docs|structure)/[\w./-]*|[\w/]+/[\w]+\.py")
+PATH = re.compile(r"(?:dispatch|tests|benchmarks|dashboards|examples|docs)/[\w./-]*|[\w/]+/[\w]+\.py")
 
 
 def commands(page: Path) -> Iterator[str]:

@@ -22,7 +22,7 @@ from dispatch.catalog.items import SERVICE_KEYS, TOOL_KEYS
 from dispatch.cli.app import app
 from dispatch.cli.check import plans
 from dispatch.errors import DispatchError, Outcome
-from dispatch.messaging import wire as properties
+from dispatch.messaging import wire
 from dispatch.policy import Policy
 from dispatch.protocol import DEFAULT_SETTINGS, frames
 from dispatch.protocol.events import Failure
@@ -115,7 +115,7 @@ def test_every_error_class_and_outcome_is_listed() -> None:
 
 def test_every_message_property_is_listed_and_described() -> None:
     listed = {row[0].strip("`"): row[1] for row in rows(constants.message_properties())}
-    assert set(listed) == {value for name, value in vars(properties.Property).items() if name.isupper()}
+    assert set(listed) == {value for name, value in vars(wire.Property).items() if name.isupper()}
     assert all(listed.values())
 
 

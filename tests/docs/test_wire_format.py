@@ -8,7 +8,7 @@ import re
 import msgspec
 import pytest
 
-from dispatch.messaging import wire as topics
+from dispatch.messaging import wire
 from dispatch.messaging.wire import ErrorInfo, Reply, encode_reply, encode_request
 from dispatch.trustgraph.config import (
     ConfigKey,
@@ -26,10 +26,10 @@ REQUESTS, RESPONSES = "non-persistent://tg/request/joke", "non-persistent://tg/r
 
 def test_the_topics_are_those_that_the_code_names() -> None:
     named = {
-        topics.hello_topic(REQUESTS),
-        topics.instance_topic(REQUESTS, "joke-1"),
-        topics.announcement_topic(REQUESTS, RESPONSES),
-        topics.reply_topic(RESPONSES, "KEY-agent"),
+        wire.hello_topic(REQUESTS),
+        wire.instance_topic(REQUESTS, "joke-1"),
+        wire.announcement_topic(REQUESTS, RESPONSES),
+        wire.reply_topic(RESPONSES, "KEY-agent"),
     }
     values = {"<service>": "joke", "<n>": "4", "<instance>": "joke-1", "<key>": "KEY", "<name>": "agent"}
     shown = set()

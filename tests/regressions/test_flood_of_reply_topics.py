@@ -12,7 +12,7 @@ import pytest
 
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import reply_topic, session_key
-from dispatch.serving import plain as replies
+from dispatch.serving import plain
 from dispatch.serving.plain import MAX_REPLY_TOPICS, OPENINGS_AT_ONCE, OPENINGS_PER_S, TOPICS_OF_ONE
 from dispatch.transports import Publisher
 from tests.helpers.clock import START, advance, idle
@@ -76,7 +76,7 @@ async def test_topics_are_bounded_in_all_and_what_was_kept_for_a_closed_one_is_g
 async def test_a_topic_that_cannot_be_closed_is_kept_and_the_rest_is_answered_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(replies, "MAX_REPLY_TOPICS", 3)
+    monkeypatch.setattr(plain, "MAX_REPLY_TOPICS", 3)
     broker = Broker()
     made = await router(broker)
     broker.gate.clear()
@@ -110,8 +110,8 @@ async def test_one_dispatcher_has_so_many_topics_and_costs_others_no_opening() -
 async def test_what_one_dispatcher_has_is_counted_when_topics_close_or_cannot_be_opened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(replies, "TOPICS_OF_ONE", 1)
-    monkeypatch.setattr(replies, "MAX_REPLY_TOPICS", 2)
+    monkeypatch.setattr(plain, "TOPICS_OF_ONE", 1)
+    monkeypatch.setattr(plain, "MAX_REPLY_TOPICS", 2)
     broker = Broker()
     made = await router(broker)
     broker.refusals[f"{OWN}-0"] = TransportError("connection-refused", "no", sent=False)
@@ -130,7 +130,7 @@ async def test_what_one_dispatcher_has_is_counted_when_topics_close_or_cannot_be
 
 
 async def test_what_is_no_answer_is_not_sent_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replies, "OPENINGS_AT_ONCE", 1)
+    monkeypatch.setattr(plain, "OPENINGS_AT_ONCE", 1)
     broker = Broker()
     made = await router(broker)
     for number in range(3):

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from dispatch import Dispatcher, Grants, RejectedError
-from dispatch.search import Found
-from dispatch.search import search as live_index_module
+from dispatch.search import Found, search
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.dispatcher_and_service import BROKER, catalog, serving
 from tests.unit.search.embedders import WordEmbedder
@@ -29,7 +28,7 @@ TOOLS: dict[str, dict[str, Any]] = {
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine must not make a search lexical."""
-    monkeypatch.setattr(live_index_module, "QUERY_TIMEOUT_S", 20.0)
+    monkeypatch.setattr(search, "QUERY_TIMEOUT_S", 20.0)
 
 
 @contextlib.asynccontextmanager

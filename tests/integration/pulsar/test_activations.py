@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch import _internal as retention
+from dispatch import _internal
 from dispatch.devtools.localbroker import Admin, AdminError, Endpoint, create_namespaces
 from tests.helpers.catalogs import unique_topic
 from tests.helpers.dispatcher_and_service import UNGUARDED
@@ -92,7 +92,7 @@ def count_settled(admin: Admin, namespace: str, wanted: tuple[int, int]) -> tupl
 async def test_producers_and_consumers_stay_constant(
     pulsar_endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "RETENTION_S", RETENTION_S)
+    monkeypatch.setattr(_internal, "RETENTION_S", RETENTION_S)
     admin, namespace = pulsar_endpoint.admin(), f"tg/{unique_topic('activations')}"
     create_namespaces(admin, [namespace])
     failed: list[dispatch.CallResult] = []

@@ -13,8 +13,7 @@ import pytest
 
 import dispatch
 from dispatch.devtools.localbroker import Endpoint
-from dispatch.transports.pulsar import transport as pulsar_publisher
-from dispatch.transports.pulsar import transport as pulsar_transport
+from dispatch.transports.pulsar import transport
 from dispatch.transports.pulsar.client import keep_thread_state
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import ROOT, Echo
@@ -61,8 +60,8 @@ async def test_the_transports_callbacks_keep_it(pulsar_endpoint: Endpoint, monke
         local.callbacks = getattr(local, "callbacks", 0) + 1
         callbacks.append(local.callbacks)
 
-    monkeypatch.setattr(pulsar_transport, "keep_thread_state", counting)  # of messages
-    monkeypatch.setattr(pulsar_publisher, "keep_thread_state", counting)  # of receipts
+    monkeypatch.setattr(transport, "keep_thread_state", counting)  # of messages
+    monkeypatch.setattr(transport, "keep_thread_state", counting)  # of receipts
     topic = unique_topic()
     async with (
         dispatch.ToolServer(Echo(), pulsar_endpoint.service_url, service=topic),

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from dispatch import _internal as retention
+from dispatch import _internal
 from dispatch._internal import RETENTION_S, Retention
 from tests.helpers.clock import advance, idle, run, virtual_loop
 from tests.helpers.run_profile import examples
@@ -87,7 +87,7 @@ async def test_a_thing_that_returns_is_not_dropped() -> None:
 
 async def test_many_things_are_dropped_in_several_turns() -> None:
     things = Things()
-    count = 3 * retention.BATCH
+    count = 3 * _internal.BATCH
     for number in range(count):
         things.retention.add(str(number))
     turns: list[int] = []
@@ -102,11 +102,11 @@ async def test_many_things_are_dropped_in_several_turns() -> None:
     await advance(RETENTION_S)
     await idle()
     assert len(things.dropped) == count
-    assert max(after - before for before, after in itertools.pairwise(turns)) <= retention.BATCH
+    assert max(after - before for before, after in itertools.pairwise(turns)) <= _internal.BATCH
 
 
 async def test_the_oldest_expires_early_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "MAX_RETAINED", 3)
+    monkeypatch.setattr(_internal, "MAX_RETAINED", 3)
     things = Things()
     things.use("0")
     for number in range(5):

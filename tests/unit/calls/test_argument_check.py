@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dispatch import CallResult, Dispatcher, Outcome, ToolError
-from dispatch.calls import call as argument_check
+from dispatch.calls import call
 from dispatch.calls.call import schema_of_arguments
 from dispatch.catalog.descriptors import thaw
 from dispatch.errors import InvalidArgumentsError
@@ -213,7 +213,7 @@ async def test_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_number_of_compiled_schemas_is_bounded() -> None:
-    cache: ValidatorCache[Any] = argument_check.ArgumentCheck()._validators
+    cache: ValidatorCache[Any] = call.ArgumentCheck()._validators
     tools = catalog(**{f"tool-{number}": {"arguments": ARGUMENTS} for number in range(MAX_VALIDATORS + 10)})
     for descriptor in tools.tools.values():
         cache.get(descriptor)
@@ -236,7 +236,7 @@ async def test_without_the_extra_calls_are_unchecked_and_a_warning_says_so(
 
 async def test_a_schema_that_is_none_fails_the_call_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service(lambda _: "done")
-    monkeypatch.setattr(argument_check, "schema_of_arguments", lambda _: {"type": "text"})
+    monkeypatch.setattr(call, "schema_of_arguments", lambda _: {"type": "text"})
     async with stand(service, TOOLS) as (dispatcher, _):
         error = assert_refused(await dispatcher.execute("model", {}, by_model=True), service)
         assert "the tool has no valid schema" in error.message

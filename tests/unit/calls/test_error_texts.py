@@ -51,7 +51,7 @@ from dispatch.schemas import Mistake
 from dispatch.serving.replies import REASONS
 from dispatch.telemetry.exposition import expose_metrics
 from dispatch.telemetry.observers import Telemetry
-from dispatch.transports import errors as transport_errors
+from dispatch.transports import errors
 from dispatch.trustgraph.client import encode_config
 
 URL, TOPIC = "pulsar://broker.example:6650", "non-persistent://tg/request/joke"
@@ -150,17 +150,17 @@ def unsendable() -> list[DispatchError]:
         error_from_missing_instance("work", TOPIC),
         error_from_key_holder_loss("work"),
         error_from_client_failure("work", ValueError("It broke. Badly.")),
-        *(transport_errors.sending_failed(name, topic=TOPIC) for name in names),
-        *(transport_errors.opening_failed(name, url=URL, topic=TOPIC) for name in opening),
-        transport_errors.closed(),
-        transport_errors.publish_queue_full(10_000, topic=TOPIC, retry_after=1.0),
-        transport_errors.message_rejected(ValueError("x"), topic=TOPIC),
-        transport_errors.bad_address("nonsense", ""),
-        transport_errors.connection_refused(URL, "Too old. Upgrade."),
-        transport_errors.unauthorized(URL, "Token expired."),
-        transport_errors.no_token(URL, "no such file"),
-        transport_errors.untrusted(URL, "CERTIFICATE_VERIFY_FAILED"),
-        *(transport_errors.wrong_protocol(URL, "broker.example", 8080, http=http) for http in (True, False)),
+        *(errors.sending_failed(name, topic=TOPIC) for name in names),
+        *(errors.opening_failed(name, url=URL, topic=TOPIC) for name in opening),
+        errors.closed(),
+        errors.publish_queue_full(10_000, topic=TOPIC, retry_after=1.0),
+        errors.message_rejected(ValueError("x"), topic=TOPIC),
+        errors.bad_address("nonsense", ""),
+        errors.connection_refused(URL, "Too old. Upgrade."),
+        errors.unauthorized(URL, "Token expired."),
+        errors.no_token(URL, "no such file"),
+        errors.untrusted(URL, "CERTIFICATE_VERIFY_FAILED"),
+        *(errors.wrong_protocol(URL, "broker.example", 8080, http=http) for http in (True, False)),
         taken.value,
     ]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.permissions import authorizer as permission_lookup
+from dispatch.permissions import authorizer
 from dispatch.permissions.authorizer import CACHE_S, FAILURE_CACHE_S, LOOKUP_TIMEOUT_S, PermissionLookup
 from dispatch.permissions.grants import PermissionSet
 from dispatch.testing.clock import VirtualClockLoop
@@ -141,7 +141,7 @@ async def test_what_a_thread_raises_is_a_failure(error: BaseException) -> None:
 async def test_a_thread_that_hangs_occupies_its_place_and_no_further_ones_begin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(permission_lookup, "MAX_THREADS", 2)
+    monkeypatch.setattr(authorizer, "MAX_THREADS", 2)
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualClockLoop)
     loop.threads_may_hang = True
@@ -185,7 +185,7 @@ async def test_a_coroutine_that_swallows_its_cancellation_delays_no_caller() -> 
 
 
 async def test_the_number_of_cached_users_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(permission_lookup, "MAX_CACHED_USERS", 3)
+    monkeypatch.setattr(authorizer, "MAX_CACHED_USERS", 3)
     directory = Directory()
     lookup = PermissionLookup(directory)
     for user in ("a", "b", "c"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.routing import instance as keyholders
+from dispatch.routing import instance
 from dispatch.routing.instance import Holder, KeyHolders
 
 A, B = Holder("a", "1"), Holder("b", "1")
@@ -42,7 +42,7 @@ def test_a_claim_is_not_undone_when_another_request_has_claimed_the_key_since() 
 
 
 def test_the_oldest_keys_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyholders, "MAX_KEYS", 3)
+    monkeypatch.setattr(instance, "MAX_KEYS", 3)
     holders = KeyHolders()
     for key in ("one", "two", "three", "one", "four"):
         holders.claim("", key, A)

@@ -23,7 +23,7 @@ from dispatch.messaging.request import Disposition
 from dispatch.messaging.wire import Refusal
 from dispatch.resilience.breaker import State
 from dispatch.serving.replies import REASONS
-from dispatch.telemetry import observers as names
+from dispatch.telemetry import observers
 from dispatch.telemetry.call_metrics import REJECTED_BY
 from dispatch.telemetry.gauges import INSTANCE_STATES
 from tests.helpers.dispatcher_and_service import catalog, serving
@@ -153,13 +153,13 @@ METRICS = {
 
 
 def constants() -> dict[str, str]:
-    return {key: value for key, value in vars(names).items() if key.isupper() and isinstance(value, str)}
+    return {key: value for key, value in vars(observers).items() if key.isupper() and isinstance(value, str)}
 
 
 def test_spans_and_attributes() -> None:
-    assert set(constants().values()) - {names.SCHEMA_URL} == ATTRIBUTES | EVENTS | VALUES
-    assert names.SCHEMA_URL == "https://opentelemetry.io/schemas/1.44.0"
-    assert (names.EXECUTE_TOOL, names.SEND, names.PROCESS) == ("execute_tool", "send", "process")
+    assert set(constants().values()) - {observers.SCHEMA_URL} == ATTRIBUTES | EVENTS | VALUES
+    assert observers.SCHEMA_URL == "https://opentelemetry.io/schemas/1.44.0"
+    assert (observers.EXECUTE_TOOL, observers.SEND, observers.PROCESS) == ("execute_tool", "send", "process")
 
 
 def test_none_is_deprecated() -> None:
@@ -170,9 +170,9 @@ def test_none_is_deprecated() -> None:
     assert messaging <= known
     assert not messaging & deprecated
     assert error_attributes.ERROR_TYPE in ATTRIBUTES
-    assert messaging_attributes.MessagingSystemValues.PULSAR.value == names.PULSAR
+    assert messaging_attributes.MessagingSystemValues.PULSAR.value == observers.PULSAR
     operations = {each.value for each in messaging_attributes.MessagingOperationTypeValues}
-    assert {names.SEND, names.PROCESS} <= operations
+    assert {observers.SEND, observers.PROCESS} <= operations
 
 
 def _conventions(module: Any) -> tuple[set[str], set[str]]:
@@ -250,7 +250,7 @@ def test_values_of_labels() -> None:
 
 
 def test_buckets() -> None:
-    assert names.DURATION_BUCKETS[:4] == (0.001, 0.0025, 0.005, 0.01)
-    assert list(names.DURATION_BUCKETS[3:]) == [round(0.01 * 2**n, 2) for n in range(14)]
-    assert names.FIRST_CHUNK_BUCKETS == (0.01, 0.1, 0.5, 2.5, 10.0)
-    assert names.WAIT_BUCKETS == (0.001, 0.01, 0.1, 1.0)
+    assert observers.DURATION_BUCKETS[:4] == (0.001, 0.0025, 0.005, 0.01)
+    assert list(observers.DURATION_BUCKETS[3:]) == [round(0.01 * 2**n, 2) for n in range(14)]
+    assert observers.FIRST_CHUNK_BUCKETS == (0.01, 0.1, 0.5, 2.5, 10.0)
+    assert observers.WAIT_BUCKETS == (0.001, 0.01, 0.1, 1.0)

@@ -12,7 +12,7 @@ import pytest
 
 import dispatch
 from benchmarks.catalog.folder_edits import replace_file, write_file
-from dispatch.catalog import activation as follower
+from dispatch.catalog import activation
 from dispatch.catalog import folder as folder_reader
 from dispatch.catalog.items import Item
 from dispatch.telemetry.events import Event, SourceChanged
@@ -96,7 +96,7 @@ def forbid(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], object
 async def test_the_last_valid_catalogue_stays_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, break_folder: Break, problem: str
 ) -> None:
-    monkeypatch.setattr(follower, "FIRST_RETRY_S", 0.02)  # many more attempts than reports
+    monkeypatch.setattr(activation, "FIRST_RETRY_S", 0.02)  # many more attempts than reports
     folder = make_folder(tmp_path / "tools")
     changes: list[SourceChanged] = []
     reported = asyncio.Event()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.catalog import fields as schema_check
+from dispatch.catalog import fields
 from dispatch.catalog.descriptors import FrozenDict, Problem, ToolDescriptor
 from dispatch.catalog.items import Item, read_service_item, read_tool_item
 from dispatch.schemas import SchemaValidator
@@ -66,7 +66,7 @@ def test_a_fault_is_removed_and_reported(
     schema: dict[str, Any], key: str | None, widened: Any, has_extra: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_extra:
-        monkeypatch.setattr(schema_check, "has_engine", lambda: False)
+        monkeypatch.setattr(fields, "has_engine", lambda: False)
     found, problems = schema_of({"type": "object", **schema})
     assert found == {"type": "object", **(schema if widened is ... else widened)} | {"type": "object"}
     assert [(each.key, each.severity) for each in problems] == ([(f"input-schema.{key}", "warning")] if key else [])

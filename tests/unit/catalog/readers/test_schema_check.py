@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.catalog import Catalog, ToolDescriptor
-from dispatch.catalog import fields as schema_check
+from dispatch.catalog import Catalog, ToolDescriptor, fields
 from dispatch.catalog.descriptors import Problem, thaw
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, only, service_item, tool_item, without
 
@@ -172,7 +171,7 @@ def test_a_reference_to_an_address_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not has_extra:
-        monkeypatch.setattr(schema_check, "has_engine", lambda: False)
+        monkeypatch.setattr(fields, "has_engine", lambda: False)
     found = only(check_schema_of(field, keywords))
     assert found.key == f"{field}.{key}"
     assert (found.severity, problem in found.problem, fix in found.fix) == ("error", True, True)
@@ -196,7 +195,7 @@ def test_with_the_extra_the_metaschema_is_applied(
     assert found.key == (f"{field}.{key}" if key else field)
     assert problem in found.problem
     assert "JSON Schema 2020-12" in found.fix
-    monkeypatch.setattr(schema_check, "has_engine", lambda: False)
+    monkeypatch.setattr(fields, "has_engine", lambda: False)
     assert check_schema_of(field, keywords) == []
 
 

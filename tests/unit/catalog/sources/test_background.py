@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from dispatch.catalog import sources as background
+from dispatch.catalog import sources
 from dispatch.catalog.sources import MAX_PAUSE_S, run_in_thread
 
 pytestmark = pytest.mark.wall_clock
@@ -20,7 +20,7 @@ class Pauses:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[float] = []
         self.came = threading.Event()
-        monkeypatch.setattr(background.time, "sleep", self.record)
+        monkeypatch.setattr(sources.time, "sleep", self.record)
 
     def record(self, seconds: float) -> None:
         self.made.append(seconds)
@@ -69,7 +69,7 @@ async def test_an_event_loop_that_is_idle_does_not_pause(monkeypatch: pytest.Mon
 
 
 async def test_work_without_an_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "MAX_WORK_S", 0.0)
+    monkeypatch.setattr(sources, "MAX_WORK_S", 0.0)
     pauses = Pauses(monkeypatch)
     busy = asyncio.create_task(keep_busy())
     end = threading.Event()

@@ -8,10 +8,10 @@ from dispatch.devtools.localbroker import (
     DEFAULT_NAMESPACES,
     AdminError,
     LocalBrokerError,
+    broker,
     provide_broker,
     read_environment,
 )
-from dispatch.devtools.localbroker import broker as endpoint_module
 from tests.unit.devtools.localbroker.fakes import AdminStandIn, docker_calls
 
 
@@ -65,7 +65,7 @@ def test_a_broker_of_the_environment_that_does_not_answer_is_an_error() -> None:
 
 
 def test_a_container_where_nothing_else_goes(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_module, "choose_launcher", lambda: "docker")
+    monkeypatch.setattr(broker, "choose_launcher", lambda: "docker")
 
     with provide_broker(environ={}) as endpoint:
         assert endpoint.broker is None

@@ -18,13 +18,13 @@ from dispatch.devtools.localbroker import (
     LocalBrokerError,
     LocalBrokerUnavailableError,
     PortInUseError,
+    broker,
     cache_dir,
+    launch,
     start_detached,
     status,
     stop_detached,
 )
-from dispatch.devtools.localbroker import broker as state_module
-from dispatch.devtools.localbroker import launch as standalone_module
 from dispatch.devtools.localbroker.processes import ManagedProcess, hold_lock, process_identity, require_free, spawn
 from tests.unit.devtools.localbroker.fakes import AdminStandIn, Ending, docker_calls, write_script
 
@@ -171,7 +171,7 @@ def test_where_nothing_can_start_nothing_is_remembered(cache: Path, monkeypatch:
     def nothing() -> str:
         raise LocalBrokerUnavailableError(["Java is not installed"], "install it")
 
-    monkeypatch.setattr(state_module, "choose_launcher", nothing)
+    monkeypatch.setattr(broker, "choose_launcher", nothing)
 
     with pytest.raises(LocalBrokerUnavailableError, match="Java is not installed"):
         start_detached(port=0, web_port=0)
@@ -180,7 +180,7 @@ def test_where_nothing_can_start_nothing_is_remembered(cache: Path, monkeypatch:
 
 
 def test_a_container_is_started_found_and_stopped(cache: Path, docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_module, "choose_launcher", lambda: "docker")
+    monkeypatch.setattr(broker, "choose_launcher", lambda: "docker")
 
     state = start_detached(port=0, web_port=0, wipe=True)
 
@@ -251,8 +251,8 @@ def test_an_interrupted_start_leaves_neither_process_nor_state(
         pids.append(state.pid or 0)
         raise interruption
 
-    monkeypatch.setattr(state_module, "choose_launcher", lambda: "process")
-    monkeypatch.setattr(standalone_module, "wait_until_ready", interrupt)
+    monkeypatch.setattr(broker, "choose_launcher", lambda: "process")
+    monkeypatch.setattr(launch, "wait_until_ready", interrupt)
     write_script(fake_distribution, "exec sleep 600")
 
     with pytest.raises(interruption):
@@ -263,7 +263,7 @@ def test_an_interrupted_start_leaves_neither_process_nor_state(
 
 
 def test_kept_data_that_may_be_damaged_can_be_wiped(fake_distribution: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_module, "choose_launcher", lambda: "process")
+    monkeypatch.setattr(broker, "choose_launcher", lambda: "process")
     write_script(fake_distribution, 'echo "x ERROR cookie does not match"; exit 1')
 
     with pytest.raises(LocalBrokerError, match="cookie does not match") as first:

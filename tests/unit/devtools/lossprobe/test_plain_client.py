@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dispatch.devtools import lossprobe as plain_client
+from dispatch.devtools import lossprobe
 from dispatch.devtools.lossprobe import FailedCallError, PlainClient, PlainService
 from dispatch.transports import Security
 from tests.unit.devtools.lossprobe.test_probe_client import REQUESTS, RESPONSES, Played
@@ -14,7 +14,7 @@ from tests.unit.devtools.lossprobe.test_probe_client import REQUESTS, RESPONSES,
 
 async def client_and_service(monkeypatch: pytest.MonkeyPatch) -> tuple[PlainClient, PlainService, Played]:
     played = Played()
-    monkeypatch.setattr(plain_client, "PulsarClient", played.link)
+    monkeypatch.setattr(lossprobe, "PulsarClient", played.link)
     service = PlainService("pulsar://x", Security(), lambda properties: properties["text"].encode())
     client = PlainClient("pulsar://x", Security())
     await service.open(REQUESTS, RESPONSES)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dispatch.devtools import lossprobe as load
+from dispatch.devtools import lossprobe
 from dispatch.devtools.localbroker import Endpoint
 from dispatch.devtools.lossprobe import Probe, ProbeError, Variant
 from dispatch.errors import TransportError
@@ -37,7 +37,7 @@ async def test_both_sides_are_measured_and_the_process_ends_with_it(pulsar_endpo
 
 
 async def test_a_service_that_died_is_told(pulsar_endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "SILENCE_S", 0.2)
+    monkeypatch.setattr(lossprobe, "SILENCE_S", 0.2)
     async with probe_on(pulsar_endpoint) as probe:
         assert probe._service is not None
         probe._service.kill()

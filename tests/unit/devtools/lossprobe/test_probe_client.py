@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.devtools import lossprobe as plain_client
+from dispatch.devtools import lossprobe
 from dispatch.devtools.lossprobe import (
     CHECK_INTERVAL_S,
     GRACE_S,
@@ -70,7 +70,7 @@ class Played:
 @asynccontextmanager
 async def both_ends(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[ProbeClient, Played]]:
     played = Played()
-    monkeypatch.setattr(plain_client, "PulsarClient", played.link)
+    monkeypatch.setattr(lossprobe, "PulsarClient", played.link)
     service, client = PlainService("pulsar://x", Security(), reply_to), ProbeClient("pulsar://x", Security())
     await service.open(REQUESTS, RESPONSES)
     await client.open(REQUESTS, RESPONSES)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.messaging import endpoint as inbox_publishers
+from dispatch.messaging import endpoint
 from dispatch.messaging.endpoint import (
     LINGER_S,
     MAX_WAITING,
@@ -230,7 +230,7 @@ async def test_openings_that_a_caller_waits_for_are_delayed_by_the_rate() -> Non
 
 
 async def test_the_one_that_was_idle_longest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox_publishers, "MAX_PUBLISHERS", 3)
+    monkeypatch.setattr(endpoint, "MAX_PUBLISHERS", 3)
     async with publishers() as (found, transport, _):
         for number in range(3):
             await found.open(inbox(number))

@@ -16,7 +16,7 @@ import pytest
 
 from dispatch.errors import Outcome
 from dispatch.policy import Retry
-from dispatch.resilience import aio as retries
+from dispatch.resilience import aio
 from dispatch.resilience.aio import retry
 from dispatch.resilience.durations import LatencyHistogram
 from dispatch.resilience.retry import NoRetryReason, RetryBudget, RetryDecision, RetryPolicy, RetryTarget
@@ -86,7 +86,7 @@ class Bench:
 
 
 async def test_successful_call_makes_one_attempt_without_tenacity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "AsyncRetrying", None)
+    monkeypatch.setattr(aio, "AsyncRetrying", None)
     bench = Bench(OK)
     assert await bench.call() is OK
     assert bench.attempts == [(0.0, 1, RetryTarget.ANY_INSTANCE)]
@@ -94,7 +94,7 @@ async def test_successful_call_makes_one_attempt_without_tenacity(monkeypatch: p
 
 
 async def test_call_that_is_not_retried_does_not_use_tenacity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "AsyncRetrying", None)
+    monkeypatch.setattr(aio, "AsyncRetrying", None)
     end = Result(Outcome.TOOL_ERROR, error_type="no")
     bench = Bench(end)
     assert await bench.call() is end

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import session_key
-from dispatch.serving import plain as replies
+from dispatch.serving import plain
 from dispatch.serving.plain import LEAST_UNUSED_S, SWEEP_S, TOPICS_OF_ONE, UNUSED_S
 from tests.helpers.clock import advance, idle, run
 from tests.helpers.dispatcher_and_service import RESPONSES, Peer, serving
@@ -114,7 +114,7 @@ async def test_answers_for_a_topic_that_cannot_be_opened_go_to_the_common_one(er
 
 
 async def test_answers_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replies, "MAX_WAITING", 3)
+    monkeypatch.setattr(plain, "MAX_WAITING", 3)
     broker = Broker()
     made = await router(broker)
     broker.gate.clear()
@@ -137,7 +137,7 @@ async def test_answers_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_open_reply_topics_are_bounded_and_the_quietest_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replies, "MAX_REPLY_TOPICS", 3)
+    monkeypatch.setattr(plain, "MAX_REPLY_TOPICS", 3)
     broker = Broker()
     made = await router(broker)
     # With the common one that is one too many at c, and at d.

@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 
 from dispatch import Catalog, Telemetry
 from dispatch._internal import RETENTION_S
-from dispatch.telemetry import call_metrics as instruments
+from dispatch.telemetry import call_metrics
 from dispatch.telemetry.call_metrics import Instruments
 from dispatch.telemetry.events import Events
 from dispatch.telemetry.gauges import DispatcherCollector
@@ -202,9 +202,9 @@ async def test_calls_in_flight_end_after_their_tool_was_removed() -> None:
 async def test_tools_services_and_instances_beyond_the_limits_share_series(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(instruments, "MAX_TOOLS", 3)
-    monkeypatch.setattr(instruments, "MAX_SERVICES", 1)  # that of replies that nobody waits for is made first
-    monkeypatch.setattr(instruments, "MAX_INSTANCES", 2)
+    monkeypatch.setattr(call_metrics, "MAX_TOOLS", 3)
+    monkeypatch.setattr(call_metrics, "MAX_SERVICES", 1)  # that of replies that nobody waits for is made first
+    monkeypatch.setattr(call_metrics, "MAX_INSTANCES", 2)
     monkeypatch.setattr("dispatch.telemetry.gauges.MAX_INSTANCES", 2)
     board = Board()
     names = [f"tool-{number}" for number in range(6)]
@@ -231,7 +231,7 @@ async def test_tools_services_and_instances_beyond_the_limits_share_series(
         assert now["queued_calls _OTHER"] == 0
         assert {key.split(" ")[1] for key in now if key.startswith(("replies", "instances "))} == {"_OTHER"}
         assert [key for key in now if key.startswith("instance_ejections")] == [
-            f"instance_ejections_total lab {each} {why}" for each in "cd" for why in instruments.EJECTION_REASONS
+            f"instance_ejections_total lab {each} {why}" for each in "cd" for why in call_metrics.EJECTION_REASONS
         ], "the latest"
         there = [key for key in now if key.startswith("instance_inflight_calls")]
         assert there == [

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.transports.pulsar import supervisor as staying
+from dispatch.transports.pulsar import supervisor
 from tests.helpers.fake_pulsar import FakeBroker
 
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
     made = FakeBroker()
-    monkeypatch.setattr(staying, "PulsarClient", made.connect)
-    monkeypatch.setattr(staying, "shake_hands", made.shake_hands)
+    monkeypatch.setattr(supervisor, "PulsarClient", made.connect)
+    monkeypatch.setattr(supervisor, "shake_hands", made.shake_hands)
     return made

@@ -10,7 +10,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from dispatch.transports.pulsar import client as reader_module
+from dispatch.transports.pulsar import client
 from dispatch.transports.pulsar.client import ListenedReader
 
 
@@ -55,7 +55,7 @@ class Got:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_module, "POLL_S", 0.01)
+    monkeypatch.setattr(client, "POLL_S", 0.01)
 
 
 def test_messages_come_in_order_on_a_thread_of_its_own() -> None:
@@ -94,7 +94,7 @@ def test_closing_ends_the_thread(error: Exception | None) -> None:
 
 
 def test_a_thread_whose_listener_waits_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_module, "END_S", 0.01)
+    monkeypatch.setattr(client, "END_S", 0.01)
     held, let_go = threading.Event(), threading.Event()
 
     def listener(_reader: Any, _message: Any) -> None:

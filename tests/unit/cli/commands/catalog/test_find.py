@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.search import search as tool_search
+from dispatch.search import search
 from tests.unit.cli.conftest import Run
 from tests.unit.search.embedders import fail_to_import
 
@@ -52,7 +52,7 @@ def test_the_table(run: Run, folder: str) -> None:
 
 
 def test_without_the_extra_words_decide(run: Run, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_search.ToolSearch.__init__, "__defaults__", (fail_to_import,))
+    monkeypatch.setattr(search.ToolSearch.__init__, "__defaults__", (fail_to_import,))
     (found,) = run("find", "funny", "--catalog", folder, "--json").json
     assert found["name"] == "tell-joke"
     assert found["why"] == "common words: funny; searched by words only: the extra 'search' is not installed"

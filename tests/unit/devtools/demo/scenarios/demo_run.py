@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from dispatch.catalog import Catalog
-from dispatch.devtools.demo import Demo, Summary
-from dispatch.devtools.demo import world as descriptors
+from dispatch.devtools.demo import Demo, Summary, world
 from dispatch.devtools.demo.world import MIN_SECONDS
 
 
@@ -29,5 +28,5 @@ async def run_with_policy(monkeypatch: pytest.MonkeyPatch, service: str, **polic
         }
         return of(found, tools)
 
-    monkeypatch.setattr(descriptors.Catalog, "of", changed)
+    monkeypatch.setattr(world.Catalog, "of", changed)
     return await Demo("memory://", MIN_SECONDS).run()

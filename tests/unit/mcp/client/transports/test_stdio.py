@@ -13,7 +13,7 @@ import pytest
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCNotification
 
-from dispatch.mcp import transports as stdio
+from dispatch.mcp import transports
 from dispatch.mcp.transports import ServerProcess, StdioTransport
 
 PING = '{"jsonrpc": "2.0", "method": "ping/%d"}'
@@ -56,7 +56,7 @@ for part in {parts!r}:
 
 
 def test_a_reader_that_is_slow_stops_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdio, "MAX_UNREAD", 100)
+    monkeypatch.setattr(transports, "MAX_UNREAD", 100)
     code = f"for number in range(20_000): print({PING!r} % number)"
 
     async def test() -> None:
@@ -71,7 +71,7 @@ def test_a_reader_that_is_slow_stops_the_server(monkeypatch: pytest.MonkeyPatch)
 def test_a_message_that_is_too_large_ends_the_connection(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stdio, "MAX_MESSAGE_BYTES", 100_000)
+    monkeypatch.setattr(transports, "MAX_MESSAGE_BYTES", 100_000)
 
     async def test() -> None:
         async with process("import time; print('x' * 1_000_000); time.sleep(60)") as found:

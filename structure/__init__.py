@@ -1,1 +1,0 @@
-"""Development tools of the project: the structure report and the trace of a call. Not part of the wheel."""
