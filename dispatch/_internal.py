@@ -658,7 +658,7 @@ def describe_type(value: object) -> str:
 # How to install an optional dependency.
 
 
-_CHECKOUT: Final = (Path(__file__).parents[2] / "pyproject.toml").is_file()
+_CHECKOUT: Final = (Path(__file__).parents[1] / "pyproject.toml").is_file()
 """This package is in a checkout of the repository, where a package index may not have its name."""
 
 

@@ -69,7 +69,7 @@ def _files() -> list[Path]:
     """List the JSON files: inside the installed package, or beside it in a clone."""
     from dispatch.cli.base import CliError
 
-    package = Path(__file__).parents[2]
+    package = Path(__file__).parents[1]
     for folder in (package / "dashboards", package.parent / "dashboards" / "json"):
         found = sorted(folder.glob("dispatch-*.json"))
         if found:

@@ -85,7 +85,7 @@ class AdminError(LocalBrokerError):
 
 KILL_WAIT = 10.0  # seconds to wait for a killed process: far more than the kernel needs
 _POLL = 0.02  # seconds between polls of a process that is not a child
-_WATCHDOG = Path(__file__).with_name("parent_watchdog.py")
+_WATCHDOG = Path(__file__).with_name("watchdog.py")
 
 
 def process_identity(pid: int) -> str | None:

@@ -34,11 +34,7 @@ def stage(pulsar_endpoint: Endpoint) -> Iterator[Stage]:
         yield made
 
 
-# Of instances that are drained, the last one refuses some calls of its last milliseconds: `benchmarks.incidents` shows them.
-COUNTED = {name: case for name, case in CASES.items() if not name.startswith("gone")}
-
-
-@pytest.mark.parametrize("case", COUNTED.values(), ids=COUNTED)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_an_incident_costs_no_more_calls_than_it_must(stage: Stage, case: Case) -> None:
     played = stage.play(case)
     figures = {tool.name: figures_of(case, played, tool.name) for tool in case.tools if tool.is_counted}

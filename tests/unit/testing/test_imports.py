@@ -5,12 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.test_imports import IMPORTS, package_of
+from tests.test_imports import GRAPH
 
 
 def test_no_other_package_imports_testing() -> None:
-    importers = [each.module for each in IMPORTS if package_of(each.target) == "testing"]
-    assert [module for module in importers if package_of(module) != "testing"] == []
+    importers = GRAPH.find_modules_that_directly_import("dispatch.testing") | {
+        importer
+        for module in GRAPH.find_descendants("dispatch.testing")
+        for importer in GRAPH.find_modules_that_directly_import(module)
+    }
+    assert [module for module in importers if not module.startswith("dispatch.testing")] == []
 
 
 def test_testing_imports_no_test_runner() -> None:
