@@ -12,7 +12,7 @@ and every permit gets exactly one outcome, whatever happens.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ from dispatch.calls.error_messages import (
 from dispatch.calls.guards import ToolGuards
 from dispatch.calls.resolution import ResolvedTool
 from dispatch.errors import DispatchError, ErrorType, Origin, Outcome, ToolError, TransportError
-from dispatch.messaging.request import READER_IDLE, TOOL_IDLE, Answer, Settled, TimedOut
+from dispatch.messaging.request import READER_IDLE, TOOL_IDLE, Answer, Request, Settled, Tally, TimedOut
 from dispatch.resilience.aio import OUTPACED, hedged, retry
 from dispatch.resilience.breaker import BreakerPermit
 from dispatch.resilience.bulkhead import BulkheadGuard, BulkheadPermit
@@ -263,25 +263,6 @@ class CallOptions(msgspec.Struct, frozen=True):
 NO_OPTIONS = CallOptions()
 
 
-class Replies(Protocol):
-    """The chunks of a stream, in order. After the last one, ``settled`` says how the stream ended. It may have ended while
-    chunks wait for their reader."""
-
-    on_settled: Callable[[], object] | None
-    """Called once ``settled`` is set."""
-
-    @property
-    def settled(self) -> Settled | None:
-        """How the stream ended; None: it has not."""
-
-    def __aiter__(self) -> AsyncIterator[str]: ...
-
-    async def __anext__(self) -> str: ...
-
-    def close(self) -> None:
-        """End the stream early."""
-
-
 class Call(msgspec.Struct, eq=False):
     """One call, over all its attempts.
 
@@ -378,7 +359,7 @@ class Attempt(msgspec.Struct, eq=False):
     request_id: str = ""
     request: RequestObserver = NULL_REQUEST
     sent: bool = False
-    replies: Replies | None = None
+    replies: Request | None = None
     first_chunk: str | None = None
     settled: Settled | None = None
     outcome: Outcome = Outcome.CANCELLED
@@ -431,6 +412,42 @@ class Attempt(msgspec.Struct, eq=False):
 
     # -- the request --------------------------------------------------------------------------------------------
 
+    def create_request(self, tally: Tally | None = None) -> Request:
+        """Return the request of this attempt; ``tally`` counts its replies."""
+        call = self.call
+        tool, options = call.tool, call.options
+        request = Request(
+            self.deadline,
+            self.clock,
+            tool.policy.max_response_bytes,
+            tally,
+            last_deadline=self.last_deadline,
+            idle=call.idle if call.is_stream else None,
+        )
+        request.id, request.tool, request.payload = self.request_id, tool.label, call.payload
+        request.properties, request.number, request.key = self.request.properties, self.number, options.idempotency_key
+        request.place = self.admission.place
+        request.is_repeatable = tool.repeatable
+        request.is_redeliverable = tool.may_be_redelivered(options.idempotency_key)
+        if options.idempotency_key is not None:
+            request.run_until = call.deadline  # it runs on when its attempt ends: the next attempt gets its reply
+        elif self.last_deadline > self.deadline:
+            request.run_until = self.last_deadline  # CANCEL ends it earlier, unless the instance is blocked
+        if call.is_stream:
+            self.replies = request
+        return request
+
+    async def read_first_chunk(self, request: Request, clock: Clock) -> bool:
+        """Wait for the first chunk of a stream. Return False if it ended without one."""
+        try:
+            chunk = await anext(request, None)
+        except BaseException:
+            request.close()
+            raise
+        if chunk is not None:
+            self.record_first_chunk(chunk, clock())
+        return chunk is not None
+
     def clear(self, now: float) -> None:
         """Forget how the former request of this attempt ended: another instance gets one."""
         if self.admission.place is not None:
@@ -481,8 +498,8 @@ class Attempt(msgspec.Struct, eq=False):
             error = name_missing_argument(error, tool.descriptor, self.call.payload)
         self.fail(error)
 
-    def conclude_stream(self) -> None:
-        """The replies of a stream have ended: as :meth:`conclude`, with the limit that ran out."""
+    def conclude_stream(self) -> Settled:
+        """The replies of a stream have ended: as :meth:`conclude`, with the limit that passed. Return how."""
         assert self.replies is not None
         settled = self.replies.settled
         assert settled is not None
@@ -493,6 +510,7 @@ class Attempt(msgspec.Struct, eq=False):
         if clock == READER_IDLE and self.error is not None:
             self.error.origin = Origin.LOCAL
             self.counts_for_instance = self.counts_for_tool = False
+        return settled
 
     def fail(self, error: DispatchError) -> None:
         """The attempt ended in ``error``, perhaps before anything was sent."""

@@ -11,7 +11,7 @@ import msgspec
 
 from dispatch._internal import Randomness, Rejection
 from dispatch.balancing.instances import InstanceView
-from dispatch.calls.attempt import Attempt, Attempts, Call, Replies
+from dispatch.calls.attempt import Attempt, Attempts, Call
 from dispatch.calls.error_messages import (
     error_from_disconnection,
     error_from_key_holder_loss,
@@ -28,10 +28,10 @@ from dispatch.calls.resolution import ResolvedTool, ToolResolver
 from dispatch.catalog.catalog import CatalogChanges
 from dispatch.catalog.sources import SourceStatus
 from dispatch.errors import DispatchError, Outcome, TransportError
-from dispatch.messaging.plain import Correlator, ReplyStream, Single, Slot
+from dispatch.messaging.plain import Correlator
 from dispatch.messaging.request import Answer, Disposition, Lost, Settled, Tally, TimedOut
-from dispatch.messaging.sessions import SessionExchange, SessionRequest, SessionStream
-from dispatch.messaging.wire import Property, Refusal
+from dispatch.messaging.sessions import SessionExchange
+from dispatch.messaging.wire import Refusal
 from dispatch.policy import Policy
 from dispatch.protocol.events import Failure
 from dispatch.resilience.aio import SingleFlight
@@ -39,14 +39,11 @@ from dispatch.resilience.breaker import State
 from dispatch.resilience.retry import RetryTarget
 from dispatch.result import CallResult
 from dispatch.routing.channels import Channels
-from dispatch.routing.instance import DISCOVERY_S, GONE_S, Channel, InFlight, Instance
+from dispatch.routing.instance import DISCOVERY_S, GONE_S, Channel, InFlight
 from dispatch.routing.pool import InstancePool, PoolRegistry, SelectedInstance
 from dispatch.telemetry.observers import NO_PROPERTIES, OTHER, DispatcherObserver
 from dispatch.transports import Transport
 
-STREAM_BUFFER = 4 * 1024 * 1024
-"""Bytes of chunks, each its payload and 64, held for a reader that is slower than the stream of a third-party service:
-60,000 chunks of a model. A reader further behind gets an error, because the plain exchange cannot hold a service back."""
 LEAST_REST = 0.1
 """Share of a call's time that is left to the tool when its call waits for an instance, where it usually takes less."""
 MAX_WAITING = 20_000
@@ -200,22 +197,15 @@ class InstanceInvoker:
         while True:
             hops += 1
             selected = self._select(attempt, pool, is_large)
-            if call.is_stream:
-                settled = await self._await_first_chunk(attempt, pool, selected)
-                if settled is None:
-                    return
-                attempt.conclude_stream()
-            else:
-                if selected.instance is None:
-                    request: Single | SessionRequest = self._send_plainly(attempt, pool, selected.route)
-                else:
-                    request = self._send_in_session(attempt, pool, selected.instance)
-                try:
-                    settled = await request.waiter
-                except asyncio.CancelledError:
-                    request.abandon()
-                    raise
+            request = attempt.create_request(pool.tally)
+            (selected.instance or selected.route).send(request)
+            if not call.is_stream:
+                settled = await request
                 attempt.conclude(settled)
+            elif await attempt.read_first_chunk(request, self._now):
+                return
+            else:
+                settled = attempt.conclude_stream()
             if type(settled) is TimedOut and selected.instance is None and not selected.route.is_known:
                 attempt.fail(
                     error_from_unanswered_request(
@@ -248,25 +238,6 @@ class InstanceInvoker:
                     return
                 pool = call.guards.pool = self._pools.get(tool) or await self._pools.open(tool, call.deadline)
                 attempt.clear(self._now())
-
-    async def _await_first_chunk(
-        self, attempt: Attempt, pool: InstancePool, selected: SelectedInstance
-    ) -> Settled | None:
-        """Send the request of a stream. None: its first chunk is there; otherwise how it ended without one."""
-        if selected.instance is None:
-            replies: Replies = self._stream_plainly(attempt, pool, selected.route)
-        else:
-            replies = self._stream_in_session(attempt, pool, selected.instance)
-        attempt.replies = replies
-        try:
-            chunk = await anext(replies, None)
-        except BaseException:
-            replies.close()
-            raise
-        if chunk is None:
-            return replies.settled
-        attempt.record_first_chunk(chunk, self._now())
-        return None
 
     # -- d: the instance ----------------------------------------------------------------------------------------
 
@@ -341,109 +312,6 @@ class InstanceInvoker:
         else:
             has_ended = isinstance(settled, Lost) and settled.reason in _ENDED
         return len(selected.route.instances) > 0 or (has_ended and attempt.reason != "hedge")
-
-    # -- e: a request in a session ------------------------------------------------------------------------------
-
-    def _send_in_session(self, attempt: Attempt, pool: InstancePool, instance: Instance) -> SessionRequest:
-        call = attempt.call
-        request = SessionRequest(
-            self._sessions,
-            instance,
-            attempt.deadline,
-            attempt.clock,
-            call.tool.policy.max_response_bytes,
-            pool.tally,
-            attempt.last_deadline,
-        )
-        self._send(attempt, request)
-        return request
-
-    def _stream_in_session(self, attempt: Attempt, pool: InstancePool, instance: Instance) -> SessionStream:
-        call = attempt.call
-        stream = SessionStream(
-            self._sessions,
-            instance,
-            call.deadline,
-            call.tool.policy.max_response_bytes,
-            pool.tally,
-            idle=call.idle,
-        )
-        self._send(attempt, stream)
-        return stream
-
-    def _send(self, attempt: Attempt, request: SessionRequest) -> None:
-        call, key = attempt.call, attempt.call.options.idempotency_key
-        request.place = attempt.admission.place
-        headers, run_until = attempt.request.properties, None
-        if attempt.last_deadline > attempt.deadline:
-            run_until = attempt.last_deadline  # CANCEL ends it earlier, unless the instance is blocked
-        if key is not None or attempt.number > 1:
-            headers = dict(headers)
-            if attempt.number > 1:
-                headers[Property.ATTEMPT] = str(attempt.number)
-            if key is not None:
-                headers[Property.IDEMPOTENCY_KEY] = key
-                # It runs on when its attempt ends: the next attempt gets its reply.
-                run_until = call.deadline
-        self._sessions.send(request, call.tool.label, call.payload, headers or None, run_until)
-
-    # -- e: the plain exchange ----------------------------------------------------------------------------------
-
-    def _send_plainly(self, attempt: Attempt, pool: InstancePool, channel: Channel) -> Single:
-        correlator, max_bytes = self._correlator, attempt.call.tool.policy.max_response_bytes
-        request = Single(
-            correlator,
-            attempt.request_id,
-            attempt.deadline,
-            attempt.clock,
-            max_bytes,
-            pool.tally,
-            waiter=correlator.loop.create_future(),
-        )
-        self._publish(attempt, request, channel)
-        return request
-
-    def _stream_plainly(self, attempt: Attempt, pool: InstancePool, channel: Channel) -> ReplyStream:
-        call, max_bytes = attempt.call, attempt.call.tool.policy.max_response_bytes
-        stream = ReplyStream(
-            self._correlator,
-            attempt.request_id,
-            call.deadline,
-            "stream",
-            max_bytes,
-            pool.tally,
-            idle=call.idle,
-            max_buffer=STREAM_BUFFER,
-        )
-        self._publish(attempt, stream, channel)
-        return stream
-
-    def _publish(self, attempt: Attempt, request: Slot, channel: Channel) -> None:
-        call = attempt.call
-        properties = self._properties(attempt, channel)
-        request.channel, request.place, request.is_repeatable = channel, attempt.admission.place, call.tool.repeatable
-        self._correlator.send(request, channel.publisher, call.payload, properties, call.tool.label)
-
-    def _properties(self, attempt: Attempt, channel: Channel) -> dict[str, str]:
-        call, tool = attempt.call, attempt.call.tool
-        key = call.options.idempotency_key
-        # A keyed request goes on when its attempt ends: the next attempt gets its reply.
-        deadline = attempt.deadline if key is None else call.deadline
-        properties = {
-            Property.ID: attempt.request_id,
-            Property.REPLY_TO: channel.reply_topic,
-            Property.SESSION: self._correlator.session.secret,
-            Property.REMAINING_MS: str(max(1, int((deadline - self._now()) * 1000))),
-            Property.LARGEST: str(tool.policy.max_response_bytes),
-            **attempt.request.properties,
-        }
-        if key is not None:
-            properties[Property.IDEMPOTENCY_KEY] = key
-        if attempt.number > 1:
-            properties[Property.ATTEMPT] = str(attempt.number)
-        if tool.may_be_redelivered(key):
-            properties[Property.REPEATABLE] = "1"
-        return properties
 
 
 # Chooses what executes an attempt: this process, or an instance of the tool's service.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from dispatch._internal import Clock, Rejection, ends_task, retrieve_error, unwr
 from dispatch.calls.attempt import Attempt, Call
 from dispatch.calls.error_messages import error_from_rejection
 from dispatch.errors import DispatchError, TransportError
-from dispatch.messaging.request import Answer, ChunkBuffer, Closed, Overflow, Settled, TimedOut
+from dispatch.messaging.request import Answer, ChunkBuffer, Closed, Overflow, Request
 from dispatch.messaging.wire import decode_request, utf8_size
 from dispatch.result import ResultContent, read_tool_error
 from dispatch.telemetry.events import ExceptionLogger
@@ -147,44 +147,32 @@ KeepPlace = Callable[[asyncio.Future[Any]], object]
 
 
 class LocalExecution:
-    """One attempt: await :meth:`wait` for its end, or iterate over its chunks. ``settled`` then says how it ended.
+    """Executes one request in a task (:class:`~dispatch.messaging.request.Executor`).
 
     Args:
         executor: of the tool's service.
         call: the attempt.
-        clock: name of the limit that ``call.context.deadline`` is.
-        max_bytes: of the whole result, as UTF-8.
-        is_stream: chunks are read as they come; otherwise they are joined.
-        idle: seconds that may pass without a chunk, or without a read while chunks wait; 0: any.
+        request: that is settled.
         keep_place: called when the execution goes on after its caller.
         mark_occupied: called when a thread goes on after its cancellation, with what is done when the thread is.
         activate: called in the task before the tool.
         failures: logs what the tool raises unexpectedly.
 
     Attributes:
-        settled: how the attempt ended; None: it has not.
-        on_settled: called once ``settled`` is set.
         refused: the error of an executor that did not execute the tool.
         task: executes the tool.
     """
 
     __slots__ = (
-        "_buffer",
         "_call",
-        "_count",
         "_failures",
-        "_is_stream",
         "_keep_place",
         "_loop",
         "_mark_occupied",
-        "_max_bytes",
-        "_size",
         "_space",
         "_timer",
-        "_waiter",
-        "on_settled",
         "refused",
-        "settled",
+        "request",
         "task",
     )
 
@@ -192,67 +180,39 @@ class LocalExecution:
         self,
         executor: LocalExecutor,
         call: LocalCall,
+        request: Request,
         *,
-        clock: str,
-        max_bytes: int,
-        is_stream: bool,
-        idle: float,
         keep_place: KeepPlace,
         mark_occupied: KeepPlace,
         activate: Callable[[], object],
         failures: ExceptionLogger,
     ) -> None:
-        self.settled: Settled | None = None
-        self.on_settled: Callable[[], object] | None = None
         self.refused: DispatchError | None = None
+        self.request = request
         self._call = call
-        self._max_bytes = max_bytes
-        self._is_stream = is_stream
-        self._buffer = ChunkBuffer(idle, self._expire, self._on_read)
         self._keep_place = keep_place
         self._mark_occupied = mark_occupied
         self._failures = failures
-        self._count = 0
-        self._size = 0
-        self._waiter: asyncio.Future[None] | None = None
         self._space: asyncio.Event | None = None
         loop = self._loop = asyncio.get_running_loop()
-        self._timer = loop.call_at(call.context.deadline, self._expire, clock)
+        self._timer = loop.call_at(request.deadline, request.expire, request.clock)
+        request.executor = self
         self.task = loop.create_task(self._run(executor, activate))
 
     # -- the caller ---------------------------------------------------------------------------------------------
 
-    async def wait(self) -> Settled:
-        """Wait for the end. A cancellation cancels the tool."""
-        try:
-            while self.settled is None:
-                self._waiter = self._loop.create_future()
-                await self._waiter
-        except asyncio.CancelledError:
-            self.close()
-            raise
-        return self.settled
+    def cancel(self, _request: Request) -> bool:
+        """See :class:`~dispatch.messaging.request.Executor`: the end of the request cancels the task."""
+        return True
 
-    def __aiter__(self) -> LocalExecution:
-        return self
-
-    def __anext__(self) -> Coroutine[Any, Any, str]:
-        return self._buffer.read()
-
-    def _on_read(self, _size: int) -> None:
-        if self._space is not None and self._buffer.size < MAX_BYTES_AHEAD:
+    def on_read(self, _request: Request, _size: int) -> None:
+        """Let the tool go on if it waits for its reader."""
+        buffer = self.request.buffer
+        if self._space is not None and buffer is not None and buffer.size < MAX_BYTES_AHEAD:
             self._space.set()
 
-    def close(self) -> None:
-        """Cancel the tool; its caller has gone."""
-        self.settle(TimedOut("abandoned", sent=True, chunks=self._count))
-
-    def settle(self, settled: Settled) -> None:
-        """End the attempt; only the first call counts. A tool that still runs is cancelled, and keeps its place until it
-        has ended."""
-        if self.settled is not None:
-            return
-        self.settled = settled
+    def on_settled(self, _request: Request) -> None:
+        """Cancel a tool that still runs. It keeps its place until it has ended."""
         self._timer.cancel()
         task = self.task
         if asyncio.current_task(self._loop) is not task and not task.done():
@@ -260,15 +220,6 @@ class LocalExecution:
             ended = self._loop.create_future()
             task.add_done_callback(partial(self._await_thread, ended))
             self._keep_place(ended)
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-        self._buffer.end()
-        if self.on_settled is not None:
-            self.on_settled()
-
-    def _expire(self, clock: str) -> None:
-        self.settle(TimedOut(clock, sent=True, chunks=self._count))
 
     # -- the tool -----------------------------------------------------------------------------------------------
 
@@ -279,14 +230,15 @@ class LocalExecution:
             if isinstance(result, LocalResult):
                 self._end_with_content(result)
                 return
-            text = result if isinstance(result, str) else await self._read(result)
-            if self.settled is None:
-                self._end(text)
+            if isinstance(result, str):
+                self._end(result)
+            else:
+                await self._read(result)
         except RefusedCallError as refused:
             self.refused = refused.error
             self._fail(refused.error.type, refused.error.message)
         except FailedCallError as failed:
-            self.settle(failed.error)
+            self.request.settle(failed.error)
         except BaseException as raised:  # one that leaves the task, such as SystemExit, would end the event loop
             if isinstance(raised, GeneratorExit) and ends_task(raised, self.task):
                 raise
@@ -294,79 +246,78 @@ class LocalExecution:
 
     def settle_ended(self, task: asyncio.Task[None]) -> None:
         """Settle an attempt whose task has ended without settling it: it was cancelled before it began, for example."""
-        if self.settled is None:
+        if self.request.settled is None:
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
             self._fail_by(error or asyncio.CancelledError())
 
     def _fail_by(self, raised: BaseException) -> None:
         """End the attempt with the error of the tool, unless dispatch has ended it and cancelled the tool."""
-        if self.settled is not None:
+        if self.request.settled is not None:
             return
         self._fail(*read_tool_error(raised))
         if not isinstance(unwrap(raised), DispatchError) and not ends_task(raised, self.task):
             tool = self._call.tool
             self._failures.log(f"tool '{tool}' failed", raised, tool=tool)
 
-    async def _read(self, chunks: AsyncIterator[str]) -> str:
-        """Read the chunks of a stream; return the whole text unless its caller reads them."""
-        texts: list[str] = []
+    async def _read(self, chunks: AsyncIterator[str]) -> None:
+        """Read the chunks of a stream."""
+        request = self.request
         try:
-            self._buffer.start()
+            request.begin(self)
             async for chunk in chunks:
-                if self.settled is not None:
+                if request.settled is not None:
                     break
-                self._count += 1
+                request.chunks += 1
                 if not self._fits(chunk):
                     break
-                if not self._is_stream:
-                    texts.append(chunk)
-                elif chunk:
-                    await self._push(chunk)
-                else:
-                    self._buffer.record_progress()
+                request.add_text(chunk, utf8_size(chunk))
+                if request.buffer is not None:
+                    await self._await_reader(request.buffer)
         finally:
             close = getattr(chunks, "aclose", None)
             if close is not None:
                 await close()
-        return "".join(texts)
+        if request.settled is None:
+            if request.chunks:
+                request.settle(Answer(request.text, chunks=request.chunks))
+            else:
+                self._end("")
+
+    async def _await_reader(self, buffer: ChunkBuffer) -> None:
+        """Wait while the reader is far behind."""
+        if buffer.size >= MAX_BYTES_AHEAD:
+            self._space = self._space or asyncio.Event()
+            while buffer.size >= MAX_BYTES_AHEAD:
+                self._space.clear()
+                await self._space.wait()
 
     def _end(self, text: str) -> None:
-        if self._count:  # a stream
-            self.settle(Answer(text, chunks=self._count))
-        elif self._fits(text):
-            self._add(text)
-            self.settle(Answer(text))
+        if self.request.settled is None and self._fits(text):
+            self._settle(Answer(text))
 
     def _end_with_content(self, result: LocalResult) -> None:
         content = result.content
         if content is not None:
-            self._size += len(msgspec.json.encode(content))
+            self.request.reply_bytes += len(msgspec.json.encode(content))
         if self._fits(result.text):
-            self._add(result.text)
-            self.settle(Answer(result.text, instance=result.instance or None, content=content))
+            self._settle(Answer(result.text, instance=result.instance or None, content=content))
+
+    def _settle(self, answer: Answer) -> None:
+        """End with the whole result, which is the only chunk of a stream."""
+        if self.request.buffer is not None and answer.text:
+            self.request.add_text(answer.text, utf8_size(answer.text))
+        self.request.settle(answer)
 
     def _fits(self, text: str) -> bool:
-        self._size += utf8_size(text)
-        if self._size <= self._max_bytes:
+        request = self.request
+        request.reply_bytes += utf8_size(text)
+        if request.reply_bytes <= request.max_reply_bytes:
             return True
-        self.settle(Overflow("max-response-bytes"))
+        request.settle(Overflow("max-response-bytes"))
         return False
 
-    async def _push(self, chunk: str) -> None:
-        """Give a chunk to the reader, and wait while the reader is far behind."""
-        self._add(chunk)
-        if self._buffer.size >= MAX_BYTES_AHEAD:
-            self._space = self._space or asyncio.Event()
-            while self._buffer.size >= MAX_BYTES_AHEAD:
-                self._space.clear()
-                await self._space.wait()
-
-    def _add(self, text: str) -> None:
-        if self._is_stream and text:
-            self._buffer.add(text, utf8_size(text))
-
     def _fail(self, type: str, message: str) -> None:
-        self.settle(Answer("", type, message, self._count + 1))
+        self.request.settle(Answer("", type, message, self.request.chunks + 1))
 
     def _await_thread(self, ended: asyncio.Future[None], task: asyncio.Task[None]) -> None:
         """Complete ``ended`` when the cancelled task has ended, and a thread that it had started, too."""
@@ -441,7 +392,7 @@ class LocalInvoker:
             raise error_from_rejection(_NO_EXECUTOR, tool.label)
         attempt.start(self._now())
         id = attempt.request_id = self._new_id()
-        request = attempt.request = call.observer.on_request("", "", id, attempt.number, attempt.reason)
+        observer = attempt.request = call.observer.on_request("", "", id, attempt.number, attempt.reason)
         given = decode_request(call.payload)
         context = CallContext(
             tool=tool.label,
@@ -451,66 +402,52 @@ class LocalInvoker:
             deadline=attempt.deadline,
             clock=self._now,
             trace_id=call.observer.trace_id,
-            traceparent=request.properties.get("traceparent", ""),
+            traceparent=observer.properties.get("traceparent", ""),
             context=call.options.context,
         )
         attempt.sent = True
         call.requests += 1
         bulkhead = tool.policy.bulkhead
         concurrency = None if bulkhead is None else bulkhead.max_concurrent_calls
+        request = attempt.create_request()
         execution = LocalExecution(
             executor,
             LocalCall(tool.label, given.arguments, given.config, context, concurrency),
-            clock=attempt.clock,
-            max_bytes=tool.policy.max_response_bytes,
-            is_stream=call.is_stream,
-            idle=call.idle,
+            request,
             keep_place=attempt.admission.keep_place,
             mark_occupied=attempt.admission.mark_occupied,
-            activate=request.activate,
+            activate=observer.activate,
             failures=self._failures,
         )
         self._running.add(execution)
         execution.task.add_done_callback(partial(self._on_task_end, execution))
         if call.is_stream:
-            attempt.replies = execution
-            if await self._has_chunk(attempt, execution):
+            if await attempt.read_first_chunk(request, self._now):
                 return
         else:
-            await execution.wait()
+            await request
         if execution.refused is not None:
             attempt.sent = False
             call.requests -= 1
             raise execution.refused
-        if isinstance(execution.settled, TransportError):
-            execution.settled.retryable = tool.repeatable
+        settled = request.settled
+        assert settled is not None
+        if isinstance(settled, TransportError):
+            settled.retryable = tool.repeatable
         if call.is_stream:
             attempt.conclude_stream()
         else:
-            assert execution.settled is not None
-            attempt.conclude(execution.settled)
+            attempt.conclude(settled)
 
     def _on_task_end(self, execution: LocalExecution, task: asyncio.Task[None]) -> None:
         self._running.discard(execution)
         execution.settle_ended(task)
 
-    async def _has_chunk(self, attempt: Attempt, execution: LocalExecution) -> bool:
-        """Wait for the first chunk of a stream. False: it ended without one."""
-        try:
-            chunk = await anext(execution, None)
-        except BaseException:
-            execution.close()
-            raise
-        if chunk is None:
-            return False
-        attempt.record_first_chunk(chunk, self._now())
-        return True
-
     async def close(self) -> None:
         """Cancel the tools that run, and wait a moment for them. Their callers are told that the dispatcher was closed."""
         running = tuple(self._running)
         for execution in running:
-            execution.settle(Closed(sent=True))
+            execution.request.settle(Closed(sent=True))
         if running:
             _, pending = await asyncio.wait([each.task for each in running], timeout=CLOSE_S)
             if pending:

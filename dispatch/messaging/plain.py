@@ -1,8 +1,8 @@
 """Correlation: one request and its reply, or its stream of replies, matched by the property ``id``.
 
-Every reply that arrives is counted in exactly one :class:`Disposition`, and every request ends in exactly one of: its
-answer, a limit that ran out, an unreadable reply, a transport error, its caller's cancellation. In each case its slot is
-gone from the table at once and a tombstone remembers the id for a while, so that what comes later is known for what it is.
+The plain exchange, for third-party services. Every reply that arrives is counted in exactly one :class:`Disposition`. A
+request leaves the table when it is settled, and a tombstone remembers its id for a while: it tells late and duplicate
+replies from unknown ones.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from operator import attrgetter
-from typing import Any, Protocol
 
 import msgspec
 
@@ -23,14 +22,13 @@ from dispatch.messaging.request import (
     GIVEN_UP,
     STREAM_BUFFER_LIMIT,
     Answer,
-    ChunkBuffer,
     Closed,
     Disposition,
     Fate,
     Lost,
     Overflow,
+    Request,
     Restarted,
-    Settled,
     Tally,
     TimedOut,
     Unreadable,
@@ -50,11 +48,9 @@ from dispatch.messaging.wire import (
 from dispatch.protocol.events import Failure
 from dispatch.transports.base import Message, Publisher, Ticket
 
-# Requests that wait: for one whole answer, or for a stream of chunks.
-#
-# A slot puts chunks in order, keeps its limits, and ends exactly once, leaving the table of its exchange at that moment.
-
-
+STREAM_BUFFER = 4 * 1024 * 1024
+"""Bytes of chunks, each its payload and 64, held for a reader that is slower than the stream of a third-party service:
+60,000 chunks of a model. A reader further behind gets an error, because the plain exchange cannot hold a service back."""
 MAX_AHEAD = 1_024
 """Chunks of a stream kept while an earlier one is missing."""
 
@@ -79,253 +75,141 @@ def create_answer(text: str, properties: Mapping[str, str], chunks: int = 1, err
     )
 
 
-class Place(Protocol):
-    """A call's place among those in flight."""
-
-    def suspend(self) -> None:
-        """Let another call have the place: the request is where it cannot be reached. Idempotent."""
-
-    def resume(self) -> None:
-        """Have the place again. Idempotent."""
-
-
-class Slot(msgspec.Struct, eq=False):
-    """A request that waits. Subclasses say what a chunk does.
+class PendingReply(msgspec.Struct, eq=False):
+    """Puts the replies to one request in order.
 
     Attributes:
-        deadline: on the loop's clock; ``clock`` names that limit.
-        max_bytes: largest reply, over all chunks.
-        tally: counts what comes for it.
+        request: that waits for them.
+        channel: on whose shared topic it was sent.
+        max_buffer: bytes of chunks that may wait for the reader of a stream.
+        ticket: of the publish.
+        is_shared: whether the first reply came on a topic that other agents share; None: there was none.
+        next_chunk: index of the next chunk.
+        ahead, ahead_size: chunks that arrived before an earlier one, and their bytes.
+        instance, former: the instance whose chunks these are, and those whose chunks no longer count.
+        parts: of a chunk of a stream that is not complete.
     """
 
-    exchange: Correlator
-    id: str
-    deadline: float
-    clock: str
-    max_bytes: int
-    tally: Tally | None = None
-    is_shared: bool | None = None
-    """Whether the first reply came on a topic that other agents share."""
+    request: Request
+    channel: object | None
+    max_buffer: int
     ticket: Ticket | None = None
-    channel: object | None = None
-    """On whose shared topic it was sent."""
-    place: Place | None = None
-    """Of its call in the bulkhead."""
-    is_repeatable: bool = False
-    """It may be sent to an instance, too."""
-    settled: Settled | None = None
+    is_shared: bool | None = None
     next_chunk: int = 0
-    chunks: int = 0
-    size: int = 0
     ahead: dict[int, tuple[Reply, Mapping[str, str]]] | None = None
     ahead_size: int = 0
     instance: str | None = None
-    """Whose chunks these are."""
     former: tuple[str, ...] = ()
-    """Whose they no longer are."""
+    parts: list[str] = []
 
     def offer(self, reply: Reply, properties: Mapping[str, str]) -> Disposition:
-        """Take one reply; those with an index are put in order, and taken once."""
+        """Process one reply; those with an index are put in order, and count once."""
         index = whole_number(properties, Property.CHUNK) if Property.CHUNK in properties else None
         if index is None:
-            self.accept(reply, properties)
+            self._accept(reply, properties)
             return _MATCHED
-        if not self.same(properties.get(Property.INSTANCE)):
+        if not self._belongs(properties.get(Property.INSTANCE)):
             return _DUPLICATE
         if index < self.next_chunk or (self.ahead is not None and index in self.ahead):
             return _DUPLICATE
+        request = self.request
         if index > self.next_chunk:
             if self.ahead is None:
                 self.ahead = {}
             self.ahead[index] = (reply, properties)
             self.ahead_size += utf8_size(reply.response)
             if len(self.ahead) > MAX_AHEAD:
-                self.settle(Overflow("chunks ahead of a missing one"))
-            elif self.size + self.ahead_size > self.max_bytes:
-                self.settle(Overflow("max-response-bytes"))
+                request.settle(Overflow("chunks ahead of a missing one"))
+            elif request.reply_bytes + self.ahead_size > request.max_reply_bytes:
+                request.settle(Overflow("max-response-bytes"))
             return _MATCHED
         self.next_chunk += 1
-        self.accept(reply, properties)
-        while self.ahead and self.settled is None and self.next_chunk in self.ahead:
+        self._accept(reply, properties)
+        while self.ahead and request.settled is None and self.next_chunk in self.ahead:
             reply, properties = self.ahead.pop(self.next_chunk)
             self.ahead_size -= utf8_size(reply.response)
             self.next_chunk += 1
-            self.accept(reply, properties)
+            self._accept(reply, properties)
         return _MATCHED
 
-    def same(self, instance: str | None) -> bool:
-        """Does a chunk of ``instance`` belong here? When one dies, its broker can give the request to another, which begins
-        anew; halves of two answers make none."""
+    def _belongs(self, instance: str | None) -> bool:
+        """Return whether a chunk of ``instance`` belongs to this reply. When an instance dies, the broker can give the
+        request to another one, which begins the reply anew; halves of two replies make none."""
         if instance is None or instance == self.instance:
             return True
         if instance in self.former:
             return False
         if self.instance is not None:
             self.former = (*self.former, self.instance)
-            self.restart()
+            self._restart()
         self.instance = instance
-        return self.settled is None
+        return self.request.settled is None
 
-    def restart(self) -> None:
-        """Forget what came so far."""
-        self.next_chunk = self.chunks = self.size = self.ahead_size = 0
+    def _restart(self) -> None:
+        """Forget what has arrived, unless the reader of a stream has a part of it."""
+        request = self.request
+        if request.buffer is not None and request.chunks != len(self.parts):
+            request.settle(Restarted(request.chunks))
+            return
+        self.next_chunk = self.ahead_size = request.chunks = request.reply_bytes = 0
         self.ahead = None
+        self.parts.clear()
+        request.drop_texts()
 
-    def accept(self, reply: Reply, properties: Mapping[str, str]) -> None:
-        """The next reply in order."""
-        raise NotImplementedError
+    def _accept(self, reply: Reply, properties: Mapping[str, str]) -> None:
+        """Process the next reply in order."""
+        request, text = self.request, reply.response
+        buffer = request.buffer
+        if buffer is not None:
+            buffer.record_progress()
+        request.chunks += 1
+        if reply.error is not None:
+            request.settle(create_answer("", properties, request.chunks, reply.error))
+            return
+        if text:
+            size = utf8_size(text)
+            request.reply_bytes += size
+            if request.reply_bytes > request.max_reply_bytes:
+                request.settle(Overflow("max-response-bytes"))
+                return
+            if buffer is None:
+                if reply.end_of_stream and request.chunks == 1:
+                    request.settle(create_answer(text, properties))
+                    return
+                request.add_text(text, size)
+            elif Property.MORE in properties and not reply.end_of_stream:
+                self.parts.append(text)
+                return
+            elif not self._add_chunk(text):
+                return
+        if reply.end_of_stream:
+            request.settle(create_answer(request.text, properties, request.chunks))
 
-    def finished(self) -> None:
-        """``settled`` has just been set."""
-        raise NotImplementedError
-
-    def failed(self, error: TransportError) -> None:
-        """The publish failed (a transport's callback)."""
-        self.settle(error)
+    def _add_chunk(self, text: str) -> bool:
+        """Give a chunk to the reader of a stream. Return False if it is too far behind."""
+        request = self.request
+        assert request.buffer is not None
+        if self.parts:
+            text = "".join((*self.parts, text))
+            self.parts.clear()
+        if request.buffer.size >= self.max_buffer:
+            request.settle(Overflow(STREAM_BUFFER_LIMIT))
+            return False
+        request.add_text(text, utf8_size(text))
+        return True
 
     def expire(self) -> None:
-        """The absolute limit ran out."""
-        if self.settled is None:
-            self.settle(self.timed_out(self.clock))
-
-    def timed_out(self, clock: str) -> TimedOut:
-        sent = not (self.ticket is not None and self.ticket.cancel())
-        return TimedOut(clock, sent, self.chunks, self.next_chunk if self.ahead else None)
-
-    def settle(self, settled: Settled) -> None:
-        """The end; only the first one counts."""
-        if self.settled is not None:
-            return
-        self.settled = settled
-        self.ahead = None
-        of = self.tally
-        if type(settled) in _READ:
-            self.exchange.bury(self.id, ANSWERED if of is None else of.answered)
-        else:
-            self.exchange.bury(self.id, GIVEN_UP if of is None else of.given_up)
-        self.finished()
-
-    def abandon(self) -> None:
-        """The caller has gone: leave nothing behind."""
-        if self.settled is None:
-            self.settle(self.timed_out("abandoned"))
-
-
-class Single(Slot, eq=False, kw_only=True):
-    """A call that wants its whole answer at once."""
-
-    waiter: asyncio.Future[Settled]
-    texts: list[str] | None = None
-
-    def restart(self) -> None:
-        super().restart()
-        self.texts = None
-
-    def accept(self, reply: Reply, properties: Mapping[str, str]) -> None:
-        self.chunks += 1
-        text = reply.response
-        if reply.error is not None:
-            self.settle(create_answer("", properties, self.chunks, reply.error))
-            return
-        self.size += utf8_size(text)
-        if self.size > self.max_bytes:
-            self.settle(Overflow("max-response-bytes"))
-            return
-        if self.texts is None:
-            if reply.end_of_stream:
-                self.settle(create_answer(text, properties))
-                return
-            self.texts = []
-        self.texts.append(text)
-        if reply.end_of_stream:
-            self.settle(create_answer("".join(self.texts), properties, self.chunks))
-
-    def finished(self) -> None:
-        if not self.waiter.done():
-            self.waiter.set_result(self.settled)  # type: ignore[arg-type] # set by settle, the only caller
-
-
-class ReplyStream(Slot, eq=False, kw_only=True):
-    """The chunks of one request, in order, as they come: iterate, then look at ``settled``. Close it when you stop early.
-
-    A limit, an error or the end ends the iteration; ``settled`` then says which. Chunks that came before are still given.
-
-    Attributes:
-        idle: seconds without a chunk of the tool, or without a read while chunks wait.
-        max_buffer: bytes of chunks that wait for the reader: one that is further behind gets an error, because nothing slows
-            a third-party service down.
-    """
-
-    idle: float
-    max_buffer: int
-    buffer: ChunkBuffer = None  # type: ignore[assignment] # set by __post_init__
-    begun: list[str] = msgspec.field(default_factory=list)
-    """Parts of a chunk that is not whole."""
-    on_settled: Callable[[], object] | None = None
-    """Called once ``settled`` is set."""
-
-    def accept(self, reply: Reply, properties: Mapping[str, str]) -> None:
-        self.buffer.record_progress()
-        self.chunks += 1
-        if reply.error is not None:
-            self.settle(create_answer("", properties, self.chunks, reply.error))
-            return
-        if reply.response:
-            self.size += utf8_size(reply.response)
-            if self.size > self.max_bytes:
-                self.settle(Overflow("max-response-bytes"))
-                return
-            if Property.MORE in properties and not reply.end_of_stream:
-                self.begun.append(reply.response)
-                return
-            text = reply.response
-            if self.begun:
-                text = "".join((*self.begun, text))
-                self.begun.clear()
-            if self.buffer.size >= self.max_buffer:
-                self.settle(Overflow(STREAM_BUFFER_LIMIT))
-                return
-            self.buffer.add(text, utf8_size(text))
-        if reply.end_of_stream:
-            self.settle(create_answer("", properties, self.chunks))
-
-    def restart(self) -> None:
-        if self.chunks == len(self.begun):  # nothing of it was given yet
-            self.begun.clear()
-            super().restart()
-            return
-        self.settle(Restarted(self.chunks))
-
-    def __post_init__(self) -> None:
-        self.buffer = ChunkBuffer(self.idle, self._on_idle)
-        self.buffer.start()
-
-    def _on_idle(self, clock: str) -> None:
-        self.settle(self.timed_out(clock))
-
-    def finished(self) -> None:
-        self.buffer.end()
-        if self.on_settled is not None:
-            self.on_settled()
-
-    def __aiter__(self) -> ReplyStream:
-        return self
-
-    def __anext__(self) -> Coroutine[Any, Any, str]:
-        return self.buffer.read()
-
-    def close(self) -> None:
-        """Stop listening. What still comes is counted as late."""
-        self.abandon()
-        self.buffer.clear()
+        """End the request: its deadline has passed."""
+        self.request.expire(self.request.clock)
 
 
 TOMBSTONE_AGE_S = 60.0
-"""How long an ended id is remembered. Late replies come within the service's own time limit; a minute covers most."""
+"""Seconds that the id of a request that has ended is remembered. Late replies come within the service's own time limit; a
+minute covers most."""
 MAX_TOMBSTONES = 100_000
 """Ids remembered at most: about 20 MB."""
 _NONCE_BYTES = 6
-"""Random bytes in each id: who reads one reply on a shared response topic cannot guess the next request's id."""
+"""Random bytes in each id: a reader of one reply on a shared response topic cannot guess the id of the next request."""
 MAX_PENDING = 65_536
 """Requests that may wait for replies at once."""
 RETRY_AFTER_S = 1.0
@@ -339,7 +223,8 @@ class Correlator:
         max_pending: requests that may wait at once.
         tombstone_age: seconds an ended id is remembered.
         max_tombstones: ended ids remembered at most.
-        strange: counts replies that belong to no request we know of.
+        strange: counts replies that match no remembered request.
+        max_buffer: bytes of chunks that may wait for the reader of a stream.
     """
 
     def __init__(
@@ -349,6 +234,7 @@ class Correlator:
         tombstone_age: float = TOMBSTONE_AGE_S,
         max_tombstones: int = MAX_TOMBSTONES,
         strange: Tally | None = None,
+        max_buffer: int = STREAM_BUFFER,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.now = loop_clock()
@@ -358,10 +244,11 @@ class Correlator:
         self.received_bytes = 0
         """Payloads of replies that were waited for, since the start."""
         self.session = Session(os.urandom(SECRET_BYTES).hex())
-        """Whose requests these are."""
+        """Of the dispatcher: its secret shows services whose requests these are."""
         self._count = 0
-        self._pending: dict[str, Slot] = {}
-        self._deadlines = DeadlineTimer(self._pending.values(), attrgetter("deadline"), Slot.expire)
+        self._max_buffer = max_buffer
+        self._pending: dict[str, PendingReply] = {}
+        self._deadlines = DeadlineTimer(self._pending.values(), attrgetter("request.deadline"), PendingReply.expire)
         self._max_pending = max_pending
         self._closed = False
         self._strange = strange
@@ -385,50 +272,71 @@ class Correlator:
         self._count += 1
         return f"{self.session.prefix}{self._count:x}-{os.urandom(_NONCE_BYTES).hex()}"
 
-    def send(self, slot: Slot, publisher: Publisher, payload: bytes, properties: Mapping[str, str], flow: str) -> None:
-        """Publish the request of ``slot``; ``properties`` hold its id. It may be settled at once."""
-        if self._closed:  # nobody would take its reply
-            slot.settle(Closed(sent=False))
+    def send(
+        self, request: Request, publisher: Publisher, properties: Mapping[str, str], channel: object | None = None
+    ) -> None:
+        """Publish a request; ``properties`` hold its id. It may be settled at once."""
+        if self._closed:
+            request.settle(Closed(sent=False))
             return
         if len(self._pending) >= self._max_pending:
-            slot.settle(Rejection("exchange", "pending-limit", RETRY_AFTER_S))
+            request.settle(Rejection("exchange", "pending-limit", RETRY_AFTER_S))
             return
-        if self.now() >= slot.deadline:
-            slot.settle(TimedOut(slot.clock, sent=False))
+        if self.now() >= request.deadline:
+            request.settle(TimedOut(request.clock, sent=False))
             return
-        self._pending[slot.id] = slot
-        self._deadlines.watch(slot.deadline)
+        pending = self._pending[request.id] = PendingReply(request, channel, self._max_buffer, parts=[])
+        self._deadlines.watch(request.deadline)
+        request.begin(self)
         try:
-            slot.ticket = publisher.publish(payload, properties, flow=flow, on_failure=slot.failed)
+            pending.ticket = publisher.publish(
+                request.payload, properties, flow=request.tool, on_failure=request.settle
+            )
         except TransportError as error:
-            slot.settle(error)
-        except BaseException:  # nobody's plan; but nothing may stay behind
-            slot.abandon()
+            request.settle(error)
+        except BaseException:  # of any kind: the request must not wait for a reply
+            request.abandon()
             raise
 
-    def on_instance(self, channel: object) -> None:
-        """An instance of dispatch's own is known on ``channel`` now. What was sent to the shared topic before has probably
-        reached nothing: repeatable requests end, to be sent again, and the others hold no place."""
-        for slot in list(self._pending.values()):
-            if slot.channel is not channel or slot.chunks:
-                continue
-            if slot.is_repeatable:
-                slot.settle(Lost(Failure.REPLACED, sent=False))
-            elif slot.place is not None:
-                slot.place.suspend()
+    def cancel(self, request: Request) -> bool:
+        """See :class:`~dispatch.messaging.request.Executor`. A message that waits in the publish window is withdrawn."""
+        pending = self._pending.get(request.id)
+        if pending is None:
+            return True
+        request.missing = pending.next_chunk if pending.ahead else None
+        return not (pending.ticket is not None and pending.ticket.cancel())
 
-    def bury(self, id: str, fate: Fate) -> None:
-        """Take ``id`` out of the table and remember it."""
-        if self._pending.pop(id, None) is None:
-            return  # it never got there: nothing can come for it
-        now = self.now()
-        self._tombstones[id] = fate
-        queue = self._tombstone_queue
-        queue.append((now + self._tombstone_age, id))
+    def on_settled(self, request: Request) -> None:
+        """Remember how a later reply to the request is counted."""
+        pending, tally = self._pending.pop(request.id, None), request.tally
+        if pending is None:
+            return
+        pending.ahead = None
+        if type(request.settled) in _READ:
+            self._tombstones[request.id] = ANSWERED if tally is None else tally.answered
+        else:
+            self._tombstones[request.id] = GIVEN_UP if tally is None else tally.given_up
+        now, queue = self.now(), self._tombstone_queue
+        queue.append((now + self._tombstone_age, request.id))
         while queue and (len(queue) > self._max_tombstones or queue[0][0] <= now):
             del self._tombstones[queue.popleft()[1]]
         if not self._pending:
             self._deadlines.close()
+
+    def on_read(self, request: Request, size: int) -> None:
+        """Do nothing: a third-party service cannot be held back."""
+
+    def on_instance(self, channel: object) -> None:
+        """An instance of dispatch's own is known on ``channel`` now. What was sent to the shared topic before has probably
+        reached nothing: repeatable requests end, to be sent again, and the others hold no place."""
+        for pending in list(self._pending.values()):
+            request = pending.request
+            if pending.channel is not channel or request.chunks:
+                continue
+            if request.is_repeatable:
+                request.settle(Lost(Failure.REPLACED, sent=False))
+            elif request.place is not None:
+                request.place.suspend()
 
     def on_message(self, message: Message) -> None:
         """Process a message of a response topic that other agents share. Never raises, whatever the message holds."""
@@ -438,25 +346,26 @@ class Correlator:
         """As :meth:`on_message`, for a message of any topic, with its properties; none when they cannot be read."""
         if Property.HERE not in properties:  # an announcement is no reply
             id = properties.get(Property.ID)
-            slot = self._pending.get(id) if type(id) is str else None
-            if slot is not None:
-                disposition, tally = self._process_reply(slot, message, properties, is_shared), slot.tally
+            pending = self._pending.get(id) if type(id) is str else None
+            if pending is not None:
+                tally = pending.request.tally
+                disposition = self._process_reply(pending, message, properties, is_shared)
             else:
-                disposition, tally = self._stray(id)
+                disposition, tally = self._classify_unmatched(id)
             self.replies[disposition] += 1
             if tally is not None:
                 tally.counts[disposition].value += 1
 
-    def _stray(self, id: object) -> Fate:
-        """Nobody waits for this reply."""
+    def _classify_unmatched(self, id: object) -> Fate:
+        """Return how a reply that matches no pending request is counted."""
         if not isinstance(id, str) or not id or is_oversized(id):
             return Disposition.MALFORMED, self._strange
         return self._tombstones.get(id) or (Disposition.UNKNOWN, self._strange)
 
     def _process_reply(
-        self, slot: Slot, message: Message, properties: Mapping[str, str], is_shared: bool
+        self, pending: PendingReply, message: Message, properties: Mapping[str, str], is_shared: bool
     ) -> Disposition:
-        if is_shared and slot.is_shared is False:
+        if is_shared and pending.is_shared is False:
             # Any agent can make a service answer any id on a shared topic; its instance answers on the reply topic.
             return Disposition.UNKNOWN
         try:
@@ -464,27 +373,27 @@ class Correlator:
             self.received_bytes += len(payload)
             reply = decode_reply(payload)
         except MalformedMessageError as error:
-            slot.settle(Unreadable(str(error)))
+            pending.request.settle(Unreadable(str(error)))
             return Disposition.MALFORMED
-        except Exception as error:  # as above: one message may cost its own call, never the pump
-            slot.settle(Unreadable(type(error).__name__))
+        except Exception as error:  # one message may cost its own call, never those of others
+            pending.request.settle(Unreadable(type(error).__name__))
             return Disposition.MALFORMED
-        if slot.is_shared is None:
-            slot.is_shared = is_shared
-        elif slot.is_shared is not is_shared and Property.CHUNK not in properties:
+        if pending.is_shared is None:
+            pending.is_shared = is_shared
+        elif pending.is_shared is not is_shared and Property.CHUNK not in properties:
             return Disposition.DUPLICATE  # a stream without numbers: the topic of its first part has all
-        return slot.offer(reply, properties)
+        return pending.offer(reply, properties)
 
     def close(self) -> None:
         """End everything that waits, and begin nothing more."""
         self._closed = True
         closed = Closed(sent=True)
-        for slot in list(self._pending.values()):
-            slot.settle(closed)
+        for pending in list(self._pending.values()):
+            pending.request.settle(closed)
 
 
 def read_properties(message: Message) -> Mapping[str, str]:
-    """The properties of ``message``; none, whatever a peer's message makes the client raise."""
+    """Return the properties of ``message``; none if the client cannot read them."""
     try:
         properties: Mapping[str, str] = message.properties()
     except Exception:

@@ -1,44 +1,48 @@
-"""How a request can end, and what can become of a reply: the values that an exchange speaks in."""
+"""A request that waits: how it gets its reply, whole or as a stream of chunks, and how it can end.
+
+Whatever executes it (an instance in a session, a shared topic, this process) is its :class:`Executor`, and settles it once.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from dispatch._internal import Rejection, loop_clock
 from dispatch.errors import TransportError
-from dispatch.protocol.events import Failure
+from dispatch.protocol.events import Failure, OutgoingRequest
 from dispatch.protocol.frames import CHUNK_BYTES
 from dispatch.result import ResultContent
 from dispatch.telemetry.observers import NO_PROPERTIES, Counter
 
 
 class Disposition(StrEnum):
-    """What became of a reply."""
+    """What a reply is counted as."""
 
     MATCHED = "matched"
     LATE = "late"
     """Its caller had given up (timeout, cancellation)."""
     DUPLICATE = "duplicate"
-    """Its request was answered already, or this chunk was here before."""
+    """Its request has its reply already, or the chunk has arrived before."""
     UNKNOWN = "unknown"
-    """No request of ours that we remember; on a shared response topic also everybody else's replies."""
+    """No remembered request has its id; on a shared response topic, also the replies to other agents."""
     MALFORMED = "malformed"
     """No id, or not readable."""
 
 
 class Tally:
-    """Counts replies by disposition, for whoever wants to know it of one service.
+    """Counts the replies of one service by disposition.
 
     Attributes:
-        counts: what is added to.
-        answered, given_up: the fates of its requests. One of each for all of them: a hundred thousand are remembered, and a
-            pair of its own for each would be looked through in every collection of garbage.
+        counts: the counters.
+        answered, given_up: how a later reply to one of its requests is counted. Shared by all of them: a pair for each of
+            100,000 would be scanned by every garbage collection.
     """
 
     __slots__ = ("answered", "counts", "given_up")
@@ -50,10 +54,10 @@ class Tally:
 
 
 Fate = tuple[Disposition, Tally | None]
-"""What a reply is that comes for a request which has ended, and who counts it."""
+"""How a reply is counted whose request has ended, and by which tally."""
 ANSWERED: Final[Fate] = (Disposition.DUPLICATE, None)
 GIVEN_UP: Final[Fate] = (Disposition.LATE, None)
-"""Of requests whose service counts nothing."""
+"""Of requests without a tally."""
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
@@ -85,17 +89,17 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 class TimedOut(msgspec.Struct, frozen=True):
-    """A limit ran out. ``clock`` names it; ``sent`` is False when the request had not even left; ``chunks`` came."""
+    """A limit passed. ``clock`` names it; ``sent`` is False if the tool surely does not run; ``chunks`` had arrived."""
 
     clock: str
     sent: bool
     chunks: int = 0
     missing: int | None = None
-    """Index of the chunk that never came while later ones did."""
+    """Index of the chunk that is missing while later ones arrived."""
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """The reply was no reply. ``problem`` says why, without quoting it."""
+    """The reply cannot be read. ``problem`` says why, without quoting it."""
 
     problem: str
 
@@ -105,7 +109,7 @@ STREAM_BUFFER_LIMIT = "stream buffer"
 
 
 class Overflow(msgspec.Struct, frozen=True):
-    """More came than the limits allow: ``limit`` names which."""
+    """The reply exceeds a limit, which ``limit`` names."""
 
     limit: str
 
@@ -143,10 +147,6 @@ READER_IDLE = "stream-reader"
 """The limit of a reader that reads no chunk while some wait."""
 
 
-def _ignore(_size: int) -> None:
-    """Do nothing."""
-
-
 class ChunkBuffer:
     """Chunks in order. Its owner adds them and bounds :attr:`size`; its reader awaits :meth:`read`.
 
@@ -156,8 +156,8 @@ class ChunkBuffer:
     Args:
         idle: seconds; 0: no limit.
         on_idle: called once, with the limit that passed: :data:`TOOL_IDLE` or :data:`READER_IDLE`.
-        on_read: called with the bytes of the chunks, as in :attr:`size`, that were read since it was called last.
-        read_step: after how many of them.
+        on_read: called with the bytes of the chunks, as in :attr:`size`, that were read since it was called last, in steps
+            that :meth:`start` is given.
 
     Attributes:
         size: bytes of the chunks that wait: the payload and :data:`CHUNK_BYTES` for each.
@@ -184,9 +184,7 @@ class ChunkBuffer:
         self,
         idle: float,
         on_idle: Callable[[str], object],
-        on_read: Callable[[int], object] = _ignore,
-        *,
-        read_step: int = 1,
+        on_read: Callable[[int], object],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._now = loop_clock()
@@ -198,12 +196,13 @@ class ChunkBuffer:
         self._timer: asyncio.TimerHandle | None = None
         self._last = 0.0
         self._read = 0
-        self._read_step = read_step
+        self._read_step = 1
         self.size = 0
         self.has_ended = False
 
-    def start(self) -> None:
-        """Begin to wait for the first chunk."""
+    def start(self, read_step: int = 1) -> None:
+        """Begin to wait for the first chunk. ``read_step``: bytes between two calls of ``on_read``."""
+        self._read_step = read_step
         self._last = self._now()
         if self._idle:
             self._timer = self._loop.call_at(self._last + self._idle, self._check_idle)
@@ -268,3 +267,202 @@ class ChunkBuffer:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+# A request, as its caller waits for it.
+
+
+class Place(Protocol):
+    """The place of a call in the bulkhead."""
+
+    def suspend(self) -> None:
+        """Let another call have the place: the request is where it cannot be reached. Idempotent."""
+
+    def resume(self) -> None:
+        """Have the place again. Idempotent."""
+
+
+class Executor(Protocol):
+    """What a request was sent to."""
+
+    def cancel(self, request: Request) -> bool:
+        """Withdraw a request, or have its execution cancelled. Return whether the tool may have run, or may still run."""
+
+    def on_settled(self, request: Request) -> None:
+        """The request has ended; called once, before its caller learns of it."""
+
+    def on_read(self, request: Request, size: int) -> None:
+        """The caller has read chunks of ``size`` bytes, the payload and :data:`CHUNK_BYTES` of each."""
+
+
+class Request(OutgoingRequest):
+    """A request until it is settled, by the first of: its reply, an error, a limit, its caller's cancellation.
+
+    Await it for the whole reply. A caller that reads a stream iterates over its chunks, in order, and reads ``settled``
+    then: chunks that arrived before the end are still given. A stream that is abandoned early is closed.
+
+    Args:
+        deadline: on the loop's clock; ``clock`` names that limit.
+        max_bytes: largest reply, over all chunks.
+        tally: counts its replies.
+        last_deadline: see :class:`OutgoingRequest`.
+        idle: the caller reads a stream; seconds without a chunk of the tool, or without a read while chunks wait, 0: no
+            limit. None: it wants the whole reply.
+
+    Attributes:
+        id: unique in all processes.
+        tool: name of the tool.
+        payload: the call, encoded.
+        properties: of the message, or headers in a session: the trace context.
+        number: of the attempt, from 1.
+        key: idempotency key of the call; None: it has none.
+        run_until: the deadline for the tool, where it is later than the request's own; None: the same.
+        is_repeatable: the tool may be executed again: it may be sent to an instance after it was sent to a shared topic.
+        is_redeliverable: the broker may give it to another instance if the one that has it dies.
+        executor: what it was sent to; None: nothing yet.
+        place: of its call in the bulkhead, which other calls may have while the executor cannot be reached.
+        settled: how it ended; None: it has not.
+        on_settled: called once ``settled`` is set.
+        missing: index of the chunk that is missing while later ones arrived; None: none is known to be.
+        buffer: the chunks of a stream that wait for their reader; None: the whole reply is wanted.
+    """
+
+    __slots__ = (
+        "_texts",
+        "_waiter",
+        "buffer",
+        "clock",
+        "executor",
+        "id",
+        "is_redeliverable",
+        "is_repeatable",
+        "key",
+        "missing",
+        "number",
+        "on_settled",
+        "payload",
+        "place",
+        "properties",
+        "run_until",
+        "settled",
+        "tally",
+        "tool",
+    )
+
+    def __init__(
+        self,
+        deadline: float,
+        clock: str,
+        max_bytes: int,
+        tally: Tally | None = None,
+        *,
+        last_deadline: float = -math.inf,
+        idle: float | None = None,
+    ) -> None:
+        super().__init__(deadline, max_bytes, last_deadline)
+        self.clock = clock
+        self.tally = tally
+        self.id = self.tool = ""
+        self.payload = b""
+        self.properties: Mapping[str, str] = NO_PROPERTIES
+        self.number = 1
+        self.key: str | None = None
+        self.run_until: float | None = None
+        self.is_repeatable = self.is_redeliverable = False
+        self.executor: Executor | None = None
+        self.place: Place | None = None
+        self.settled: Settled | None = None
+        self.on_settled: Callable[[], object] | None = None
+        self.missing: int | None = None
+        self._texts: list[str] | None = None
+        self.buffer: ChunkBuffer | None = None
+        self._waiter: asyncio.Future[Settled] | None = None
+        if idle is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+        else:
+            self.buffer = ChunkBuffer(idle, self.expire, self._on_read)
+
+    # -- the caller ---------------------------------------------------------------------------------------------
+
+    def __await__(self) -> Generator[Any, None, Settled]:
+        """Wait for the end. A cancellation of the caller abandons the request."""
+        assert self._waiter is not None, "a stream is read, not awaited"
+        try:
+            return (yield from self._waiter.__await__())
+        except asyncio.CancelledError:
+            self.abandon()
+            raise
+
+    def __aiter__(self) -> Request:
+        return self
+
+    async def __anext__(self) -> str:
+        assert self.buffer is not None, "the whole reply is awaited, not read"
+        return await self.buffer.read()
+
+    def _on_read(self, size: int) -> None:
+        if self.executor is not None:
+            self.executor.on_read(self, size)
+
+    def close(self) -> None:
+        """Stop reading a stream: its tool is cancelled, and chunks that wait are dropped."""
+        self.abandon()
+        if self.buffer is not None:
+            self.buffer.clear()
+
+    def abandon(self) -> None:
+        """End and cancel the request: its caller no longer waits."""
+        if self.settled is None:
+            self.expire("abandoned")
+
+    # -- the executor -------------------------------------------------------------------------------------------
+
+    @property
+    def text(self) -> str:
+        """The chunks of a whole reply, joined; of a stream ``""``."""
+        return "".join(self._texts or ())
+
+    def begin(self, executor: Executor, read_step: int = 1) -> None:
+        """Record that ``executor`` has the request, and begin to wait for the first chunk of a stream; it learns of what
+        was read in steps of ``read_step`` bytes."""
+        self.executor = executor
+        if self.buffer is not None:
+            self.buffer.start(read_step)
+
+    def add_text(self, text: str, size: int) -> None:
+        """Add a chunk, or a part of the whole reply; ``size``: bytes of its payload."""
+        buffer = self.buffer
+        if buffer is None:
+            if self._texts is None:
+                self._texts = []
+            self._texts.append(text)
+            self._on_read(size + CHUNK_BYTES)
+        elif text and self.settled is None:
+            buffer.add(text, size)
+        else:
+            buffer.record_progress()
+            self._on_read(size + CHUNK_BYTES)
+
+    def drop_texts(self) -> None:
+        """Forget the parts of a whole reply: another instance begins it anew."""
+        self._texts = None
+
+    def expire(self, clock: str) -> None:
+        """End the request, because the limit that ``clock`` names has passed."""
+        if self.settled is None:
+            may_have_run = self.executor is not None and self.executor.cancel(self)
+            self.settle(TimedOut(clock, may_have_run, self.chunks, self.missing))
+
+    def settle(self, settled: Settled) -> None:
+        """End with ``settled``; only the first end counts."""
+        if self.settled is not None:
+            return
+        self.settled = settled
+        if self.executor is not None:
+            self.executor.on_settled(self)
+        if self.buffer is not None:
+            self.buffer.end()
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(settled)
+        if self.on_settled is not None:
+            self.on_settled()

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import msgspec
 
 from dispatch._internal import Rejection, loop_clock
 from dispatch.errors import TransportError
-from dispatch.messaging.endpoint import Endpoint
-from dispatch.messaging.plain import MAX_PENDING, RETRY_AFTER_S, Place
+from dispatch.messaging.plain import MAX_PENDING, RETRY_AFTER_S
 from dispatch.messaging.request import (
     Answer,
-    ChunkBuffer,
     Closed,
     Disposition,
+    Executor,
     Lost,
     Overflow,
-    Settled,
-    Tally,
+    Request,
     TimedOut,
     Unreadable,
 )
-from dispatch.messaging.wire import ErrorInfo
+from dispatch.messaging.wire import ErrorInfo, Property
 from dispatch.protocol.events import (
     ChunkReceived,
     EndReceived,
@@ -37,280 +34,15 @@ from dispatch.protocol.events import (
     RequestRefused,
     SessionClosed,
 )
-from dispatch.protocol.frames import CHUNK_BYTES, Status
+from dispatch.protocol.frames import Status
 from dispatch.protocol.session import CallerSession, Session
 from dispatch.telemetry.observers import NO_PROPERTIES
-
-# Requests that travel in a session: one that wants its whole reply, and one that reads a stream of chunks.
-#
-# Each ends exactly once, in the values of :mod:`dispatch.messaging.request`, as requests of the plain exchange.
-
 
 _decode_error = msgspec.json.Decoder(ErrorInfo).decode
 _MATCHED, _MALFORMED = Disposition.MATCHED, Disposition.MALFORMED
 _TEXT: Final = int(Status.TEXT)
 Trace = Mapping[str, str] | None
 """The trace context of a reply; None: it has none."""
-
-
-def _unreadable(error: UnicodeDecodeError) -> Unreadable:
-    return Unreadable(f"the response is not readable: {error}")
-
-
-class SessionRequest(OutgoingRequest):
-    """A request whose caller wants the whole reply at once.
-
-    Args:
-        exchange: counts it while it is pending.
-        peer: the instance.
-        deadline: on the loop's clock; ``clock`` names that limit.
-        last_deadline: of the call, see :class:`OutgoingRequest`.
-        max_bytes: largest reply, over all chunks.
-        tally: counts its replies.
-
-    Attributes:
-        place: of its call in the bulkhead, which other calls may have while the peer cannot be reached.
-        settled: how it ended; None: it has not.
-        waiter: has ``settled`` as its result, except for a stream.
-    """
-
-    __slots__ = ("_exchange", "_texts", "clock", "peer", "place", "settled", "tally", "waiter")
-
-    def __init__(
-        self,
-        exchange: SessionExchange,
-        peer: Peer,
-        deadline: float,
-        clock: str,
-        max_bytes: int,
-        tally: Tally | None,
-        last_deadline: float = -math.inf,
-    ) -> None:
-        super().__init__(deadline, max_bytes, last_deadline)
-        self._exchange = exchange
-        self.peer = peer
-        self.place: Place | None = None
-        self.clock = clock
-        self.tally = tally
-        self.waiter: asyncio.Future[Settled] = exchange.loop.create_future()
-        self.settled: Settled | None = None
-        self._texts: list[str] | None = None
-
-    # -- events of the session ----------------------------------------------------------------------------------
-
-    def on_reply(self, status: int, payload: bytes, trace: Trace = None) -> Disposition:
-        """End with a complete reply."""
-        if status != _TEXT:
-            return self._end_with_error(payload, trace)
-        try:
-            text = str(payload, "utf-8")
-        except UnicodeDecodeError as error:
-            self.settle(_unreadable(error))
-            return _MALFORMED
-        self.settle(self._answer(text, trace))
-        return _MATCHED
-
-    def on_chunk(self, payload: bytes) -> Disposition:
-        """Add the next chunk."""
-        text = self._decode_text(payload)
-        if text is None:
-            self._cancel()
-            return _MALFORMED
-        self._add_text(text, len(payload))
-        return _MATCHED
-
-    def on_end(self, status: int, payload: bytes, trace: Trace = None) -> Disposition:
-        """End with the end of a stream."""
-        if status != _TEXT:
-            return self._end_with_error(payload, trace)
-        text = self._decode_text(payload)
-        if text is None:
-            return _MALFORMED
-        if text:
-            self._add_text(text, len(payload))
-        self.settle(self._answer("".join(self._texts or ()), trace))
-        return _MATCHED
-
-    def _add_text(self, text: str, size: int) -> None:
-        self._record_read(size + CHUNK_BYTES)
-        if self._texts is None:
-            self._texts = []
-        self._texts.append(text)
-
-    def _record_read(self, size: int) -> None:
-        """Let the instance send as many bytes of chunks as were read."""
-        if self.peer.session.consume_chunks(self, size):
-            self.peer.endpoint.wake(self.peer.session)
-
-    def _decode_text(self, payload: bytes) -> str | None:
-        """Return the text of a payload; None: it is not readable, and the request has ended."""
-        try:
-            return str(payload, "utf-8")
-        except UnicodeDecodeError as error:
-            self.settle(_unreadable(error))
-            return None
-
-    def on_refusal(self, reason: str, retry_after: float | None, message: str, trace: Trace = None) -> Disposition:
-        """End with a refusal: the tool was not executed, or not to its end."""
-        session = self.peer.session
-        self.settle(
-            Answer(
-                "",
-                reason,
-                message,
-                self.chunks + 1,
-                refused=reason,
-                retry_after=retry_after,
-                instance=session.peer_name,
-                in_flight=session.peer_load,
-                trace_context=trace or NO_PROPERTIES,
-            )
-        )
-        return _MATCHED
-
-    def on_failure(self, reason: Failure, *, may_have_run: bool) -> None:
-        """End without a reply."""
-        if reason is Failure.DEADLINE:
-            clock = "call" if self.clock == "attempt" and self.deadline == self.last_deadline else self.clock
-            self.settle(TimedOut(clock, may_have_run, self.chunks))
-        elif reason is Failure.TOO_LARGE:
-            self.settle(Overflow("max-response-bytes"))
-        elif isinstance(error := self.peer.session.end_error, TransportError) and not may_have_run:
-            # A new one: each caller may add to its own.
-            self.settle(TransportError(error.type, error.message, sent=False))
-        else:
-            self.settle(Lost(reason, may_have_run, self.chunks))
-
-    def _answer(self, text: str, trace: Trace) -> Answer:
-        session = self.peer.session
-        return Answer(
-            text,
-            chunks=self.chunks or 1,
-            instance=session.peer_name,
-            in_flight=session.peer_load,
-            trace_context=trace or NO_PROPERTIES,
-        )
-
-    def _end_with_error(self, payload: bytes, trace: Trace) -> Disposition:
-        try:
-            error = _decode_error(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-            self.settle(Unreadable(f"the error is not readable: {problem}"))
-            return _MALFORMED
-        session = self.peer.session
-        self.settle(
-            Answer(
-                "",
-                error.type,
-                error.message,
-                self.chunks + 1,
-                instance=session.peer_name,
-                in_flight=session.peer_load,
-                trace_context=trace or NO_PROPERTIES,
-            )
-        )
-        return _MATCHED
-
-    # -- the end ------------------------------------------------------------------------------------------------
-
-    def settle(self, settled: Settled) -> None:
-        """End with ``settled``; only the first end counts."""
-        if self.settled is None:
-            self.settled = settled
-            if self.stream >= 0:
-                self._exchange.pending -= 1
-            self._wake()
-
-    def _wake(self) -> None:
-        waiter = self.waiter
-        if not waiter.done():
-            waiter.set_result(self.settled)  # type: ignore[arg-type] # set by settle, the only caller
-
-    def _cancel(self) -> bool:
-        """Withdraw the request, or have its execution cancelled. Return whether the tool may have run."""
-        may_have_run = self.peer.session.cancel(self)
-        self.peer.endpoint.wake(self.peer.session)
-        return may_have_run
-
-    def abandon(self) -> None:
-        """End and cancel the request: its caller no longer waits."""
-        if self.settled is None:
-            self.settle(TimedOut("abandoned", self._cancel(), self.chunks))
-
-
-class SessionStream(SessionRequest):
-    """A request whose caller reads chunks as they arrive: iterate, then read ``settled``. Close it to stop early.
-
-    A limit, an error or the end ends the iteration. Chunks that arrived before are still given. The tool waits while the
-    reader is behind it by :attr:`Settings.stream_window` bytes.
-
-    Args:
-        idle: seconds without a chunk of the tool, or without a read while chunks wait.
-
-    Attributes:
-        on_settled: called once ``settled`` is set.
-    """
-
-    __slots__ = ("_buffer", "on_settled")
-
-    def __init__(
-        self,
-        exchange: SessionExchange,
-        peer: Peer,
-        deadline: float,
-        max_bytes: int,
-        tally: Tally | None,
-        *,
-        idle: float,
-    ) -> None:
-        super().__init__(exchange, peer, deadline, "stream", max_bytes, tally)
-        self._buffer = ChunkBuffer(
-            idle, self._on_idle, self._record_read, read_step=peer.session.settings.stream_window // 4
-        )
-        self._buffer.start()
-        self.on_settled: Callable[[], object] | None = None
-
-    def on_reply(self, status: int, payload: bytes, trace: Trace = None) -> Disposition:
-        """End with a complete reply: a stream of one chunk."""
-        return self.on_end(status, payload, trace)
-
-    def _add_text(self, text: str, size: int) -> None:
-        if text and self.settled is None:
-            self._buffer.add(text, size)
-        else:
-            self._buffer.record_progress()
-            self._record_read(size + CHUNK_BYTES)
-
-    def settle(self, settled: Settled) -> None:
-        """See :meth:`SessionRequest.settle`."""
-        is_first = self.settled is None
-        super().settle(settled)
-        if is_first and self.on_settled is not None:
-            self.on_settled()
-
-    def _on_idle(self, clock: str) -> None:
-        self.settle(TimedOut(clock, self._cancel(), self.chunks))
-
-    def _wake(self) -> None:
-        self._buffer.end()
-
-    def __aiter__(self) -> SessionStream:
-        return self
-
-    def __anext__(self) -> Coroutine[Any, Any, str]:
-        return self._buffer.read()
-
-    def close(self) -> None:
-        """Stop reading: the execution of the tool is cancelled."""
-        self.abandon()
-        self._buffer.clear()
-
-
-class Peer(Protocol):
-    """An instance with an open session."""
-
-    session: CallerSession
-    endpoint: Endpoint
 
 
 class SessionExchange:
@@ -320,7 +52,7 @@ class SessionExchange:
         replies: replies by disposition, counted here.
 
     Attributes:
-        pending: requests that wait for a reply.
+        pending: requests that wait for a reply; their instances count their ends.
         on_session_event: called with the events that concern no single request; set before the first session is opened.
     """
 
@@ -343,60 +75,53 @@ class SessionExchange:
             Disposition.DUPLICATE: sum(session.unmatched.repeated for session in sessions),
         }
 
-    def send(
-        self,
-        request: SessionRequest,
-        target: str,
-        payload: bytes,
-        headers: Mapping[str, str] | None,
-        run_until: float | None = None,
-    ) -> None:
-        """Send ``request`` to its peer, at the end of this turn of the loop; it may be settled at once.
-
-        Args:
-            target: the tool.
-            headers: None: none.
-            run_until: when the execution ends, where that is later than the request's deadline.
-        """
-        peer, now = request.peer, self.now()
+    def send(self, request: Request, session: CallerSession, executor: Executor) -> bool:
+        """Queue ``request`` in a session, whose endpoint is to be woken then. Return False if it was settled at once."""
+        now, headers = self.now(), request.properties
+        if request.key is not None or request.number > 1:
+            headers = dict(headers)
+            if request.number > 1:
+                headers[Property.ATTEMPT] = str(request.number)
+            if request.key is not None:
+                headers[Property.IDEMPOTENCY_KEY] = request.key
         if self._is_closed:
             request.settle(Closed(sent=False))
         elif self.pending >= self._max_pending:
             request.settle(Rejection("exchange", "pending-limit", RETRY_AFTER_S))
         elif now >= request.deadline:
             request.settle(TimedOut(request.clock, sent=False))
-        elif not peer.session.send_request(request, target, payload, headers, now, run_until=run_until):
+        elif not session.send_request(
+            request, request.tool, request.payload, headers or None, now, run_until=request.run_until
+        ):
             request.settle(Lost(Failure.CLOSED, sent=False))
         else:
             self.pending += 1
-            self._sessions.add(peer.session)
-            peer.endpoint.wake(peer.session)
+            self._sessions.add(session)
+            request.begin(executor, session.settings.stream_window // 4)
+            return True
+        return False
 
     def handle_events(self, session: Session, events: list[Event]) -> None:
         """Process the events of a session: the callback of an endpoint."""
         for event in events:
             if type(event) is ReplyReceived:
-                request = _request_of(event)
-                self._count(request, request.on_reply(event.status, event.payload, event.trace))
+                self._count(event.request, _on_reply(event, session))
             elif type(event) is ChunkReceived:
-                request = _request_of(event)
-                self._count(request, request.on_chunk(event.payload))
+                self._count(event.request, _on_chunk(event))
             elif type(event) is EndReceived:
-                request = _request_of(event)
-                self._count(request, request.on_end(event.status, event.payload, event.trace))
+                self._count(event.request, _on_end(event, session))
             elif type(event) is RequestRefused:
-                request = _request_of(event)
-                disposition = request.on_refusal(event.reason, event.retry_after, event.message, event.trace)
-                self._count(request, disposition)
+                self._count(event.request, _on_refusal(event, session))
             elif type(event) is RequestFailed:
-                _request_of(event).on_failure(event.reason, may_have_run=event.may_have_run)
+                _on_failure(event, session)
             elif self.on_session_event is not None:
                 assert isinstance(session, CallerSession)  # a dispatcher accepts no sessions
                 if type(event) is SessionClosed and session in self._sessions:
                     self._forget(session)
                 self.on_session_event(session, event)
 
-    def _count(self, request: SessionRequest, disposition: Disposition) -> None:
+    def _count(self, request: OutgoingRequest, disposition: Disposition) -> None:
+        assert isinstance(request, Request)
         self._replies[disposition] += 1
         if request.tally is not None:
             request.tally.counts[disposition].value += 1
@@ -412,10 +137,108 @@ class SessionExchange:
         for session in list(self._sessions):
             for request in list(session.waiting.values()):
                 may_have_run = session.cancel(request)
-                assert isinstance(request, SessionRequest)  # only send() adds requests
+                assert isinstance(request, Request)  # only send() adds requests
                 request.settle(Closed(may_have_run))
             self._forget(session)
 
 
-def _request_of(event: ReplyReceived | ChunkReceived | EndReceived | RequestRefused | RequestFailed) -> SessionRequest:
-    return event.request  # type: ignore[return-value] # send() is the only one that adds requests
+# What the events of a session do to their request.
+
+
+def _request_of(event: ReplyReceived | ChunkReceived | EndReceived | RequestRefused | RequestFailed) -> Request:
+    return event.request  # type: ignore[return-value] # SessionExchange.send is the only one that adds requests
+
+
+def _on_reply(event: ReplyReceived, session: Session) -> Disposition:
+    """End with a complete reply; in a stream it is the only chunk."""
+    request = _request_of(event)
+    if event.status != _TEXT:
+        return _end_with_error(request, event.payload, event.trace, session)
+    text = _decode_text(request, event.payload)
+    if text is None:
+        return _MALFORMED
+    if request.buffer is not None and text:
+        request.add_text(text, len(event.payload))
+        text = ""
+    request.settle(_answer(request, text, event.trace, session))
+    return _MATCHED
+
+
+def _on_chunk(event: ChunkReceived) -> Disposition:
+    request = _request_of(event)
+    text = _decode_text(request, event.payload)
+    if text is None:
+        if request.executor is not None:
+            request.executor.cancel(request)
+        return _MALFORMED
+    request.add_text(text, len(event.payload))
+    return _MATCHED
+
+
+def _on_end(event: EndReceived, session: Session) -> Disposition:
+    request = _request_of(event)
+    if event.status != _TEXT:
+        return _end_with_error(request, event.payload, event.trace, session)
+    text = _decode_text(request, event.payload)
+    if text is None:
+        return _MALFORMED
+    if text:
+        request.add_text(text, len(event.payload))
+    request.settle(_answer(request, request.text, event.trace, session))
+    return _MATCHED
+
+
+def _on_refusal(event: RequestRefused, session: Session) -> Disposition:
+    """End with a refusal: the tool was not executed, or not to its end."""
+    request = _request_of(event)
+    answer = _answer(request, "", event.trace, session, event.reason, event.message)
+    request.settle(msgspec.structs.replace(answer, refused=event.reason, retry_after=event.retry_after))
+    return _MATCHED
+
+
+def _on_failure(event: RequestFailed, session: Session) -> None:
+    """End without a reply."""
+    request, reason, may_have_run = _request_of(event), event.reason, event.may_have_run
+    if reason is Failure.DEADLINE:
+        is_last = request.clock == "attempt" and request.deadline == request.last_deadline
+        request.settle(TimedOut("call" if is_last else request.clock, may_have_run, request.chunks))
+    elif reason is Failure.TOO_LARGE:
+        request.settle(Overflow("max-response-bytes"))
+    elif isinstance(error := session.end_error, TransportError) and not may_have_run:
+        # A new one: each caller may add to its own.
+        request.settle(TransportError(error.type, error.message, sent=False))
+    else:
+        request.settle(Lost(reason, may_have_run, request.chunks))
+
+
+def _answer(
+    request: Request, text: str, trace: Trace, session: Session, error_type: str | None = None, message: str = ""
+) -> Answer:
+    return Answer(
+        text,
+        error_type,
+        message,
+        request.chunks or 1 if error_type is None else request.chunks + 1,
+        instance=session.peer_name,
+        in_flight=session.peer_load,
+        trace_context=trace or NO_PROPERTIES,
+    )
+
+
+def _decode_text(request: Request, payload: bytes) -> str | None:
+    """Return the text of a payload; None: it is not readable, and the request has ended."""
+    try:
+        return str(payload, "utf-8")
+    except UnicodeDecodeError as error:
+        request.settle(Unreadable(f"the response is not readable: {error}"))
+        return None
+
+
+def _end_with_error(request: Request, payload: bytes, trace: Trace, session: Session) -> Disposition:
+    try:
+        error = _decode_error(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        request.settle(Unreadable(f"the error is not readable: {problem}"))
+        return _MALFORMED
+    request.settle(_answer(request, "", trace, session, error.type, error.message))
+    return _MATCHED

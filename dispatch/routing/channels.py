@@ -156,7 +156,7 @@ class Channels:
         self._subscriptions = SharedSubscriptions(transport, f"dispatch-{name}")
         self._closing: set[asyncio.Task[None]] = set()
         self._replies: dict[str, CountedReplies] = {}
-        self.discovery = Discovery(exchange, self._open)
+        self.discovery = Discovery(exchange, sessions, self._open)
         sessions.on_session_event = self.discovery.on_session_event
 
     def get(self, key: tuple[str, str]) -> Channel | None:
@@ -203,7 +203,7 @@ class Channels:
         if not keeps_replies:
             pace = Pace(burst=math.inf) if keeps_requests else None
             publisher = PacedPublisher(publisher, pace, replies.window)
-        channel = Channel(request_queue, publisher, reply_to, endpoint, self._exchange.now())
+        channel = Channel(request_queue, publisher, reply_to, endpoint, self._exchange, self._exchange.now())
         channel.topic = topic
         if has_sessions:
             # Some brokers refuse topics that do not exist; the exchange is a plain one then.

@@ -18,7 +18,8 @@ from dispatch._internal import cancel_and_wait, retrieve_error
 from dispatch.errors import TransportError
 from dispatch.messaging.endpoint import Endpoint
 from dispatch.messaging.plain import Correlator, read_properties
-from dispatch.messaging.sessions import SessionRequest
+from dispatch.messaging.request import Request
+from dispatch.messaging.sessions import SessionExchange
 from dispatch.messaging.wire import Feature, Property, instance_topic, is_oversized
 from dispatch.protocol.events import (
     Event,
@@ -92,11 +93,15 @@ class Discovery:
 
     Args:
         correlator: its session secret and clock.
+        sessions: the requests in sessions.
         channels: the open ones.
     """
 
-    def __init__(self, correlator: Correlator, channels: Mapping[tuple[str, str], Channel]) -> None:
+    def __init__(
+        self, correlator: Correlator, sessions: SessionExchange, channels: Mapping[tuple[str, str], Channel]
+    ) -> None:
         self._correlator = correlator
+        self._sessions = sessions
         self._now = correlator.now
         self._channels = channels
         self._handshakes: dict[tuple[Endpoint, str], Handshake] = {}
@@ -293,7 +298,7 @@ class Discovery:
         if session.peer_name != handshake.name:
             endpoint.end(session)
             return
-        instance = self._instances[session] = Instance(session, endpoint, topic)
+        instance = self._instances[session] = Instance(session, endpoint, topic, self._sessions)
         for channel in self._channels.values():
             if channel.request_queue == handshake.request_queue and channel.endpoint is endpoint:
                 self._add(channel, instance)
@@ -378,13 +383,13 @@ class Discovery:
 def _suspend_places(instance: Instance) -> None:
     """Let other calls have the places of the requests at an instance that cannot be reached."""
     for request in instance.session.waiting.values():
-        if isinstance(request, SessionRequest) and request.place is not None:
+        if isinstance(request, Request) and request.place is not None:
             request.place.suspend()
 
 
 def _resume_places(instance: Instance) -> None:
     for request in instance.session.waiting.values():
-        if isinstance(request, SessionRequest) and request.place is not None:
+        if isinstance(request, Request) and request.place is not None:
             request.place.resume()
 
 

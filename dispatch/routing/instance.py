@@ -10,6 +10,10 @@ from typing import NamedTuple
 
 from dispatch.errors import TransportError
 from dispatch.messaging.endpoint import Endpoint
+from dispatch.messaging.plain import Correlator
+from dispatch.messaging.request import Request
+from dispatch.messaging.sessions import SessionExchange
+from dispatch.messaging.wire import Property
 from dispatch.protocol.session import CallerSession
 from dispatch.transports import Publisher, TopicPublisher
 
@@ -18,21 +22,32 @@ MAX_INSTANCES = 256
 
 
 class Instance:
-    """One service instance, and the session with it.
+    """One service instance, and the session with it (:class:`~dispatch.messaging.request.Executor`).
 
     Args:
         session: open; it has the instance's name and incarnation.
         endpoint: sends the packets of the session.
         topic: of the instance alone.
+        exchange: the requests in sessions.
 
     Attributes:
         is_loss_counted: a request failed because this incarnation ended: further failures for that reason count as the
             same one.
     """
 
-    __slots__ = ("_request_prefix", "endpoint", "incarnation", "is_loss_counted", "name", "session", "topic")
+    __slots__ = (
+        "_exchange",
+        "_request_prefix",
+        "endpoint",
+        "incarnation",
+        "is_loss_counted",
+        "name",
+        "session",
+        "topic",
+    )
 
-    def __init__(self, session: CallerSession, endpoint: Endpoint, topic: str) -> None:
+    def __init__(self, session: CallerSession, endpoint: Endpoint, topic: str, exchange: SessionExchange) -> None:
+        self._exchange = exchange
         self.session = session
         self.endpoint = endpoint
         self.topic = topic
@@ -45,6 +60,26 @@ class Instance:
     def next_request_id(self) -> str:
         """The id of the next request, as the instance names it, too."""
         return f"{self._request_prefix}{self.session.next_stream}"
+
+    def send(self, request: Request) -> None:
+        """Send ``request`` at the end of this turn of the loop; it may be settled at once."""
+        if self._exchange.send(request, self.session, self):
+            self.endpoint.wake(self.session)
+
+    def cancel(self, request: Request) -> bool:
+        """See :class:`~dispatch.messaging.request.Executor`."""
+        may_have_run = self.session.cancel(request)
+        self.endpoint.wake(self.session)
+        return may_have_run
+
+    def on_settled(self, _request: Request) -> None:
+        """See :class:`~dispatch.messaging.request.Executor`."""
+        self._exchange.pending -= 1
+
+    def on_read(self, request: Request, size: int) -> None:
+        """Let the instance send as many bytes of chunks as were read."""
+        if self.session.consume_chunks(request, size):
+            self.endpoint.wake(self.session)
 
     @property
     def in_flight(self) -> int:
@@ -171,6 +206,7 @@ class Channel:
         reply_topic: the dispatcher's own.
         endpoint: of the sessions with instances, whose packets arrive on ``reply_topic``; None on persistent topics, which
             have the plain exchange only.
+        exchange: the plain exchange.
 
     Attributes:
         topic: the publisher to the request topic itself, which knows why it cannot be opened; None: not known.
@@ -194,6 +230,7 @@ class Channel:
         "answered_at",
         "asked_since",
         "endpoint",
+        "exchange",
         "gathers_until",
         "had_instances",
         "hello",
@@ -216,6 +253,7 @@ class Channel:
         publisher: Publisher,
         reply_topic: str,
         endpoint: Endpoint | None,
+        exchange: Correlator,
         asked_since: float = -math.inf,
     ) -> None:
         self.request_queue = request_queue
@@ -223,6 +261,7 @@ class Channel:
         self.reply_topic = reply_topic
         self.topic: TopicPublisher | None = None
         self.endpoint = endpoint
+        self.exchange = exchange
         self.instances = Instances()
         self.requests = InFlight()
         self.hello: Publisher | None = None
@@ -274,6 +313,27 @@ class Channel:
         if self.requests.count >= MAX_UNANSWERED:
             return False
         return now >= self.asked_since + (HELLO_WAIT_S if repeatable else DISCOVERY_S)
+
+    def send(self, request: Request) -> None:
+        """Publish ``request`` to the topic that all instances share; it may be settled at once."""
+        exchange = self.exchange
+        # An execution with a key goes on when its attempt ends: the next attempt gets its reply.
+        deadline = request.deadline if request.key is None or request.run_until is None else request.run_until
+        properties = {
+            Property.ID: request.id,
+            Property.REPLY_TO: self.reply_topic,
+            Property.SESSION: exchange.session.secret,
+            Property.REMAINING_MS: str(max(1, int((deadline - exchange.now()) * 1000))),
+            Property.LARGEST: str(request.max_reply_bytes),
+            **request.properties,
+        }
+        if request.key is not None:
+            properties[Property.IDEMPOTENCY_KEY] = request.key
+        if request.number > 1:
+            properties[Property.ATTEMPT] = str(request.number)
+        if request.is_redeliverable:
+            properties[Property.REPEATABLE] = "1"
+        exchange.send(request, self.publisher, properties, self)
 
     def record_answer(self, now: float) -> None:
         """Record that a third-party service has answered over the shared topic."""

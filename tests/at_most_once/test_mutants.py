@@ -11,10 +11,10 @@ import pytest
 
 from dispatch.calls.instances import InstanceInvoker
 from dispatch.messaging.request import Lost
-from dispatch.messaging.sessions import SessionRequest
 from dispatch.protocol.delivery import Path, Reassembly, SeenNumbers
 from dispatch.protocol.events import Failure
 from dispatch.protocol.session import CalleeSession, CallerSession, Session
+from dispatch.routing.instance import Instance
 from dispatch.serving.replies import IdempotencyKeys
 from tests.at_most_once.shard import examine
 
@@ -44,7 +44,9 @@ def no_request_may_have_run(self: CallerSession, request: Any) -> bool:
     return False
 
 
-def a_sent_request_goes_to_another_instance(self: InstanceInvoker, _pool: Any, selected: Any, settled: Any) -> bool:
+def a_sent_request_goes_to_another_instance(
+    self: InstanceInvoker, _attempt: Any, _pool: Any, selected: Any, settled: Any
+) -> bool:
     return type(settled) is Lost and len(selected.route.instances) > 0
 
 
@@ -79,12 +81,9 @@ def a_stream_ends_before_its_last_chunk(
     on_end(self, frame, events, packet, now)
 
 
-def a_request_that_ended_still_counts(
-    self: SessionRequest, settled: Any, *, settle: Any = SessionRequest.settle
-) -> None:
-    if self.settled is None:
-        self._exchange.pending += 1
-    settle(self, settled)
+def a_request_that_ended_still_counts(self: Instance, request: Any, *, on_settled: Any = Instance.on_settled) -> None:
+    self._exchange.pending += 1
+    on_settled(self, request)
 
 
 def a_key_is_always_new(
@@ -104,7 +103,7 @@ FAULTS: dict[str, Callable[..., Any]] = {
     "dispatch.protocol.session.CalleeSession.consume": released_requests_free_no_window,
     "dispatch.protocol.session.CallerSession._on_chunk": chunks_are_shown_as_they_arrive,
     "dispatch.protocol.session.CallerSession._on_end": a_stream_ends_before_its_last_chunk,
-    "dispatch.messaging.sessions.SessionRequest.settle": a_request_that_ended_still_counts,
+    "dispatch.routing.instance.Instance.on_settled": a_request_that_ended_still_counts,
     "dispatch.serving.replies.IdempotencyKeys.claim": a_key_is_always_new,
 }
 

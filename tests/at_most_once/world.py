@@ -16,7 +16,8 @@ from typing import Any
 
 from dispatch import CallResult, Dispatcher, Policy, ToolServer, ToolService
 from dispatch.errors import DispatchError
-from dispatch.messaging.sessions import SessionRequest
+from dispatch.messaging.request import Request
+from dispatch.protocol.session import CallerSession
 from dispatch.protocol.settings import DEFAULT_SETTINGS
 from dispatch.serving.replies import KEY_AGE_S
 from tests.at_most_once.network import Network
@@ -274,12 +275,12 @@ class World:
         sessions = sessions_of(dispatcher)
         send = sessions.send
 
-        def noted(request: SessionRequest, *args: Any, **options: Any) -> None:
-            call, incarnation = _CALL.get(), request.peer.session.peer_incarnation
+        def noted(request: Request, session: CallerSession, executor: Any) -> bool:
+            call, incarnation = _CALL.get(), session.peer_incarnation
             if call is not None:
                 lives = (*self.lives, *self.former)
                 call.target = next((life for life in lives if life.server.incarnation == incarnation), None)
-            send(request, *args, **options)
+            return send(request, session, executor)
 
         sessions.send = noted  # type: ignore[method-assign]
         exchange = correlator_of(dispatcher)

@@ -1,63 +1,50 @@
-"""An exchange on a bench: requests as tasks, a publisher in the hand, and replies that are counted while one looks on."""
+"""The plain exchange with a recording publisher: requests as tasks, and replies with the disposition they are counted as."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from dispatch.messaging.plain import Correlator, ReplyStream, Single, read_properties
-from dispatch.messaging.request import Disposition, Settled, Tally
+from dispatch.messaging.plain import Correlator, read_properties
+from dispatch.messaging.request import Disposition, Request, Settled, Tally
 from dispatch.messaging.wire import Property
 from tests.helpers.clock import idle
 from tests.helpers.fakes import FakePublisher
 
 
-async def request(
-    exchange: Correlator,
-    publisher: Any,
-    *,
-    id: str,
-    seconds: float = 30.0,
-    clock: str = "call",
-    max_bytes: int = 1_000,
-    tally: Tally | None = None,
-) -> Settled:
-    """Send a request and wait for its whole answer, as a call does."""
-    waiter = exchange.loop.create_future()
-    single = Single(exchange, id, exchange.loop.time() + seconds, clock, max_bytes, tally, waiter=waiter)
-    exchange.send(single, publisher, b"?", {Property.ID: id}, "tool")
-    try:
-        return await waiter
-    except asyncio.CancelledError:
-        single.abandon()
-        raise
+async def request(exchange: Correlator, publisher: Any, **options: Any) -> Settled:
+    """Send a request and wait for its whole reply, as a call does."""
+    return await create_request(exchange, publisher, **options)
 
 
-def stream(
+def create_request(
     exchange: Correlator,
     publisher: Any,
     *,
     id: str | None = None,
     seconds: float = 30.0,
-    idle: float = 300.0,
+    clock: str = "call",
+    idle: float | None = None,
     max_bytes: int = 1_000,
-    max_buffer: int = 10_000,
     tally: Tally | None = None,
-) -> ReplyStream:
+) -> Request:
+    """Send a request."""
+    request = Request(exchange.loop.time() + seconds, clock, max_bytes, tally, idle=idle)
+    request.id, request.tool, request.payload = id or exchange.new_id(), "tool", b"?"
+    exchange.send(request, publisher, {Property.ID: request.id})
+    return request
+
+
+def stream(exchange: Correlator, publisher: Any, *, idle: float = 300.0, **options: Any) -> Request:
     """Open a stream."""
-    id = id or exchange.new_id()
-    made = ReplyStream(
-        exchange, id, exchange.loop.time() + seconds, "stream", max_bytes, tally, idle=idle, max_buffer=max_buffer
-    )
-    exchange.send(made, publisher, b"?", {Property.ID: id}, "tool")
-    return made
+    return create_request(exchange, publisher, clock="stream", idle=idle, **options)
 
 
 class Bench:
-    """An exchange, a publisher in the hand, and requests as tasks."""
+    """An exchange, its publisher, and requests as tasks."""
 
-    def __init__(self, **options: Any) -> None:
-        self.exchange = Correlator(**options)
+    def __init__(self, *, max_buffer: int = 10_000, **options: Any) -> None:
+        self.exchange = Correlator(max_buffer=max_buffer, **options)
         self.publisher = FakePublisher()
 
     async def ask(self, *, limit: float = 30.0, **options: Any) -> tuple[str, asyncio.Task[Settled]]:
@@ -66,7 +53,7 @@ class Bench:
         await idle()
         return id, task
 
-    def open(self, *, limit: float = 30.0, **options: Any) -> ReplyStream:
+    def open(self, *, limit: float = 30.0, **options: Any) -> Request:
         """Open a stream."""
         return stream(self.exchange, self.publisher, seconds=limit, **options)
 
@@ -80,6 +67,6 @@ class Bench:
         return changed[0]
 
 
-async def read(stream: ReplyStream) -> list[str]:
+async def read(stream: Request) -> list[str]:
     """Return the chunks of a stream, when it has ended."""
     return [chunk async for chunk in stream]

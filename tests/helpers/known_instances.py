@@ -6,6 +6,7 @@ import os
 from typing import cast
 
 from dispatch.messaging.endpoint import Endpoint
+from dispatch.messaging.sessions import SessionExchange
 from dispatch.protocol import CallerSession, OutgoingRequest, SessionTable
 from dispatch.protocol.events import Event
 from dispatch.routing.instance import Instance
@@ -62,10 +63,10 @@ class Line:
         self.now = end
 
 
-def known_instance(name: str = "a", incarnation: str = "1") -> Instance:
-    """Return an instance with an open session."""
+def known_instance(name: str = "a", incarnation: str = "1", exchange: SessionExchange | None = None) -> Instance:
+    """Return an instance with an open session; ``exchange``: None for one that is sent no requests."""
     line = Line(name, incarnation)
-    return Instance(line.session, cast(Endpoint, line), f"topic-{name}")
+    return Instance(line.session, cast(Endpoint, line), f"topic-{name}", cast(SessionExchange, exchange))
 
 
 def occupy(instance: Instance) -> OutgoingRequest:

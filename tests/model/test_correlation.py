@@ -14,8 +14,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from dispatch._internal import Rejection
 from dispatch.errors import TransportError
-from dispatch.messaging.plain import Correlator, ReplyStream
-from dispatch.messaging.request import Answer, Closed, Disposition, TimedOut, Unreadable
+from dispatch.messaging.plain import Correlator
+from dispatch.messaging.request import Answer, Closed, Disposition, Request, TimedOut, Unreadable
 from tests.helpers.clock import VirtualClockLoop, advance, idle
 from tests.helpers.exchange_harness import request, stream
 from tests.helpers.fakes import FakePublisher, FakeTicket, lost, reply
@@ -27,7 +27,7 @@ LATE, DUPLICATE, MATCHED = Disposition.LATE, Disposition.DUPLICATE, Disposition.
 
 
 @dataclass(eq=False)
-class PrometheusApi:
+class ExpectedRequest:
     """What the model knows of a request."""
 
     id: str
@@ -43,7 +43,7 @@ class PrometheusApi:
     end: str = ""
     """How it has to end; "" while it waits."""
     task: asyncio.Task[Any] | None = None
-    stream: ReplyStream | None = None
+    stream: Request | None = None
     ticket: FakeTicket | None = None
 
     @property
@@ -62,7 +62,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.loop.set_exception_handler(lambda _, context: self.problems.append(context))
         self.publisher = FakePublisher()
         self.counts: Counter[Disposition] = Counter()
-        self.waiting: dict[str, PrometheusApi] = {}
+        self.waiting: dict[str, ExpectedRequest] = {}
         self.ids: set[str] = set()
         self.graves: list[tuple[float, str, Disposition]] = []
         self.exchange = self.do(self._make())
@@ -75,7 +75,7 @@ class ExchangeMachine(RuleBasedStateMachine):
 
     # -- the model's own steps --------------------------------------------------------------------------------------
 
-    def bury(self, asked: PrometheusApi, end: str, why: Disposition, now: float | None = None) -> None:
+    def bury(self, asked: ExpectedRequest, end: str, why: Disposition, now: float | None = None) -> None:
         asked.end = end
         del self.waiting[asked.id]
         if now is None:
@@ -107,12 +107,12 @@ class ExchangeMachine(RuleBasedStateMachine):
 
     @rule(target=asked, limit=st.integers(0, 20), idle_limit=st.none() | st.integers(1, 8), queued=st.booleans(),
           refused=st.sampled_from([False, False, False, True]))  # fmt: skip
-    def send(self, limit: int, idle_limit: int | None, queued: bool, refused: bool) -> PrometheusApi:
-        async def open_it() -> PrometheusApi:
+    def send(self, limit: int, idle_limit: int | None, queued: bool, refused: bool) -> ExpectedRequest:
+        async def open_it() -> ExpectedRequest:
             exchange, now = self.exchange, self.loop.time()
             # Fractions, so that no limit falls on the instant of anything else.
             deadline = now + limit + 0.5 if limit else now
-            asked = PrometheusApi(
+            asked = ExpectedRequest(
                 exchange.new_id(), deadline, None if idle_limit is None else idle_limit + 0.25, queued, now
             )
             if asked.idle is None:
@@ -126,7 +126,6 @@ class ExchangeMachine(RuleBasedStateMachine):
                     seconds=deadline - now,
                     max_bytes=10**6,
                     idle=asked.idle,
-                    max_buffer=10**6,
                 )
                 asked.task = asyncio.create_task(self._read(asked.stream))
             await idle()
@@ -154,12 +153,12 @@ class ExchangeMachine(RuleBasedStateMachine):
             asked.ticket = self.publisher.sent[-1]
         return asked
 
-    async def _read(self, stream: ReplyStream) -> tuple[str, Any]:
+    async def _read(self, stream: Request) -> tuple[str, Any]:
         text = "".join([chunk async for chunk in stream])
         return text, stream.settled
 
     @rule(asked=asked, error=st.booleans(), text=st.sampled_from(["", "x", "yy"]))
-    def answer(self, asked: PrometheusApi, error: bool, text: str) -> None:
+    def answer(self, asked: ExpectedRequest, error: bool, text: str) -> None:
         """A complete answer, or an error, without an index: it settles whatever waits, and is known for what it is else."""
         message = reply(asked.id, text, error=("Odd", "no") if error else None)
         if asked.id not in self.waiting:
@@ -171,7 +170,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.take(message, MATCHED)
 
     @rule(asked=asked, index=st.integers(0, 4), end=st.sampled_from([False, False, False, True]))
-    def chunk(self, asked: PrometheusApi, index: int, end: bool) -> None:
+    def chunk(self, asked: ExpectedRequest, index: int, end: bool) -> None:
         """One chunk of a stream, in any order and any number of times."""
         message = reply(asked.id, f"<{index}>", end=end, chunk=index)
         if asked.id not in self.waiting:
@@ -192,7 +191,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.take(message, MATCHED)
 
     @rule(asked=asked, payload=st.sampled_from(MALFORMED_PAYLOADS), raises=st.booleans())
-    def rubbish(self, asked: PrometheusApi, payload: bytes, raises: bool) -> None:
+    def rubbish(self, asked: ExpectedRequest, payload: bytes, raises: bool) -> None:
         message = AlteredMessage(payload, {"id": asked.id}, raises="data" if raises else "")
         if asked.id not in self.waiting:
             self.take(message, self.remembered(asked.id))
@@ -217,7 +216,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         await idle()
 
     @rule(asked=asked, sent=st.booleans())
-    def fail(self, asked: PrometheusApi, sent: bool) -> None:
+    def fail(self, asked: ExpectedRequest, sent: bool) -> None:
         """The transport reports a failure, perhaps of something that ended long ago."""
         if asked.ticket is None:
             return
@@ -226,7 +225,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         asked.ticket.on_failure(lost(sent=sent))
 
     @rule(asked=asked)
-    def cancel(self, asked: PrometheusApi) -> None:
+    def cancel(self, asked: ExpectedRequest) -> None:
         async def cancel_it() -> None:
             assert asked.task is not None
             asked.task.cancel()
@@ -271,7 +270,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         assert self.exchange.tombstones == len(self.graves) <= MAX_TOMBSTONES
 
     @rule(asked=asked)
-    def look(self, asked: PrometheusApi) -> None:
+    def look(self, asked: ExpectedRequest) -> None:
         """A request ends exactly as it should, and not before."""
         self.do(idle())
         assert asked.task is not None
@@ -294,7 +293,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         assert not self.problems
 
 
-def ended(asked: PrometheusApi) -> tuple[str, str]:
+def ended(asked: ExpectedRequest) -> tuple[str, str]:
     """How a request did end, in the model's words, and its text."""
     assert asked.task is not None
     if asked.task.cancelled():

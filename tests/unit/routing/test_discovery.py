@@ -53,14 +53,14 @@ class Scene:
         table = SessionTable("one", "1", [self.inbox], random_bytes=os.urandom, secret=SECRET)
         self.endpoint = Endpoint(self.transport, table, self.sessions.handle_events)
         self.channels: dict[tuple[str, str], Channel] = {}
-        self.discovery = Discovery(self.correlator, self.channels)
+        self.discovery = Discovery(self.correlator, self.sessions, self.channels)
         self.sessions.on_session_event = self.discovery.on_session_event
         self.hellos = FakePublisher()
         self.channel = self.open_channel()
         self.callees: list[Callee] = []
 
     def open_channel(self) -> Channel:
-        channel = Channel(self.topics[0], FakePublisher(), self.inbox, self.endpoint)
+        channel = Channel(self.topics[0], FakePublisher(), self.inbox, self.endpoint, self.correlator)
         channel.hello = self.hellos
         self.channels[self.topics[0], f"{self.topics[1]}-{len(self.channels)}"] = channel
         return channel

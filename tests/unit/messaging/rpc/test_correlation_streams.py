@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch._internal import Rejection
-from dispatch.messaging.plain import ReplyStream
-from dispatch.messaging.request import Answer, Closed, Disposition, Overflow, TimedOut, Unreadable
+from dispatch.messaging.request import Answer, Closed, Disposition, Overflow, Request, TimedOut, Unreadable
 from dispatch.protocol.frames import CHUNK_BYTES
 from tests.helpers import exchange_harness
 from tests.helpers.clock import START, advance, idle, run
@@ -34,10 +33,10 @@ class Bench(exchange_harness.Bench):
         max_bytes: int = 1_000,
         **options: Any,
     ) -> None:
-        super().__init__(**options)
-        self.limits: dict[str, Any] = {"idle": idle, "max_buffer": max_buffer, "max_bytes": max_bytes, "limit": limit}
+        super().__init__(max_buffer=max_buffer, **options)
+        self.limits: dict[str, Any] = {"idle": idle, "max_bytes": max_bytes, "limit": limit}
 
-    def open(self) -> ReplyStream:
+    def open(self) -> Request:
         return super().open(**self.limits)
 
 
