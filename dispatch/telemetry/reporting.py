@@ -17,10 +17,11 @@ from dispatch.protocol import SessionTable
 from dispatch.resilience.breaker import State
 from dispatch.result import CallResult
 from dispatch.telemetry.call_metrics import (
+    BoundedSeries,
     CallMetrics,
     Instruments,
     ServiceMeter,
-    SourceSeries,
+    SourceMeter,
     ToolMeter,
     VersionCallMetrics,
     VersionMeter,
@@ -96,11 +97,11 @@ class TelemetryCatalogObserver(CatalogObserver):
         log: writes the lines.
     """
 
-    def __init__(self, series: SourceSeries | None, events: Events, log: TransitionLogger) -> None:
+    def __init__(self, series: BoundedSeries[SourceMeter] | None, events: Events, log: TransitionLogger) -> None:
         self._series = series
         self._events = events
         self._log = log
-        self._labels: dict[str, str] = {}
+        self._sources: dict[str, SourceMeter] = {}
         self._rejected: set[str] = set()
         """Sources of rejected reloads that are not in force, so that they are never removed."""
         self._reported: dict[tuple[type, str], frozenset[object]] = {}
@@ -156,7 +157,7 @@ class TelemetryCatalogObserver(CatalogObserver):
 
     def on_reload_rejected(self, sources: Collection[str], tools: int, problem: str) -> None:
         for source in sources:
-            if source not in self._labels:
+            if source not in self._sources:
                 self._rejected.add(source)
             self._count_reload(source, is_successful=False)
         shown = ", ".join(sorted(sources))
@@ -222,33 +223,32 @@ class TelemetryCatalogObserver(CatalogObserver):
 
         self._report(source, changes, HeldChange, ChangeHeld, describe)
 
-    def acquire_series(self, source: str) -> str:
-        """Return the label of the source's series, which exist from now on; "": metrics are off."""
-        if self._series is None:
-            return ""
-        label = self._labels.get(source)
-        if label is None:
-            label = self._labels[source] = self._series.acquire(source)
-        return label
+    def acquire_series(self, source: str) -> SourceMeter | None:
+        """Return the source's series, which exist from now on; None: metrics are off."""
+        meter = self._sources.get(source)
+        if meter is None and self._series is not None:
+            meter = self._sources[source] = self._series.acquire(source)
+        return meter
 
     def close(self) -> None:
         """End the observation: counters stay."""
         if self._series is not None:
-            for label in self._labels.values():
-                self._series.release(label, is_removed=False)
-        self._labels.clear()
+            for meter in self._sources.values():
+                self._series.release(meter.label, is_removed=False)
+        self._sources.clear()
         self._reported.clear()
 
     def _count_reload(self, source: str, *, is_successful: bool) -> None:
-        if self._series is not None:
-            self._series.record_reload(self.acquire_series(source), is_successful=is_successful)
+        meter = self.acquire_series(source)
+        if meter is not None:
+            meter.record_reload(is_successful=is_successful)
 
     def _forget_source(self, source: str) -> None:
         for kind in (RefusedItem, ShadowedItem, HeldChange):
             self._reported.pop((kind, source), None)
-        label = self._labels.pop(source, None)
-        if label is not None and self._series is not None:
-            self._series.release(label, is_removed=True)
+        meter = self._sources.pop(source, None)
+        if meter is not None and self._series is not None:
+            self._series.release(meter.label, is_removed=True)
 
     def _report(
         self, source: str, items: Collection[T], kind: type[T], event: type[Event], describe: Callable[[T], str]
@@ -419,25 +419,25 @@ class TelemetryDispatcherObserver(DispatcherObserver):
 
     def _call_metrics(self, label: str, version: str | None) -> CallMetrics | None:
         meter = self._tool_meter(label)
-        if meter is None or self._instruments is None:
+        if meter is None:
             return None
         if version is None:
             return CallMetrics(meter)
         version_meter = self._versions.get((label, version))
         if version_meter is None:
-            version_meter = self._versions[label, version] = self._instruments.versions.acquire(meter.label, version)
+            version_meter = self._versions[label, version] = meter.versions.acquire(version)
         return VersionCallMetrics(meter, version_meter)
 
     def _tool_meter(self, label: str) -> ToolMeter | None:
         meter = self._tools.get(label)
         if meter is None and self._instruments is not None:
-            meter = self._tools[label] = self._instruments.acquire_tool(label)
+            meter = self._tools[label] = self._instruments.tools.acquire(label)
         return meter
 
     def observe_service(self, id: str, label: str) -> ServiceObserver:
         meter = self._services.get((id, label))
         if meter is None and self._instruments is not None:
-            meter = self._services[id, label] = self._instruments.acquire_service(label)
+            meter = self._services[id, label] = self._instruments.services.acquire(label)
         return _ObservedService(id, label, meter, self)
 
     def observe_sessions(self, table: SessionTable) -> None:
@@ -467,18 +467,18 @@ class TelemetryDispatcherObserver(DispatcherObserver):
     def release_tool(self, label: str) -> None:
         meter = self._tools.pop(label, None)
         if meter is not None and self._instruments is not None:
-            self._instruments.release_tool(meter.label, is_removed=True)
+            self._instruments.tools.release(meter.label, is_removed=True)
 
     def release_version(self, label: str, version: str) -> None:
         meter = self._versions.pop((label, version), None)
-        if meter is not None and self._instruments is not None:
-            self._instruments.versions.release(meter, is_removed=True)
+        if meter is not None and label in self._tools:
+            self._tools[label].versions.release(meter.label, is_removed=True)
 
     def release_service(self, id: str) -> None:
         for key in [key for key in self._services if key[0] == id]:
             meter = self._services.pop(key)
             if self._instruments is not None:
-                self._instruments.release_service(meter.label, is_removed=True)
+                self._instruments.services.release(meter.label, is_removed=True)
 
     def close(self) -> None:
         """End the observation: gauges are no longer read, counters stay."""
@@ -487,12 +487,12 @@ class TelemetryDispatcherObserver(DispatcherObserver):
         for table in list(self._tables):
             self.release_sessions(table)
         if self._instruments is not None:
-            for version in self._versions.values():
-                self._instruments.versions.release(version, is_removed=False)
+            for (label, _), version in self._versions.items():
+                self._tools[label].versions.release(version.label, is_removed=False)
             for meter in self._tools.values():
-                self._instruments.release_tool(meter.label, is_removed=False)
+                self._instruments.tools.release(meter.label, is_removed=False)
             for each in self._services.values():
-                self._instruments.release_service(each.label, is_removed=False)
+                self._instruments.services.release(each.label, is_removed=False)
         self._versions.clear()
         self._tools.clear()
         self._services.clear()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.telemetry.call_metrics import SourceSeries
+from dispatch.telemetry.call_metrics import Instruments
 from dispatch.telemetry.events import MAX_NAMES, Event, Events, TransitionLogger
 from dispatch.telemetry.observers import NULL_CATALOG, HeldChange, RefusedItem, ShadowedItem
 from dispatch.telemetry.reporting import MAX_LINES, MAX_SHOWN_CHARS, TelemetryCatalogObserver
@@ -24,7 +24,7 @@ class Bench:
         caplog.set_level(logging.INFO, "dispatch.transitions")
         self.caplog = caplog
         self.board = Board()
-        self.series = SourceSeries(self.board.registry)
+        self.series = Instruments.of(self.board.registry).sources
         self.events: list[Event] = []
         self.sink = Events()
         self.sink.subscribe(self.events.append)
