@@ -260,7 +260,7 @@ class WrappedClient:
                 clock=loop.time,
                 randomness=random.random,
                 rates=create_rate_limiter,
-                observer=self._observer.observe_tool(self.tool),
+                observer=self._observer,
                 label=self.tool,
             )
             self._observer.attach(self)
