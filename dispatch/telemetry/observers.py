@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
     from prometheus_client import CollectorRegistry
 
-    from dispatch.telemetry.events import Events
-
 
 # What the registry of a dispatcher's catalogue reports about items.
 
@@ -462,23 +460,6 @@ class Telemetry(msgspec.Struct, metaclass=NamedFields, frozen=True, kw_only=True
             raise ValueError(f"traces must be 'native', 'propagation-only' or 'off', not {self.traces!r}")
         if not 0.0 <= self.sample <= 1.0:
             raise ValueError(f"sample must be from 0 (no call) to 1 (every call), not {self.sample!r}")
-
-    def observe_dispatcher(self, events: Events, client_id: str, clock: Callable[[], float]) -> DispatcherObserver:
-        """Return the observer of a dispatcher that starts. Imports prometheus-client and the rest of OpenTelemetry's API,
-        which would add a quarter to the time of ``import dispatch``. For the arguments see
-        :class:`~dispatch.telemetry.reporting.TelemetryDispatcherObserver`."""
-        from dispatch.telemetry.reporting import TelemetryDispatcherObserver
-
-        return TelemetryDispatcherObserver(self, events, client_id, clock)
-
-    def observe_server(self, names: ServerNames) -> ServerObserver:
-        """Return the observer of a tool server that starts. Unless everything is off it imports prometheus-client and the
-        rest of OpenTelemetry's API."""
-        if not self.metrics and self.traces == "off":
-            return NULL_SERVER
-        from dispatch.telemetry.reporting import TelemetryServerObserver
-
-        return TelemetryServerObserver(self, names)
 
 
 DEFAULT_TELEMETRY = Telemetry()
