@@ -113,7 +113,10 @@ class DispatcherLifecycle:
         except BaseException:
             await self._transport.close()
             raise
-        observer = self.telemetry.observe_dispatcher(self._events, self.client_id, loop_clock())
+        # perf: prometheus-client and OpenTelemetry's API would add a quarter to the time of `import dispatch`
+        from dispatch.telemetry.reporting import TelemetryDispatcherObserver
+
+        observer = TelemetryDispatcherObserver(self.telemetry, self._events, self.client_id, loop_clock())
         runtime = Runtime(
             self._transport,
             self.client_id,

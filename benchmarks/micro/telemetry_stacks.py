@@ -100,7 +100,7 @@ async def _sdk_spans() -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def _recording_call() -> AsyncIterator[Call]:
-    meter = Instruments.of(registry := CollectorRegistry()).acquire_tool("work")
+    meter = Instruments.of(registry := CollectorRegistry()).tools.acquire("work")
 
     async def call() -> object:
         meter.in_flight += 1
@@ -114,7 +114,7 @@ async def _recording_call() -> AsyncIterator[Call]:
 @asynccontextmanager
 async def _recording_attempt() -> AsyncIterator[Call]:
     instruments = Instruments.of(registry := CollectorRegistry())
-    attempts, replies = instruments.acquire_tool("work").attempts, instruments.acquire_service("double").replies
+    attempts, replies = instruments.tools.acquire("work").attempts, instruments.services.acquire("double").replies
 
     async def call() -> object:
         attempts["first"].value += 1

@@ -14,12 +14,12 @@ from dispatch._internal import Clock, Randomness, Retention
 from dispatch.calls.resolution import ResolvedTool, meter_label
 from dispatch.policy import DEFAULT_RETRY, Policy, RateLimit
 from dispatch.resilience.aio import AsyncBulkhead, AsyncRateLimiter, LimiterBucket, user_buckets
-from dispatch.resilience.breaker import CircuitBreaker
+from dispatch.resilience.breaker import CircuitBreaker, State
 from dispatch.resilience.durations import LatencyHistogram, Quantile
 from dispatch.resilience.rate_limit import UserBuckets
 from dispatch.resilience.retry import MIN_REPEATS_PER_S, Hedging, RetryBudget, RetryPolicy
 from dispatch.routing.instance import InFlight
-from dispatch.telemetry.observers import NULL_DISPATCHER, NULL_TOOL, DispatcherObserver, ToolObserver
+from dispatch.telemetry.observers import NULL_DISPATCHER, DispatcherObserver
 
 if TYPE_CHECKING:
     from dispatch.routing.pool import InstancePool
@@ -49,8 +49,9 @@ class ToolGuards:
         clock: the loop's.
         randomness: for backoff and open durations.
         rates: returns the rate limiter for a policy.
-        observer: of the tool.
+        observer: of the dispatcher.
         label: of the tool in metrics and events.
+        version: of the tool; None: it declares none.
 
     Attributes:
         policy: in force for the tool.
@@ -62,14 +63,16 @@ class ToolGuards:
         pool: the instances that were called last; their ejections end when the breaker closes.
         answered_by, answered_at: the instance that answered last, and when; ``""`` before the first answer, and after a
             failure of that instance.
-        observer: of the tool.
+        observer: of the tool's calls.
     """
 
     __slots__ = (
+        "_dispatcher_observer",
         "_instances",
         "_randomness",
         "_rate_limiter",
         "_usual_log",
+        "_version",
         "answered_at",
         "answered_by",
         "breaker",
@@ -97,11 +100,14 @@ class ToolGuards:
         clock: Clock,
         randomness: Randomness,
         rates: Callable[[Policy], AsyncRateLimiter | None],
-        observer: ToolObserver = NULL_TOOL,
+        observer: DispatcherObserver = NULL_DISPATCHER,
         label: str = "",
+        version: str | None = None,
     ) -> None:
-        self.observer = observer
+        self._dispatcher_observer = observer
+        self.observer = observer.observe_tool(label, version)
         self.label = label
+        self._version = version
         self.clock = clock
         self._randomness = randomness
         self._rate_limiter = rates
@@ -153,9 +159,12 @@ class ToolGuards:
             settings,
             clock=self.clock,
             randomness=self._randomness,
-            on_transition=self.observer.observe_circuit(),
+            on_transition=self._report_transitions(None),
             on_recovery=self._on_recovery,
         )
+
+    def _report_transitions(self, instance: str | None) -> Callable[[State, State, str], None]:
+        return partial(self._dispatcher_observer.on_circuit_transition, self.label, self._version, instance)
 
     def _on_recovery(self) -> None:
         if self.pool is not None:
@@ -189,7 +198,7 @@ class ToolGuards:
                 self.policy.breaker,
                 clock=self.clock,
                 randomness=self._randomness,
-                on_transition=self.observer.observe_circuit(instance),
+                on_transition=self._report_transitions(instance),
             )
             self._instances[instance] = breaker
         return breaker
@@ -351,8 +360,9 @@ class GuardRegistry:
             clock=self._clock,
             randomness=self._randomness,
             rates=partial(self._rates, owner),
-            observer=self._observer.observe_tool(label, version),
+            observer=self._observer,
             label=label,
+            version=version,
         )
         return guards
 

@@ -393,7 +393,7 @@ class Runtime:
         self._transport = transport
         self._tools = tools
         self.observer = observer
-        unmatched = observer.observe_service(OTHER, OTHER).replies
+        unmatched = observer.observe_service(OTHER, OTHER)
         self.exchange = Correlator(strange=None if unmatched is None else Tally(unmatched))
         self.now: Callable[[], float] = self.exchange.now
         self.sessions = SessionExchange(self.exchange.replies)

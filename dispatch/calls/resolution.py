@@ -716,7 +716,7 @@ class LiveCatalog:
             connect: see :meth:`Registry.start`.
         """
         self._runtime = runtime
-        await self.registry.start(connect, runtime.observer.catalog)
+        await self.registry.start(connect, runtime.observer)
 
     def detach(self) -> None:
         """Apply no further catalogue to the dispatcher's runtime, which is closed."""
@@ -730,7 +730,7 @@ class LiveCatalog:
             if self._runtime is not None:
                 given = list_sources(catalog) if catalog is not None else self.registry.sources()
                 tools = len(self.resolver.catalog.tools)
-                observer = self._runtime.observer.catalog
+                observer = self._runtime.observer
                 observer.on_reload_rejected([each.id for each in given], tools, str(error))
             raise
 

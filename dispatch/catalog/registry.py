@@ -36,7 +36,7 @@ from dispatch.catalog.merge import (
 )
 from dispatch.catalog.sources import Source, SourceGroup, SourceState, SourceStatus
 from dispatch.policy import Policy
-from dispatch.telemetry.observers import NULL_CATALOG, CatalogObserver
+from dispatch.telemetry.observers import NULL_DISPATCHER, DispatcherObserver
 
 logger = logging.getLogger("dispatch.catalog")
 
@@ -69,7 +69,7 @@ class Registry:
         approvals: Approvals | None = None,
         randomness: Randomness = random.random,
     ) -> None:
-        self._observer: CatalogObserver = NULL_CATALOG
+        self._observer: DispatcherObserver = NULL_DISPATCHER
         self._connect: Callable[[Source, bool], object] = lambda source, is_in_force: None
         self._approvals = approvals
         self._randomness = randomness
@@ -97,12 +97,12 @@ class Registry:
 
     # -- life cycle ---------------------------------------------------------------------------------------------
 
-    async def start(self, connect: Callable[[Source, bool], object], observer: CatalogObserver) -> None:
+    async def start(self, connect: Callable[[Source, bool], object], observer: DispatcherObserver) -> None:
         """Follow the sources, and wait up to :data:`FIRST_DISCOVERY_S` for their first items.
 
         Args:
             connect: called with each source before it is read, and with True once its items may come into force.
-            observer: of the catalogue.
+            observer: of the dispatcher.
         """
         self._connect, self._observer = connect, observer
         self._report_items(self._activator.merged)  # what was found before there was an observer

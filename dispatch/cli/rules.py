@@ -61,6 +61,10 @@ def export(
         files = render_rule_files(slos, grafana)
     except YamlMissingError as missing:
         raise CliError(f"{missing}.") from None
+    except FileNotFoundError:
+        raise CliError(
+            "The rules were not found.", "install tool-dispatch from a wheel, or run inside a clone of the repository"
+        ) from None
     where = Path(folder)
     where.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():

@@ -33,10 +33,7 @@ from dispatch.routing.channels import Channels
 from dispatch.routing.instance import Channel, Holder, InFlight, Instance, KeyHolders
 from dispatch.telemetry.observers import (
     NULL_DISPATCHER,
-    NULL_SERVICE,
     DispatcherObserver,
-    OnInstanceChange,
-    ServiceObserver,
 )
 
 SHARED = "(shared)"
@@ -59,7 +56,6 @@ class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
         instance: the addressee; None: any consumer of the topic.
         pick: the balancer's permit, to be finished.
         probe: the permit of the tool's breaker at this instance; None: not acquired.
-        observer: of the service.
 
     :meth:`release` is called once, when the request has ended.
     """
@@ -68,7 +64,6 @@ class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
     instance: Instance | None
     pick: Pick
     probe: BreakerPermit | None
-    observer: ServiceObserver
 
     def release(
         self,
@@ -110,7 +105,8 @@ class InstancePool:
         balancing, outlier_detection: choice and ejection of instances.
         clock, randomness: of the balancer.
         greet: called with a channel whose next hello is due.
-        observer: of the service.
+        observer: of the dispatcher.
+        service, label: id of the service, and its label in metrics.
         is_former: the catalogue in force does not have the service: nothing is reported.
 
     Attributes:
@@ -127,12 +123,19 @@ class InstancePool:
         clock: Clock,
         randomness: Randomness,
         greet: Callable[[Channel], object],
-        observer: ServiceObserver = NULL_SERVICE,
+        observer: DispatcherObserver = NULL_DISPATCHER,
+        service: str = "",
+        label: str = "",
         is_former: bool = False,
         versions: Mapping[str, str | None] = NO_VERSIONS,
     ) -> None:
-        self._observe(observer)
+        self._observer = observer
+        self._service = service
+        self._label = label
+        self.tally: Tally | None = None
         self._is_former = is_former
+        if not is_former:
+            self._count_replies()
         self._routes = list(routes)
         self._route_versions = versions
         self._versions: dict[str, str | None] = {}
@@ -154,15 +157,13 @@ class InstancePool:
             listener=self._on_change,
         )
 
-    def _observe(self, observer: ServiceObserver) -> None:
-        replies = observer.replies
+    def _count_replies(self) -> None:
+        replies = self._observer.observe_service(self._service, self._label)
         self.tally = None if replies is None else Tally(replies)
-        self._observer = observer
-        self._on_instance_change: OnInstanceChange = observer.on_instance_change
 
     def _on_change(self, name: str, change: str, why: str) -> None:
         if not self._is_former:
-            self._on_instance_change(name, change, why)
+            self._observer.on_instance_change(self._service, name, change, why, self._label)
 
     def retire(self) -> None:
         """Mark the pool as no longer in the catalogue: only calls in flight may use it. Its instances are reported as left,
@@ -171,9 +172,9 @@ class InstancePool:
             self._report(self._places, {})
             self._is_former = True
 
-    def restore(self, observer: ServiceObserver) -> None:
+    def restore(self) -> None:
         """Mark the pool as in the catalogue again."""
-        self._observe(observer)
+        self._count_replies()
         self._is_former = False
         self._report({}, self._places)
 
@@ -268,7 +269,7 @@ class InstancePool:
                 permit = breaker.admit()
                 # The breaker of one instance rejects no call: the balancer has found no better instance.
                 probe = permit if type(permit) is BreakerPermit else None
-        return SelectedInstance(route, instance, pick, probe, self._observer)
+        return SelectedInstance(route, instance, pick, probe)
 
     def can_send(self, *, needs_instance: bool, repeatable: bool, requires: Range | None = None) -> bool:
         """Return whether a request can be sent now; arguments as of :meth:`Channel.can_send` and :meth:`pick`."""
@@ -685,9 +686,9 @@ class PoolRegistry:
             clock=self._clock,
             randomness=self._randomness,
             greet=self._routes.discovery.send_due_hello,
-            observer=NULL_SERVICE
-            if is_former
-            else self._observer.observe_service(entry.key.service, entry.key.meter_label),
+            observer=self._observer,
+            service=entry.key.service,
+            label=entry.key.meter_label,
             is_former=is_former,
         )
 
@@ -743,7 +744,7 @@ class PoolRegistry:
             entry.is_retired = False
             self._retention.restore(entry.key)
             if pool is not None:
-                pool.restore(self._observer.observe_service(entry.key.service, entry.key.meter_label))
+                pool.restore()
         if pool is not None:
             pool.configure(user.policy.balancing, user.policy.outlier_detection)
         self._set_wanted(entry)

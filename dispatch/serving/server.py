@@ -331,9 +331,11 @@ class ToolServer:
         now = loop_clock()
         router = self._router = ReplyRouter(self._transport, self.response_queue, self._reply_namespaces)
         replies = reply_topic(self.response_queue, "{dispatcher}")
-        self._observer = self._telemetry.observe_server(
-            ServerNames(self.meter_label, self.instance, self.request_queue, replies, self.response_queue)
-        )
+        if self._telemetry.metrics or self._telemetry.traces != "off":
+            from dispatch.telemetry.reporting import TelemetryServerObserver  # perf: imports prometheus-client
+
+            names = ServerNames(self.meter_label, self.instance, self.request_queue, replies, self.response_queue)
+            self._observer = TelemetryServerObserver(self._telemetry, names)
         sender = ReplySender(self.refused, id=self.service)
         queue = self._queue = RequestQueue(
             self._invoke,

@@ -1,6 +1,6 @@
 """Telemetry of dispatchers and tool services: metrics, traces, log lines and events.
 
-``settings`` has the options, ``names`` the names that operators see. ``call_observer`` and ``served_request_observer`` are
-the protocols that other packages report to; ``dispatcher_observer`` and ``server_observer`` implement them with ``metrics``,
-``tracing``, ``logs`` and ``events``. ``alerting`` generates rules for Prometheus.
+``observers`` has the settings, the names that operators see and the classes that other packages report to. ``reporting``
+implements them with ``call_metrics``, ``gauges``, ``exposition`` and ``tracing``, which import prometheus-client and
+OpenTelemetry's API: they are imported when a dispatcher or a server starts. ``rules`` exports rules for Prometheus.
 """

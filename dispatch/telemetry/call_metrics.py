@@ -1,191 +1,121 @@
-"""Metrics of calls: one :class:`~dispatch.telemetry.observers.CallObserver` for all calls of a tool."""
+"""The metrics that calls record: counters and histograms, and the series of each tool, version, service and source."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import ClassVar, Final, TypeVar
+from collections.abc import Callable
+from typing import ClassVar, Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from dispatch.errors import DispatchError, ErrorType, Outcome
+from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.request import Disposition
 from dispatch.resilience.breaker import State
-from dispatch.result import CallResult
 from dispatch.telemetry.exposition import CounterSeries, LockFreeCounter, LockFreeHistogram
-from dispatch.telemetry.observers import (
-    DURATION_BUCKETS,
-    FIRST_CHUNK_BUCKETS,
-    OTHER,
-    WAIT_BUCKETS,
-    CallObserver,
-    RequestObserver,
-)
+from dispatch.telemetry.observers import DURATION_BUCKETS, FIRST_CHUNK_BUCKETS, OTHER, WAIT_BUCKETS
 from dispatch.version import __version__
-
-# The series that calls record for each version of a tool, one set for each registry: how a rollout goes.
-
-
-MAX_VERSIONS: Final = 4
-"""Versions of one tool with series of their own; later ones share ``_OTHER``. A rollout has two, and a slow migration of
-callers few more."""
-
-OUTCOME_CLASSES: Final = ("ok", "error", "other")
-_ERRORS = frozenset({Outcome.TOOL_ERROR, Outcome.TIMEOUT, Outcome.TRANSPORT})
-
-
-class VersionMeter:
-    """Series of one version of a tool.
-
-    Attributes:
-        tool, version: labels of the series.
-    """
-
-    __slots__ = ("_by_outcome", "tool", "version")
-
-    def __init__(self, calls: LockFreeCounter, tool: str, version: str) -> None:
-        self.tool = tool
-        self.version = version
-        ok, error, other = (calls.labels(tool, version, each) for each in OUTCOME_CLASSES)
-        self._by_outcome = {
-            outcome: ok if outcome is Outcome.SUCCESS else error if outcome in _ERRORS else other for outcome in Outcome
-        }
-
-    def record_call(self, outcome: Outcome) -> None:
-        """Count the end of a call."""
-        self._by_outcome[outcome].value += 1
-
-
-class VersionSeries:
-    """Counts calls by version. The series of a version are removed with it, when its last dispatcher has removed it."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._calls = LockFreeCounter(
-            "dispatch_version_calls",
-            "Calls that have ended, by version of the tool: ok for successes; error for tool errors, timeouts and transport "
-            "errors; other for rejected, throttled, invalid and cancelled calls.",
-            ("tool", "version", "outcome_class"),
-            registry=registry,
-        )
-        self._holders: dict[str, dict[str, int]] = {}
-        self._lock = threading.Lock()
-
-    def acquire(self, tool: str, version: str) -> VersionMeter:
-        """Return the series of a version and count a holder of them; ``_OTHER`` beyond :data:`MAX_VERSIONS`.
-
-        Args:
-            tool: label of the tool's series.
-            version: of the tool.
-        """
-        with self._lock:
-            holders = self._holders.setdefault(tool, {})
-            if version not in holders and (tool == OTHER or len(holders.keys() - {OTHER}) >= MAX_VERSIONS):
-                version = OTHER
-            holders[version] = holders.get(version, 0) + 1
-            return VersionMeter(self._calls, tool, version)
-
-    def release(self, meter: VersionMeter, *, is_removed: bool) -> None:
-        """Release one holder of the series of a version.
-
-        Args:
-            meter: as returned by :meth:`acquire`.
-            is_removed: the version was removed: its series are removed with their last holder. Otherwise its dispatcher was
-                closed, and the series stay, because counters must not decrease when it is opened again.
-        """
-        with self._lock:
-            holders = self._holders.get(meter.tool, {})
-            if meter.version not in holders:
-                return  # removed with the tool
-            holders[meter.version] -= 1
-            if holders[meter.version] <= 0 and is_removed and meter.version != OTHER:
-                del holders[meter.version]
-                self._calls.remove_by_labels({"tool": meter.tool, "version": meter.version})
-
-    def remove_tool(self, tool: str) -> None:
-        """Remove the series of all versions of a tool."""
-        with self._lock:
-            if self._holders.pop(tool, None) is not None:
-                self._calls.remove_by_labels({"tool": tool})
-
-
-# The series that the reloads of a catalogue's sources record, one set for each registry.
-
 
 logger = logging.getLogger("dispatch.telemetry")
 
-MAX_SOURCES = 100
-"""Sources with series of their own. Beyond them a source replaces one whose dispatchers are closed; if there is none, it
-shares ``_OTHER``. A source is a folder or a connection: a deployment has a few."""
+
+class _Meter(Protocol):
+    label: str
 
 
-class SourceSeries:
-    """Counts reloads by source. The series of a source are removed with it, when its last dispatcher has removed it."""
+M = TypeVar("M", bound=_Meter)
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._reloads = LockFreeCounter(
-            "dispatch_catalog_reloads",
-            "Activations of another catalogue or policy, by the source that changed: ok, or failed (a reload was rejected, "
-            "and the previous catalogue stays in force).",
-            ("source", "result"),
-            registry=registry,
-        )
-        self._last_reload_successful = Gauge(
-            "dispatch_catalog_last_reload_successful",
-            "1: the last reload of the catalogue or policy succeeded; 0: it failed, and the previous one stays in force.",
-            ("source",),
-            registry=registry,
-        )
+
+class BoundedSeries(Generic[M]):
+    """The series of labels that come and go, such as those of tools: at most ``limit`` labels have series of their own, and
+    further ones share ``_OTHER``. All holders of a label share its series, which are removed when the last one has removed
+    the label.
+
+    Args:
+        limit: number of labels, without ``_OTHER``.
+        create: returns the series of a label.
+        remove: removes series from the metrics.
+        kind: of the labels, for the warning at the limit, such as ``tool``; "": no warning.
+        replaces_idle: beyond the limit a label replaces one that has no holder, if there is one.
+    """
+
+    __slots__ = ("_create", "_holders", "_kind", "_limit", "_lock", "_meters", "_remove", "_replaces_idle")
+
+    def __init__(
+        self,
+        limit: int,
+        create: Callable[[str], M],
+        remove: Callable[[M], object],
+        *,
+        kind: str = "",
+        replaces_idle: bool = False,
+    ) -> None:
+        self._limit = limit
+        self._create = create
+        self._remove = remove
+        self._kind = kind
+        self._replaces_idle = replaces_idle
+        self._meters: dict[str, M] = {}
         self._holders: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def acquire(self, source: str) -> str:
-        """Create the series of ``source`` at 0, count a holder of them, and return their label: ``_OTHER`` beyond
-        :data:`MAX_SOURCES`."""
+    def acquire(self, label: str) -> M:
+        """Return the series of ``label``, or of ``_OTHER``, and count a holder of them."""
         with self._lock:
-            label = source
-            if label not in self._holders and len(self._holders) >= MAX_SOURCES:
-                idle = next((each for each, holders in self._holders.items() if not holders and each != OTHER), None)
-                if idle is not None:
-                    self._remove(idle)
-                else:
-                    if OTHER not in self._holders:
-                        logger.warning("more than %d sources: further ones share the series %s", MAX_SOURCES, OTHER)
-                    label = OTHER
+            if label not in self._meters and len(self._meters) - (OTHER in self._meters) >= self._limit:
+                label = self._find_place(label)
+            meter = self._meters.get(label)
+            if meter is None:
+                meter = self._meters[label] = self._create(label)
             self._holders[label] = self._holders.get(label, 0) + 1
-            for result in ("ok", "failed"):
-                self._reloads.labels(label, result)
-            return label
+            return meter
+
+    def _find_place(self, label: str) -> str:
+        if self._replaces_idle:
+            idle = next((each for each, holders in self._holders.items() if not holders and each != OTHER), None)
+            if idle is not None:
+                self._drop(idle)
+                return label
+        if OTHER not in self._meters and label != OTHER and self._kind:
+            logger.warning("more than %d %ss: further ones share the series %s", self._limit, self._kind, OTHER)
+        return OTHER
 
     def release(self, label: str, *, is_removed: bool) -> None:
-        """Release one holder of the series.
+        """Release one holder of the series of a label, if it still has series.
 
         Args:
-            label: as returned by :meth:`acquire`.
-            is_removed: the source was removed: its series are removed with their last holder. Otherwise its dispatcher was
-                closed, and the series stay, because counters must not decrease when it is opened again.
+            label: of the series.
+            is_removed: the label's object was removed: the series are removed with their last holder. Otherwise only its
+                dispatcher was closed, and the series stay, because counters must not decrease when it is opened again.
         """
         with self._lock:
-            self._holders[label] = max(0, self._holders.get(label, 0) - 1)
+            if label not in self._meters:
+                return
+            self._holders[label] = max(0, self._holders[label] - 1)
             if not self._holders[label] and is_removed and label != OTHER:
-                self._remove(label)
+                self._drop(label)
 
-    def _remove(self, label: str) -> None:
+    def _drop(self, label: str) -> None:
         del self._holders[label]
-        self._reloads.remove_by_labels({"source": label})
-        self._last_reload_successful.remove(label)
+        self._remove(self._meters.pop(label))
 
-    def record_reload(self, label: str, *, is_successful: bool) -> None:
-        """Record an activation, or a reload that was rejected."""
-        self._reloads.labels(label, "ok" if is_successful else "failed").inc()
-        self._last_reload_successful.labels(label).set(is_successful)
+    def clear(self) -> None:
+        """Forget all labels, whose series were removed together."""
+        with self._lock:
+            self._meters.clear()
+            self._holders.clear()
+
+    def meters(self) -> list[M]:
+        """Return the series of all labels."""
+        with self._lock:
+            return list(self._meters.values())
 
     def labels(self) -> frozenset[str]:
         """Return the labels that have series."""
         with self._lock:
-            return frozenset(self._holders)
+            return frozenset(self._meters)
 
 
 # The metrics that calls record: counters and histograms, one set for each registry.
@@ -199,6 +129,12 @@ MAX_TOOLS = 2_000
 """Tools (and services that are called without a tool) with series of their own; later ones share ``_OTHER``."""
 MAX_SERVICES = 2_000
 """Services with series of their own; later ones share ``_OTHER``."""
+MAX_VERSIONS: Final = 4
+"""Versions of one tool with series of their own; later ones share ``_OTHER``. A rollout has two, and a slow migration of
+callers few more."""
+MAX_SOURCES = 100
+"""Sources with series of their own. Beyond them a source replaces one whose dispatchers are closed; if there is none, it
+shares ``_OTHER``. A source is a folder or a connection: a deployment has a few."""
 MAX_INSTANCES = 2_000
 """Instances with series of their own: of ejections those that joined or were ejected last; of requests in flight the first
 ones."""
@@ -210,8 +146,9 @@ USER_RATE_LIMIT = "user-rate-limit"
 REJECTED_BY = ("permissions", "breaker", "rate-limit", "bulkhead", "balancer", "service", "exchange")
 """Parts that reject attempts. The catalogue rejects only calls of tools that do not exist, which have no series."""
 
+OUTCOME_CLASSES: Final = ("ok", "error", "other")
+
 Inc = Callable[[], None]
-M = TypeVar("M")
 
 _SUCCESS = Outcome.SUCCESS
 _TIMED = frozenset({Outcome.TOOL_ERROR, Outcome.TIMEOUT, Outcome.TRANSPORT})
@@ -233,11 +170,12 @@ class ToolMeter:
         first_chunk: seconds to the first chunk of a stream.
         transitions: counts transitions of the circuit breaker by the new state.
         budget_exhausted: counts retries and hedges that were not sent because the retry budget was exhausted.
+        versions: series of the tool's versions.
     """
 
     __slots__ = (
         *("attempts", "budget_exhausted", "calls", "error", "first_chunk", "in_flight", "label", "ok", "queue_wait"),
-        *("rate_limited", "rejected", "transitions"),
+        *("rate_limited", "rejected", "transitions", "versions"),
     )
 
     def __init__(self, instruments: Instruments, label: str) -> None:
@@ -260,6 +198,12 @@ class ToolMeter:
             each: instruments.transitions.labels(label, str(each)).inc for each in State
         }
         self.budget_exhausted: Inc = instruments.budget_exhausted.labels(label).inc
+        calls = instruments.version_calls
+        self.versions: BoundedSeries[VersionMeter] = BoundedSeries(
+            0 if label == OTHER else MAX_VERSIONS,
+            lambda version: VersionMeter(calls, label, version),
+            lambda meter: calls.remove_by_labels({"tool": label, "version": meter.label}),
+        )
 
     def record_call(self, outcome: Outcome, seconds: float, exemplar: dict[str, str] | None = None) -> None:
         """Record the end of a call that is counted in ``in_flight``.
@@ -289,6 +233,29 @@ class ToolMeter:
             count()
 
 
+class VersionMeter:
+    """Series of one version of a tool: how a rollout goes.
+
+    Args:
+        calls: the counter.
+        tool: label of the tool's series.
+        label: the version.
+    """
+
+    __slots__ = ("_by_outcome", "label")
+
+    def __init__(self, calls: LockFreeCounter, tool: str, label: str) -> None:
+        self.label = label
+        ok, error, other = (calls.labels(tool, label, each) for each in OUTCOME_CLASSES)
+        self._by_outcome = {
+            outcome: ok if outcome is _SUCCESS else error if outcome in _TIMED else other for outcome in Outcome
+        }
+
+    def record_call(self, outcome: Outcome) -> None:
+        """Count the end of a call."""
+        self._by_outcome[outcome].value += 1
+
+
 class ServiceMeter:
     """Series of one service.
 
@@ -303,8 +270,31 @@ class ServiceMeter:
         self.replies = {each: instruments.replies.labels(label, str(each)) for each in Disposition}
 
 
+class SourceMeter:
+    """Series of the reloads of one source of the catalogue. That of the last reload exists from the first one on."""
+
+    __slots__ = ("_is_last_successful", "_reloads", "label")
+
+    def __init__(self, instruments: Instruments, label: str) -> None:
+        self.label = label
+        self._reloads = {
+            is_successful: instruments.reloads.labels(label, result)
+            for is_successful, result in ((True, "ok"), (False, "failed"))
+        }
+        self._is_last_successful = instruments.last_reload_successful
+
+    def record_reload(self, *, is_successful: bool) -> None:
+        """Record an activation, or a reload that was rejected."""
+        self._reloads[is_successful].inc()
+        self._is_last_successful.labels(self.label).set(is_successful)
+
+
 class Instruments:
-    """All metrics of one registry, from :meth:`of`."""
+    """All metrics of one registry, from :meth:`of`.
+
+    Attributes:
+        tools, services, sources: the series by label.
+    """
 
     _by_registry: ClassVar[WeakKeyDictionary[CollectorRegistry, Instruments]] = WeakKeyDictionary()
     _registry_lock = threading.Lock()
@@ -379,28 +369,43 @@ class Instruments:
             ("service", "instance", "reason"),
             registry=registry,
         )
-        self.sources = SourceSeries(registry)
-        self.versions = VersionSeries(registry)
+        self.reloads = LockFreeCounter(
+            "dispatch_catalog_reloads",
+            "Activations of another catalogue or policy, by the source that changed: ok, or failed (a reload was rejected, "
+            "and the previous catalogue stays in force).",
+            ("source", "result"),
+            registry=registry,
+        )
+        self.last_reload_successful = Gauge(
+            "dispatch_catalog_last_reload_successful",
+            "1: the last reload of the catalogue or policy succeeded; 0: it failed, and the previous one stays in force.",
+            ("source",),
+            registry=registry,
+        )
+        self.version_calls = LockFreeCounter(
+            "dispatch_version_calls",
+            "Calls that have ended, by version of the tool: ok for successes; error for tool errors, timeouts and transport "
+            "errors; other for rejected, throttled, invalid and cancelled calls.",
+            ("tool", "version", "outcome_class"),
+            registry=registry,
+        )
         self.build = Gauge(
             "dispatch_build_info", "Always 1; the label is the version of dispatch.", ("version",), registry=registry
         )
         self.build.labels(__version__).set(1)
         self._by_tool: tuple[LockFreeCounter | LockFreeHistogram, ...] = (
-            *(
-                self.calls,
-                self.duration,
-                self.first_chunk,
-                self.attempts,
-                self.queue_wait,
-                self.rejected,
-                self.rate_limited,
-            ),
-            *(self.transitions, self.budget_exhausted),
+            *(self.calls, self.duration, self.first_chunk, self.attempts, self.queue_wait, self.rejected),
+            *(self.rate_limited, self.transitions, self.budget_exhausted, self.version_calls),
         )
-        self._by_service: tuple[LockFreeCounter | LockFreeHistogram, ...] = (*(self.replies, self.ejections),)
-        self._tools: dict[str, ToolMeter] = {}
-        self._services: dict[str, ServiceMeter] = {}
-        self._holders: dict[tuple[str, str], int] = {}
+        self.tools: BoundedSeries[ToolMeter] = BoundedSeries(
+            MAX_TOOLS, lambda label: ToolMeter(self, label), self._remove_tool, kind="tool"
+        )
+        self.services: BoundedSeries[ServiceMeter] = BoundedSeries(
+            MAX_SERVICES, lambda label: ServiceMeter(self, label), self._remove_service, kind="service"
+        )
+        self.sources: BoundedSeries[SourceMeter] = BoundedSeries(
+            MAX_SOURCES, lambda label: SourceMeter(self, label), self._remove_source, kind="source", replaces_idle=True
+        )
         self._instances: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -413,59 +418,21 @@ class Instruments:
                 instruments = cls._by_registry[registry] = cls(registry)
             return instruments
 
-    def acquire_tool(self, label: str) -> ToolMeter:
-        """Return the series of the tool ``label`` and count a holder of them; ``_OTHER`` beyond :data:`MAX_TOOLS`."""
+    def _remove_tool(self, meter: ToolMeter) -> None:
+        meter.versions.clear()
+        for metric in self._by_tool:
+            metric.remove_by_labels({"tool": meter.label})
+
+    def _remove_service(self, meter: ServiceMeter) -> None:
         with self._lock:
-            return self._acquire("tool", self._tools, label, MAX_TOOLS, ToolMeter)
+            for pair in [pair for pair in self._instances if pair[0] == meter.label]:
+                del self._instances[pair]
+        for metric in (self.replies, self.ejections):
+            metric.remove_by_labels({"service": meter.label})
 
-    def acquire_service(self, label: str) -> ServiceMeter:
-        """Return the series of the service ``label`` and count a holder of them; ``_OTHER`` beyond :data:`MAX_SERVICES`."""
-        with self._lock:
-            return self._acquire("service", self._services, label, MAX_SERVICES, ServiceMeter)
-
-    def _acquire(
-        self, kind: str, meters: dict[str, M], label: str, limit: int, make: Callable[[Instruments, str], M]
-    ) -> M:
-        if label not in meters and len(meters) >= limit and label != OTHER:
-            if OTHER not in meters:
-                logger.warning("more than %d %ss: further ones share the series %s", limit, kind, OTHER)
-            label = OTHER
-        meter = meters.get(label)
-        if meter is None:
-            meter = meters[label] = make(self, label)
-        self._holders[kind, label] = self._holders.get((kind, label), 0) + 1
-        return meter
-
-    def release_tool(self, label: str, *, is_removed: bool) -> None:
-        """Release one holder of the series of a tool.
-
-        Args:
-            label: of the tool's meter.
-            is_removed: the tool is no longer in the catalogue: its series are removed with their last holder. Otherwise only
-                its dispatcher was closed, and the series stay, because counters must not decrease when it is opened again.
-        """
-        self._release("tool", label, is_removed=is_removed)
-
-    def release_service(self, label: str, *, is_removed: bool) -> None:
-        """Release one holder of the series of a service; see :meth:`release_tool`."""
-        self._release("service", label, is_removed=is_removed)
-
-    def _release(self, kind: str, label: str, *, is_removed: bool) -> None:
-        with self._lock:
-            holders = self._holders.get((kind, label), 1) - 1
-            self._holders[kind, label] = holders
-            if holders or not is_removed or label == OTHER:
-                return
-            del self._holders[kind, label]
-            if kind == "tool":
-                self._tools.pop(label, None)
-                self.versions.remove_tool(label)
-            else:
-                self._services.pop(label, None)
-                for pair in [pair for pair in self._instances if pair[0] == label]:
-                    del self._instances[pair]
-            for metric in self._by_tool if kind == "tool" else self._by_service:
-                metric.remove_by_labels({kind: label})
+    def _remove_source(self, meter: SourceMeter) -> None:
+        self.reloads.remove_by_labels({"source": meter.label})
+        self.last_reload_successful.remove(meter.label)
 
     def add_instance(self, service: str, instance: str) -> None:
         """Create the series of an instance at 0, so that ``increase()`` sees its first ejection."""
@@ -491,105 +458,3 @@ class Instruments:
     def _drop_instance(self, service: str, instance: str) -> None:
         del self._instances[service, instance]
         self.ejections.remove_by_labels({"service": service, "instance": instance})
-
-    def tool_meters(self) -> list[ToolMeter]:
-        """Return the series of all tools."""
-        with self._lock:
-            return list(self._tools.values())
-
-    def service_labels(self) -> frozenset[str]:
-        """Return the labels of services that have series."""
-        with self._lock:
-            return frozenset(self._services)
-
-
-_CANCELLED = Outcome.CANCELLED
-
-
-def _is_refused(error: DispatchError | None) -> bool:
-    """Whether the user may not call the tool. Such a call is counted as a rejection and not by its outcome: it says nothing
-    about the tool, and must not use up the error budget of an objective."""
-    return error is not None and error.type == ErrorType.NOT_PERMITTED
-
-
-class _RequestMetrics(RequestObserver):
-    """Counts the requests of one reason (``first``, ``retry``, ``hedge``) when they end."""
-
-    __slots__ = ("_count",)
-
-    def __init__(self, count: CounterSeries) -> None:
-        self._count = count
-
-    def on_end(self, outcome: Outcome, error: DispatchError | None, *, instance: str, sent: bool) -> None:
-        if sent:
-            self._count.value += 1
-
-
-class CallMetrics(CallObserver):
-    """Records the metrics of a tool's calls. One object observes all calls of the tool, because it has no state of a call.
-
-    Args:
-        meter: series of the tool.
-    """
-
-    __slots__ = ("_requests", "meter")
-
-    def __init__(self, meter: ToolMeter) -> None:
-        self.meter = meter
-        self._requests: dict[str, RequestObserver] = {
-            reason: _RequestMetrics(count) for reason, count in meter.attempts.items()
-        }
-
-    def on_queued(self, seconds: float) -> None:
-        self.meter.queue_wait.observe(seconds)
-
-    def on_rejected(self, error: DispatchError) -> None:
-        self.meter.record_rejection(error)
-
-    def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
-        return self._requests[reason]
-
-    def on_budget_exhausted(self) -> None:
-        self.meter.budget_exhausted()
-
-    def on_first_chunk(self, seconds: float, exemplar: dict[str, str] | None = None) -> None:
-        self.meter.first_chunk.observe(seconds, exemplar)
-
-    def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
-        meter = self.meter
-        if result.error is None:
-            meter.in_flight -= 1
-            meter.ok.observe(result.duration, exemplar)
-        elif _is_refused(result.error):
-            meter.in_flight -= 1
-        else:
-            if result.error.rejected_by == USER_RATE_LIMIT:
-                meter.rate_limited["user"]()
-            meter.record_call(result.outcome, result.duration, exemplar)
-
-    def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
-        self.meter.record_call(_CANCELLED, seconds)
-
-
-class VersionCallMetrics(CallMetrics):
-    """Records the metrics of the calls of one version of a tool: those of the tool, and those of the version.
-
-    Args:
-        meter: series of the tool.
-        version: series of the version.
-    """
-
-    __slots__ = ("_version",)
-
-    def __init__(self, meter: ToolMeter, version: VersionMeter) -> None:
-        super().__init__(meter)
-        self._version = version
-
-    def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
-        super().on_end(result, reply, exemplar)
-        if not _is_refused(result.error):
-            self._version.record_call(result.outcome)
-
-    def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
-        self.meter.record_call(_CANCELLED, seconds)
-        self._version.record_call(_CANCELLED)

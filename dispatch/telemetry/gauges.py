@@ -281,7 +281,7 @@ class DispatcherCollector(Collector):
         """Yield the families; each reads its values when it is rendered."""
         yield _connected(self._connected)
         yield _pending(lambda: [((), sum(each.pending for each in self._dispatchers()))])
-        yield _in_flight(lambda: (((meter.label,), meter.in_flight) for meter in self._instruments.tool_meters()))
+        yield _in_flight(lambda: (((meter.label,), meter.in_flight) for meter in self._instruments.tools.meters()))
         yield _queued(lambda: _add_up((each.queued() for each in self._dispatchers()), self._tool_labels()))
         yield _abandoned_threads(
             lambda: _add_up((each.abandoned_threads() for each in self._dispatchers()), self._tool_labels())
@@ -298,8 +298,8 @@ class DispatcherCollector(Collector):
         with self._lock:
             return list(self._observed)
 
-    def _tool_labels(self) -> set[str]:
-        return {meter.label for meter in self._instruments.tool_meters()}
+    def _tool_labels(self) -> frozenset[str]:
+        return self._instruments.tools.labels()
 
     def _connected(self) -> Values:
         known = [each.connected for each in self._dispatchers() if each.connected is not None]
@@ -319,7 +319,7 @@ class DispatcherCollector(Collector):
 
     def _views(self) -> Iterator[tuple[str, tuple[InstanceView, ...]]]:
         """Yield the instances of each service with the label of the service's series."""
-        services = self._instruments.service_labels()
+        services = self._instruments.services.labels()
         for each in self._dispatchers():
             for label, views in each.pools():
                 yield _series_label(label, services), views

@@ -1,9 +1,8 @@
 """The observer of calls: what the call path reports, without knowing whether metrics, traces or logs listen.
 
-A dispatcher has one :class:`DispatcherObserver`; it gives a :class:`ToolObserver` for each tool, which gives a
-:class:`CallObserver` for each call, which gives a :class:`RequestObserver` for each request of the call. These classes
-observe nothing, and so do their objects at the end of this module, which are used where telemetry is off: the call path has
-no conditions on it.
+A dispatcher has one :class:`DispatcherObserver`; it gives a :class:`CallObserver` for each tool, which gives one for each
+call, which gives a :class:`RequestObserver` for each request of the call. These classes observe nothing, and so do their
+objects below, which are used where telemetry is off: the call path has no conditions on it.
 """
 
 from __future__ import annotations
@@ -21,14 +20,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
     from prometheus_client import CollectorRegistry
 
-    from dispatch.telemetry.events import Events
 
-
-# The observer of a catalogue: what the registry of a dispatcher reports about its sources and their items.
-#
-# The reports about items (:class:`RefusedItem`, :class:`ShadowedItem`, :class:`HeldChange`) are complete: each call passes
-# all that hold at that moment, and the observer writes a log line and publishes an event only for those that are new. The
-# registry so needs no memory of what it has reported, and an item that is invalid for a day is reported once.
+# What the registry of a dispatcher's catalogue reports about items.
 
 
 class RefusedItem(msgspec.Struct, frozen=True):
@@ -81,63 +74,7 @@ class HeldChange(msgspec.Struct, frozen=True):
     new: str
 
 
-class CatalogObserver:
-    """Observes the catalogue of one dispatcher. All methods are called on the dispatcher's event loop. This class observes
-    nothing."""
-
-    def on_activated(
-        self,
-        sources: Collection[str],
-        tools: int,
-        *,
-        added: Collection[str] = (),
-        changed: Collection[str] = (),
-        removed: Collection[str] = (),
-        fingerprints: Mapping[str, str] | None = None,
-        is_reload: bool = False,
-    ) -> None:
-        """Observe that another catalogue or policy is in force.
-
-        Args:
-            sources: ids of the sources that caused it.
-            tools: number of tools in force.
-            added, changed, removed: names of tools.
-            fingerprints: by the name of the tool; only those of ``added`` and ``changed`` are read.
-            is_reload: by :meth:`dispatch.Dispatcher.reload`, so that former reloads that were rejected are made good.
-        """
-
-    def on_reload_rejected(self, sources: Collection[str], tools: int, problem: str) -> None:
-        """Observe that :meth:`dispatch.Dispatcher.reload` with these sources was rejected because of ``problem``: the
-        previous catalogue and policy, with ``tools`` tools, stay in force."""
-
-    def on_source_changed(self, source: str, old: str, new: str, problem: str = "") -> None:
-        """Observe that a source changed its state. Only changes of the state are reported, not each further failure.
-
-        Args:
-            source: its id.
-            old: the former state (:data:`dispatch.catalog.sources.SourceState`); empty: the source was added.
-            new: the state; ``removed``: the source was removed, and its series with it.
-            problem: why it is not ``ok``, in one line.
-        """
-
-    def on_refused_items(self, source: str, items: Collection[RefusedItem]) -> None:
-        """Observe all refused items of a source."""
-
-    def on_shadowed_items(self, source: str, items: Collection[ShadowedItem]) -> None:
-        """Observe all shadowed items of a source."""
-
-    def on_held_changes(self, source: str, changes: Collection[HeldChange]) -> None:
-        """Observe all held changes of a source."""
-
-
-NULL_CATALOG = CatalogObserver()
-
 NO_PROPERTIES: Final[Mapping[str, str]] = {}
-
-OnCircuitTransition = Callable[[Any, Any, str], None]
-"""Receives the old state, the new state and the reason of each transition of a circuit breaker."""
-OnInstanceChange = Callable[[str, str, str], object]
-"""Receives the instance's name, its change (``joined``, ``left``, ``ejected``, ``returned``) and the reason."""
 
 
 class Counter(Protocol):
@@ -191,6 +128,11 @@ class CallObserver:
     """Receives the events of one call, in the order in which they happen; it ends with ``on_end`` or ``on_cancel``."""
 
     __slots__ = ()
+
+    def start_call(self, tool: ObservedTool, started: float) -> CallObserver:
+        """Return the observer of a call that began at ``started``, on the loop's clock. Called on the observer of all calls
+        of the tool (:meth:`DispatcherObserver.observe_tool`)."""
+        return self
 
     @property
     def trace_id(self) -> str:
@@ -246,37 +188,14 @@ class CallObserver:
         """Observe that the call was cancelled, or its stream closed early, after ``seconds`` and ``attempts`` requests."""
 
 
-class ToolObserver:
-    """Observes the calls and the circuit breakers of one tool."""
-
-    __slots__ = ()
-
-    def start_call(self, tool: ObservedTool, started: float) -> CallObserver:
-        """Begin to observe a call that began at ``started``, on the loop's clock."""
-        return NULL_CALL
-
-    def observe_circuit(self, instance: str | None = None) -> OnCircuitTransition:
-        """Return the callback for transitions of the tool's breaker, or of its breaker at one instance."""
-        return _ignore
-
-
-class ServiceObserver:
-    """Observes replies and instances of one service."""
-
-    __slots__ = ()
-
-    replies: Mapping[Any, Counter] | None = None
-    """Counters of replies by :class:`~dispatch.messaging.request.Disposition`; None: not counted."""
-
-    def on_instance_change(self, instance: str, change: str, reason: str) -> None:
-        """See :data:`OnInstanceChange`."""
-
-
 class DispatcherObserver:
-    """Observes one dispatcher from its start to its close."""
+    """Observes one dispatcher from its start to its close: its tools, services, sessions and its catalogue. All methods but
+    those of calls are off the path of a call.
 
-    catalog: CatalogObserver = NULL_CATALOG
-    """The observer of the dispatcher's catalogue."""
+    The reports about items (:class:`RefusedItem`, :class:`ShadowedItem`, :class:`HeldChange`) are complete: each call passes
+    all that hold at that moment, and the observer writes a log line and publishes an event only for those that are new. The
+    registry so needs no memory of what it has reported, and an item that is invalid for a day is reported once.
+    """
 
     def attach(self, dispatcher: Any) -> None:
         """Read the gauges of ``dispatcher`` at each scrape.
@@ -285,14 +204,15 @@ class DispatcherObserver:
             dispatcher: a :class:`~dispatch.telemetry.gauges.ObservedDispatcher`.
         """
 
-    def observe_tool(self, label: str, version: str | None = None) -> ToolObserver:
-        """Return the observer of a version of the tool with that label. None: the tool declares no version."""
-        return NULL_TOOL
+    def observe_tool(self, label: str, version: str | None = None) -> CallObserver:
+        """Return the observer of the calls of a version of the tool with that label (:meth:`CallObserver.start_call`). None:
+        the tool declares no version."""
+        return NULL_CALL
 
-    def observe_service(self, id: str, label: str) -> ServiceObserver:
-        """Return the observer of the service ``id``, with the ``label`` of its series; ``_OTHER``: of replies that belong to
-        no service."""
-        return NULL_SERVICE
+    def observe_service(self, id: str, label: str) -> Mapping[Any, Counter] | None:
+        """Return counters of the replies of the service ``id`` by :class:`~dispatch.messaging.request.Disposition`, with the
+        ``label`` of its series; ``_OTHER``: of replies that belong to no service. None: replies are not counted."""
+        return None
 
     def observe_sessions(self, table: Any) -> None:
         """Read the sessions with instances at each scrape.
@@ -307,6 +227,22 @@ class DispatcherObserver:
     def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
         """Observe the call of a tool that is in no catalogue."""
 
+    def on_circuit_transition(
+        self, tool: str, version: str | None, instance: str | None, old: Any, new: Any, reason: str
+    ) -> None:
+        """Observe a transition of the circuit breaker of a version of a tool, or of its breaker at one instance.
+
+        Args:
+            tool, version: as of :meth:`observe_tool`.
+            instance: name of the instance; None: the tool's own breaker.
+            old, new: states (:class:`~dispatch.resilience.breaker.State`).
+            reason: of the transition.
+        """
+
+    def on_instance_change(self, service: str, instance: str, change: str, reason: str, label: str = "") -> None:
+        """Observe that an instance ``joined``, ``left``, was ``ejected`` or has ``returned``. ``label``: of the service in
+        metrics; default: its id."""
+
     def release_tool(self, label: str) -> None:
         """Remove the series of a tool that was removed from the catalogue."""
 
@@ -316,68 +252,56 @@ class DispatcherObserver:
     def release_service(self, id: str) -> None:
         """Remove the series of a service that was removed from the catalogue."""
 
+    def on_activated(
+        self,
+        sources: Collection[str],
+        tools: int,
+        *,
+        added: Collection[str] = (),
+        changed: Collection[str] = (),
+        removed: Collection[str] = (),
+        fingerprints: Mapping[str, str] | None = None,
+        is_reload: bool = False,
+    ) -> None:
+        """Observe that another catalogue or policy is in force.
+
+        Args:
+            sources: ids of the sources that caused it.
+            tools: number of tools in force.
+            added, changed, removed: names of tools.
+            fingerprints: by the name of the tool; only those of ``added`` and ``changed`` are read.
+            is_reload: by :meth:`dispatch.Dispatcher.reload`, so that former reloads that were rejected are made good.
+        """
+
+    def on_reload_rejected(self, sources: Collection[str], tools: int, problem: str) -> None:
+        """Observe that :meth:`dispatch.Dispatcher.reload` with these sources was rejected because of ``problem``: the
+        previous catalogue and policy, with ``tools`` tools, stay in force."""
+
+    def on_source_changed(self, source: str, old: str, new: str, problem: str = "") -> None:
+        """Observe that a source changed its state. Only changes of the state are reported, not each further failure.
+
+        Args:
+            source: its id.
+            old: the former state (:data:`dispatch.catalog.sources.SourceState`); empty: the source was added.
+            new: the state; ``removed``: the source was removed, and its series with it.
+            problem: why it is not ``ok``, in one line.
+        """
+
+    def on_refused_items(self, source: str, items: Collection[RefusedItem]) -> None:
+        """Observe all refused items of a source."""
+
+    def on_shadowed_items(self, source: str, items: Collection[ShadowedItem]) -> None:
+        """Observe all shadowed items of a source."""
+
+    def on_held_changes(self, source: str, changes: Collection[HeldChange]) -> None:
+        """Observe all held changes of a source."""
+
     def close(self) -> None:
         """End the observation."""
 
 
-class CallDecorator(CallObserver):
-    """Passes every event of a call on to another observer.
-
-    Args:
-        inner: the other observer.
-    """
-
-    __slots__ = ("_inner",)
-
-    def __init__(self, inner: CallObserver) -> None:
-        self._inner = inner
-
-    @property
-    def trace_id(self) -> str:
-        return self._inner.trace_id
-
-    def on_arguments(self, arguments: Mapping[str, Any]) -> None:
-        self._inner.on_arguments(arguments)
-
-    def on_queued(self, seconds: float) -> None:
-        self._inner.on_queued(seconds)
-
-    def on_rejected(self, error: DispatchError) -> None:
-        self._inner.on_rejected(error)
-
-    def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
-        return self._inner.on_request(topic, template, id, number, reason)
-
-    def on_retry(self, wait: float) -> None:
-        self._inner.on_retry(wait)
-
-    def on_hedge(self) -> None:
-        self._inner.on_hedge()
-
-    def on_budget_exhausted(self) -> None:
-        self._inner.on_budget_exhausted()
-
-    def on_first_chunk(self, seconds: float, exemplar: dict[str, str] | None = None) -> None:
-        self._inner.on_first_chunk(seconds, exemplar)
-
-    def on_chunk(self, text: str) -> None:
-        self._inner.on_chunk(text)
-
-    def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
-        self._inner.on_end(result, reply, exemplar)
-
-    def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
-        self._inner.on_cancel(seconds, attempts, exemplar)
-
-
-def _ignore(_old: object, _new: object, _reason: str) -> None:
-    pass
-
-
 NULL_REQUEST = RequestObserver()
 NULL_CALL = CallObserver()
-NULL_TOOL = ToolObserver()
-NULL_SERVICE = ServiceObserver()
 NULL_DISPATCHER = DispatcherObserver()
 
 # The observer of served requests: what a tool service reports, without knowing whether metrics or traces listen.
@@ -536,23 +460,6 @@ class Telemetry(msgspec.Struct, metaclass=NamedFields, frozen=True, kw_only=True
             raise ValueError(f"traces must be 'native', 'propagation-only' or 'off', not {self.traces!r}")
         if not 0.0 <= self.sample <= 1.0:
             raise ValueError(f"sample must be from 0 (no call) to 1 (every call), not {self.sample!r}")
-
-    def observe_dispatcher(self, events: Events, client_id: str, clock: Callable[[], float]) -> DispatcherObserver:
-        """Return the observer of a dispatcher that starts. Imports prometheus-client and the rest of OpenTelemetry's API,
-        which would add a quarter to the time of ``import dispatch``. For the arguments see
-        :class:`~dispatch.telemetry.reporting.TelemetryDispatcherObserver`."""
-        from dispatch.telemetry.reporting import TelemetryDispatcherObserver
-
-        return TelemetryDispatcherObserver(self, events, client_id, clock)
-
-    def observe_server(self, names: ServerNames) -> ServerObserver:
-        """Return the observer of a tool server that starts. Unless everything is off it imports prometheus-client and the
-        rest of OpenTelemetry's API."""
-        if not self.metrics and self.traces == "off":
-            return NULL_SERVER
-        from dispatch.telemetry.reporting import TelemetryServerObserver
-
-        return TelemetryServerObserver(self, names)
 
 
 DEFAULT_TELEMETRY = Telemetry()

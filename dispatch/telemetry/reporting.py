@@ -11,18 +11,17 @@ from typing import TypeVar
 import msgspec
 
 from dispatch._internal import excerpt
-from dispatch.errors import DispatchError
+from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.messaging.request import Disposition
 from dispatch.protocol import SessionTable
 from dispatch.resilience.breaker import State
 from dispatch.result import CallResult
 from dispatch.telemetry.call_metrics import (
-    CallMetrics,
+    USER_RATE_LIMIT,
     Instruments,
     ServiceMeter,
-    SourceSeries,
+    SourceMeter,
     ToolMeter,
-    VersionCallMetrics,
     VersionMeter,
 )
 from dispatch.telemetry.events import (
@@ -40,7 +39,7 @@ from dispatch.telemetry.events import (
     TransitionLogger,
     log_call,
 )
-from dispatch.telemetry.exposition import registry_of
+from dispatch.telemetry.exposition import CounterSeries, registry_of
 from dispatch.telemetry.gauges import (
     DispatcherCollector,
     ObservedDispatcher,
@@ -52,29 +51,22 @@ from dispatch.telemetry.observers import (
     NULL_CALL,
     NULL_SERVED_REQUEST,
     OTHER,
-    CallDecorator,
     CallObserver,
-    CatalogObserver,
     Counter,
     DispatcherObserver,
     HeldChange,
     ObservedRequest,
     ObservedServer,
     ObservedTool,
-    OnCircuitTransition,
     RefusedItem,
+    RequestObserver,
     ServedRequestObserver,
     ServerNames,
     ServerObserver,
-    ServiceObserver,
     ShadowedItem,
     Telemetry,
-    ToolObserver,
 )
 from dispatch.telemetry.tracing import CallTracing, ServiceTracing
-
-# The observer of a catalogue that reports: counters, events and log lines.
-
 
 MAX_LINES = 20
 """Log lines for the refused, shadowed or held items of one report; one more line has the number of the others. A source with
@@ -86,24 +78,304 @@ SHOWN_FINGERPRINT_CHARS = 12
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+logger = logging.getLogger("dispatch.transitions")
 
-class TelemetryCatalogObserver(CatalogObserver):
-    """Observes the catalogue of one dispatcher.
+MAX_NAME_CHARS = 200
+"""Characters of an unknown tool's name that are logged."""
+_WARNING_STATES = (State.OPEN, State.FORCED_OPEN)
+
+
+class _ToolCalls(CallObserver):
+    """Observes the calls of one version of a tool: logs them, and begins their spans. One object observes all calls, because
+    it has no state of a call.
 
     Args:
-        series: of the sources; None: metrics are off.
-        events: delivers changes to listeners.
-        log: writes the lines.
+        label: of the tool.
+        tracing: of the dispatcher; None: off.
     """
 
-    def __init__(self, series: SourceSeries | None, events: Events, log: TransitionLogger) -> None:
-        self._series = series
+    __slots__ = ("_label", "_tracing")
+
+    def __init__(self, label: str, tracing: CallTracing | None) -> None:
+        self._label = label
+        self._tracing = tracing
+
+    def start_call(self, tool: ObservedTool, started: float) -> CallObserver:
+        observer = self if CALLS.isEnabledFor(logging.DEBUG) else NULL_CALL
+        return observer if self._tracing is None else self._tracing.start_call(tool, started, observer)
+
+    def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
+        error = result.error
+        log_call(
+            self._label,
+            str(result.outcome),
+            result.duration,
+            call_id=result.request_id,
+            error_type="" if error is None else error.telemetry_type,
+            trace_id=_trace_id(exemplar),
+        )
+
+    def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
+        log_call(self._label, "cancelled", seconds, call_id="", error_type="", trace_id=_trace_id(exemplar))
+
+
+def _trace_id(exemplar: dict[str, str] | None) -> str:
+    return "" if exemplar is None else exemplar["trace_id"]
+
+
+class _MeasuredCalls(_ToolCalls):
+    """Observes the calls of one version of a tool, and records their metrics.
+
+    Args:
+        label, tracing: see :class:`_ToolCalls`.
+        meter: series of the tool.
+        version: series of the version; None: the tool declares none.
+    """
+
+    __slots__ = ("_meter", "_requests", "_version")
+
+    def __init__(self, label: str, tracing: CallTracing | None, meter: ToolMeter, version: VersionMeter | None) -> None:
+        super().__init__(label, tracing)
+        self._meter = meter
+        self._version = version
+        self._requests: dict[str, RequestObserver] = {
+            reason: _CountedRequest(count) for reason, count in meter.attempts.items()
+        }
+
+    def start_call(self, tool: ObservedTool, started: float) -> CallObserver:
+        self._meter.in_flight += 1
+        return self if self._tracing is None else self._tracing.start_call(tool, started, self)
+
+    def on_queued(self, seconds: float) -> None:
+        self._meter.queue_wait.observe(seconds)
+
+    def on_rejected(self, error: DispatchError) -> None:
+        self._meter.record_rejection(error)
+
+    def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
+        return self._requests[reason]
+
+    def on_budget_exhausted(self) -> None:
+        self._meter.budget_exhausted()
+
+    def on_first_chunk(self, seconds: float, exemplar: dict[str, str] | None = None) -> None:
+        self._meter.first_chunk.observe(seconds, exemplar)
+
+    def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
+        meter, error = self._meter, result.error
+        is_refused = error is not None and error.type == ErrorType.NOT_PERMITTED
+        if error is None:  # perf: without a further call
+            meter.in_flight -= 1
+            meter.ok.observe(result.duration, exemplar)
+        elif is_refused:
+            # Counted as a rejection and not by its outcome: it says nothing about the tool, and must not use up the error
+            # budget of an objective.
+            meter.in_flight -= 1
+        else:
+            if error.rejected_by == USER_RATE_LIMIT:
+                meter.rate_limited["user"]()
+            meter.record_call(result.outcome, result.duration, exemplar)
+        if self._version is not None and not is_refused:
+            self._version.record_call(result.outcome)
+        if CALLS.isEnabledFor(logging.DEBUG):
+            super().on_end(result, reply, exemplar)
+
+    def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
+        self._meter.record_call(Outcome.CANCELLED, seconds)
+        if self._version is not None:
+            self._version.record_call(Outcome.CANCELLED)
+        if CALLS.isEnabledFor(logging.DEBUG):
+            super().on_cancel(seconds, attempts, exemplar)
+
+
+class _CountedRequest(RequestObserver):
+    """Counts the requests of one reason (``first``, ``retry``, ``hedge``) when they end."""
+
+    __slots__ = ("_count",)
+
+    def __init__(self, count: CounterSeries) -> None:
+        self._count = count
+
+    def on_end(self, outcome: Outcome, error: DispatchError | None, *, instance: str, sent: bool) -> None:
+        if sent:
+            self._count.value += 1
+
+
+class TelemetryDispatcherObserver(DispatcherObserver):
+    """Observes one dispatcher.
+
+    Args:
+        settings: which metrics and traces are recorded.
+        events: delivers changes to listeners.
+        client_id: of the dispatcher.
+        clock: of the event loop, in seconds.
+    """
+
+    def __init__(self, settings: Telemetry, events: Events, client_id: str, clock: Callable[[], float]) -> None:
+        self.settings = settings
         self._events = events
-        self._log = log
-        self._labels: dict[str, str] = {}
-        self._rejected: set[str] = set()
+        self._transition_log = TransitionLogger(logger, clock)
+        self._tracing = CallTracing(settings, client_id, clock()) if settings.traces != "off" else None
+        self._instruments: Instruments | None = None
+        self._collector: DispatcherCollector | None = None
+        self._sessions: SessionCollector | None = None
+        self._tables: list[SessionTable] = []
+        self._observed: ObservedDispatcher | None = None
+        self._tools: dict[str, ToolMeter] = {}
+        self._versions: dict[tuple[str, str], VersionMeter] = {}
+        self._services: dict[tuple[str, str], ServiceMeter] = {}
+        self._sources: dict[str, SourceMeter] = {}
+        self._rejected_sources: set[str] = set()
         """Sources of rejected reloads that are not in force, so that they are never removed."""
         self._reported: dict[tuple[type, str], frozenset[object]] = {}
+        if settings.metrics:
+            registry = registry_of(settings)
+            self._instruments = Instruments.of(registry)
+            self._collector = DispatcherCollector.of(registry)
+            self._sessions = SessionCollector.of(registry)
+
+    def attach(self, dispatcher: ObservedDispatcher) -> None:
+        if self._collector is not None:
+            self._observed = dispatcher
+            for source in dispatcher.sources():
+                self._source_meter(source.id)
+            self._collector.add(dispatcher)
+
+    # -- tools and services -------------------------------------------------------------------------------------
+
+    def observe_tool(self, label: str, version: str | None = None) -> CallObserver:
+        meter = self._tool_meter(label)
+        if meter is None:
+            return _ToolCalls(label, self._tracing)
+        if version is None:
+            return _MeasuredCalls(label, self._tracing, meter, None)
+        version_meter = self._versions.get((label, version))
+        if version_meter is None:
+            version_meter = self._versions[label, version] = meter.versions.acquire(version)
+        return _MeasuredCalls(label, self._tracing, meter, version_meter)
+
+    def _tool_meter(self, label: str) -> ToolMeter | None:
+        meter = self._tools.get(label)
+        if meter is None and self._instruments is not None:
+            meter = self._tools[label] = self._instruments.tools.acquire(label)
+        return meter
+
+    def observe_service(self, id: str, label: str) -> Mapping[Disposition, Counter] | None:
+        meter = self._services.get((id, label))
+        if meter is None and self._instruments is not None:
+            meter = self._services[id, label] = self._instruments.services.acquire(label)
+        return None if meter is None else meter.replies
+
+    def observe_sessions(self, table: SessionTable) -> None:
+        if self._sessions is not None:
+            self._tables.append(table)
+            self._sessions.add(table, "caller")
+
+    def release_sessions(self, table: SessionTable) -> None:
+        """Stop reading the sessions of ``table``; their counts stay. Idempotent."""
+        if self._sessions is not None and table in self._tables:
+            self._tables.remove(table)
+            self._sessions.remove(table)
+
+    def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
+        """Observe the call of a tool that is in no catalogue. Metrics count it under ``_OTHER``."""
+        meter = self._tool_meter(OTHER)
+        if meter is not None:
+            meter.in_flight += 1
+            meter.record_call(error.outcome, 0.0)
+        if self._tracing is not None:
+            self._tracing.record_unknown_tool(name, error, now)
+        if CALLS.isEnabledFor(logging.DEBUG):
+            # Escaped as in a Python literal, and bounded: a model may have invented it.
+            shown = name[:MAX_NAME_CHARS].encode("unicode_escape").decode()
+            log_call(shown, str(error.outcome), 0.0, call_id="", error_type=error.telemetry_type, trace_id="")
+
+    def release_tool(self, label: str) -> None:
+        meter = self._tools.pop(label, None)
+        if meter is not None and self._instruments is not None:
+            self._instruments.tools.release(meter.label, is_removed=True)
+
+    def release_version(self, label: str, version: str) -> None:
+        self._release_version(label, version, is_removed=True)
+
+    def _release_version(self, label: str, version: str, *, is_removed: bool) -> None:
+        meter = self._versions.pop((label, version), None)
+        if meter is not None and label in self._tools:
+            self._tools[label].versions.release(meter.label, is_removed=is_removed)
+
+    def release_service(self, id: str) -> None:
+        for key in [key for key in self._services if key[0] == id]:
+            meter = self._services.pop(key)
+            if self._instruments is not None:
+                self._instruments.services.release(meter.label, is_removed=True)
+
+    def close(self) -> None:
+        """End the observation: gauges are no longer read, counters stay."""
+        if self._collector is not None and self._observed is not None:
+            self._collector.remove(self._observed)
+        for table in list(self._tables):
+            self.release_sessions(table)
+        for key in list(self._versions):
+            self._release_version(*key, is_removed=False)
+        if self._instruments is not None:
+            for meter in self._tools.values():
+                self._instruments.tools.release(meter.label, is_removed=False)
+            for each in self._services.values():
+                self._instruments.services.release(each.label, is_removed=False)
+            for source in self._sources.values():
+                self._instruments.sources.release(source.label, is_removed=False)
+        self._tools.clear()
+        self._services.clear()
+        self._sources.clear()
+        self._reported.clear()
+
+    # -- changes ------------------------------------------------------------------------------------------------
+
+    def on_circuit_transition(
+        self, tool: str, version: str | None, instance: str | None, old: State, new: State, reason: str
+    ) -> None:
+        meter = self._tools.get(tool)
+        if meter is not None and instance is None:
+            meter.transitions[new]()
+        self._publish(
+            CircuitChanged, tool=tool, instance=instance, old=str(old), new=str(new), reason=reason, version=version
+        )
+        where = f"'{tool}'" if version is None else f"'{tool}' {version}"
+        if instance is not None:
+            where += f" at {instance}"
+        self._transition_log.log(
+            logging.WARNING if new in _WARNING_STATES else logging.INFO,
+            ("circuit", tool, version or "", instance or "", str(new)),
+            f"circuit of {where}: {old} to {new} ({reason})",
+            tool=tool,
+            version=version,
+            instance=instance,
+            old=str(old),
+            new=str(new),
+            reason=reason,
+        )
+
+    def on_instance_change(self, service: str, instance: str, change: str, reason: str, label: str = "") -> None:
+        if self._instruments is not None:
+            label = label or service
+            if change == "joined":
+                self._instruments.add_instance(label, instance)
+            elif change == "ejected":
+                self._instruments.record_ejection(label, instance, reason)
+            elif change == "left":
+                self._instruments.remove_instance(label, instance)
+        self._publish(InstanceChanged, service=service, instance=instance, change=change, reason=reason)
+        self._transition_log.log(
+            logging.WARNING if change == "ejected" else logging.INFO,
+            ("instance", service, instance, change),
+            f"instance {instance} of {service}: {change} ({reason})",
+            service=service,
+            instance=instance,
+            change=change,
+            reason=reason,
+        )
+
+    # -- the catalogue ------------------------------------------------------------------------------------------
 
     def on_activated(
         self,
@@ -118,11 +390,11 @@ class TelemetryCatalogObserver(CatalogObserver):
     ) -> None:
         for source in sources:
             self._count_reload(source, is_successful=True)
-        self._rejected.difference_update(sources)
+        self._rejected_sources.difference_update(sources)
         if is_reload:
-            for source in self._rejected:
+            for source in self._rejected_sources:
                 self._forget_source(source)
-            self._rejected.clear()
+            self._rejected_sources.clear()
         shown = ", ".join(sorted(sources))
         if len(self._events):
             names = [tuple(islice(each, MAX_NAMES)) for each in (added, changed, removed)]
@@ -143,7 +415,7 @@ class TelemetryCatalogObserver(CatalogObserver):
                 )
             )
         counts = f"{len(added):,} added, {len(changed):,} changed, {len(removed):,} removed, {tools:,} in force"
-        self._log.log(
+        self._transition_log.log(
             logging.INFO,
             ("catalog", shown, counts),
             f"catalogue activated ({shown}): {counts}",
@@ -156,12 +428,12 @@ class TelemetryCatalogObserver(CatalogObserver):
 
     def on_reload_rejected(self, sources: Collection[str], tools: int, problem: str) -> None:
         for source in sources:
-            if source not in self._labels:
-                self._rejected.add(source)
+            if source not in self._sources:
+                self._rejected_sources.add(source)
             self._count_reload(source, is_successful=False)
         shown = ", ".join(sorted(sources))
         self._publish(CatalogChanged, source=shown, ok=False, tools=tools, problem=problem)
-        self._log.log(
+        self._transition_log.log(
             logging.WARNING,
             ("reload", shown, problem),
             f"catalogue not reloaded, the previous one stays in force: {problem}",
@@ -175,7 +447,7 @@ class TelemetryCatalogObserver(CatalogObserver):
         self._publish(SourceChanged, source=source, old=old, new=new, problem=problem)
         change = f"still {new}" if old == new else f"{old} to {new}" if old else f"added, {new}"
         reason = f" ({excerpt(problem, MAX_SHOWN_CHARS)})" if problem else ""
-        self._log.log(
+        self._transition_log.log(
             logging.WARNING if new in ("stale", "failed") else logging.INFO,
             ("source", source, new, problem),
             f"source {excerpt(source)}: {change}{reason}",
@@ -187,7 +459,7 @@ class TelemetryCatalogObserver(CatalogObserver):
         if new == "removed":
             self._forget_source(source)
         else:
-            self.acquire_series(source)
+            self._source_meter(source)
 
     def on_refused_items(self, source: str, items: Collection[RefusedItem]) -> None:
         """Report the items that were not refused before."""
@@ -222,33 +494,24 @@ class TelemetryCatalogObserver(CatalogObserver):
 
         self._report(source, changes, HeldChange, ChangeHeld, describe)
 
-    def acquire_series(self, source: str) -> str:
-        """Return the label of the source's series, which exist from now on; "": metrics are off."""
-        if self._series is None:
-            return ""
-        label = self._labels.get(source)
-        if label is None:
-            label = self._labels[source] = self._series.acquire(source)
-        return label
-
-    def close(self) -> None:
-        """End the observation: counters stay."""
-        if self._series is not None:
-            for label in self._labels.values():
-                self._series.release(label, is_removed=False)
-        self._labels.clear()
-        self._reported.clear()
+    def _source_meter(self, source: str) -> SourceMeter | None:
+        """Return the source's series, which exist from now on; None: metrics are off."""
+        meter = self._sources.get(source)
+        if meter is None and self._instruments is not None:
+            meter = self._sources[source] = self._instruments.sources.acquire(source)
+        return meter
 
     def _count_reload(self, source: str, *, is_successful: bool) -> None:
-        if self._series is not None:
-            self._series.record_reload(self.acquire_series(source), is_successful=is_successful)
+        meter = self._source_meter(source)
+        if meter is not None:
+            meter.record_reload(is_successful=is_successful)
 
     def _forget_source(self, source: str) -> None:
         for kind in (RefusedItem, ShadowedItem, HeldChange):
             self._reported.pop((kind, source), None)
-        label = self._labels.pop(source, None)
-        if label is not None and self._series is not None:
-            self._series.release(label, is_removed=True)
+        meter = self._sources.pop(source, None)
+        if meter is not None and self._instruments is not None:
+            self._instruments.sources.release(meter.label, is_removed=True)
 
     def _report(
         self, source: str, items: Collection[T], kind: type[T], event: type[Event], describe: Callable[[T], str]
@@ -261,14 +524,14 @@ class TelemetryCatalogObserver(CatalogObserver):
         for item in new[:MAX_NAMES]:
             self._publish(event, **msgspec.structs.asdict(item))
         for item in new[:MAX_LINES]:
-            self._log.log(
+            self._transition_log.log(
                 logging.WARNING,
                 (kind.__name__, *msgspec.structs.astuple(item)),
                 excerpt(describe(item), MAX_SHOWN_CHARS),
                 **msgspec.structs.asdict(item),
             )
         if len(new) > MAX_LINES:
-            self._log.log(
+            self._transition_log.log(
                 logging.WARNING,
                 (kind.__name__, source, str(len(new))),
                 f"{len(new) - MAX_LINES:,} more items of {excerpt(source)} are not listed here; see `dispatch tools`",
@@ -278,276 +541,6 @@ class TelemetryCatalogObserver(CatalogObserver):
     def _publish(self, event: type[Event], **values: object) -> None:
         if len(self._events):
             self._events.publish(event(at=time.time(), **values))
-
-
-logger = logging.getLogger("dispatch.transitions")
-
-MAX_NAME_CHARS = 200
-"""Characters of an unknown tool's name that are logged."""
-_WARNING_STATES = (State.OPEN, State.FORCED_OPEN)
-
-
-class _LoggedCall(CallDecorator):
-    """Writes one line for the call, when it ends."""
-
-    __slots__ = ("_label",)
-
-    def __init__(self, label: str, inner: CallObserver) -> None:
-        super().__init__(inner)
-        self._label = label
-
-    def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
-        self._inner.on_end(result, reply, exemplar)
-        error = result.error
-        log_call(
-            self._label,
-            str(result.outcome),
-            result.duration,
-            call_id=result.request_id,
-            error_type="" if error is None else error.telemetry_type,
-            trace_id=_trace_id(exemplar),
-        )
-
-    def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
-        self._inner.on_cancel(seconds, attempts, exemplar)
-        log_call(self._label, "cancelled", seconds, call_id="", error_type="", trace_id=_trace_id(exemplar))
-
-
-def _trace_id(exemplar: dict[str, str] | None) -> str:
-    return "" if exemplar is None else exemplar["trace_id"]
-
-
-class _ObservedTool(ToolObserver):
-    """Observes the calls and circuit breakers of one version of a tool."""
-
-    __slots__ = ("_calls", "_circuits", "_label", "_meter", "_tracing", "_version")
-
-    def __init__(
-        self,
-        label: str,
-        version: str | None,
-        calls: CallMetrics | None,
-        tracing: CallTracing | None,
-        circuits: TelemetryDispatcherObserver,
-    ) -> None:
-        self._label = label
-        self._version = version
-        self._meter = None if calls is None else calls.meter
-        self._calls: CallObserver = NULL_CALL if calls is None else calls
-        self._tracing = tracing
-        self._circuits = circuits
-
-    def start_call(self, tool: ObservedTool, started: float) -> CallObserver:
-        observer = self._calls
-        if self._meter is not None:
-            self._meter.in_flight += 1
-        if CALLS.isEnabledFor(logging.DEBUG):
-            observer = _LoggedCall(self._label, observer)
-        if self._tracing is not None:
-            observer = self._tracing.start_call(tool, started, observer)
-        return observer
-
-    def observe_circuit(self, instance: str | None = None) -> OnCircuitTransition:
-        def on_transition(old: State, new: State, reason: str) -> None:
-            self._circuits.on_circuit_transition(self._label, self._version, instance, old, new, reason)
-
-        return on_transition
-
-
-class _ObservedService(ServiceObserver):
-    """Observes replies and instances of one service."""
-
-    __slots__ = ("_id", "_instances", "_label", "replies")
-
-    def __init__(self, id: str, label: str, meter: ServiceMeter | None, instances: TelemetryDispatcherObserver) -> None:
-        self.replies: Mapping[Disposition, Counter] | None = None if meter is None else meter.replies
-        self._id = id
-        self._label = label
-        self._instances = instances
-
-    def on_instance_change(self, instance: str, change: str, reason: str) -> None:
-        self._instances.on_instance_change(self._id, instance, change, reason, self._label)
-
-
-class TelemetryDispatcherObserver(DispatcherObserver):
-    """Observes one dispatcher.
-
-    Args:
-        settings: which metrics and traces are recorded.
-        events: delivers changes to listeners.
-        client_id: of the dispatcher.
-        clock: of the event loop, in seconds.
-
-    Attributes:
-        catalog: observes the catalogue.
-    """
-
-    catalog: TelemetryCatalogObserver
-
-    def __init__(self, settings: Telemetry, events: Events, client_id: str, clock: Callable[[], float]) -> None:
-        self.settings = settings
-        self._events = events
-        self._transition_log = TransitionLogger(logger, clock)
-        self._tracing = CallTracing(settings, client_id, clock()) if settings.traces != "off" else None
-        self._instruments: Instruments | None = None
-        self._collector: DispatcherCollector | None = None
-        self._sessions: SessionCollector | None = None
-        self._tables: list[SessionTable] = []
-        self._observed: ObservedDispatcher | None = None
-        self._tools: dict[str, ToolMeter] = {}
-        self._versions: dict[tuple[str, str], VersionMeter] = {}
-        self._services: dict[tuple[str, str], ServiceMeter] = {}
-        if settings.metrics:
-            registry = registry_of(settings)
-            self._instruments = Instruments.of(registry)
-            self._collector = DispatcherCollector.of(registry)
-            self._sessions = SessionCollector.of(registry)
-        sources = None if self._instruments is None else self._instruments.sources
-        self.catalog = TelemetryCatalogObserver(sources, events, self._transition_log)
-
-    def attach(self, dispatcher: ObservedDispatcher) -> None:
-        if self._collector is not None:
-            self._observed = dispatcher
-            for source in dispatcher.sources():
-                self.catalog.acquire_series(source.id)
-            self._collector.add(dispatcher)
-
-    # -- tools and services -------------------------------------------------------------------------------------
-
-    def observe_tool(self, label: str, version: str | None = None) -> _ObservedTool:
-        return _ObservedTool(label, version, self._call_metrics(label, version), self._tracing, self)
-
-    def _call_metrics(self, label: str, version: str | None) -> CallMetrics | None:
-        meter = self._tool_meter(label)
-        if meter is None or self._instruments is None:
-            return None
-        if version is None:
-            return CallMetrics(meter)
-        version_meter = self._versions.get((label, version))
-        if version_meter is None:
-            version_meter = self._versions[label, version] = self._instruments.versions.acquire(meter.label, version)
-        return VersionCallMetrics(meter, version_meter)
-
-    def _tool_meter(self, label: str) -> ToolMeter | None:
-        meter = self._tools.get(label)
-        if meter is None and self._instruments is not None:
-            meter = self._tools[label] = self._instruments.acquire_tool(label)
-        return meter
-
-    def observe_service(self, id: str, label: str) -> ServiceObserver:
-        meter = self._services.get((id, label))
-        if meter is None and self._instruments is not None:
-            meter = self._services[id, label] = self._instruments.acquire_service(label)
-        return _ObservedService(id, label, meter, self)
-
-    def observe_sessions(self, table: SessionTable) -> None:
-        if self._sessions is not None:
-            self._tables.append(table)
-            self._sessions.add(table, "caller")
-
-    def release_sessions(self, table: SessionTable) -> None:
-        """Stop reading the sessions of ``table``; their counts stay. Idempotent."""
-        if self._sessions is not None and table in self._tables:
-            self._tables.remove(table)
-            self._sessions.remove(table)
-
-    def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
-        """Observe the call of a tool that is in no catalogue. Metrics count it under ``_OTHER``."""
-        meter = self._tool_meter(OTHER)
-        if meter is not None:
-            meter.in_flight += 1
-            meter.record_call(error.outcome, 0.0)
-        if self._tracing is not None:
-            self._tracing.record_unknown_tool(name, error, now)
-        if CALLS.isEnabledFor(logging.DEBUG):
-            # Escaped as in a Python literal, and bounded: a model may have invented it.
-            shown = name[:MAX_NAME_CHARS].encode("unicode_escape").decode()
-            log_call(shown, str(error.outcome), 0.0, call_id="", error_type=error.telemetry_type, trace_id="")
-
-    def release_tool(self, label: str) -> None:
-        meter = self._tools.pop(label, None)
-        if meter is not None and self._instruments is not None:
-            self._instruments.release_tool(meter.label, is_removed=True)
-
-    def release_version(self, label: str, version: str) -> None:
-        meter = self._versions.pop((label, version), None)
-        if meter is not None and self._instruments is not None:
-            self._instruments.versions.release(meter, is_removed=True)
-
-    def release_service(self, id: str) -> None:
-        for key in [key for key in self._services if key[0] == id]:
-            meter = self._services.pop(key)
-            if self._instruments is not None:
-                self._instruments.release_service(meter.label, is_removed=True)
-
-    def close(self) -> None:
-        """End the observation: gauges are no longer read, counters stay."""
-        if self._collector is not None and self._observed is not None:
-            self._collector.remove(self._observed)
-        for table in list(self._tables):
-            self.release_sessions(table)
-        if self._instruments is not None:
-            for version in self._versions.values():
-                self._instruments.versions.release(version, is_removed=False)
-            for meter in self._tools.values():
-                self._instruments.release_tool(meter.label, is_removed=False)
-            for each in self._services.values():
-                self._instruments.release_service(each.label, is_removed=False)
-        self._versions.clear()
-        self._tools.clear()
-        self._services.clear()
-        self.catalog.close()
-
-    # -- changes ------------------------------------------------------------------------------------------------
-
-    def on_circuit_transition(
-        self, tool: str, version: str | None, instance: str | None, old: State, new: State, reason: str
-    ) -> None:
-        """Observe a transition of the circuit breaker of a version of a tool, or of its breaker at one instance."""
-        meter = self._tools.get(tool)
-        if meter is not None and instance is None:
-            meter.transitions[new]()
-        self._publish(CircuitChanged(time.time(), tool, instance, str(old), str(new), reason, version))
-        where = f"'{tool}'" if version is None else f"'{tool}' {version}"
-        if instance is not None:
-            where += f" at {instance}"
-        self._transition_log.log(
-            logging.WARNING if new in _WARNING_STATES else logging.INFO,
-            ("circuit", tool, version or "", instance or "", str(new)),
-            f"circuit of {where}: {old} to {new} ({reason})",
-            tool=tool,
-            version=version,
-            instance=instance,
-            old=str(old),
-            new=str(new),
-            reason=reason,
-        )
-
-    def on_instance_change(self, service: str, id: str, change: str, reason: str, label: str = "") -> None:
-        """Observe that an instance ``joined``, ``left``, was ``ejected`` or has ``returned``. ``label``: of the service in
-        metrics; default: its id."""
-        if self._instruments is not None:
-            label = label or service
-            if change == "joined":
-                self._instruments.add_instance(label, id)
-            elif change == "ejected":
-                self._instruments.record_ejection(label, id, reason)
-            elif change == "left":
-                self._instruments.remove_instance(label, id)
-        self._publish(InstanceChanged(time.time(), service, id, change, reason))
-        self._transition_log.log(
-            logging.WARNING if change == "ejected" else logging.INFO,
-            ("instance", service, id, change),
-            f"instance {id} of {service}: {change} ({reason})",
-            service=service,
-            instance=id,
-            change=change,
-            reason=reason,
-        )
-
-    def _publish(self, event: Event) -> None:
-        if len(self._events):
-            self._events.publish(event)
 
 
 # The observer of a tool server: its metrics and traces, joined.

@@ -66,7 +66,6 @@ from dispatch.telemetry.observers import (
     TOOL_RESULT,
     TOOL_TYPE,
     WAIT,
-    CallDecorator,
     CallObserver,
     ObservedRequest,
     ObservedTool,
@@ -196,7 +195,29 @@ class _PropagatedRequest(RequestObserver):
         self._inner.on_end(outcome, error, instance=instance, sent=sent)
 
 
-class _PropagatedCall(CallDecorator):
+class _TracedCall(CallObserver):
+    """A call in a trace. Passes on what the observer of the tool's calls counts.
+
+    Args:
+        inner: the observer of the tool's calls.
+    """
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: CallObserver) -> None:
+        self._inner = inner
+
+    def on_queued(self, seconds: float) -> None:
+        self._inner.on_queued(seconds)
+
+    def on_rejected(self, error: DispatchError) -> None:
+        self._inner.on_rejected(error)
+
+    def on_budget_exhausted(self) -> None:
+        self._inner.on_budget_exhausted()
+
+
+class _PropagatedCall(_TracedCall):
     """A call that is not recorded: its requests carry the trace context."""
 
     __slots__ = ("_properties",)
@@ -212,8 +233,17 @@ class _PropagatedCall(CallDecorator):
     def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
         return _PropagatedRequest(self._properties, self._inner.on_request(topic, template, id, number, reason))
 
+    def on_first_chunk(self, seconds: float, exemplar: dict[str, str] | None = None) -> None:
+        self._inner.on_first_chunk(seconds, exemplar)
 
-class _RecordedCall(CallDecorator):
+    def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
+        self._inner.on_end(result, reply, exemplar)
+
+    def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
+        self._inner.on_cancel(seconds, attempts, exemplar)
+
+
+class _RecordedCall(_TracedCall):
     """A call that is recorded as a span."""
 
     __slots__ = ("_chunks", "_context", "_exemplar", "_size", "_span", "_tool", "_tracing")
@@ -236,7 +266,6 @@ class _RecordedCall(CallDecorator):
         return f"{self._span.get_span_context().trace_id:032x}"
 
     def on_arguments(self, arguments: Mapping[str, Any]) -> None:
-        self._inner.on_arguments(arguments)
         if self._tracing.content:
             self._record_content("arguments", json_text(arguments, "arguments"))
 
@@ -263,11 +292,9 @@ class _RecordedCall(CallDecorator):
         )
 
     def on_retry(self, wait: float) -> None:
-        self._inner.on_retry(wait)
         self._add_event(RETRY_EVENT, {WAIT: wait})
 
     def on_hedge(self) -> None:
-        self._inner.on_hedge()
         self._add_event(HEDGE_EVENT, {})
 
     def _add_event(self, name: str, attributes: Mapping[str, str | float]) -> None:
@@ -284,7 +311,6 @@ class _RecordedCall(CallDecorator):
         self._span.set_attribute(FIRST_CHUNK, seconds)
 
     def on_chunk(self, text: str) -> None:
-        self._inner.on_chunk(text)
         if self._tracing.content and self._size < MAX_CONTENT_CHARS:
             self._chunks.append(text)
             self._size += len(text)

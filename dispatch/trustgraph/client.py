@@ -253,14 +253,17 @@ class WrappedClient:
             self._authorizer = Authorizer(self._grants)  # a callable's answers belong to one loop
             self._authorizer.start()
             weakref.finalize(self, self._authorizer.abandon)  # ends the watch of a file
-            self._observer = replace(self._telemetry, traces="off").observe_dispatcher(self._events, "", loop.time)
+            from dispatch.telemetry.reporting import TelemetryDispatcherObserver  # perf: imports prometheus-client
+
+            telemetry = replace(self._telemetry, traces="off")
+            self._observer = TelemetryDispatcherObserver(telemetry, self._events, "", loop.time)
             self._tool_guards = ToolGuards(
                 self.policy,
                 repeatable=self._repeatable,
                 clock=loop.time,
                 randomness=random.random,
                 rates=create_rate_limiter,
-                observer=self._observer.observe_tool(self.tool),
+                observer=self._observer,
                 label=self.tool,
             )
             self._observer.attach(self)

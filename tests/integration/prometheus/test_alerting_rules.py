@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from dispatch import Slo, Telemetry
 from dispatch.telemetry.exposition import expose_metrics
-from dispatch.telemetry.rules import ALERTS, collect_slos, render_rule_files
+from dispatch.telemetry.rules import collect_slos, render_rule_files
+from docs.generators.alerts import load_alerts
 from tests.helpers.failing_calls import TOOLS, Troubled, catalog
 from tests.helpers.prometheus_server import Prometheus, until
 
@@ -72,7 +73,7 @@ async def test_rules_work_on_what_is_really_scraped(tmp_path: Path) -> None:
         async with Troubled(telemetry, ROUND_S):
             await until(seen.everything, "every record, and a page", lambda: (seen.lacking, seen.pages))
         rules = seen.rules()
-    assert {rule["name"] for rule in rules if rule["type"] == "alerting"} == {alert.name for alert in ALERTS}
+    assert {rule["name"] for rule in rules if rule["type"] == "alerting"} == {alert["alert"] for alert in load_alerts()}
     assert {(rule["health"], rule.get("lastError", "")) for rule in rules} == {("ok", "")}
     (page,) = [each for each in seen.pages if each["labels"]["tool"] == "forecast"][:1]
     assert page["labels"]["severity"] == "page"

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from dispatch.telemetry.call_metrics import SourceSeries
-from dispatch.telemetry.events import MAX_NAMES, Event, Events, TransitionLogger
-from dispatch.telemetry.observers import NULL_CATALOG, HeldChange, RefusedItem, ShadowedItem
-from dispatch.telemetry.reporting import MAX_LINES, MAX_SHOWN_CHARS, TelemetryCatalogObserver
+from dispatch.telemetry.events import MAX_NAMES, Event, Events
+from dispatch.telemetry.observers import NULL_DISPATCHER, SILENT, HeldChange, RefusedItem, ShadowedItem, Telemetry
+from dispatch.telemetry.reporting import MAX_LINES, MAX_SHOWN_CHARS, TelemetryDispatcherObserver
 from tests.helpers.telemetry_capture import Board
 
 FOLDER, REMOTE = "folder:tools", "trustgraph"
@@ -24,16 +23,15 @@ class Bench:
         caplog.set_level(logging.INFO, "dispatch.transitions")
         self.caplog = caplog
         self.board = Board()
-        self.series = SourceSeries(self.board.registry)
         self.events: list[Event] = []
         self.sink = Events()
         self.sink.subscribe(self.events.append)
         self.now = 0.0
         self.observer = self.make()
 
-    def make(self) -> TelemetryCatalogObserver:
-        log = TransitionLogger(logging.getLogger("dispatch.transitions"), lambda: self.now)
-        return TelemetryCatalogObserver(self.series, self.sink, log)
+    def make(self) -> TelemetryDispatcherObserver:
+        telemetry = Telemetry(registry=self.board.registry, traces="off")
+        return TelemetryDispatcherObserver(telemetry, self.sink, "", lambda: self.now)
 
     def read_events(self) -> list[dict[str, Any]]:
         """Return the events since the last reading, without their times."""
@@ -282,9 +280,8 @@ def test_a_source_of_two_dispatchers_keeps_its_series_until_both_have_removed_it
 
 def test_without_metrics_and_listeners_only_lines_are_written(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "dispatch.transitions")
-    log = TransitionLogger(logging.getLogger("dispatch.transitions"), lambda: 0.0)
-    observer = TelemetryCatalogObserver(None, Events(), log)
-    for each in (observer, NULL_CATALOG):
+    observer = TelemetryDispatcherObserver(SILENT, Events(), "", lambda: 0.0)
+    for each in (observer, NULL_DISPATCHER):
         each.on_source_changed(REMOTE, "", "ok")
         each.on_activated((REMOTE,), 1, added=("find",))
         each.on_reload_rejected((REMOTE,), 1, "not JSON")

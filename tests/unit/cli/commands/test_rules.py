@@ -90,11 +90,36 @@ def test_a_catalogue_with_mistakes_is_told_and_nothing_is_written(run: Run, tmp_
     assert not Path("dispatch-rules").exists()
 
 
-def test_without_pyyaml_the_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_odd_addresses_are_quoted(run: Run) -> None:
+    odd = ["{{ $externalURL }}", "https://a: b #'\"", "- x", "//grafana"]
+    for address in odd:
+        run("rules", "export", "--grafana", address)
+        groups = yaml.safe_load(Path("dispatch-rules/alerts.yml").read_text())["groups"]
+        links = {rule["annotations"]["dashboard"] for group in groups for rule in group["rules"]}
+        assert all(link.startswith(f"{address}/d/dispatch-") for link in links)
+
+
+def test_without_pyyaml_the_extra_is_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = promising(tmp_path / "tools", 0.99)
     monkeypatch.setitem(sys.modules, "yaml", None)
-    end = run("rules", "export")
+    end = run("rules", "export", "--catalog", tools)
     assert end.code == 2
     assert "Writing rules needs PyYAML: pip install 'tool-dispatch[yaml]'" in end.err
+    assert not Path("dispatch-rules").exists()
+
+
+def test_without_objectives_no_pyyaml_is_needed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    assert run("rules", "export").code == 0
+    assert {each.name for each in Path("dispatch-rules").iterdir()} == set(ALL)
+
+
+def test_rules_that_are_not_installed_are_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.telemetry.rules.__file__", str(tmp_path / "dispatch" / "telemetry" / "rules.py"))
+    end = run("rules", "export")
+    assert end.code == 2
+    assert "The rules were not found" in end.err
+    assert "install tool-dispatch from a wheel" in end.err
     assert not Path("dispatch-rules").exists()
 
 

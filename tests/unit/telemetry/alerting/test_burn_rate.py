@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -16,16 +17,24 @@ from dispatch.telemetry.rules import (
     BAD_CALLS,
     BAD_OUTCOMES,
     COUNTED_CALLS,
-    FAST,
-    SLOW,
+    LEAST_PAGING_FACTOR,
     UNCOUNTED_OUTCOME,
-    WINDOW_SECONDS,
     WINDOWS,
     collect_slos,
     format_percent,
     latency_bound,
     list_unpageable_objectives,
     slo_groups,
+)
+from docs.generators.alerts import load_alerts
+
+WINDOW_SECONDS = {"5m": 300, "30m": 1800, "1h": 3600, "2h": 7200, "6h": 21600, "1d": 86400, "3d": 259200}
+CONDITION = re.compile(
+    r"""\(
+  tool_slo:dispatch_budget_burn:ratio_rate(?P<short>\w+) > (?P<factor>[\d.]+)
+  and tool_slo:dispatch_budget_burn:ratio_rate(?P<long>\w+) > (?P=factor)
+  and ignoring \(objective\) tool_slo:dispatch_bad_calls:rate(?P=long) \* (?P<seconds>\d+) >= 5
+\)"""
 )
 
 
@@ -38,6 +47,17 @@ def catalog(service: Any = None, *tools: dict[str, Any]) -> Catalog:
         [{"id": "s", **queues, **more}, {"id": "bare", **queues, **more}],
         [{"name": name, **described, "policy": policy} for name, policy in zip("abc", tools, strict=False)],
     )
+
+
+def speeds(alert: str) -> list[dict[str, str]]:
+    """The pairs of windows that an alert compares, and their burn rates."""
+    (expr,) = [each["expr"] for each in load_alerts() if each["alert"] == alert]
+    found = [each.groupdict() for each in CONDITION.finditer(expr)]
+    assert CONDITION.sub("", expr) == "\nor\n" * (len(found) - 1)
+    return found
+
+
+FAST, SLOW = speeds("DispatchErrorBudgetFastBurn"), speeds("DispatchErrorBudgetSlowBurn")
 
 
 def rules(promised: dict[str, Slo]) -> list[dict[str, Any]]:
@@ -80,7 +100,7 @@ def test_shares_in_words(share: float, text: str) -> None:
 
 
 def test_each_window_that_an_alert_looks_at_is_recorded() -> None:
-    used = {window for speed in (*FAST, *SLOW) for window in (speed.short, speed.long)}
+    used = {window for speed in (*FAST, *SLOW) for window in (speed["short"], speed["long"])}
     assert used == set(WINDOWS) == set(WINDOW_SECONDS)
     for slo in ("availability", "latency"):
         recorded = {rule["record"] for rule in rules({"a": Slo(0.99, 1)}) if rule["labels"]["slo"] == slo}
@@ -91,9 +111,11 @@ def test_each_window_that_an_alert_looks_at_is_recorded() -> None:
 def test_burn_rates_are_those_of_the_workbook() -> None:
     """The share of thirty days' budget that is gone when the long window is full."""
     month = 30 * 86400
-    spent = [round(speed.factor * WINDOW_SECONDS[speed.long] / month, 3) for speed in (*FAST, *SLOW)]
+    spent = [round(float(speed["factor"]) * int(speed["seconds"]) / month, 3) for speed in (*FAST, *SLOW)]
     assert spent == [0.02, 0.05, 0.1, 0.1]
-    assert all(WINDOW_SECONDS[speed.short] * 12 == WINDOW_SECONDS[speed.long] for speed in (*FAST, *SLOW))
+    for speed in (*FAST, *SLOW):
+        assert WINDOW_SECONDS[speed["short"]] * 12 == WINDOW_SECONDS[speed["long"]] == int(speed["seconds"])
+    assert min(float(speed["factor"]) for speed in FAST) == LEAST_PAGING_FACTOR
 
 
 def test_only_what_is_promised_is_measured() -> None:

@@ -203,7 +203,7 @@ async def test_tools_services_and_instances_beyond_the_limits_share_series(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(call_metrics, "MAX_TOOLS", 3)
-    monkeypatch.setattr(call_metrics, "MAX_SERVICES", 1)  # that of replies that nobody waits for is made first
+    monkeypatch.setattr(call_metrics, "MAX_SERVICES", 0)
     monkeypatch.setattr(call_metrics, "MAX_INSTANCES", 2)
     monkeypatch.setattr("dispatch.telemetry.gauges.MAX_INSTANCES", 2)
     board = Board()

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.telemetry.call_metrics import MAX_SOURCES, SourceSeries
+from dispatch.telemetry.call_metrics import MAX_SOURCES, Instruments
 from dispatch.telemetry.observers import OTHER
 from tests.helpers.telemetry_capture import Board
 
 
+def read(board: Board) -> dict[str, float]:
+    return {key: value for key, value in board.read().items() if key.startswith("catalog_")}
+
+
 def test_series_exist_at_0_from_the_start() -> None:
     board = Board()
-    assert SourceSeries(board.registry).acquire("tools") == "tools"
-    assert board.read() == {"catalog_reloads_total tools ok": 0, "catalog_reloads_total tools failed": 0}
+    assert Instruments.of(board.registry).sources.acquire("tools").label == "tools"
+    assert read(board) == {"catalog_reloads_total tools ok": 0, "catalog_reloads_total tools failed": 0}
 
 
 def test_the_last_reload_decides() -> None:
     board = Board()
-    series = SourceSeries(board.registry)
-    series.acquire("tools")
+    series = Instruments.of(board.registry).sources
+    meter = series.acquire("tools")
     for is_successful in (True, False, True):
-        series.record_reload("tools", is_successful=is_successful)
+        meter.record_reload(is_successful=is_successful)
         assert board["catalog_last_reload_successful tools"] == is_successful
     assert board["catalog_reloads_total tools ok"] == 2
     assert board["catalog_reloads_total tools failed"] == 1
@@ -28,8 +32,8 @@ def test_the_last_reload_decides() -> None:
 
 def test_many_sources_share_one_series(caplog: pytest.LogCaptureFixture) -> None:
     board = Board()
-    series = SourceSeries(board.registry)
-    labels = [series.acquire(f"source-{number}") for number in range(MAX_SOURCES + 3)]
+    series = Instruments.of(board.registry).sources
+    labels = [series.acquire(f"source-{number}").label for number in range(MAX_SOURCES + 3)]
     assert labels == [f"source-{number}" for number in range(MAX_SOURCES)] + [OTHER] * 3
     assert caplog.text.count("further ones share the series _OTHER") == 1
     assert series.labels() == set(labels)
@@ -40,36 +44,34 @@ def test_many_sources_share_one_series(caplog: pytest.LogCaptureFixture) -> None
 
 def test_sources_that_come_and_go_leave_nothing() -> None:
     board = Board()
-    series = SourceSeries(board.registry)
+    series = Instruments.of(board.registry).sources
     for number in range(1_000):
-        label = series.acquire(f"source-{number}")
-        assert label == f"source-{number}"
-        series.record_reload(label, is_successful=False)
-        series.release(label, is_removed=True)
-    assert board.read() == {}
+        meter = series.acquire(f"source-{number}")
+        assert meter.label == f"source-{number}"
+        meter.record_reload(is_successful=False)
+        series.release(meter.label, is_removed=True)
+    assert read(board) == {}
     assert series.labels() == set()
 
 
 def test_a_further_source_replaces_one_whose_dispatchers_are_closed() -> None:
     board = Board()
-    series = SourceSeries(board.registry)
-    for number in range(MAX_SOURCES):
-        series.acquire(f"source-{number}")
-    for closed in ("source-7", "source-8"):
-        series.record_reload(closed, is_successful=True)
-        series.release(closed, is_removed=False)
-    assert [series.acquire(name) for name in ("new-1", "new-2", "new-3")] == ["new-1", "new-2", OTHER]
+    series = Instruments.of(board.registry).sources
+    meters = [series.acquire(f"source-{number}") for number in range(MAX_SOURCES)]
+    for closed in meters[7:9]:
+        closed.record_reload(is_successful=True)
+        series.release(closed.label, is_removed=False)
+    assert [series.acquire(name).label for name in ("new-1", "new-2", "new-3")] == ["new-1", "new-2", OTHER]
     assert board.of("source-7") == board.of("source-8") == []
     assert len(series.labels()) == MAX_SOURCES + 1
 
 
 def test_a_closed_dispatcher_keeps_the_counts() -> None:
     board = Board()
-    series = SourceSeries(board.registry)
-    series.acquire("tools")
-    series.record_reload("tools", is_successful=True)
+    series = Instruments.of(board.registry).sources
+    series.acquire("tools").record_reload(is_successful=True)
     series.release("tools", is_removed=False)
     assert board["catalog_reloads_total tools ok"] == 1
     series.acquire("tools")
     series.release("tools", is_removed=True)
-    assert board.read() == {}
+    assert read(board) == {}
