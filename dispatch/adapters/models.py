@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from dispatch._internal import install_extra, scalar_value
 from dispatch.adapters.dialects import FittedSchema, Style, fit_schema
-from dispatch.calling import ParsedCall, parse
+from dispatch.calling import CallForm, ParsedCall
+from dispatch.calling.native import read_native_call, write_native_answer
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError
 from dispatch.result import CallResult
 from dispatch.results import ReadResultTool, ResultFormatter
@@ -168,22 +169,15 @@ def _read_mapping(call: object) -> Mapping[str, Any]:
 
 
 def _parse(value: Mapping[str, Any], style: Style) -> ParsedCall:
-    if style is Style.OPENAI_CHAT:
-        message: dict[str, Any] = {"tool_calls": [value]}
-    elif style is Style.OPENAI_RESPONSES:
-        message = {**value, "type": "function_call"}
-    elif style is Style.ANTHROPIC:
-        message = {**value, "type": "tool_use"}
-    elif style is Style.GEMINI:
-        message = {"functionCall": value.get("functionCall", value.get("function_call", value))}
+    if style is Style.MCP:
+        call = read_native_call({"name": value.get("name"), "args": value.get("arguments") or {}}, CallForm.GEMINI)
     else:
-        message = {"functionCall": {"name": value.get("name"), "args": value.get("arguments") or {}}}
-    calls = parse(message)
-    if len(calls) != 1:
+        call = read_native_call(value, CallForm(style.value))
+    if call is None:
         raise ValueError(
             f"No tool was executed: this is no call in the form of {style}. Pass one call of a model's message."
         )
-    return calls[0]
+    return call
 
 
 async def _answer(dispatcher: Dispatcher, call: ParsedCall, user: str, context: Any) -> ToolAnswer:
@@ -206,19 +200,9 @@ async def _answer(dispatcher: Dispatcher, call: ParsedCall, user: str, context: 
 
 
 def _write(answer: ToolAnswer, call: ParsedCall, style: Style) -> dict[str, Any]:
-    match style:
-        case Style.OPENAI_CHAT:
-            return {"role": "tool", "tool_call_id": call.call_id, "content": answer.text}
-        case Style.OPENAI_RESPONSES:
-            return {"type": "function_call_output", "call_id": call.call_id, "output": answer.text}
-        case Style.ANTHROPIC:
-            block = {"type": "tool_result", "tool_use_id": call.call_id, "content": answer.text}
-            return {**block, "is_error": answer.is_error}
-        case Style.GEMINI:
-            response = {"name": call.name, "response": {"error" if answer.is_error else "output": answer.text}}
-            # Gemini's API gives ids to some calls only, and refuses an empty one.
-            return {"functionResponse": {"id": call.call_id, **response} if call.call_id else response}
-    return {"content": [{"type": "text", "text": answer.text}], "isError": answer.is_error}
+    if style is Style.MCP:
+        return {"content": [{"type": "text", "text": answer.text}], "isError": answer.is_error}
+    return write_native_answer(call.form, call.call_id, call.name, answer.text, is_error=answer.is_error)
 
 
 # Descriptions of tools for the APIs of models.

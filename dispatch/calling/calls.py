@@ -25,6 +25,7 @@ from dispatch._internal import (
     unwrap,
 )
 from dispatch.calling.json_repair import MAX_CALLS, CallForm, ParsedCall
+from dispatch.calling.native import write_native_answer
 from dispatch.calling.parsing import parse
 from dispatch.dispatcher import Tool
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, RejectedError, ToolError
@@ -380,33 +381,18 @@ def format_answers(results: Iterable[FunctionCallResult]) -> list[dict[str, Any]
 
 def _format(form: CallForm, results: list[FunctionCallResult]) -> list[dict[str, Any]]:
     match form:
-        case CallForm.OPENAI_CHAT:
-            return [{"role": "tool", "tool_call_id": each.call_id, "content": each.output} for each in results]
-        case CallForm.OPENAI_RESPONSES:
-            return [
-                {"type": "function_call_output", "call_id": each.call_id, "output": each.output} for each in results
-            ]
+        case CallForm.OPENAI_CHAT | CallForm.OPENAI_RESPONSES:
+            return [_answer(each) for each in results]
         case CallForm.ANTHROPIC:
-            blocks = [
-                {
-                    "type": "tool_result",
-                    "tool_use_id": each.call_id,
-                    "content": each.output,
-                    "is_error": _is_failed(each),
-                }
-                for each in results
-            ]
-            return [{"role": "user", "content": blocks}]
+            return [{"role": "user", "content": [_answer(each) for each in results]}]
         case CallForm.GEMINI:
-            return [{"role": "user", "parts": [{"functionResponse": _format_gemini(each)} for each in results]}]
+            return [{"role": "user", "parts": [_answer(each) for each in results]}]
     return [{"role": "user", "content": "\n".join(_format_text(form, each) for each in results)}]
 
 
-def _format_gemini(result: FunctionCallResult) -> dict[str, Any]:
-    response = {"error" if _is_failed(result) else "output": result.output}
-    answer: dict[str, Any] = {"name": result.func_name, "response": response}
-    # Gemini's API gives ids to some calls only, and refuses an empty one.
-    return {"id": result.call_id, **answer} if result.call_id else answer
+def _answer(result: FunctionCallResult) -> dict[str, Any]:
+    is_error = result.status is FunctionCallStatus.FAILED
+    return write_native_answer(result.form, result.call_id, result.func_name, result.output, is_error=is_error)
 
 
 def _format_text(form: CallForm, result: FunctionCallResult) -> str:
@@ -427,7 +413,3 @@ def _wrap(tag: str, answer: dict[str, Any]) -> str:
     # A closing tag in a tool's output must not end the block: "<\/" is the same text in JSON.
     content = json.dumps(answer, ensure_ascii=False).replace("</", "<\\/")
     return f"<{tag}>\n{content}\n</{tag}>"
-
-
-def _is_failed(result: FunctionCallResult) -> bool:
-    return result.status is FunctionCallStatus.FAILED
