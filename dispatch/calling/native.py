@@ -155,6 +155,7 @@ _FORM_KEYS: Final = {
     CallForm.GEMINI: ("id", "args"),
 }
 """Form → keys of the id and of the arguments of a call."""
+NATIVE_FORMS: Final = frozenset(_FORM_KEYS)
 
 
 def read_native_text(text: str) -> list[ParsedCall] | None:
