@@ -38,7 +38,7 @@ from dispatch.permissions import Authorizer, Grants, GrantsFunction
 from dispatch.policy import DEFAULT_POLICY, PolicyLike
 from dispatch.resilience.breaker import CircuitBreaker
 from dispatch.result import CallResult
-from dispatch.results import ReadResultTool, ResultFormatter, ResultStore
+from dispatch.results import ReadResultTool, ResultFormatter, ResultStore, ToolAnswer
 from dispatch.search.search import DEFAULT_LIMIT, Found, ToolSearch
 from dispatch.telemetry.events import CatalogChanged, Event, Events, EventStream, Listeners
 from dispatch.telemetry.observers import DEFAULT_TELEMETRY, EXPECTED_TELEMETRY, Telemetry
@@ -285,6 +285,18 @@ class Tool:
             context=context,
         )
 
+    async def answer(self, arguments: Mapping[str, Any], *, user: str | None = None, context: Any = None) -> ToolAnswer:
+        """Call the tool with arguments that a model wrote, and return what the model reads. A failed call is an answer with
+        the error text; only cancellation is raised.
+
+        Args:
+            user: on whose behalf; None: the user of this handle.
+            context: any value, for functions of this process (:class:`dispatch.CallContext`).
+        """
+        tool = self if user is None else Tool(self._dispatcher, self._descriptor, user, self.version)
+        result = await tool.execute(arguments, by_model=True, context=context)
+        return ToolAnswer.of_content(tool.format_result(result), result.error)
+
     def format_result(self, result: CallResult) -> dict[str, Any]:
         """Return a result of this tool as content for a model (:meth:`dispatch.results.ResultFormatter.format`): validated
         against the tool's ``output-schema``, and cut as the policy's ``max-result-chars`` says. The whole text of a cut
@@ -309,6 +321,11 @@ class Tool:
     def destructive(self) -> bool | None:
         """The tool is declared to destroy something (true) or not (false); None: not declared."""
         return self._descriptor.destructive
+
+    @property
+    def idempotent(self) -> bool:
+        """The tool is declared to have no further effect when it is called again."""
+        return self._descriptor.idempotent
 
     @property
     def descriptor(self) -> ToolDescriptor:
@@ -463,8 +480,15 @@ class Dispatcher(DispatcherLifecycle):
         """Whole results that were cut for a model, by their handles, for an hour."""
         return self._results
 
+    def format_result(self, result: CallResult, *, user: str = "") -> dict[str, Any]:
+        """Return a result of ``user`` as content for a model, also of a tool that is unknown or was removed; see
+        :meth:`Tool.format_result`."""
+        descriptor = self.catalog.tools.get(result.tool)
+        if descriptor is None:
+            return self._result_formatter.format(result, user=user)
+        return Tool(self, descriptor, user).format_result(result)
+
     def _format_result(self, tool: Tool, result: CallResult) -> dict[str, Any]:
-        """Return ``result`` as content for a model; see :meth:`Tool.format_result`."""
         try:
             policy = self._live.resolver.tool(tool.name, tool.version).policy
         except DispatchError:  # removed from the catalogue after the call

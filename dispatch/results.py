@@ -10,7 +10,7 @@ import time
 import unicodedata
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
@@ -105,6 +105,69 @@ def _find_end_of_character(text: str, limit: int) -> int:
     return limit
 
 
+# A tool as a model uses it.
+
+
+class ToolAnswer(NamedTuple):
+    """What a model reads after a call.
+
+    Attributes:
+        text: the result, or the error text: ``{"error", "message", "retryable", "retry_after", "alternatives"}``.
+        is_error: the call failed.
+        error: of the call; None: it succeeded, or the answer does not match the tool's output schema.
+    """
+
+    text: str
+    is_error: bool
+    error: DispatchError | None = None
+
+    @classmethod
+    def of_error(cls, error: DispatchError) -> ToolAnswer:
+        """Return the answer of a call that failed, or was not executed."""
+        return cls(ResultFormatter.format_error(error), True, error)
+
+    @classmethod
+    def of_content(cls, content: Mapping[str, Any], error: DispatchError | None) -> ToolAnswer:
+        """Return the answer with the texts of ``content`` (:meth:`ResultFormatter.format`)."""
+        text = "\n".join(each["text"] for each in content["content"])
+        return cls(text, bool(content.get("isError")), error)
+
+
+class ModelTool(Protocol):
+    """A tool as a model uses it: described by name and schema, answered by text. :class:`dispatch.Tool`,
+    :class:`ReadResultTool`, and the functions of :func:`dispatch.calling.call_function`.
+
+    Attributes:
+        name: name for the model.
+        description: text by which the model chooses the tool.
+        read_only: it is declared to change nothing.
+        destructive: it is declared to destroy something (true) or not (false); None: not declared.
+        idempotent: it is declared to have no further effect when it is called again.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """JSON Schema of the arguments."""
+
+    @property
+    def read_only(self) -> bool: ...
+
+    @property
+    def destructive(self) -> bool | None: ...
+
+    @property
+    def idempotent(self) -> bool: ...
+
+    async def answer(self, arguments: Mapping[str, Any], *, user: str | None = None, context: Any = None) -> ToolAnswer:
+        """Call the tool with arguments that a model wrote; see :meth:`dispatch.Tool.answer`."""
+
+
 # The tool by which a model reads the rest of a long result.
 
 
@@ -127,12 +190,14 @@ class ReadResultTool:
         description: text by which the model chooses it.
         read_only: True.
         destructive: False.
+        idempotent: True.
     """
 
     name = READ_RESULT
     description = "Read more of a long result. A cut result names its handle, and the offset of what is missing."
     read_only = True
     destructive = False
+    idempotent = True
 
     def __init__(self, store: PageReader, user: str = "") -> None:
         self._store = store
@@ -175,6 +240,19 @@ class ReadResultTool:
         if page.next_offset is None:
             return page.text
         return f"{page.text}\n\n{describe_page(page.next_offset - page.offset, page.total, page.next_offset, handle)}"
+
+    async def answer(self, arguments: Mapping[str, Any], *, user: str | None = None, context: Any = None) -> ToolAnswer:
+        """Return a page, or the error text, for arguments that a model wrote; see :meth:`dispatch.Tool.answer`."""
+        reader = self if user is None else ReadResultTool(self._store, user)
+        unknown = sorted(arguments.keys() - self.parameters["properties"].keys())
+        try:
+            if unknown or "handle" not in arguments:
+                problem = f"there is no argument {unknown[0]!r}" if unknown else "the argument 'handle' is missing"
+                message = f"The result was not read: {problem}. Correct the arguments."
+                raise InvalidArgumentsError(ErrorType.INVALID_ARGUMENTS, message)
+            return ToolAnswer(await reader.invoke(**arguments), False)
+        except DispatchError as error:
+            return ToolAnswer.of_error(error)
 
     def __repr__(self) -> str:
         return f"ReadResultTool(user={self.user!r})"

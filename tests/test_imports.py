@@ -37,6 +37,7 @@ PURE = (
     "resilience.retry",
     "messaging.wire",
     "calling.json_repair",
+    "calling.native",
     "calling.parsing",
     "search.index",
     "search.vector_index",

@@ -4,7 +4,8 @@ import importlib
 from typing import Any, Final
 
 from dispatch.adapters.dialects import Style
-from dispatch.adapters.models import Specs, ToolAnswer, execute, specs
+from dispatch.adapters.models import Specs, execute, specs
+from dispatch.results import ToolAnswer
 
 __all__ = ["FRAMEWORKS", "Specs", "Style", "ToolAnswer", "execute", "specs"]
 

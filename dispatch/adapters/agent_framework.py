@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dispatch.adapters.models import ModelTool, list_model_tools, missing_extra
+from dispatch.adapters.models import list_model_tools, missing_extra
+from dispatch.results import ModelTool
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher

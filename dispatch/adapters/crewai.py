@@ -6,8 +6,9 @@ import asyncio
 import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dispatch.adapters.models import ModelTool, ToolAnswer, list_model_tools, missing_extra, wait_for_answer
+from dispatch.adapters.models import list_model_tools, missing_extra, wait_for_answer
 from dispatch.errors import InvalidArgumentsError
+from dispatch.results import ModelTool, ToolAnswer
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from dispatch.adapters.dialects import Style, fit_schema
-from dispatch.adapters.models import ModelTool, ToolAnswer, answer_call, list_model_tools, missing_extra
+from dispatch.adapters.models import answer_call, list_model_tools, missing_extra
+from dispatch.results import ModelTool, ToolAnswer
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher

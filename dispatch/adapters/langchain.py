@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dispatch.adapters.models import ModelTool, ToolAnswer, list_model_tools, missing_extra, wait_for_answer
+from dispatch.adapters.models import list_model_tools, missing_extra, wait_for_answer
+from dispatch.results import ModelTool, ToolAnswer
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher

@@ -1,82 +1,20 @@
-"""A tool as a model uses it: described by name and schema, answered by text."""
+"""Tools of a dispatcher for the APIs of models: their descriptions, and calls in the form of an API."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from dispatch._internal import install_extra, scalar_value
 from dispatch.adapters.dialects import FittedSchema, Style, fit_schema
-from dispatch.calling import ParsedCall, parse
-from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError
-from dispatch.result import CallResult
-from dispatch.results import ReadResultTool, ResultFormatter
+from dispatch.calling import CallForm, ParsedCall
+from dispatch.calling.calls import find_refusal
+from dispatch.calling.native import read_native_call, write_native_answer
+from dispatch.results import READ_RESULT, ModelTool, ToolAnswer
 
 if TYPE_CHECKING:
-    from dispatch.dispatcher import Dispatcher, Tool
-
-
-class ToolAnswer(NamedTuple):
-    """What a model reads after a call.
-
-    Attributes:
-        text: the result, or the error text: ``{"error", "message", "retryable", "retry_after", "alternatives"}``.
-        is_error: the call failed.
-        error: of the call; None: it succeeded, or the answer does not match the tool's output schema.
-    """
-
-    text: str
-    is_error: bool
-    error: DispatchError | None = None
-
-
-class ModelTool:
-    """A tool of a dispatcher for one user, or ``read_result``, with which a model reads the rest of a long result.
-
-    Attributes:
-        name: name for the model.
-        description: text by which the model chooses the tool.
-        parameters: JSON Schema of the arguments.
-    """
-
-    def __init__(self, dispatcher: Dispatcher, tool: Tool | ReadResultTool) -> None:
-        self._dispatcher = dispatcher
-        self._tool = tool
-        self.name = tool.name
-        self.description = tool.description
-        self.parameters = tool.parameters
-
-    @property
-    def read_only(self) -> bool:
-        """The tool is declared to change nothing."""
-        return self._tool.read_only
-
-    @property
-    def destructive(self) -> bool | None:
-        """The tool is declared to destroy something (true) or not (false); None: not declared."""
-        return self._tool.destructive
-
-    @property
-    def idempotent(self) -> bool:
-        """The tool is declared to have no further effect when it is called again."""
-        return isinstance(self._tool, ReadResultTool) or self._tool.descriptor.idempotent
-
-    async def answer(self, arguments: Mapping[str, Any], *, user: str | None = None, context: Any = None) -> ToolAnswer:
-        """Call the tool with arguments that a model wrote. A failed call is an answer; only cancellation is raised.
-
-        Args:
-            user: on whose behalf; None: the user of the list that the tool is from.
-            context: any value, for functions of this process (:class:`dispatch.CallContext`).
-        """
-        tool = self._tool
-        user = tool.user if user is None else user
-        if isinstance(tool, ReadResultTool):
-            return await _read_result(self._dispatcher, arguments, user)
-        if user == tool.user:
-            result = await tool.execute(arguments, by_model=True, context=context)
-            return _read_content(tool.format_result(result), result)
-        return await answer_call(self._dispatcher, self.name, arguments, user=user, context=context)
+    from dispatch.dispatcher import Dispatcher
 
 
 async def list_model_tools(dispatcher: Dispatcher, user: str, **filters: Any) -> tuple[ModelTool, ...]:
@@ -85,45 +23,21 @@ async def list_model_tools(dispatcher: Dispatcher, user: str, **filters: Any) ->
     Args:
         filters: as of :meth:`dispatch.Dispatcher.tools`.
     """
-    tools: Iterable[Tool] = await dispatcher.tools(user=user, **filters)
-    found = {tool.name: ModelTool(dispatcher, tool) for tool in tools}
+    found: dict[str, ModelTool] = {tool.name: tool for tool in await dispatcher.tools(user=user, **filters)}
     if found:
-        reader = ReadResultTool(dispatcher.results, user)
-        found.setdefault(reader.name, ModelTool(dispatcher, reader))
+        found.setdefault(READ_RESULT, dispatcher.results.tool(user))
     return tuple(found.values())
 
 
 async def answer_call(
     dispatcher: Dispatcher, name: str, arguments: Mapping[str, Any], *, user: str = "", context: Any = None
 ) -> ToolAnswer:
-    """Call a tool by name with arguments that a model wrote; see :meth:`ModelTool.answer`. An unknown name is an answer,
+    """Call a tool by name with arguments that a model wrote; see :meth:`dispatch.Tool.answer`. An unknown name is an answer,
     too."""
-    if name == ReadResultTool.name and name not in dispatcher.catalog.tools:
-        return await _read_result(dispatcher, arguments, user)
+    if name == READ_RESULT and name not in dispatcher.catalog.tools:
+        return await dispatcher.results.tool(user).answer(arguments)
     result = await dispatcher.execute(name, arguments, user=user, by_model=True, context=context)
-    try:
-        content = dispatcher.tool(name, user=user).format_result(result)
-    except DispatchError:  # unknown, not permitted, or removed during the call
-        content = ResultFormatter(dispatcher.results).format(result, user=user)
-    return _read_content(content, result)
-
-
-async def _read_result(dispatcher: Dispatcher, arguments: Mapping[str, Any], user: str) -> ToolAnswer:
-    reader = ReadResultTool(dispatcher.results, user)
-    unknown = sorted(arguments.keys() - reader.parameters["properties"].keys())
-    try:
-        if unknown or "handle" not in arguments:
-            problem = f"there is no argument {unknown[0]!r}" if unknown else "the argument 'handle' is missing"
-            message = f"The result was not read: {problem}. Correct the arguments."
-            raise InvalidArgumentsError(ErrorType.INVALID_ARGUMENTS, message)
-        return ToolAnswer(await reader.invoke(**arguments), False)
-    except DispatchError as error:
-        return ToolAnswer(ResultFormatter.format_error(error), True, error)
-
-
-def _read_content(content: Mapping[str, Any], result: CallResult) -> ToolAnswer:
-    text = "\n".join(each["text"] for each in content["content"])
-    return ToolAnswer(text, bool(content.get("isError")), result.error)
+    return ToolAnswer.of_content(dispatcher.format_result(result, user=user), result.error)
 
 
 # Execute a call in the form of a model's API, and answer in the same form.
@@ -153,7 +67,11 @@ async def execute(
     style = Style(style)
     value = _read_mapping(call)
     parsed = _parse(value, style)
-    answer = await _answer(dispatcher, parsed, user, context)
+    refusal = find_refusal(parsed, dispatcher.catalog.tools.get(parsed.name))
+    if refusal is not None:
+        answer = ToolAnswer.of_error(refusal)
+    else:
+        answer = await answer_call(dispatcher, parsed.name, parsed.args, user=user, context=context)
     return cast(dict[str, Any], scalar_value(_write(answer, parsed, style)))
 
 
@@ -168,57 +86,21 @@ def _read_mapping(call: object) -> Mapping[str, Any]:
 
 
 def _parse(value: Mapping[str, Any], style: Style) -> ParsedCall:
-    if style is Style.OPENAI_CHAT:
-        message: dict[str, Any] = {"tool_calls": [value]}
-    elif style is Style.OPENAI_RESPONSES:
-        message = {**value, "type": "function_call"}
-    elif style is Style.ANTHROPIC:
-        message = {**value, "type": "tool_use"}
-    elif style is Style.GEMINI:
-        message = {"functionCall": value.get("functionCall", value.get("function_call", value))}
+    if style is Style.MCP:
+        call = read_native_call({"name": value.get("name"), "args": value.get("arguments") or {}}, CallForm.GEMINI)
     else:
-        message = {"functionCall": {"name": value.get("name"), "args": value.get("arguments") or {}}}
-    calls = parse(message)
-    if len(calls) != 1:
+        call = read_native_call(value, CallForm(style.value))
+    if call is None:
         raise ValueError(
             f"No tool was executed: this is no call in the form of {style}. Pass one call of a model's message."
         )
-    return calls[0]
-
-
-async def _answer(dispatcher: Dispatcher, call: ParsedCall, user: str, context: Any) -> ToolAnswer:
-    problem = call.error
-    descriptor = dispatcher.catalog.tools.get(call.name)
-    if problem is None and call.truncated and not (descriptor is not None and descriptor.read_only):
-        problem = (
-            f"Tool {call.name!r} was not executed: its call was cut off. Write the whole call again, "
-            "with shorter arguments if the length of a text is limited."
-        )
-    if problem is None and call.repaired and descriptor is not None and descriptor.destructive is True:
-        problem = (
-            f"Tool {call.name!r} was not executed: it is destructive, and its arguments were not valid JSON. "
-            "Write the whole call again with valid JSON."
-        )
-    if problem is not None:
-        error = InvalidArgumentsError(ErrorType.INVALID_ARGUMENTS, problem)
-        return ToolAnswer(ResultFormatter.format_error(error), True, error)
-    return await answer_call(dispatcher, call.name, call.args, user=user, context=context)
+    return call
 
 
 def _write(answer: ToolAnswer, call: ParsedCall, style: Style) -> dict[str, Any]:
-    match style:
-        case Style.OPENAI_CHAT:
-            return {"role": "tool", "tool_call_id": call.call_id, "content": answer.text}
-        case Style.OPENAI_RESPONSES:
-            return {"type": "function_call_output", "call_id": call.call_id, "output": answer.text}
-        case Style.ANTHROPIC:
-            block = {"type": "tool_result", "tool_use_id": call.call_id, "content": answer.text}
-            return {**block, "is_error": answer.is_error}
-        case Style.GEMINI:
-            response = {"name": call.name, "response": {"error" if answer.is_error else "output": answer.text}}
-            # Gemini's API gives ids to some calls only, and refuses an empty one.
-            return {"functionResponse": {"id": call.call_id, **response} if call.call_id else response}
-    return {"content": [{"type": "text", "text": answer.text}], "isError": answer.is_error}
+    if style is Style.MCP:
+        return {"content": [{"type": "text", "text": answer.text}], "isError": answer.is_error}
+    return write_native_answer(call.form, call.call_id, call.name, answer.text, is_error=answer.is_error)
 
 
 # Descriptions of tools for the APIs of models.

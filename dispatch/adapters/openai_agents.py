@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from dispatch.adapters.dialects import Style, fit_schema
-from dispatch.adapters.models import ModelTool, list_model_tools, missing_extra
-from dispatch.calling import parse
-from dispatch.errors import ErrorType, InvalidArgumentsError
-from dispatch.results import ResultFormatter
+from dispatch.adapters.models import list_model_tools, missing_extra
+from dispatch.calling import CallForm
+from dispatch.calling.calls import find_refusal
+from dispatch.calling.native import read_native_call
+from dispatch.results import ModelTool, ToolAnswer
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher
@@ -59,28 +59,12 @@ def create_tool(tool: ModelTool, user_of: UserOf | None = None) -> FunctionTool:
 
 def _create_invoker(tool: ModelTool, user_of: UserOf | None) -> Callable[[ToolContext[Any], str], Awaitable[str]]:
     async def invoke(context: ToolContext[Any], text: str) -> str:
-        arguments, problem = _read_arguments(tool, text)
-        if problem:
-            return ResultFormatter.format_error(InvalidArgumentsError(ErrorType.INVALID_ARGUMENTS, problem))
+        call = read_native_call({"name": tool.name, "arguments": text}, CallForm.OPENAI_RESPONSES)
+        assert call is not None
+        refusal = find_refusal(call, tool)
+        if refusal is not None:
+            return ToolAnswer.of_error(refusal).text
         user = None if user_of is None else user_of(context)
-        return (await tool.answer(arguments, user=user, context=context)).text
+        return (await tool.answer(call.args, user=user, context=context)).text
 
     return invoke
-
-
-def _read_arguments(tool: ModelTool, text: str) -> tuple[dict[str, Any], str]:
-    """Return the arguments in a text of JSON, and why they cannot be used."""
-    try:
-        arguments = json.loads(text) if text else {}
-    except (ValueError, RecursionError):
-        arguments = None
-    if isinstance(arguments, dict):
-        return arguments, ""
-    (call,) = parse([{"type": "function_call", "name": tool.name, "call_id": "", "arguments": text}])
-    if call.error is not None:
-        return {}, call.error
-    if call.truncated and not tool.read_only:
-        return {}, f"Tool {tool.name!r} was not executed: its arguments were cut off. Write shorter ones."
-    if call.repaired and tool.destructive is True:
-        return {}, f"Tool {tool.name!r} was not executed: its arguments are not valid JSON. Write valid JSON."
-    return call.args, ""

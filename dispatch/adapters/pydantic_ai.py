@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dispatch.adapters.models import ModelTool, list_model_tools, missing_extra
+from dispatch.adapters.models import list_model_tools, missing_extra
 from dispatch.errors import InvalidArgumentsError
-from dispatch.results import READ_RESULT
+from dispatch.results import READ_RESULT, ModelTool
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
@@ -25,13 +25,15 @@ from dispatch._internal import (
     unwrap,
 )
 from dispatch.calling.json_repair import MAX_CALLS, CallForm, ParsedCall
+from dispatch.calling.native import NATIVE_FORMS, write_native_answer
 from dispatch.calling.parsing import parse
+from dispatch.catalog import ToolDescriptor
 from dispatch.dispatcher import Tool
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, RejectedError, ToolError
 from dispatch.functions.schema import NO_DECLARATION, find_declaration
 from dispatch.functions.sources import FunctionTool
 from dispatch.result import read_tool_error
-from dispatch.results import ResultFormatter
+from dispatch.results import ModelTool, ReadResultTool, ToolAnswer
 
 
 class CallableTool(Protocol):
@@ -74,8 +76,8 @@ class NamedFunction(Protocol):
         """Function or coroutine function that is called with the arguments by name."""
 
 
-def list_tools(tools: Iterable[CallableTool | NamedFunction]) -> list[CallableTool]:
-    """Return ``tools`` as callable ones, with ``read_result`` if they are tools of a dispatcher, which cuts long results."""
+def list_tools(tools: Iterable[CallableTool | NamedFunction]) -> list[ModelTool]:
+    """Return ``tools`` as a model uses them, with ``read_result`` if they are tools of a dispatcher."""
     found = [_convert(tool) for tool in tools]
     owned = next((tool for tool in found if isinstance(tool, Tool)), None)
     if owned is not None and all(tool.name != owned.result_reader.name for tool in found):
@@ -83,36 +85,55 @@ def list_tools(tools: Iterable[CallableTool | NamedFunction]) -> list[CallableTo
     return found
 
 
-def _convert(tool: CallableTool | NamedFunction) -> CallableTool:
+def _convert(tool: CallableTool | NamedFunction) -> ModelTool:
+    if isinstance(tool, Tool | ReadResultTool):
+        return tool
     function = None if hasattr(tool, "invoke") else getattr(tool, "function", None)
-    if function is None:
-        return tool  # type: ignore[return-value]  # what is missing is an error of the call
     owner = getattr(function, "__self__", None)
     if isinstance(owner, Tool) and owner.name == tool.name:
         return owner  # a tool of a dispatcher in a toolkit: it takes the path of a model's calls
-    return _FunctionCaller(tool.name, tool.description, function)
+    return _LocalTool(tool, function)
 
 
-class _FunctionCaller:
-    """A function with the name and the description that a toolkit gives it."""
+class _LocalTool:
+    """A tool that is none of a dispatcher: a callable one, or a function with the name and the description that a toolkit
+    gives it. What it raises is an error of the call, and so is an attribute that is missing.
 
-    def __init__(self, name: str, description: str, function: Callable[..., Any]) -> None:
+    Args:
+        tool: has the name and the description; without ``function`` also the rest of :class:`CallableTool`.
+        function: that is called.
+    """
+
+    def __init__(self, tool: Any, function: Callable[..., Any] | None) -> None:
         owner = getattr(function, "__self__", None)
-        declared = owner if isinstance(owner, Tool) else find_declaration(function) or NO_DECLARATION
-        self.name = name
-        self.description = description
-        self.invoke = function
-        self.read_only = declared.read_only
-        self.destructive = declared.destructive
+        self._tool = tool
+        self._function = function
         self._handle = owner if isinstance(owner, Tool) else None
+        marks = tool if function is None else self._handle or find_declaration(function) or NO_DECLARATION
+        self.name: str = tool.name
+        self.read_only = getattr(marks, "read_only", False) is True
+        self.destructive: bool | None = getattr(marks, "destructive", None)
+        self.idempotent = getattr(marks, "idempotent", False) is True
+
+    @property
+    def description(self) -> str:
+        """Text by which the model chooses the tool."""
+        text: str = self._tool.description
+        return text
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The schema of the signature; any object for a signature that no schema describes, such as ``**arguments``."""
-        if self._handle is not None:
-            return self._handle.parameters
-        tool = FunctionTool(self.invoke, None)
+        if self._handle is not None or self._function is None:
+            schema: dict[str, Any] = (self._handle or self._tool).parameters
+            return schema
+        tool = FunctionTool(self._function, None)
         return {"type": "object"} if tool.report.has_errors else tool.arguments.schema
+
+    async def answer(self, arguments: Mapping[str, Any], *, user: str | None = None, context: Any = None) -> ToolAnswer:
+        """Call the function; it reads ``context`` with :func:`current_context`."""
+        result = (self._tool.invoke if self._function is None else self._function)(**arguments)
+        return ToolAnswer(_write_output(await result if inspect.isawaitable(result) else result), False)
 
 
 # The result of one call of a model, with the names of Chat2Graph.
@@ -206,7 +227,7 @@ class _Execution:
 
     def __init__(self, tools: Tools, context: Any) -> None:
         self._context = context
-        self._tools: dict[str, CallableTool] = {}
+        self._tools: dict[str, ModelTool] = {}
         for tool in list_tools(tools):
             self._tools.setdefault(tool.name, tool)
         self._has_dispatcher = any(isinstance(tool, Tool) for tool in self._tools.values())
@@ -231,65 +252,51 @@ class _Execution:
     def _is_concurrent(self, call: ParsedCall) -> bool:
         """Return whether the call changes nothing: its tool is read-only, or it is not executed at all."""
         tool = self._tools.get(call.name)
-        return call.error is not None or tool is None or _is_read_only(tool)
+        return call.error is not None or tool is None or tool.read_only
 
     async def _execute(self, call: ParsedCall) -> FunctionCallResult:
+        answer = await self._answer(call)
+        text = answer.text if answer.error is None or self._has_dispatcher else answer.error.message
+        return FunctionCallResult(
+            call.name,
+            call.args,
+            call.call_objective,
+            scalar_text(text),
+            FunctionCallStatus.FAILED if answer.is_error else FunctionCallStatus.SUCCEEDED,
+            call.form,
+            call.call_id,
+        )
+
+    async def _answer(self, call: ParsedCall) -> ToolAnswer:
         tool = self._tools.get(call.name)
-        if call.error is not None:
-            return self._fail(call, InvalidArgumentsError(ErrorType.INVALID_ARGUMENTS, call.error))
-        if tool is None:
-            return self._fail(call, _error_from_unknown_name(call.name, list(self._tools)))
-        mistake = _find_mistake(call, tool)
-        if mistake is not None:
-            return self._fail(call, InvalidArgumentsError(ErrorType.INVALID_ARGUMENTS, mistake))
+        if tool is None and call.error is None:
+            return ToolAnswer.of_error(_error_from_unknown_name(call.name, list(self._tools)))
+        if (refusal := find_refusal(call, tool)) is not None:
+            return ToolAnswer.of_error(refusal)
+        assert tool is not None
         try:
             with ErrorBoundary():
-                if isinstance(tool, Tool):
-                    return await self._execute_dispatched(call, tool)
-                result = tool.invoke(**call.args)
-                if inspect.isawaitable(result):
-                    result = await result
-                output = _write_output(result)
+                return await tool.answer(call.args, context=self._context)
         except Exception as error:  # a tool's own error is a result for the model
-            return self._fail(call, _error_from_tool(error, tool.name))
-        return _finish(call, output, FunctionCallStatus.SUCCEEDED)
-
-    async def _execute_dispatched(self, call: ParsedCall, tool: Tool) -> FunctionCallResult:
-        result = await tool.execute(call.args, by_model=True, context=self._context)
-        content = tool.format_result(result)
-        output = "\n".join(part["text"] for part in content["content"])
-        return _finish(
-            call, output, FunctionCallStatus.FAILED if content.get("isError") else FunctionCallStatus.SUCCEEDED
-        )
-
-    def _fail(self, call: ParsedCall, error: DispatchError) -> FunctionCallResult:
-        output = ResultFormatter.format_error(error) if self._has_dispatcher else error.message
-        return _finish(call, output, FunctionCallStatus.FAILED)
+            return ToolAnswer.of_error(_error_from_tool(error, tool.name))
 
 
-def _is_read_only(tool: CallableTool) -> bool:
-    return getattr(tool, "read_only", False) is True
-
-
-def _find_mistake(call: ParsedCall, tool: CallableTool) -> str | None:
-    """Return why the call is not executed although it could be read."""
-    if call.truncated and not _is_read_only(tool):
-        return (
-            f"Tool {tool.name!r} was not executed: the text ended inside its call. Write the whole call again, "
+def find_refusal(call: ParsedCall, tool: ModelTool | ToolDescriptor | None) -> InvalidArgumentsError | None:
+    """Return why a call is not executed: it cannot be read; it was cut off, and its tool is not read-only; or it was
+    repaired, and its tool is declared destructive. None: it may be executed."""
+    reason = call.error
+    if reason is None and call.truncated and not (tool is not None and tool.read_only):
+        cut = "its call was cut off" if call.form in NATIVE_FORMS else "the text ended inside its call"
+        reason = (
+            f"Tool {call.name!r} was not executed: {cut}. Write the whole call again, "
             "with shorter arguments if the length of a text is limited."
         )
-    if call.repaired and getattr(tool, "destructive", None) is True:
-        return (
-            f"Tool {tool.name!r} was not executed: it is destructive, and its arguments were not valid JSON. "
+    if reason is None and call.repaired and tool is not None and tool.destructive is True:
+        reason = (
+            f"Tool {call.name!r} was not executed: it is destructive, and its arguments were not valid JSON. "
             "Write the whole call again with valid JSON."
         )
-    return None
-
-
-def _finish(call: ParsedCall, output: str, status: FunctionCallStatus) -> FunctionCallResult:
-    return FunctionCallResult(
-        call.name, call.args, call.call_objective, scalar_text(output), status, call.form, call.call_id
-    )
+    return None if reason is None else InvalidArgumentsError(ErrorType.INVALID_ARGUMENTS, reason)
 
 
 def _error_from_tool(raised: Exception, tool: str) -> DispatchError:
@@ -380,33 +387,18 @@ def format_answers(results: Iterable[FunctionCallResult]) -> list[dict[str, Any]
 
 def _format(form: CallForm, results: list[FunctionCallResult]) -> list[dict[str, Any]]:
     match form:
-        case CallForm.OPENAI_CHAT:
-            return [{"role": "tool", "tool_call_id": each.call_id, "content": each.output} for each in results]
-        case CallForm.OPENAI_RESPONSES:
-            return [
-                {"type": "function_call_output", "call_id": each.call_id, "output": each.output} for each in results
-            ]
+        case CallForm.OPENAI_CHAT | CallForm.OPENAI_RESPONSES:
+            return [_answer(each) for each in results]
         case CallForm.ANTHROPIC:
-            blocks = [
-                {
-                    "type": "tool_result",
-                    "tool_use_id": each.call_id,
-                    "content": each.output,
-                    "is_error": _is_failed(each),
-                }
-                for each in results
-            ]
-            return [{"role": "user", "content": blocks}]
+            return [{"role": "user", "content": [_answer(each) for each in results]}]
         case CallForm.GEMINI:
-            return [{"role": "user", "parts": [{"functionResponse": _format_gemini(each)} for each in results]}]
+            return [{"role": "user", "parts": [_answer(each) for each in results]}]
     return [{"role": "user", "content": "\n".join(_format_text(form, each) for each in results)}]
 
 
-def _format_gemini(result: FunctionCallResult) -> dict[str, Any]:
-    response = {"error" if _is_failed(result) else "output": result.output}
-    answer: dict[str, Any] = {"name": result.func_name, "response": response}
-    # Gemini's API gives ids to some calls only, and refuses an empty one.
-    return {"id": result.call_id, **answer} if result.call_id else answer
+def _answer(result: FunctionCallResult) -> dict[str, Any]:
+    is_error = result.status is FunctionCallStatus.FAILED
+    return write_native_answer(result.form, result.call_id, result.func_name, result.output, is_error=is_error)
 
 
 def _format_text(form: CallForm, result: FunctionCallResult) -> str:
@@ -427,7 +419,3 @@ def _wrap(tag: str, answer: dict[str, Any]) -> str:
     # A closing tag in a tool's output must not end the block: "<\/" is the same text in JSON.
     content = json.dumps(answer, ensure_ascii=False).replace("</", "<\\/")
     return f"<{tag}>\n{content}\n</{tag}>"
-
-
-def _is_failed(result: FunctionCallResult) -> bool:
-    return result.status is FunctionCallStatus.FAILED

@@ -6,18 +6,13 @@ it stops before the mark in question and says which mark can end the wait.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from msgspec import structs
 
-from dispatch._internal import quote_excerpt
 from dispatch.calling.json_repair import (
     MAX_CALLS,
-    MAX_DEPTH,
-    MAX_EXCERPT_CHARS,
     MAX_TEXT_CHARS,
     CallForm,
     JsonFaultError,
@@ -25,127 +20,18 @@ from dispatch.calling.json_repair import (
     MarkFinder,
     ParsedCall,
     find_comment_end,
-    is_deeper,
     read_json,
 )
-
-# From decoded JSON to calls: the names of the keys, and the words of an error.
-
-
-SHAPES: Final = {
-    CallForm.FUNCTION_CALL: '<function_call>{"name": "…", "call_objective": "…", "args": {…}}</function_call>',
-    CallForm.TOOL_CALL: '<tool_call>{"name": "…", "arguments": {…}}</tool_call>',
-    CallForm.FENCE: '<function_call>{"name": "…", "call_objective": "…", "args": {…}}</function_call>',
-    CallForm.REACT: "the line 'Action: NAME' and the line 'Args: {…}'",
-}
-"""How a call is written, for errors; native forms need none."""
-_ARGUMENT_KEYS: Final = ("args", "arguments", "parameters", "input")
-
-
-class Place(NamedTuple):
-    """Where a call or a fault is in a text: index from 0, line and column from 1."""
-
-    position: int
-    line: int
-    column: int
-
-
-def write_error(form: CallForm, place: Place, reason: str, around: str = "") -> str:
-    """Return the error of a call that cannot be read: place, reason, the text around the fault, and what to write."""
-    near = f", near {quote_excerpt(around, MAX_EXCERPT_CHARS - 20)}"[:MAX_EXCERPT_CHARS] if around else ""
-    shape = f"as {SHAPES[form]} " if form in SHAPES else ""
-    return (
-        f"The call at line {place.line}, column {place.column} was not executed: {reason}{near}. "
-        f"Write the whole call again {shape}with valid JSON."
-    )
-
-
-def quote_around(text: str, position: int, start: int = 0, end: int | None = None) -> str:
-    """Return the part of ``text[start:end]`` around ``position`` that an error shows."""
-    return text[max(start, position - 80) : min(len(text) if end is None else end, position + 80)]
-
-
-def convert_value(read: JsonValue, form: CallForm, place: Place) -> list[ParsedCall]:
-    """Return the calls of one JSON value: an object is one call, a list of objects are several."""
-    values = read.value if isinstance(read.value, list) else [read.value]
-    return [_convert(value, read, form, place) for value in values[: MAX_CALLS + 1]]
-
-
-def _convert(value: Any, read: JsonValue, form: CallForm, place: Place) -> ParsedCall:
-    if isinstance(value, dict) and isinstance(value.get("function"), dict):
-        value = value["function"]  # {"type": "function", "function": {"name", "arguments"}}, as in OpenAI's API
-    if not isinstance(value, dict):
-        return _fail(form, place, f"it is {_kind(value)} and not an object", read)
-    name = value.get("name")
-    if not isinstance(name, str) or not name.strip():
-        return _fail(form, place, "the key 'name' with the name of the tool is missing", read)
-    objective = value.get("call_objective", "")
-    if not isinstance(objective, str):
-        objective = json.dumps(objective, ensure_ascii=False)
-    args = value.get(next((key for key in _ARGUMENT_KEYS if key in value), "args"))
-    call = ParsedCall(
-        name=name.strip(),
-        form=form,
-        args=args if isinstance(args, dict) else {},
-        call_objective=objective,
-        position=place.position,
-        line=place.line,
-        column=place.column,
-        repaired=read.repaired,
-        truncated=read.truncated,
-    )
-    return call if isinstance(args, dict) else finish_call(call, args)
-
-
-def finish_call(call: ParsedCall, arguments: Any) -> ParsedCall:
-    """Return ``call`` with its arguments: an object, the JSON text of one, or nothing (no arguments)."""
-    repaired, truncated = call.repaired, call.truncated
-    place = Place(call.position, call.line, call.column)
-    error = None
-    if isinstance(arguments, str) and arguments.strip():
-        text = arguments.strip()
-        try:
-            read = read_json(MarkFinder(text), 0)
-        except JsonFaultError as fault:
-            error = write_error(
-                call.form, place, f"in its arguments {fault.reason}", quote_around(text, fault.position)
-            )
-        else:
-            arguments = read.value
-            repaired, truncated = repaired or read.repaired, truncated or read.truncated
-            if text[read.end :].strip():
-                error = write_error(
-                    call.form, place, "its arguments go on behind the object", quote_around(text, read.end)
-                )
-    elif arguments is None or arguments == "" or isinstance(arguments, str):
-        arguments = {}
-    if error is None and not isinstance(arguments, Mapping):
-        error = write_error(call.form, place, f"its arguments are {_kind(arguments)} and not an object")
-    return structs.replace(
-        call, args=dict(arguments) if error is None else {}, repaired=repaired, truncated=truncated, error=error
-    )
-
-
-def _fail(form: CallForm, place: Place, reason: str, read: JsonValue) -> ParsedCall:
-    return ParsedCall(
-        name="",
-        form=form,
-        position=place.position,
-        line=place.line,
-        column=place.column,
-        repaired=read.repaired,
-        truncated=read.truncated,
-        error=write_error(form, place, reason),
-    )
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true or false"
-    return {str: "a text", int: "a number", float: "a number", list: "a list"}.get(type(value), "not JSON")
-
+from dispatch.calling.native import (
+    SHAPES,
+    Place,
+    convert_value,
+    finish_call,
+    quote_around,
+    read_native,
+    read_native_text,
+    write_error,
+)
 
 _MARK: Final = re.compile(
     r"<(?P<tag>function_call|tool_call)>"
@@ -527,92 +413,6 @@ def _has_keys(value: object, read: JsonValue) -> bool:
     if not isinstance(value, dict) or not {"name", "call_objective"} <= value.keys():
         return False
     return "args" in value or read.truncated
-
-
-# Calls in the native forms of model APIs: OpenAI's Chat Completions and Responses, Anthropic's Messages, Gemini.
-
-
-_LENGTH_REASONS: Final = frozenset({"length", "max_tokens", "MAX_TOKENS", "incomplete", "max_output_tokens"})
-_NATIVE_KEYS: Final = ('"tool_calls"', '"function_call"', '"tool_use"', '"functionCall"')
-_WRAPPERS: Final = ("choices", "message", "output", "content", "candidates", "parts")
-"""Keys under which responses hold their messages and parts."""
-_KNOWN_KEYS: Final = frozenset({"type", "functionCall", "function_call", "tool_calls", *_WRAPPERS})
-
-
-def read_native_text(text: str) -> list[ParsedCall] | None:
-    """Return the calls of a text that is JSON in a native form as a whole; None for any other text."""
-    stripped = text.strip()
-    if stripped[:1] not in ("{", "[") or stripped[-1:] not in ("}", "]"):
-        return None
-    if not any(key in stripped for key in _NATIVE_KEYS):
-        return None
-    try:
-        value = json.loads(stripped)
-    except (ValueError, RecursionError):
-        return None
-    return read_native(value) or None
-
-
-def read_native(value: Any) -> list[ParsedCall]:
-    """Return the calls of a decoded message, response, or list of messages, parts or output items."""
-    calls: list[ParsedCall] = []
-    for call in _find(value, is_cut=False, depth=0):
-        if len(calls) == MAX_CALLS:
-            message = f"The call of {call.name!r} was not executed: a message may have at most {MAX_CALLS} calls. "
-            error = f"{message}Make the calls that are still needed after the results of the others."
-            calls.append(ParsedCall(name=call.name, form=call.form, call_id=call.call_id, error=error))
-            # Each call of a native form needs an answer under its id, so the others are reported one by one.
-        elif len(calls) > MAX_CALLS:
-            calls.append(ParsedCall(name=call.name, form=call.form, call_id=call.call_id, error=calls[MAX_CALLS].error))
-        else:
-            calls.append(call)
-    return calls
-
-
-def _find(value: Any, *, is_cut: bool, depth: int) -> Iterator[ParsedCall]:
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        for each in value:
-            if isinstance(each, dict) and _KNOWN_KEYS.isdisjoint(each):
-                continue  # perf: a list may have tens of thousands of objects without calls
-            if depth < len(_WRAPPERS) * 2:
-                yield from _find(each, is_cut=is_cut, depth=depth + 1)
-        return
-    if not isinstance(value, Mapping):
-        return
-    reasons = (value.get("finish_reason"), value.get("finishReason"), value.get("stop_reason"), value.get("status"))
-    is_cut = is_cut or any(isinstance(reason, str) and reason in _LENGTH_REASONS for reason in reasons)
-    if value.get("type") == "function_call" and "arguments" in value:
-        yield _make(value, CallForm.OPENAI_RESPONSES, value.get("call_id"), value.get("arguments"), is_cut)
-    elif value.get("type") == "tool_use":
-        yield _make(value, CallForm.ANTHROPIC, value.get("id"), value.get("input"), is_cut)
-    elif isinstance(part := value.get("functionCall", value.get("function_call")), Mapping):
-        is_gemini = "functionCall" in value or not isinstance(part.get("arguments"), str)
-        form = CallForm.GEMINI if is_gemini else CallForm.OPENAI_CHAT
-        yield _make(part, form, part.get("id"), part.get("args" if is_gemini else "arguments"), is_cut)
-    elif isinstance(value.get("tool_calls"), Sequence):
-        for each in value["tool_calls"]:
-            function = each.get("function") if isinstance(each, Mapping) else None
-            if isinstance(function, Mapping):
-                arguments = function.get("arguments")
-                yield _make(function, CallForm.OPENAI_CHAT, each.get("id"), arguments, is_cut)
-    elif depth < len(_WRAPPERS) * 2:
-        for key in _WRAPPERS:
-            if isinstance(value.get(key), Mapping | list | tuple):
-                yield from _find(value[key], is_cut=is_cut, depth=depth + 1)
-
-
-def _make(value: Mapping[str, Any], form: CallForm, call_id: Any, arguments: Any, is_cut: bool) -> ParsedCall:
-    name = value.get("name")
-    known_id = call_id if isinstance(call_id, str) else ""
-    if not isinstance(name, str) or not name:
-        error = "The call was not executed: it has no name. Write the whole call again with the name of a tool."
-        return ParsedCall(name="", form=form, call_id=known_id, error=error)
-    if is_deeper(arguments, MAX_DEPTH):
-        error = f"{name!r} was not executed: its arguments are nested deeper than {MAX_DEPTH}. Write flatter arguments."
-        return ParsedCall(name=name, form=form, call_id=known_id, error=error)
-    # An API that stopped at its limit of tokens may have closed the brackets by itself.
-    is_object = not isinstance(arguments, str)
-    return finish_call(ParsedCall(name=name, form=form, call_id=known_id, truncated=is_cut and is_object), arguments)
 
 
 # Read the calls in a model's output: at once, or chunk by chunk as the model writes.

@@ -674,7 +674,7 @@ def describe_tool(tool: Tool) -> McpTool:
         output_schema=thaw(tool.descriptor.output_schema) if has_structured_content(tool.descriptor) else None,
         annotations=ToolAnnotations(
             read_only_hint=tool.read_only,
-            idempotent_hint=tool.descriptor.idempotent,
+            idempotent_hint=tool.idempotent,
             # It has no meaning for a tool that only reads. A tool that does not declare it may be destructive, also in MCP.
             destructive_hint=None if tool.read_only else tool.destructive,
         ),
@@ -879,11 +879,9 @@ class ToolCalls:
         return msgspec.structs.replace(results[0], text="".join(chunks))
 
     def _format(self, result: CallResult, user: str) -> CallToolResult:
+        formatted = _as_mcp(self._dispatcher.format_result(result, user=user))
         descriptor = self._dispatcher.catalog.tools.get(result.tool)
-        if descriptor is None:  # unknown, or removed after the call
-            return _as_mcp(ResultFormatter(self._dispatcher.results).format(result, user=user))
-        formatted = _as_mcp(Tool(self._dispatcher, descriptor, user).format_result(result))
-        if formatted.is_error:
+        if formatted.is_error or descriptor is None:
             return formatted
         if result.content:
             _add_parts(formatted, result)

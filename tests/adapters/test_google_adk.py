@@ -14,7 +14,7 @@ from google.genai import types
 from pydantic import PrivateAttr
 
 import dispatch
-from dispatch.adapters import execute, google_adk, models
+from dispatch.adapters import execute, google_adk, specs
 from tests.adapters import lab
 from tests.adapters.lab import Answer
 from tests.adapters.scenarios import SCENARIOS, Model, run_scenario
@@ -87,7 +87,7 @@ def test_declarations_are_in_the_dialect_of_gemini() -> None:
 def test_calls_and_declarations_of_the_sdk_of_gemini() -> None:
     async def run() -> None:
         async with lab.connect() as dispatcher:
-            described = await models(dispatcher, style="gemini", user="bob")
+            described = await specs(dispatcher, style="gemini", user="bob")
             declared = types.Tool.model_validate(described[0]).function_declarations
             assert {each.name for each in declared} == {*dispatcher.catalog.tools, "read_result"}
             call = types.FunctionCall(id="c1", name="repeat", args={"text": "a"})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.adapters import Style, execute, models
+from dispatch.adapters import Style, execute, specs
 from tests.adapters import lab
 from tests.adapters.lab import Answer
 from tests.adapters.scenarios import SCENARIOS, Model, run_scenario
@@ -79,15 +79,15 @@ def names_of(style: Style, described: list[dict[str, Any]]) -> list[str]:
 def test_specs_list_the_tools_that_the_user_may_call_now(style: Style) -> None:
     async def run() -> None:
         async with lab.connect() as dispatcher:
-            names = names_of(style, await models(dispatcher, style=style.value, user="bob"))
+            names = names_of(style, await specs(dispatcher, style=style.value, user="bob"))
             assert set(names) == {*dispatcher.catalog.tools, "read_result"}
-            assert "secret" not in names_of(style, await models(dispatcher, style=style, user="alice"))
+            assert "secret" not in names_of(style, await specs(dispatcher, style=style, user="alice"))
             await dispatcher.registry.put("tool", {**lab.JOKE, "name": "tell-pun", "category": "fun"})
-            assert "tell-pun" in names_of(style, await models(dispatcher, style=style))
-            found = names_of(style, await models(dispatcher, style=style, category="fun"))
+            assert "tell-pun" in names_of(style, await specs(dispatcher, style=style))
+            found = names_of(style, await specs(dispatcher, style=style, category="fun"))
             assert found == ["tell-pun", "read_result"]
-            assert await models(dispatcher, style=style, category="none") == []
-            found = names_of(style, await models(dispatcher, style=style, user="alice", find="repeat a text"))
+            assert await specs(dispatcher, style=style, category="none") == []
+            found = names_of(style, await specs(dispatcher, style=style, user="alice", find="repeat a text"))
             assert found[0] == "repeat"
             assert len(found) <= 6  # five tools, and read_result
 
@@ -99,7 +99,7 @@ def test_each_style_has_its_form() -> None:
 
     async def run() -> None:
         async with lab.connect() as dispatcher:
-            found = {style: await models(dispatcher, style=style) for style in Style}
+            found = {style: await specs(dispatcher, style=style) for style in Style}
             (chat,) = [each for each in found[Style.OPENAI_CHAT] if each["function"]["name"] == "count"]
             assert chat["type"] == "function"
             assert chat["function"]["strict"] is True
@@ -129,8 +129,8 @@ def test_what_is_widened_is_reported() -> None:
 
     async def run() -> None:
         async with dispatch.connect("memory://", catalog=[dispatch.Functions(pay)]) as dispatcher:
-            assert (await models(dispatcher, style="gemini")).widened == {"pay": ("/scale: additionalProperties",)}
-            assert (await models(dispatcher, style="anthropic")).widened == {}
+            assert (await specs(dispatcher, style="gemini")).widened == {"pay": ("/scale: additionalProperties",)}
+            assert (await specs(dispatcher, style="anthropic")).widened == {}
 
     asyncio.run(run())
 

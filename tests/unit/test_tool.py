@@ -115,3 +115,22 @@ async def test_its_results_are_formatted_for_a_model() -> None:
         assert unknown["isError"]
         await dispatcher.reload(catalog())  # the tool is removed
         assert len(tool.format_result(CallResult("report", Outcome.SUCCESS, '["a", "b"]'))["content"]) == 1
+
+
+async def test_an_answer_is_what_a_model_reads() -> None:
+    answers = iter(["[]", '["a"]', "[7]"])
+    async with stand(lambda _: next(answers), TOOLS) as (dispatcher, _):
+        users: list[tuple[str, bool]] = []
+        dispatcher.on_call(lambda call: users.append((call.user, call.by_model)))
+        tool = dispatcher.tool("report", user="alice")
+        assert await tool.answer({}) == ("[]", False, None)
+        assert await tool.answer({}, user="bob") == ('["a"]', False, None)
+        assert users == [("alice", True), ("bob", True)]
+        invalid = await tool.answer({})
+        assert (invalid.is_error, invalid.error) == (True, None)
+        assert invalid.text.endswith("\n[7]")
+        await dispatcher.reload(catalog())
+        removed = await tool.answer({})
+        assert removed.error is not None
+        assert json.loads(removed.text)["error"] == removed.error.type == "unknown-tool"
+        assert dispatcher.format_result(await dispatcher.execute("report"))["isError"]

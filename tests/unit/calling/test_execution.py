@@ -112,6 +112,9 @@ async def test_a_call_that_is_cut_off_runs_only_if_its_tool_is_read_only(read_on
     (found,) = await call_function(tools, '<function_call>{"name": "open", "args": {"path":"/srv/da') or []
     assert paths == (["/srv/da"] if read_only else [])
     assert ("the text ended inside its call" in found.output) is not read_only
+    cut = {"stop_reason": "max_tokens", "content": [{"type": "tool_use", "name": "open", "input": {"path": "/srv/da"}}]}
+    (found,) = await call_function(tools, cut) or []
+    assert ("its call was cut off" in found.output) is not read_only
 
 
 @pytest.mark.parametrize("destructive", [False, True])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -54,3 +55,18 @@ def test_it_is_a_tool_for_models() -> None:
     others = asyncio.run(call_function([ReadResultTool(store, "bob")], text))
     assert others is not None
     assert "no stored result has this handle" in others[0].output
+
+
+def test_wrong_arguments_of_a_model_are_answered() -> None:
+    store = ResultStore()
+    for arguments, problem in (
+        ({}, "the argument 'handle' is missing"),
+        ({"handle": "x", "page": 1}, "no argument 'page'"),
+    ):
+        answer = asyncio.run(store.tool("alice").answer(arguments))
+        assert answer.is_error
+        assert problem in answer.text
+        text = f'<tool_call>{{"name": "read_result", "arguments": {json.dumps(arguments)}}}</tool_call>'
+        (result,) = asyncio.run(call_function([store.tool("alice")], text)) or []
+        assert answer.error is not None
+        assert result.output == answer.error.message

@@ -1,0 +1,272 @@
+"""Calls as decoded JSON: in a text, and in the native forms of model APIs, with the answers to native calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from msgspec import structs
+
+from dispatch._internal import quote_excerpt
+from dispatch.calling.json_repair import (
+    MAX_CALLS,
+    MAX_DEPTH,
+    MAX_EXCERPT_CHARS,
+    CallForm,
+    JsonFaultError,
+    JsonValue,
+    MarkFinder,
+    ParsedCall,
+    is_deeper,
+    read_json,
+)
+
+# From decoded JSON to calls: the names of the keys, and the words of an error.
+
+
+SHAPES: Final = {
+    CallForm.FUNCTION_CALL: '<function_call>{"name": "…", "call_objective": "…", "args": {…}}</function_call>',
+    CallForm.TOOL_CALL: '<tool_call>{"name": "…", "arguments": {…}}</tool_call>',
+    CallForm.FENCE: '<function_call>{"name": "…", "call_objective": "…", "args": {…}}</function_call>',
+    CallForm.REACT: "the line 'Action: NAME' and the line 'Args: {…}'",
+}
+"""How a call is written, for errors; native forms need none."""
+_ARGUMENT_KEYS: Final = ("args", "arguments", "parameters", "input")
+
+
+class Place(NamedTuple):
+    """Where a call or a fault is in a text: index from 0, line and column from 1."""
+
+    position: int
+    line: int
+    column: int
+
+
+def write_error(form: CallForm, place: Place, reason: str, around: str = "") -> str:
+    """Return the error of a call that cannot be read: place, reason, the text around the fault, and what to write."""
+    near = f", near {quote_excerpt(around, MAX_EXCERPT_CHARS - 20)}"[:MAX_EXCERPT_CHARS] if around else ""
+    shape = f"as {SHAPES[form]} " if form in SHAPES else ""
+    return (
+        f"The call at line {place.line}, column {place.column} was not executed: {reason}{near}. "
+        f"Write the whole call again {shape}with valid JSON."
+    )
+
+
+def quote_around(text: str, position: int, start: int = 0, end: int | None = None) -> str:
+    """Return the part of ``text[start:end]`` around ``position`` that an error shows."""
+    return text[max(start, position - 80) : min(len(text) if end is None else end, position + 80)]
+
+
+def convert_value(read: JsonValue, form: CallForm, place: Place) -> list[ParsedCall]:
+    """Return the calls of one JSON value: an object is one call, a list of objects are several."""
+    values = read.value if isinstance(read.value, list) else [read.value]
+    return [_convert(value, read, form, place) for value in values[: MAX_CALLS + 1]]
+
+
+def _convert(value: Any, read: JsonValue, form: CallForm, place: Place) -> ParsedCall:
+    if isinstance(value, dict) and isinstance(value.get("function"), dict):
+        value = value["function"]  # {"type": "function", "function": {"name", "arguments"}}, as in OpenAI's API
+    if not isinstance(value, dict):
+        return _fail(form, place, f"it is {_kind(value)} and not an object", read)
+    name = value.get("name")
+    if not isinstance(name, str) or not name.strip():
+        return _fail(form, place, "the key 'name' with the name of the tool is missing", read)
+    objective = value.get("call_objective", "")
+    if not isinstance(objective, str):
+        objective = json.dumps(objective, ensure_ascii=False)
+    args = value.get(next((key for key in _ARGUMENT_KEYS if key in value), "args"))
+    call = ParsedCall(
+        name=name.strip(),
+        form=form,
+        args=args if isinstance(args, dict) else {},
+        call_objective=objective,
+        position=place.position,
+        line=place.line,
+        column=place.column,
+        repaired=read.repaired,
+        truncated=read.truncated,
+    )
+    return call if isinstance(args, dict) else finish_call(call, args)
+
+
+def finish_call(call: ParsedCall, arguments: Any) -> ParsedCall:
+    """Return ``call`` with its arguments: an object, the JSON text of one, or nothing (no arguments)."""
+    repaired, truncated = call.repaired, call.truncated
+    place = Place(call.position, call.line, call.column)
+    error = None
+    if isinstance(arguments, str) and arguments.strip():
+        text = arguments.strip()
+        try:
+            read = read_json(MarkFinder(text), 0)
+        except JsonFaultError as fault:
+            error = write_error(
+                call.form, place, f"in its arguments {fault.reason}", quote_around(text, fault.position)
+            )
+        else:
+            arguments = read.value
+            repaired, truncated = repaired or read.repaired, truncated or read.truncated
+            if text[read.end :].strip():
+                error = write_error(
+                    call.form, place, "its arguments go on behind the object", quote_around(text, read.end)
+                )
+    elif arguments is None or arguments == "" or isinstance(arguments, str):
+        arguments = {}
+    if error is None and not isinstance(arguments, Mapping):
+        error = write_error(call.form, place, f"its arguments are {_kind(arguments)} and not an object")
+    return structs.replace(
+        call, args=dict(arguments) if error is None else {}, repaired=repaired, truncated=truncated, error=error
+    )
+
+
+def _fail(form: CallForm, place: Place, reason: str, read: JsonValue) -> ParsedCall:
+    return ParsedCall(
+        name="",
+        form=form,
+        position=place.position,
+        line=place.line,
+        column=place.column,
+        repaired=read.repaired,
+        truncated=read.truncated,
+        error=write_error(form, place, reason),
+    )
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true or false"
+    return {str: "a text", int: "a number", float: "a number", list: "a list"}.get(type(value), "not JSON")
+
+
+# Calls and answers in the native forms of model APIs: OpenAI's Chat Completions and Responses, Anthropic's Messages, Gemini.
+
+
+_LENGTH_REASONS: Final = frozenset({"length", "max_tokens", "MAX_TOKENS", "incomplete", "max_output_tokens"})
+_NATIVE_KEYS: Final = ('"tool_calls"', '"function_call"', '"tool_use"', '"functionCall"')
+_WRAPPERS: Final = ("choices", "message", "output", "content", "candidates", "parts")
+"""Keys under which responses hold their messages and parts."""
+_KNOWN_KEYS: Final = frozenset({"type", "functionCall", "function_call", "tool_calls", *_WRAPPERS})
+_FORM_KEYS: Final = {
+    CallForm.OPENAI_CHAT: ("id", "arguments"),
+    CallForm.OPENAI_RESPONSES: ("call_id", "arguments"),
+    CallForm.ANTHROPIC: ("id", "input"),
+    CallForm.GEMINI: ("id", "args"),
+}
+"""Form → keys of the id and of the arguments of a call."""
+NATIVE_FORMS: Final = frozenset(_FORM_KEYS)
+
+
+def read_native_text(text: str) -> list[ParsedCall] | None:
+    """Return the calls of a text that is JSON in a native form as a whole; None for any other text."""
+    stripped = text.strip()
+    if stripped[:1] not in ("{", "[") or stripped[-1:] not in ("}", "]"):
+        return None
+    if not any(key in stripped for key in _NATIVE_KEYS):
+        return None
+    try:
+        value = json.loads(stripped)
+    except (ValueError, RecursionError):
+        return None
+    return read_native(value) or None
+
+
+def read_native(value: Any) -> list[ParsedCall]:
+    """Return the calls of a decoded message, response, or list of messages, parts or output items."""
+    calls: list[ParsedCall] = []
+    for found, form, is_cut in _find(value, is_cut=False, depth=0):
+        call = read_native_call(found, form, is_cut=is_cut)
+        if call is None:
+            continue
+        if len(calls) == MAX_CALLS:
+            message = f"The call of {call.name!r} was not executed: a message may have at most {MAX_CALLS} calls. "
+            error = f"{message}Make the calls that are still needed after the results of the others."
+            calls.append(ParsedCall(name=call.name, form=call.form, call_id=call.call_id, error=error))
+            # Each call of a native form needs an answer under its id, so the others are reported one by one.
+        elif len(calls) > MAX_CALLS:
+            calls.append(ParsedCall(name=call.name, form=call.form, call_id=call.call_id, error=calls[MAX_CALLS].error))
+        else:
+            calls.append(call)
+    return calls
+
+
+def read_native_call(value: Mapping[str, Any], form: CallForm, *, is_cut: bool = False) -> ParsedCall | None:
+    """Return one call of a message; None: ``value`` is no call in ``form``.
+
+    Args:
+        value: an entry of ``tool_calls``, a ``function_call`` item, a ``tool_use`` block, or a ``functionCall``, alone or in
+            its part.
+        is_cut: the API stopped the message at its limit of tokens.
+    """
+    call: Any = value
+    if form is CallForm.OPENAI_CHAT:
+        call = value.get("function")
+    elif form is CallForm.GEMINI:
+        call = value.get("functionCall", value.get("function_call", value))
+    if not isinstance(call, Mapping) or (form is CallForm.OPENAI_RESPONSES and "arguments" not in call):
+        return None
+    id_key, arguments_key = _FORM_KEYS[form]
+    name, arguments = call.get("name"), call.get(arguments_key)
+    call_id = (call if form is CallForm.GEMINI else value).get(id_key)
+    known_id = call_id if isinstance(call_id, str) else ""
+    if not isinstance(name, str) or not name:
+        error = "The call was not executed: it has no name. Write the whole call again with the name of a tool."
+        return ParsedCall(name="", form=form, call_id=known_id, error=error)
+    if is_deeper(arguments, MAX_DEPTH):
+        error = f"{name!r} was not executed: its arguments are nested deeper than {MAX_DEPTH}. Write flatter arguments."
+        return ParsedCall(name=name, form=form, call_id=known_id, error=error)
+    # An API that stopped at its limit of tokens may have closed the brackets by itself.
+    is_truncated = not isinstance(arguments, str) and (is_cut or _is_cut(value))
+    return finish_call(ParsedCall(name=name, form=form, call_id=known_id, truncated=is_truncated), arguments)
+
+
+def _is_cut(value: Mapping[str, Any]) -> bool:
+    reasons = (value.get("finish_reason"), value.get("finishReason"), value.get("stop_reason"), value.get("status"))
+    return any(isinstance(reason, str) and reason in _LENGTH_REASONS for reason in reasons)
+
+
+def _find(value: Any, *, is_cut: bool, depth: int) -> Iterator[tuple[Mapping[str, Any], CallForm, bool]]:
+    """Yield the calls in ``value``, each with its form, and whether the API stopped its message at the limit of tokens."""
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for each in value:
+            if isinstance(each, dict) and _KNOWN_KEYS.isdisjoint(each):
+                continue  # perf: a list may have tens of thousands of objects without calls
+            if depth < len(_WRAPPERS) * 2:
+                yield from _find(each, is_cut=is_cut, depth=depth + 1)
+        return
+    if not isinstance(value, Mapping):
+        return
+    is_cut = is_cut or _is_cut(value)
+    if value.get("type") == "function_call" and "arguments" in value:
+        yield value, CallForm.OPENAI_RESPONSES, is_cut
+    elif value.get("type") == "tool_use":
+        yield value, CallForm.ANTHROPIC, is_cut
+    elif isinstance(part := value.get("functionCall", value.get("function_call")), Mapping):
+        if "functionCall" in value or not isinstance(part.get("arguments"), str):
+            yield value, CallForm.GEMINI, is_cut
+        else:  # OpenAI's form before ``tool_calls``
+            yield {"id": part.get("id"), "function": part}, CallForm.OPENAI_CHAT, is_cut
+    elif isinstance(value.get("tool_calls"), Sequence):
+        for each in value["tool_calls"]:
+            if isinstance(each, Mapping):
+                yield each, CallForm.OPENAI_CHAT, is_cut
+    elif depth < len(_WRAPPERS) * 2:
+        for key in _WRAPPERS:
+            if isinstance(value.get(key), Mapping | list | tuple):
+                yield from _find(value[key], is_cut=is_cut, depth=depth + 1)
+
+
+def write_native_answer(form: CallForm, call_id: str, name: str, text: str, *, is_error: bool) -> dict[str, Any]:
+    """Return the answer to a call: a message of the role ``tool``, a ``function_call_output`` item, a ``tool_result`` block,
+    or a part with a ``functionResponse``."""
+    match form:
+        case CallForm.OPENAI_CHAT:
+            return {"role": "tool", "tool_call_id": call_id, "content": text}
+        case CallForm.OPENAI_RESPONSES:
+            return {"type": "function_call_output", "call_id": call_id, "output": text}
+        case CallForm.ANTHROPIC:
+            return {"type": "tool_result", "tool_use_id": call_id, "content": text, "is_error": is_error}
+    response = {"name": name, "response": {"error" if is_error else "output": text}}
+    # Gemini's API gives ids to some calls only, and refuses an empty one.
+    return {"functionResponse": {"id": call_id, **response} if call_id else response}
