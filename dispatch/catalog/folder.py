@@ -612,12 +612,8 @@ class Folder:
     def __repr__(self) -> str:
         return f"<Folder {self.id}>"
 
-    def load(self) -> Sequence[Item]:
-        """Read the folder in the calling thread, as :meth:`discover` does.
-
-        Raises:
-            CatalogError: lists all errors in the folder, in its files and in the descriptors.
-        """
+    def read(self) -> FolderReading:
+        """Read the folder in the calling thread. A file that may be partly written is read again."""
         reading = self._reader.read()
         for _ in range(MAX_READINGS if reading.may_be_partial else 0):
             time.sleep(PARTIAL_WRITE_S)
@@ -625,6 +621,15 @@ class Folder:
             if former.is_confirmed_by(reading):
                 break
         self._settled = reading
+        return reading
+
+    def load(self) -> Sequence[Item]:
+        """Read the folder in the calling thread, as :meth:`discover` does.
+
+        Raises:
+            CatalogError: lists all errors in the folder, in its files and in the descriptors.
+        """
+        reading = self.read()
         if reading.has_errors:
             raise CatalogError([*reading.problems, *check_items(reading.items)[1]])
         return self._use(reading)
