@@ -8,13 +8,13 @@ import fcntl
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from dispatch._internal import cancel_and_wait, excerpt
 from dispatch.catalog.activation import Activator
+from dispatch.catalog.folder import replace_file
 from dispatch.catalog.merge import Merger, on_change_of
 from dispatch.catalog.sources import Source
 
@@ -79,16 +79,7 @@ class Approvals:
 
     def _write(self, known: Fingerprints) -> None:
         text = json.dumps({"approved": {key: sorted(known[key]) for key in sorted(known)}}, indent=1) + "\n"
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self.path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        replace_file(self.path, text, 0o600)
 
     def modified(self) -> tuple[int, int, int]:
         """Return a value that changes when the file is replaced or written; zeros if there is none."""

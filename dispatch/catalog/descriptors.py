@@ -64,6 +64,23 @@ class CatalogError(ValueError):
         return type(self), (self.problems,)
 
 
+class ItemError(ValueError):
+    """An item cannot be written or removed.
+
+    Args:
+        problem: one sentence.
+        fix: what to do.
+    """
+
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(problem, fix)
+        self.problem = problem
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.problem} Fix: {self.fix}."
+
+
 class Report:
     """Collects the problems of one descriptor while it is read; ``has_errors``: one of them is an error."""
 

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import operator
 import os
+import secrets
 import stat
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dispatch._internal import DaemonThreads, excerpt, explain_keywords, find_near_names, install_extra
+from dispatch._internal import DaemonThreads, excerpt, explain_keywords, find_near_names, install_extra, join_names
 from dispatch.catalog.catalog import Catalog, check_items
-from dispatch.catalog.descriptors import CatalogError, Problem, Severity
+from dispatch.catalog.descriptors import CatalogError, ItemError, Problem, Severity
 from dispatch.catalog.fields import DocumentError, parse_json, parse_yaml
-from dispatch.catalog.items import KINDS, Item, Unreadable
+from dispatch.catalog.items import KINDS, Item, Unreadable, choose_key, require_kind
 from dispatch.catalog.loader import require_valid
 from dispatch.catalog.sources import OnChange, run_in_thread
 
@@ -53,6 +56,12 @@ of the file system's clock (4 ms on Linux before 6.13, 10 ms on some kernels) le
 
 PARSERS: Final = {".json": parse_json, ".yaml": parse_yaml, ".yml": parse_yaml}
 _EXAMPLE: Final = "tool-service/joke-service.json and tool/tell-joke.json"
+
+MAX_KEY_BYTES: Final = 250
+"""Bytes of the key of an item that is written: a file name has at most 255, with ``.json``."""
+
+MAX_USERS: Final = 10
+"""Users of a service that one error names."""
 
 Signature = tuple[int, int, int, int, int]
 
@@ -525,6 +534,39 @@ def is_polling_forced() -> bool:
     return os.getenv("WATCHFILES_FORCE_POLLING", "").lower() not in ("", "false", "disable", "disabled")
 
 
+# Writes files as a whole.
+
+
+def replace_file(path: str | os.PathLike[str], text: str, mode: int | None = None) -> None:
+    """Write a file atomically: a reader sees the former contents or the new ones.
+
+    Args:
+        path: of the file; its folder exists.
+        text: the new contents.
+        mode: permission bits; None: those of the former file, or of any new file.
+
+    Raises:
+        OSError: it cannot be written; the former file is as it was.
+    """
+    if mode is None:
+        with contextlib.suppress(FileNotFoundError):
+            mode = os.stat(path).st_mode & 0o777
+    temporary = os.path.join(os.path.dirname(path), f".dispatch-{secrets.token_hex(8)}.tmp")
+    # Not tempfile.mkstemp: its files are private, and the umask can only be read by changing it for all threads.
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if mode is not None:
+            os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
 POLL_S: Final = 1.0
 """Seconds between two scans where the operating system does not report changes. A scan of 10,000 files takes some 50 ms."""
 
@@ -564,16 +606,14 @@ class Folder:
         self._settled: FolderReading | None = None
         self._reported: FolderReading | None = None
         self._is_polling_reported = False
+        self._writing = threading.Lock()
+        """Held from the check of a change to its end: two changes may be valid alone and invalid together."""
 
     def __repr__(self) -> str:
         return f"<Folder {self.id}>"
 
-    def load(self) -> Sequence[Item]:
-        """Read the folder in the calling thread, as :meth:`discover` does.
-
-        Raises:
-            CatalogError: lists all errors in the folder, in its files and in the descriptors.
-        """
+    def read(self) -> FolderReading:
+        """Read the folder in the calling thread. A file that may be partly written is read again."""
         reading = self._reader.read()
         for _ in range(MAX_READINGS if reading.may_be_partial else 0):
             time.sleep(PARTIAL_WRITE_S)
@@ -581,6 +621,15 @@ class Folder:
             if former.is_confirmed_by(reading):
                 break
         self._settled = reading
+        return reading
+
+    def load(self) -> Sequence[Item]:
+        """Read the folder in the calling thread, as :meth:`discover` does.
+
+        Raises:
+            CatalogError: lists all errors in the folder, in its files and in the descriptors.
+        """
+        reading = self.read()
         if reading.has_errors:
             raise CatalogError([*reading.problems, *check_items(reading.items)[1]])
         return self._use(reading)
@@ -603,6 +652,143 @@ class Folder:
                 if reading.number != seen:
                     seen = reading.number
                     yield
+
+    # -- items --------------------------------------------------------------------------------------------------
+
+    async def put(
+        self,
+        kind: str,
+        raw: Mapping[str, Any],
+        *,
+        key: str | None = None,
+        text: str | None = None,
+        suffix: str = ".json",
+    ) -> tuple[Problem, ...]:
+        """Write a descriptor to its file, which is replaced as a whole. Put a service before its tools.
+
+        Args:
+            kind: ``tool`` or ``tool-service``.
+            raw: the descriptor.
+            key: of the item, the name of its file; None: the ``name`` of a tool, the ``id`` of a service.
+            text: of the descriptor, written as it is; None: ``raw`` as JSON.
+            suffix: of the format of ``text``: ``.json``, ``.yaml`` or ``.yml``.
+
+        Returns:
+            The warnings of the descriptor.
+
+        Raises:
+            CatalogError: the folder would have mistakes that it does not have now. Nothing is written.
+            ValueError: ``kind`` or key are unknown or no name of a file, or the item is stored in another format.
+            OSError: the file cannot be written.
+        """
+        key = choose_key(require_kind(kind), raw, key)
+        return await run_in_thread(partial(self._put, kind, key, raw, text, suffix))
+
+    async def remove(self, kind: str, key: str, *, force: bool = False) -> bool:
+        """Remove the file of an item. Return whether there was one.
+
+        Args:
+            kind, key: of the item.
+            force: remove a service that tools use: the folder cannot be loaded then.
+
+        Raises:
+            ValueError: tools use the service, without ``force``; or ``kind`` is unknown.
+            OSError: the file cannot be removed.
+        """
+        return await run_in_thread(partial(self._remove, require_kind(kind), key, force))
+
+    async def get(self, kind: str, key: str) -> Any:
+        """Return the descriptor of an item as it is stored: JSON values, or the text if it is neither JSON nor YAML. None:
+        there is none.
+
+        Raises:
+            ValueError: ``kind`` is unknown.
+            OSError: the file cannot be read.
+        """
+        return await run_in_thread(partial(self._get, require_kind(kind), key))
+
+    async def list(self, kind: str) -> tuple[str, ...]:
+        """Return the keys of all items of a kind, sorted.
+
+        Raises:
+            ValueError: ``kind`` is unknown.
+        """
+        require_kind(kind)
+        reading = await run_in_thread(self._reader.read)
+        return tuple(sorted(item.key for item in reading.items if item.kind == kind))
+
+    def find_file(self, kind: str, key: str) -> str | None:
+        """Return the path of the file of an item; None: there is none.
+
+        Raises:
+            OSError: the folder cannot be read.
+        """
+        folder = os.path.join(self.path, kind)
+        try:
+            names = sorted(os.listdir(folder))
+        except FileNotFoundError:
+            return None
+        for name in names:
+            stem, suffix = os.path.splitext(name)
+            if show_path(stem) == key and suffix.lower() in PARSERS:
+                return os.path.join(folder, name)
+        return None
+
+    def _put(self, kind: str, key: str, raw: Any, text: str | None, suffix: str) -> tuple[Problem, ...]:
+        if "/" in key or "\0" in key or key.startswith(".") or len(os.fsencode(key)) > MAX_KEY_BYTES:
+            raise ItemError(
+                f"'{excerpt(key)}' cannot be the name of a file.",
+                f"use a key without '/', that does not begin with '.', of at most {MAX_KEY_BYTES} bytes",
+            )
+        with self._writing:
+            former = self.find_file(kind, key)
+            if former is not None and PARSERS[os.path.splitext(former)[1].lower()] is not PARSERS[suffix]:
+                raise ItemError(
+                    f"{kind}/{key} is stored in {show_path(former)}, and the new descriptor is {suffix[1:].upper()}.",
+                    f"give it in the format of that file, or remove the item first: dispatch rm {kind}/{key}",
+                )
+            file = former or os.path.join(self.path, kind, f"{key}{suffix}")
+            items = self._reader.read().items
+            item = Item(show_path(file), kind, key, raw, self.namespace)
+            changed = [*_without(items, kind, key), item]
+            if mistakes := _find_new_mistakes(items, changed):
+                raise CatalogError(mistakes)
+            try:
+                os.makedirs(os.path.dirname(file), exist_ok=True)
+                replace_file(file, json.dumps(raw, indent=2, ensure_ascii=False) + "\n" if text is None else text)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, file) from None  # not the temporary file beside it
+        return tuple(
+            each for each in check_items(changed)[1] if each.file == item.origin and each.severity == "warning"
+        )
+
+    def _remove(self, kind: str, key: str, force: bool) -> bool:
+        with self._writing:
+            file = self.find_file(kind, key)
+            if file is None:
+                return False
+            items = self._reader.read().items
+            mistakes = [] if force else _find_new_mistakes(items, _without(items, kind, key))
+            if mistakes:
+                users = tuple(dict.fromkeys(each.file for each in mistakes))
+                need = "needs" if len(users) == 1 else "need"
+                problem = f"{kind}/{key} was not removed: {join_names(users, MAX_USERS)} {need} it."
+                raise ItemError(problem, "remove these items first")
+            os.unlink(file)
+            return True
+
+    def _get(self, kind: str, key: str) -> Any:
+        file = self.find_file(kind, key)
+        if file is None:
+            return None
+        with open(file, encoding="utf-8-sig", errors="replace") as stream:
+            text = stream.read()
+        try:
+            return PARSERS[os.path.splitext(file)[1].lower()](text)
+        except ValueError:
+            return text
+
+    # -- reading ------------------------------------------------------------------------------------------------
 
     def _use(self, reading: FolderReading) -> Sequence[Item]:
         if reading is self._reported:
@@ -648,6 +834,18 @@ class Folder:
             _log.info("%s, since watchfiles is missing. For faster changes: %s", scan, install_extra("watch"))
         else:
             _log.warning("%s, since it cannot be watched (%s). Raise the limits fs.inotify.*", scan, error)
+
+
+def _without(items: Sequence[Item], kind: str, key: str) -> list[Item]:
+    return [item for item in items if (item.kind, item.key) != (kind, key)]
+
+
+def _find_new_mistakes(before: Sequence[Item], after: Sequence[Item]) -> list[Problem]:
+    """Return the errors of ``after`` that ``before`` does not have: one that is there already is no reason to refuse a
+    change, which may correct it."""
+    known = {(each.file, each.key, each.problem) for each in check_items(before)[1]}
+    errors = (each for each in check_items(after)[1] if each.severity == "error")
+    return [each for each in errors if (each.file, each.key, each.problem) not in known]
 
 
 # Loads or checks a folder of descriptors once.

@@ -438,6 +438,34 @@ _log = logging.getLogger("dispatch.catalog")
 KINDS: Final = ("tool-service", "tool")
 """Kinds of items: TrustGraph's config types, and the names of the folders."""
 
+
+def require_kind(kind: str) -> str:
+    """Return ``kind``.
+
+    Raises:
+        ValueError: it is not a kind of descriptor.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"'{excerpt(kind)}' is not a kind of descriptor. Use {' or '.join(KINDS)}.")
+    return kind
+
+
+def choose_key(kind: str, raw: Mapping[str, Any], key: str | None) -> str:
+    """Return the key of an item that is written.
+
+    Args:
+        key: None: the ``name`` of a tool, the ``id`` of a service.
+
+    Raises:
+        ValueError: there is none.
+    """
+    field = "id" if kind == "tool-service" else "name"
+    key = raw.get(field) if key is None else key
+    if not isinstance(key, str) or not key:
+        raise ValueError(f"The descriptor has no '{field}'. Give it one, or give the key of the item.")
+    return key
+
+
 _SCHEMAS: Final = ("input-schema", "output-schema")
 
 Services = Mapping[str, Sequence[ServiceDescriptor]]

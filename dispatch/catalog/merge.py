@@ -379,16 +379,28 @@ class Merger:
         Raises:
             CatalogError: items are refused.
         """
+        refused = self.set_all_items(found)
+        problems = [problem for each in refused.values() for problem in each]
+        waits = others_follow and all(each.key == "service" for each in problems if each.severity == "error")
+        if refused and not waits:
+            raise CatalogError(problems)
+        return tuple(refused)
+
+    def set_all_items(self, found: Mapping[str, Sequence[Item]]) -> dict[str, list[Problem]]:
+        """Replace the items of several sources, whose tools may use each other's services.
+
+        Args:
+            found: items by the id of their source.
+
+        Returns:
+            The problems for which items are refused, by the id of their source.
+        """
         waiting = tuple(found)
-        while waiting:
+        while True:
             refused = {id: problems for id in waiting if (problems := self.set_items(id, found[id]))}
-            if len(refused) == len(waiting):  # none of them helps another one
-                problems = [problem for each in refused.values() for problem in each]
-                if others_follow and all(each.key == "service" for each in problems if each.severity == "error"):
-                    break
-                raise CatalogError(problems)
+            if len(refused) == len(waiting):  # all of them, or none: none helps another one
+                return refused
             waiting = tuple(refused)
-        return waiting
 
     def set_catalog(self, id: str, catalog: Catalog) -> None:
         """Replace the items of a source by the descriptors of a catalogue."""

@@ -37,7 +37,6 @@ from dispatch.trustgraph.config import DEFAULT_WORKSPACE
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dispatch.catalog import Catalog
     from dispatch.permissions import Grants
     from dispatch.policy import Policy
     from dispatch.transports import Security
@@ -461,17 +460,6 @@ class Settings:
                 "name the folder with tool-service/ and tool/ with --catalog DIR or DISPATCH_CATALOG",
             )
         return folders
-
-    def load_catalog(self) -> Catalog:
-        """Load the catalogue of all folders. Where two have a tool of the same name, that of the first one is used.
-
-        Raises:
-            CliError: no folder is given, or one is given twice.
-            CatalogError: the catalogue is invalid.
-        """
-        from dispatch.cli.sources import load_folders
-
-        return load_folders(self.require_catalog_folders())
 
     @property
     def policy_file(self) -> str | None:

@@ -26,6 +26,7 @@ from dispatch.cli.base import (
     run_async,
     with_settings,
 )
+from dispatch.cli.sources import load_catalog
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES
 from dispatch.policy import DEFAULT_POLICY
 
@@ -100,7 +101,7 @@ def call(
     from dispatch.result import CallResult
 
     broker = settings.require_pulsar_url("dispatch call")
-    catalog = settings.load_catalog()
+    catalog = load_catalog(settings)
     try:
         descriptor = catalog.tool(tool)
     except UnknownToolError as unknown:

@@ -26,7 +26,6 @@ from dispatch.cli.base import (
     serve_metrics,
     with_settings,
 )
-from dispatch.devtools.demo.world import QUERIES, ToolScore, nearest_rank
 from dispatch.errors import Outcome
 from dispatch.telemetry.observers import METRICS_ADDRESS
 
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from dispatch.devtools.demo import Demo, Scoreboard, Summary
     from dispatch.devtools.demo.run import GuardSnapshot
     from dispatch.devtools.demo.scenarios import Event
+    from dispatch.devtools.demo.world import ToolScore
 
 
 LIVE_EVERY_S = 0.125
@@ -374,6 +374,8 @@ NEXT = (
 
 def show_summary(summary: Summary) -> None:
     """Write the summary to stdout."""
+    from dispatch.devtools.demo.world import QUERIES, nearest_rank
+
     board = summary.board
     terminal = is_terminal(sys.stdout)
     width = min(console().width, MAX_WIDTH) if terminal else MAX_WIDTH

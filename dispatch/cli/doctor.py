@@ -35,6 +35,7 @@ from dispatch.cli.base import (
     run_async,
     with_settings,
 )
+from dispatch.cli.sources import load_catalog
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import ErrorType, TransportError
 from dispatch.messaging.plain import Correlator
@@ -199,7 +200,7 @@ def _load_catalog(settings: Settings) -> tuple[Catalog | None, CheckResult | Non
         return None, None
     where = ", ".join(folders)
     try:
-        catalog = settings.load_catalog()
+        catalog = load_catalog(settings)
     except CatalogError as error:
         errors = sum(problem.severity == "error" for problem in error.problems)
         return None, CheckResult(
@@ -992,7 +993,7 @@ def select_namespaces(settings: Settings) -> tuple[str, str]:
     from dispatch.messaging.wire import REQUEST_NAMESPACE, RESPONSE_NAMESPACE
 
     if settings.catalog_folders:
-        for service in settings.load_catalog().services.values():
+        for service in load_catalog(settings).services.values():
             return tuple(  # type: ignore[return-value] # two topics
                 TopicName.parse(topic).namespace_path for topic in (service.request_queue, service.response_queue)
             )

@@ -1,25 +1,26 @@
-"""Items that commands write: their names, their texts, and their stores."""
+"""``dispatch put``, ``rm`` and ``get``: write, remove and show an item of a folder or of TrustGraph's configuration."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
-import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, BinaryIO, Final, NamedTuple, TypeVar
 
 import typer
 
-from dispatch._internal import excerpt, find_near_names, join_names
-from dispatch.catalog import CatalogError, Item, Problem, check_items
+from dispatch._internal import excerpt, find_near_names, join_alternatives
+from dispatch.catalog import CatalogError, Folder, Problem
+from dispatch.catalog.descriptors import ItemError
 from dispatch.catalog.fields import DocumentError
-from dispatch.catalog.folder import MAX_FILE_BYTES, PARSERS, FolderReader, FolderReading, show_path
+from dispatch.catalog.folder import MAX_FILE_BYTES, PARSERS, show_path
 from dispatch.catalog.items import KINDS
 from dispatch.cli.base import CliError, Settings, make_printable, print_json, print_out, print_warning, with_settings
 from dispatch.cli.sources import connect_sources, make_trustgraph_config, run_with_progress
-from dispatch.trustgraph.config import TrustGraphConfig
+from dispatch.trustgraph.config import ALL_WORKSPACES, TrustGraphConfig
 
 # The text of an item that is put: read from a file or from stdin, and parsed.
 
@@ -124,59 +125,79 @@ def parse_target(word: str | None, kind: str | None, key: str | None) -> ItemTar
     return ItemTarget(kind, key)
 
 
-# The interface of a store of items, which ``put``, ``rm`` and ``get`` use.
+# The source of an item: a folder, or TrustGraph's configuration.
 
 
-NOT_STORED: Final = object()
-"""Result of a search for an item that is not there."""
+T = TypeVar("T")
+ItemSource = Folder | TrustGraphConfig
+
 MAX_SHOWN: Final = 10
 """Mistakes in one error."""
 
 
-class StoredItem(NamedTuple):
-    """An item that was written or removed.
-
-    Attributes:
-        target: the item.
-        place: its file, or its place in TrustGraph's configuration.
-        existed: there was such an item before.
-        warnings: of its descriptor.
-    """
-
-    target: ItemTarget
-    place: str
-    existed: bool
-    warnings: tuple[Problem, ...] = ()
-
-
-class ItemStore(Protocol):
-    """Stores items. ``label`` names it in messages."""
-
-    label: str
-
-    def find(self, target: ItemTarget) -> Any:
-        """Return the descriptor of an item as JSON values, or its text; :data:`NOT_STORED`: there is none."""
-
-    def list_keys(self, kind: str) -> tuple[str, ...]:
-        """Return the keys of all items of a kind, sorted."""
-
-    def put(self, target: ItemTarget, document: ItemDocument) -> StoredItem:
-        """Write an item that is valid; otherwise write nothing.
-
-        Raises:
-            CliError: it is invalid, or cannot be written.
-        """
-
-    def remove(self, target: ItemTarget, *, force: bool) -> StoredItem | None:
-        """Remove an item; None: there is none.
-
-        Raises:
-            CliError: tools use the service and ``force`` is not set, or it cannot be removed.
-        """
+def _open_source(settings: Settings, command: str) -> ItemSource:
+    workspace = settings.trustgraph_workspace
+    if workspace is not None:
+        if settings.catalog:
+            raise CliError("An item belongs to one source.", "give --catalog DIR or --trustgraph")
+        if workspace == ALL_WORKSPACES:
+            raise CliError("An item belongs to one workspace.", "name it with --workspace NAME")
+        return make_trustgraph_config(workspace)
+    folders = settings.require_catalog_folders()
+    if len(folders) > 1:
+        raise CliError("An item belongs to one source.", "give one --catalog DIR")
+    if not os.path.isdir(folders[0]):
+        path = folders[0]
+        raise CliError(f"There is no folder '{path}'.", f"mkdir {path}, or name another one with --catalog DIR")
+    return Folder(folders[0])
 
 
-def refuse_write(target: ItemTarget, mistakes: Sequence[Problem]) -> CliError:
+def _run(settings: Settings, source: ItemSource, command: str, function: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of ``function``, called while ``source`` is connected."""
+
+    async def run() -> T:
+        async with connect_sources(settings, [source], command):
+            return await function()
+
+    text = f"Waiting for TrustGraph's config service through {settings.broker_url} …"
+    return run_with_progress(run(), text, lambda: isinstance(source, Folder))
+
+
+async def _exists(source: ItemSource, target: ItemTarget) -> bool:
+    if isinstance(source, Folder):
+        return source.find_file(*target) is not None
+    return await source.get(*target) is not None
+
+
+def _place_of(source: ItemSource, target: ItemTarget) -> str:
+    if isinstance(source, Folder):
+        return show_path(source.find_file(*target) or source.path)
+    return f"{source.id}:{source.workspace}/{target}"
+
+
+@contextlib.contextmanager
+def _explain_os_errors(verb: str, fix: str = "make its folder writable") -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:  # not of a file
+            raise
+        raise CliError(f"{show_path(error.filename)} cannot be {verb}: {error.strerror or error}.", fix) from None
+
+
+def _make_unknown_error(source: ItemSource, target: ItemTarget, keys: Sequence[str]) -> CliError:
+    near = find_near_names(target.key, keys)
+    fix = f"did you mean {join_alternatives(near)}?" if near else f"'dispatch get {target.kind}' lists what is there"
+    if isinstance(source, Folder):
+        label = show_path(source.path)
+    else:
+        label = f"TrustGraph's configuration, workspace '{source.workspace}'"
+    return CliError(f"There is no {target} in {label}.", fix)
+
+
+def refuse_write(target: ItemTarget, error: CatalogError) -> CliError:
     """Return the error for an item that is invalid, or would make others invalid."""
+    mistakes = [problem for problem in error.problems if problem.severity == "error"]
     shown = [f"  {problem}" for problem in mistakes[:MAX_SHOWN]]
     if len(mistakes) > MAX_SHOWN:
         shown.append(f"  and {len(mistakes) - MAX_SHOWN:,} more")
@@ -184,278 +205,7 @@ def refuse_write(target: ItemTarget, mistakes: Sequence[Problem]) -> CliError:
     return CliError("\n".join([f"{target} was not written: the catalogue would have {count}.", *shown]))
 
 
-def refuse_removal(target: ItemTarget, users: Sequence[str]) -> CliError:
-    """Return the error for a service that items need.
-
-    Args:
-        users: files or keys of these items.
-    """
-    return CliError(
-        f"{target} was not removed: {join_names(users, MAX_SHOWN)} {'needs' if len(users) == 1 else 'need'} it.",
-        "remove these items first, or give --force",
-    )
-
-
-# Items in a folder of descriptors: read, write and remove one, without making the folder invalid.
-
-
-_MAX_FILE_NAME_BYTES = 255
-
-
-class ItemFolder:
-    """A folder of descriptors as a store of items.
-
-    Args:
-        path: the folder.
-
-    Raises:
-        CliError: there is no such folder.
-    """
-
-    def __init__(self, path: str) -> None:
-        if not os.path.isdir(path):
-            raise CliError(f"There is no folder '{path}'.", f"mkdir {path}, or name another one with --catalog DIR")
-        self._path = path
-        self.label = show_path(path)
-
-    def find(self, target: ItemTarget) -> Any:
-        """Return the descriptor of an item: JSON values, or its text if that is neither JSON nor YAML.
-        :data:`NOT_STORED`: there is none."""
-        file = self._find_file(target)
-        if file is None:
-            return NOT_STORED
-        try:
-            with open(file, encoding="utf-8-sig", errors="replace") as stream:
-                text = stream.read()
-        except OSError as error:
-            raise CliError(f"{show_path(file)} cannot be read: {error.strerror or error}.") from None
-        try:
-            return PARSERS[os.path.splitext(file)[1].lower()](text)
-        except ValueError:
-            return text
-
-    def list_keys(self, kind: str) -> tuple[str, ...]:
-        """Return the keys of all items of a kind, sorted."""
-        return tuple(sorted(item.key for item in self._read().items if item.kind == kind))
-
-    def put(self, target: ItemTarget, document: ItemDocument) -> StoredItem:
-        """Write an item: replaced as a whole, so that a reader sees the former file or the new one.
-
-        Raises:
-            CliError: the folder would have mistakes that it does not have now. Nothing is written.
-        """
-        self._check_key(target)
-        former = self._find_file(target)
-        suffix = document.suffix if former is None else os.path.splitext(former)[1]
-        if suffix.lower() not in _same_format(document.suffix):
-            raise CliError(
-                f"{target} is stored in {show_path(former or '')}, and the new descriptor is {document.suffix[1:].upper()}.",
-                f"give it in the format of that file, or remove the item first: dispatch rm {target}",
-            )
-        file = former or os.path.join(self._path, target.kind, f"{target.key}{suffix}")
-        reading = self._read()
-        item = Item(show_path(file), target.kind, target.key, document.raw)
-        items = [*_without(reading, target), item]
-        mistakes = _find_new_mistakes(reading, items)
-        if mistakes:
-            raise refuse_write(target, mistakes)
-        self._write(file, document.text)
-        return StoredItem(target, show_path(file), former is not None, _find_warnings(items, item.origin))
-
-    def remove(self, target: ItemTarget, *, force: bool) -> StoredItem | None:
-        """Remove an item; None: there is none.
-
-        Args:
-            force: also if tools use the service. The folder cannot be loaded then.
-
-        Raises:
-            CliError: the folder would have mistakes that it does not have now. Nothing is removed.
-        """
-        file = self._find_file(target)
-        if file is None:
-            return None
-        reading = self._read()
-        mistakes = [] if force else _find_new_mistakes(reading, _without(reading, target))
-        if mistakes:
-            raise refuse_removal(target, tuple(dict.fromkeys(each.file for each in mistakes)))
-        try:
-            os.unlink(file)
-        except OSError as error:
-            raise CliError(
-                f"{show_path(file)} cannot be removed: {error.strerror or error}.", "make its folder writable"
-            ) from None
-        return StoredItem(target, show_path(file), True)
-
-    def _read(self) -> FolderReading:
-        return FolderReader(self._path).read()
-
-    def _find_file(self, target: ItemTarget) -> str | None:
-        folder = os.path.join(self._path, target.kind)
-        try:
-            names = sorted(os.listdir(folder))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise CliError(f"{show_path(folder)} cannot be read: {error.strerror or error}.") from None
-        for name in names:
-            stem, suffix = os.path.splitext(name)
-            if show_path(stem) == target.key and suffix.lower() in PARSERS:
-                return os.path.join(folder, name)
-        return None
-
-    def _check_key(self, target: ItemTarget) -> None:
-        is_too_long = len(os.fsencode(target.key)) > _MAX_FILE_NAME_BYTES - len(".json")
-        if "/" in target.key or "\0" in target.key or target.key.startswith(".") or is_too_long:
-            raise CliError(
-                f"'{excerpt(target.key)}' cannot be the name of a file.",
-                "use a key without '/', that does not begin with '.', of at most 250 bytes",
-            )
-
-    def _write(self, file: str, text: str) -> None:
-        folder = os.path.dirname(file)
-        try:
-            os.makedirs(folder, exist_ok=True)
-            mode = _mode_of(file)
-            descriptor, temporary = tempfile.mkstemp(
-                prefix=f".{os.path.basename(file)[:100]}.", suffix=".tmp", dir=folder
-            )
-            try:
-                with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                    stream.write(text)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                os.chmod(temporary, mode)
-                os.replace(temporary, file)
-            except BaseException:
-                os.unlink(temporary)
-                raise
-        except OSError as error:
-            raise CliError(
-                f"{show_path(file)} cannot be written: {error.strerror or error}.", "make its folder writable"
-            ) from None
-
-
-def format_descriptor(raw: Any) -> str:
-    """Return a descriptor as JSON for people; a text that is no JSON as it is."""
-    return raw if isinstance(raw, str) else json.dumps(raw, indent=2, ensure_ascii=False)
-
-
-def _without(reading: FolderReading, target: ItemTarget) -> list[Item]:
-    return [item for item in reading.items if (item.kind, item.key) != (target.kind, target.key)]
-
-
-def _find_new_mistakes(reading: FolderReading, items: Sequence[Item]) -> list[Problem]:
-    """Return the errors of ``items`` that those of ``reading`` do not have: one that is there already is no reason to refuse
-    a change, which may correct it."""
-    before = {(each.file, each.key, each.problem) for each in check_items(reading.items)[1]}
-    return [
-        each
-        for each in check_items(items)[1]
-        if each.severity == "error" and (each.file, each.key, each.problem) not in before
-    ]
-
-
-def _find_warnings(items: Sequence[Item], origin: str) -> tuple[Problem, ...]:
-    return tuple(each for each in check_items(items)[1] if each.file == origin and each.severity == "warning")
-
-
-def _same_format(suffix: str) -> tuple[str, ...]:
-    return (".json",) if suffix == ".json" else (".yaml", ".yml")
-
-
-def _mode_of(file: str) -> int:
-    try:
-        return os.stat(file).st_mode & 0o777
-    except FileNotFoundError:
-        mask = os.umask(0)
-        os.umask(mask)
-        return 0o666 & ~mask
-
-
-# Items in TrustGraph's configuration: read, write and remove one.
-
-
-T = TypeVar("T")
-
-_ALL: Final = "*"
-
-
-class ItemConfig:
-    """TrustGraph's configuration as a store of items. Each method connects to the broker.
-
-    Args:
-        settings: the broker's, and the workspace.
-        command: for messages.
-
-    Raises:
-        CliError: the workspace is reserved, or stands for all.
-    """
-
-    def __init__(self, settings: Settings, workspace: str, command: str) -> None:
-        if workspace == _ALL:
-            raise CliError("An item belongs to one workspace.", "name it with --workspace NAME")
-        self._settings = settings
-        self._workspace = workspace
-        self._command = command
-        self.label = f"TrustGraph's configuration, workspace '{workspace}'"
-
-    def find(self, target: ItemTarget) -> Any:
-        """See :class:`ItemStore`."""
-
-        async def find(source: TrustGraphConfig) -> Any:
-            found = await source.get(*target)
-            return NOT_STORED if found is None else found
-
-        return self._run(find)
-
-    def list_keys(self, kind: str) -> tuple[str, ...]:
-        """See :class:`ItemStore`."""
-        return self._run(lambda source: source.list(kind))
-
-    def put(self, target: ItemTarget, document: ItemDocument) -> StoredItem:
-        """See :class:`ItemStore`. Together with a tool its service is written again, so that TrustGraph's agents reload."""
-        raw = document.raw
-        if not isinstance(raw, dict):
-            raise CliError(
-                f"{target} was not written: the descriptor is not an object.", 'write one JSON object: {"…": …}'
-            )
-
-        async def put(source: TrustGraphConfig) -> bool:
-            existed = await source.get(*target) is not None
-            await source.put(target.kind, raw, key=target.key)
-            return existed
-
-        try:
-            existed = self._run(put)
-        except CatalogError as error:
-            mistakes = [problem for problem in error.problems if problem.severity == "error"]
-            raise refuse_write(target, mistakes) from None
-        return StoredItem(target, self._place_of(target), existed)
-
-    def remove(self, target: ItemTarget, *, force: bool) -> StoredItem | None:
-        """See :class:`ItemStore`."""
-        try:
-            is_removed = self._run(lambda source: source.remove(*target, force=force))
-        except ValueError as error:
-            raise CliError(str(error), "or give --force") from None
-        return StoredItem(target, self._place_of(target), True) if is_removed else None
-
-    def _place_of(self, target: ItemTarget) -> str:
-        return f"trustgraph:{self._workspace}/{target}"
-
-    def _run(self, function: Callable[[TrustGraphConfig], Awaitable[T]]) -> T:
-        source = make_trustgraph_config(self._workspace)
-
-        async def run() -> T:
-            async with connect_sources(self._settings, [source], self._command):
-                return await function(source)
-
-        return run_with_progress(
-            run(), f"Waiting for TrustGraph's config service through {self._settings.broker_url} …"
-        )
-
-
-# ``dispatch put``, ``rm`` and ``get``: write, remove and show items of a folder or of TrustGraph's configuration.
+# The commands.
 
 
 _TRUSTGRAPH: Final = "As in TrustGraph"
@@ -514,30 +264,49 @@ def put(
 
     [bold]dispatch put --trustgraph --type tool --key tell-joke --stdin < tell-joke.json[/bold]
     """
-    from dispatch.cli.base import CliError
-
     if (type is not None or key is not None) and item is not None and file is None:
         item, file = None, item
-    target = _parse_target(item, type, key)
+    target = parse_target(item, type, key)
     if stdin and file not in (None, STDIN):
         raise CliError("The descriptor is given twice.", "give a FILE, or --stdin")
     if file is None and not stdin:
         raise CliError("No descriptor is given.", f"name its file, or give it on stdin: dispatch put {target} -")
-    store = _open_store(settings, "dispatch put")
-    stored = store.put(target, read_document(file or STDIN))
-    for warning in stored.warnings:
+    source = _open_source(settings, "dispatch put")
+    document = read_document(file or STDIN)
+    if isinstance(source, TrustGraphConfig) and not isinstance(document.raw, dict):
+        raise CliError(f"{target} was not written: the descriptor is not an object.", 'write one JSON object: {"…": …}')
+
+    async def write() -> tuple[bool, Sequence[Problem]]:
+        with _explain_os_errors("read", ""):
+            existed = await _exists(source, target)
+        if not isinstance(source, Folder):
+            await source.put(target.kind, document.raw, key=target.key)
+            return existed, ()
+        with _explain_os_errors("written"):
+            return existed, await source.put(
+                target.kind, document.raw, key=target.key, text=document.text, suffix=document.suffix
+            )
+
+    try:
+        existed, warnings = _run(settings, source, "dispatch put", write)
+    except CatalogError as error:
+        raise refuse_write(target, error) from None
+    except ItemError as error:
+        raise CliError(error.problem, error.fix) from None
+    place = _place_of(source, target)
+    for warning in warnings:
         print_warning(str(warning))
     if json:
         print_json(
             {
                 "item": str(target),
-                "place": stored.place,
-                "replaced": stored.existed,
-                "warnings": [str(warning) for warning in stored.warnings],
+                "place": place,
+                "replaced": existed,
+                "warnings": [str(warning) for warning in warnings],
             }
         )
     else:
-        print_out(f"{make_printable(stored.place)}: {'replaced' if stored.existed else 'written'}.")
+        print_out(f"{make_printable(place)}: {'replaced' if existed else 'written'}.")
 
 
 @with_settings(*_CONNECTION)
@@ -564,15 +333,27 @@ def rm(
 
     [bold]dispatch rm tool-service/joke-service --trustgraph --workspace default[/bold]
     """
-    target = _parse_target(item, type, key)
-    store = _open_store(settings, "dispatch rm")
-    removed = store.remove(target, force=force)
-    if removed is None:
-        raise _make_unknown_error(store, target)
+    target = parse_target(item, type, key)
+    source = _open_source(settings, "dispatch rm")
+
+    async def remove() -> str:
+        with _explain_os_errors("read", ""):
+            place = _place_of(source, target)
+        with _explain_os_errors("removed"):
+            if not await source.remove(*target, force=force):
+                raise _make_unknown_error(source, target, await source.list(target.kind))
+        return place
+
+    try:
+        place = _run(settings, source, "dispatch rm", remove)
+    except ItemError as error:
+        raise CliError(error.problem, f"{error.fix}, or give --force") from None
+    except ValueError as error:
+        raise CliError(str(error), "or give --force") from None
     if json:
-        print_json({"item": str(target), "place": removed.place, "removed": True})
+        print_json({"item": str(target), "place": place, "removed": True})
     else:
-        print_out(f"{make_printable(removed.place)}: removed.")
+        print_out(f"{make_printable(place)}: removed.")
 
 
 @with_settings(*_CONNECTION)
@@ -596,49 +377,30 @@ def get(
 
     [bold]dispatch get tool --trustgraph[/bold]
     """
-    from dispatch.catalog.items import KINDS
-
-    store = _open_store(settings, "dispatch get")
+    source = _open_source(settings, "dispatch get")
     kind = (item or "").rstrip("/") if type is None else type if key is None and item is None else ""
     if kind in KINDS:
-        keys = store.list_keys(kind)
+        keys = _run(settings, source, "dispatch get", lambda: source.list(kind))
         print_json(list(keys)) if json else print_out(
             "".join(f"{each}\n" for each in map(make_printable, keys)), end=""
         )
         return
-    target = _parse_target(item, type, key)
-    found = store.find(target)
-    if found is NOT_STORED:
-        raise _make_unknown_error(store, target)
+    target = parse_target(item, type, key)
+
+    async def read() -> Any:
+        with _explain_os_errors("read", ""):
+            found = await source.get(*target)
+        if found is None and target.key not in (keys := await source.list(target.kind)):
+            raise _make_unknown_error(source, target, keys)
+        return found
+
+    found = _run(settings, source, "dispatch get", read)
     if json:
         print_json(found)
     else:
         print_out(make_printable(format_descriptor(found)))
 
 
-def _parse_target(item: str | None, type: str | None, key: str | None) -> ItemTarget:
-
-    return parse_target(item, type, key)
-
-
-def _open_store(settings: Settings, command: str) -> ItemStore:
-    from dispatch.cli.base import CliError
-
-    workspace = settings.trustgraph_workspace
-    if workspace is not None:
-        if settings.catalog:
-            raise CliError("An item belongs to one source.", "give --catalog DIR or --trustgraph")
-        return ItemConfig(settings, workspace, command)
-    folders = settings.require_catalog_folders()
-    if len(folders) > 1:
-        raise CliError("An item belongs to one source.", "give one --catalog DIR")
-    return ItemFolder(folders[0])
-
-
-def _make_unknown_error(store: ItemStore, target: ItemTarget) -> Any:
-    from dispatch._internal import find_near_names, join_alternatives
-    from dispatch.cli.base import CliError
-
-    near = find_near_names(target.key, store.list_keys(target.kind))
-    fix = f"did you mean {join_alternatives(near)}?" if near else f"'dispatch get {target.kind}' lists what is there"
-    return CliError(f"There is no {target} in {store.label}.", fix)
+def format_descriptor(raw: Any) -> str:
+    """Return a descriptor as JSON for people; a text that is no JSON as it is."""
+    return raw if isinstance(raw, str) else json.dumps(raw, indent=2, ensure_ascii=False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dispatch.cli.base import Settings, make_printable, print_json, print_out, with_settings
+from dispatch.cli.sources import load_catalog
 
 if TYPE_CHECKING:
     from dispatch.policy import Slo
@@ -89,7 +90,7 @@ def _collect_slos(settings: Settings) -> Mapping[str, Slo] | None:
     from dispatch.telemetry.rules import collect_slos
 
     user = settings.policy_keys()
-    return collect_slos(settings.load_catalog(), user=user) if settings.catalog_folders else None
+    return collect_slos(load_catalog(settings), user=user) if settings.catalog_folders else None
 
 
 def _print_slos(slos: Mapping[str, Slo] | None, file: Path, *, stale: bool) -> None:

@@ -7,11 +7,11 @@ import contextlib
 import logging
 import secrets
 import sys
-import time
 import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeVar
 
 from dispatch._internal import join_names
 from dispatch.catalog import (
@@ -24,22 +24,16 @@ from dispatch.catalog import (
     Severity,
     ToolDescriptor,
     check_items,
-    load_directory,
 )
 from dispatch.catalog.approvals import Approvals, ApprovalsError
 from dispatch.catalog.catalog import fingerprint, service_fingerprint
-from dispatch.catalog.folder import PARTIAL_WRITE_S, FolderReader
 from dispatch.catalog.merge import Merged, Merger
 from dispatch.catalog.sources import Source
-from dispatch.cli.base import CliError, Exit, colorize, format_count, make_printable, print_err, run_async
+from dispatch.cli.base import CliError, Exit, Settings, colorize, format_count, make_printable, print_err, run_async
 from dispatch.errors import DispatchError
 from dispatch.transports import open_transport
 from dispatch.trustgraph.client import ConfigBroker
 from dispatch.trustgraph.config import ConfigServiceError, TrustGraphConfig
-
-if TYPE_CHECKING:
-    from dispatch.cli.base import Settings
-
 
 _log = logging.getLogger("dispatch.catalog")
 
@@ -84,104 +78,59 @@ class Snapshot(NamedTuple):
         return self
 
 
-class SnapshotReader:
-    """Reads several sources once, the folders first, as a dispatcher does.
+def read_sources(
+    sources: Sequence[Source], remote: Mapping[str, Sequence[Item] | ReadError] = MappingProxyType({})
+) -> Snapshot:
+    """Read the folders among ``sources``, and merge all of them.
 
     Args:
         sources: the highest precedence first.
+        remote: what the others delivered, by their id.
 
     Raises:
         CliError: one is given twice.
     """
-
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self._sources = sources
-        self._merger = Merger()
-        self._failures: dict[str, ReadError] = {}
-        self._folder_problems: dict[str, Sequence[Problem]] = {}
-        require_distinct(sources)
-        for source in sources:
-            self._merger.add_source(source.id, is_atomic=bool(getattr(source, "is_atomic", False)))
-        found = {source.id: items for source in sources if (items := self._read_folder(source)) is not None}
-        waiting: Sequence[str] = tuple(found)
-        while waiting:  # a folder may use services of another one
-            refused = [id for id in waiting if not self._set_items(id, found[id])]
-            waiting = refused if len(refused) < len(waiting) else ()
-
-    async def read_remote(self) -> None:
-        """Read the sources that need the broker; they are connected."""
-        for source in self._sources:
-            if not isinstance(source, Folder):
-                try:
-                    self._set_items(source.id, await source.discover())
-                except (CatalogError, ConfigServiceError, DispatchError) as error:
-                    self._failures[source.id] = error
-
-    def add_failure(self, error: DispatchError) -> None:
-        """Record that the broker of the remaining sources is out of reach."""
-        for source in self._sources:
-            if not isinstance(source, Folder):
-                self._failures.setdefault(source.id, error)
-
-    def merge(self) -> Snapshot:
-        """Return the snapshot."""
-        merged = self._merger.merge()
-        problems: dict[str, list[Problem]] = {}
-        sources = {item.origin: id for id in self._merger.order for item in self._merger.items(id)}
-        for id in self._merger.order:
-            error = self._failures.get(id)
-            if isinstance(error, CatalogError):
-                problems[id] = list(error.problems)
-            elif error is not None:
-                problems[id] = [Problem(id, "", str(error), "check the connection with 'dispatch doctor'")]
+    require_distinct(sources)
+    merger = Merger()
+    problems: dict[str, list[Problem]] = {source.id: [] for source in sources}
+    failures: dict[str, ReadError] = {}
+    local: dict[str, Sequence[Item]] = {}
+    for source in sources:
+        merger.add_source(source.id, is_atomic=bool(getattr(source, "is_atomic", False)))
+        if isinstance(source, Folder):
+            reading = source.read()
+            problems[source.id] += reading.problems
+            if reading.has_errors:
+                failures[source.id] = CatalogError([*reading.problems, *check_items(reading.items)[1]])
             else:
-                problems[id] = list(self._folder_problems.get(id, ()))
-        for problem in merged.problems:
-            problems[sources[problem.file]].append(problem)
-        return Snapshot(merged, problems, self._failures)
-
-    def _read_folder(self, source: Source) -> Sequence[Item] | None:
-        if not isinstance(source, Folder):
-            return None
-        reader = FolderReader(source.path, source.namespace)
-        reading = reader.read()
-        if reading.may_be_partial:
-            time.sleep(PARTIAL_WRITE_S)
-            reading = reader.read()
-        self._folder_problems[source.id] = reading.problems
-        if reading.has_errors:
-            self._failures[source.id] = CatalogError([*reading.problems, *check_items(reading.items)[1]])
-            return None
-        return reading.items
-
-    def _set_items(self, id: str, items: Sequence[Item]) -> bool:
-        problems = self._merger.set_items(id, items)
-        if problems:
-            self._failures[id] = CatalogError([*self._folder_problems.get(id, ()), *problems])
-            return False
-        self._failures.pop(id, None)
-        return True
+                local[source.id] = reading.items
+    failures |= {id: found for id, found in remote.items() if isinstance(found, Exception)}
+    # The folders first, as a dispatcher does.
+    for found in (local, {id: items for id, items in remote.items() if not isinstance(items, Exception)}):
+        for id, refused in merger.set_all_items(found).items():
+            failures[id] = CatalogError([*problems[id], *refused])
+    for id, error in failures.items():
+        if isinstance(error, CatalogError):
+            problems[id] = list(error.problems)
+        else:
+            problems[id] = [Problem(id, "", str(error), "check the connection with 'dispatch doctor'")]
+    merged = merger.merge()
+    origins = {item.origin: id for id in merger.order for item in merger.items(id)}
+    for problem in merged.problems:
+        problems[origins[problem.file]].append(problem)
+    return Snapshot(merged, problems, failures)
 
 
-def read_folders(folders: Sequence[str]) -> Snapshot:
-    """Read folders once.
+def load_catalog(settings: Settings) -> Catalog:
+    """Load the catalogue of all folders; warnings go to the log. Where two folders have a tool of the same name, that of the
+    first one is used.
 
     Raises:
-        CliError: one is given twice.
-    """
-    return SnapshotReader([Folder(folder) for folder in folders]).merge()
-
-
-def load_folders(folders: Sequence[str]) -> Catalog:
-    """Load the catalogue of several folders; warnings go to the log.
-
-    Raises:
-        CliError: one is given twice.
+        CliError: no folder is given, or one is given twice.
         CatalogError: one is invalid.
     """
-    if len(folders) == 1:
-        return load_directory(folders[0])
-    return read_folders(folders).require_all().log_warnings().catalog
+    folders = [Folder(folder) for folder in settings.require_catalog_folders()]
+    return read_sources(folders).require_all().log_warnings().catalog
 
 
 def require_distinct(sources: Sequence[Source]) -> None:
@@ -272,18 +221,21 @@ def read_given_sources(settings: Settings, command: str) -> Snapshot:
         CliError: there is none, or one is given twice, or the broker is the embedded one.
     """
     sources = list_sources(settings)
-    reader = SnapshotReader(sources)
+    remote: dict[str, Sequence[Item] | ReadError] = {}
 
-    async def read_remote() -> None:
+    async def read_remote(source: Source) -> None:
         try:
-            async with connect_sources(settings, sources, command):
-                await reader.read_remote()
-        except DispatchError as error:
-            reader.add_failure(error)
+            async with connect_sources(settings, [source], command):
+                remote[source.id] = await source.discover()
+        except (CatalogError, ConfigServiceError, DispatchError) as error:
+            remote[source.id] = error
 
-    if any(isinstance(source, TrustGraphConfig) for source in sources):
-        run_with_progress(read_remote(), f"Reading TrustGraph's configuration through {settings.broker_url} …")
-    return reader.merge()
+    for source in sources:
+        if not isinstance(source, Folder):
+            run_with_progress(
+                read_remote(source), f"Reading TrustGraph's configuration through {settings.broker_url} …"
+            )
+    return read_sources(sources, remote)
 
 
 def run_with_progress(main: Coroutine[Any, Any, T], text: str, has_started: Callable[[], bool] | None = None) -> T:

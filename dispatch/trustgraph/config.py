@@ -16,7 +16,7 @@ import msgspec
 from dispatch._internal import excerpt, explain_keywords, join_names
 from dispatch.catalog.descriptors import ARGUMENT_TYPES, CatalogError
 from dispatch.catalog.fields import ItemKey
-from dispatch.catalog.items import KINDS, OTHER_NAMES_OF_TYPES, Item
+from dispatch.catalog.items import OTHER_NAMES_OF_TYPES, Item, choose_key, require_kind
 from dispatch.catalog.loader import read_items
 from dispatch.catalog.sources import Broker, BrokerSubscription, OnChange, run_in_thread
 from dispatch.messaging.wire import ErrorInfo, TopicName
@@ -427,11 +427,7 @@ class ConfigWriter:
 
     async def put(self, workspace: str, kind: str, raw: Mapping[str, Any], key: str | None) -> None:
         """Write a descriptor, see :meth:`TrustGraphConfig.put`."""
-        require_kind(kind)
-        key = key if key is not None else raw.get("id" if kind == SERVICE else "name")
-        if not isinstance(key, str) or not key:
-            field = "id" if kind == SERVICE else "name"
-            raise ValueError(f"The descriptor has no '{field}'. Give it one, or give the key of the item.")
+        key = choose_key(require_kind(kind), raw, key)
         value = ConfigValue(kind, key, json.dumps(raw, ensure_ascii=False))
         async with self._lock:
             if kind == SERVICE:
@@ -496,17 +492,6 @@ class ConfigWriter:
                 f"The service '{excerpt(service)}' was not removed: the tools {join_names(users)} use it. "
                 "Remove these tools first."
             )
-
-
-def require_kind(kind: str) -> str:
-    """Return ``kind``.
-
-    Raises:
-        ValueError: it is not a kind of descriptor.
-    """
-    if kind not in KINDS:
-        raise ValueError(f"'{excerpt(kind)}' is not a kind of descriptor. Use {' or '.join(KINDS)}.")
-    return kind
 
 
 # The tools in TrustGraph's configuration as a live source.

@@ -35,9 +35,9 @@ def interrupt(*_arguments: object, **_options: object) -> None:
 @pytest.mark.parametrize(
     ("arguments", "at_work"),
     [
-        (("tools",), "dispatch.cli.sources.FolderReader"),
-        (("check", "."), "dispatch.cli.sources.FolderReader"),
-        (("call", "tell-joke"), "dispatch.cli.sources.load_directory"),
+        (("tools",), "dispatch.catalog.folder.FolderReader.read"),
+        (("check", "."), "dispatch.catalog.folder.FolderReader.read"),
+        (("call", "tell-joke"), "dispatch.catalog.folder.FolderReader.read"),
         (("doctor",), "dispatch.devtools.localbroker.status"),
         (("serve", "jokes:Joke", "--service", "joke"), "dispatch.cli.serve.load_service"),
         (("bench",), "dispatch.cli.bench.find_checkout"),
@@ -66,7 +66,7 @@ def test_a_fault_of_ours_is_told_in_a_line_and_with_verbose_in_full(
         raise KeyError("oops")
 
     write_catalog(tmp_path / "tools")
-    monkeypatch.setattr("dispatch.cli.sources.FolderReader.read", fault)
+    monkeypatch.setattr("dispatch.catalog.folder.FolderReader.read", fault)
     short, long = run("tools"), run("tools", "--verbose")
     assert (short.code, long.code) == (70, 70)
     assert "Error: dispatch failed unexpectedly: KeyError: 'oops'" in short.err

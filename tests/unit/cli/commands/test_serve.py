@@ -41,7 +41,7 @@ async def test_sigterm_drains_what_runs_finishes_and_the_rest_is_refused(capsys:
     async with dispatching() as dispatcher:
         running = asyncio.create_task(dispatcher.execute("work"))
         await advance(0.1)  # a new instance gets its second request when it has acknowledged the first
-        waiting = asyncio.create_task(dispatcher.execute("work"))
+        waiting = asyncio.create_task(dispatcher.execute("work", timeout=1))
         await idle()
         signal.raise_signal(signal.SIGTERM)
         await idle()

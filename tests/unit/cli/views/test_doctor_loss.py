@@ -188,7 +188,7 @@ def test_progress_is_for_who_looks_at_stderr_and_the_cursor_comes_back(
     run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played(monkeypatch, all_well)
-    for module in ("views.doctor_loss", "output"):
+    for module in ("doctor", "base"):
         monkeypatch.setattr(f"dispatch.cli.{module}.is_terminal", lambda stream: stream is sys.stderr)
     end = run("doctor", "--loss", *BROKER, "--sizes", "1k", "--in-flight", "1,16", "--json")
     assert end.code == 0

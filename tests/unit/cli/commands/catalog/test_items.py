@@ -204,7 +204,7 @@ def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(
     def fail(*_arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dispatch.cli.items.os.replace", fail)
+    monkeypatch.setattr("dispatch.catalog.folder.os.replace", fail)
     give(SING)
     end = run("put", "tool/sing", "-")
     assert end.code == 2
