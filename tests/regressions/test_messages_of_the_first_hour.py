@@ -196,14 +196,14 @@ def test_an_error_of_the_system_is_told_without_its_number(run: Run, tmp_path: P
     assert end.err.startswith(f"Error: No such file or directory: '{tmp_path}/gone/x.mmd'.")
 
 
-@pytest.mark.parametrize("command", [("serve", "jokes.py:Joke", "--service", "joke"), ("demo", "--seconds", "5")])
+@pytest.mark.parametrize("command", [("serve", "first_jokes.py:Joke", "--service", "joke"), ("demo", "--seconds", "5")])
 def test_a_command_that_calls_no_tool_does_not_say_that_none_was_executed(
     run: Run, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    (tmp_path / "jokes.py").write_text(
+    (tmp_path / "first_jokes.py").write_text(
         "import dispatch\nclass Joke(dispatch.ToolService):\n    async def invoke(self, config, arguments): ...\n"
     )
-    arguments = [str(tmp_path / each) if each.startswith("jokes") else each for each in command]
+    arguments = [str(tmp_path / each) if each.startswith("first_jokes") else each for each in command]
     end = run(*arguments, "--broker", "pulsar://127.0.0.1:1")
     assert "no Pulsar broker replies at pulsar://127.0.0.1:1" in end.out + end.err
     assert "executed" not in end.out + end.err
