@@ -6,15 +6,14 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import ClassVar, Final, Generic, Protocol, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Final, Generic, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry, Gauge
 
 from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.request import Disposition
 from dispatch.resilience.breaker import State
-from dispatch.telemetry.exposition import CounterSeries, LockFreeCounter, LockFreeHistogram
+from dispatch.telemetry.exposition import CounterSeries, LockFreeCounter, LockFreeHistogram, PerRegistry
 from dispatch.telemetry.observers import DURATION_BUCKETS, FIRST_CHUNK_BUCKETS, OTHER, WAIT_BUCKETS
 from dispatch.version import __version__
 
@@ -289,15 +288,12 @@ class SourceMeter:
         self._is_last_successful.labels(self.label).set(is_successful)
 
 
-class Instruments:
+class Instruments(PerRegistry):
     """All metrics of one registry, from :meth:`of`.
 
     Attributes:
         tools, services, sources: the series by label.
     """
-
-    _by_registry: ClassVar[WeakKeyDictionary[CollectorRegistry, Instruments]] = WeakKeyDictionary()
-    _registry_lock = threading.Lock()
 
     def __init__(self, registry: CollectorRegistry) -> None:
         by_tool = ("tool",)
@@ -408,15 +404,6 @@ class Instruments:
         )
         self._instances: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._lock = threading.Lock()
-
-    @classmethod
-    def of(cls, registry: CollectorRegistry) -> Instruments:
-        """Return the metrics of ``registry``; they are created on first use."""
-        with cls._registry_lock:
-            instruments = cls._by_registry.get(registry)
-            if instruments is None:
-                instruments = cls._by_registry[registry] = cls(registry)
-            return instruments
 
     def _remove_tool(self, meter: ToolMeter) -> None:
         meter.versions.clear()

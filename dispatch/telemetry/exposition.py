@@ -23,8 +23,9 @@ from contextlib import contextmanager
 from functools import lru_cache
 from itertools import accumulate, islice
 from socketserver import ThreadingMixIn
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 from urllib.parse import parse_qs
+from weakref import WeakKeyDictionary
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -422,6 +423,33 @@ def expose_metrics(telemetry: Telemetry, port: int, address: str = METRICS_ADDRE
 # cost here, and export a ``_created`` series beside each series. An increment here is one load, one addition and one store,
 # between which the interpreter lock does not change hands, so that threads may share a series. prometheus-client's
 # multi-process mode does not include these metrics.
+
+
+class PerRegistry:
+    """An object of which each registry has one: all dispatchers and servers that report to the registry share it.
+
+    Args:
+        registry: the registry to register with.
+    """
+
+    _by_registry: WeakKeyDictionary[CollectorRegistry, Any]
+    _registry_lock: threading.Lock
+
+    def __init_subclass__(cls) -> None:
+        cls._by_registry = WeakKeyDictionary()
+        cls._registry_lock = threading.Lock()
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def of(cls, registry: CollectorRegistry) -> Self:
+        """Return the object of ``registry``; it is created on first use."""
+        with cls._registry_lock:
+            found: Self | None = cls._by_registry.get(registry)
+            if found is None:
+                found = cls._by_registry[registry] = cls(registry)
+            return found
 
 
 S = TypeVar("S", "CounterSeries", "HistogramSeries")

@@ -10,7 +10,7 @@ from collections import Counter
 from collections import Counter as Tally
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from statistics import median
-from typing import ClassVar, Final, Literal, NamedTuple, Protocol, get_args
+from typing import Final, Literal, NamedTuple, Protocol, get_args
 from weakref import WeakKeyDictionary, WeakSet
 
 from msgspec.structs import astuple
@@ -27,7 +27,14 @@ from dispatch.protocol.session import SessionState, find_state
 from dispatch.protocol.settings import SessionStatistics
 from dispatch.resilience.breaker import State
 from dispatch.telemetry.call_metrics import MAX_INSTANCES, MAX_SERVICES, Instruments
-from dispatch.telemetry.exposition import PAUSE_S, HistogramSeries, LockFreeHistogram, ValueFamily, Values
+from dispatch.telemetry.exposition import (
+    PAUSE_S,
+    HistogramSeries,
+    LockFreeHistogram,
+    PerRegistry,
+    ValueFamily,
+    Values,
+)
 from dispatch.telemetry.observers import DURATION_BUCKETS, OTHER, ObservedServer, RunResult, ServedRequestObserver
 
 Role = Literal["caller", "callee"]
@@ -58,13 +65,10 @@ Key = tuple[str, ...]
 """The name of a family, and the label values of a series."""
 
 
-class SessionCollector(Collector):
+class SessionCollector(PerRegistry, Collector):
     """Reads the session tables that report to one registry. Those of one role add up."""
 
-    _by_registry: ClassVar[WeakKeyDictionary[CollectorRegistry, SessionCollector]] = WeakKeyDictionary()
-    _registry_lock = threading.Lock()
-
-    def __init__(self) -> None:
+    def __init__(self, registry: CollectorRegistry) -> None:
         self._tables: WeakKeyDictionary[SessionTable, Role] = WeakKeyDictionary()
         self._roles: set[Role] = set()
         self._closed: Tally[Key] = Tally()
@@ -72,16 +76,7 @@ class SessionCollector(Collector):
         self._highest: dict[Key, int] = {}
         """The values of the last scrape: a session that ends during one is missing in it, and no counter may decrease."""
         self._lock = threading.Lock()
-
-    @classmethod
-    def of(cls, registry: CollectorRegistry) -> SessionCollector:
-        """Return the collector of ``registry``; it is created on first use."""
-        with cls._registry_lock:
-            collector = cls._by_registry.get(registry)
-            if collector is None:
-                collector = cls._by_registry[registry] = cls()
-                registry.register(collector)
-            return collector
+        registry.register(self)
 
     def add(self, table: SessionTable, role: Role) -> None:
         """Read ``table`` at each scrape until :meth:`remove`, or until it is garbage."""
@@ -236,32 +231,16 @@ class ObservedDispatcher(Protocol):
         """Return the state of each source of the catalogue."""
 
 
-class DispatcherCollector(Collector):
+class DispatcherCollector(PerRegistry, Collector):
     """Reads the dispatchers that report to one registry. If there are several circuits for one tool, of dispatchers or of
     versions, the value of a state is the number of circuits in it: the sum over the states is the number of circuits.
-
-    Args:
-        instruments: metrics of the same registry.
     """
 
-    _by_registry: ClassVar[WeakKeyDictionary[CollectorRegistry, DispatcherCollector]] = WeakKeyDictionary()
-    _registry_lock = threading.Lock()
-
-    def __init__(self, instruments: Instruments) -> None:
-        self._instruments = instruments
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._instruments = Instruments.of(registry)
         self._observed: WeakSet[ObservedDispatcher] = WeakSet()
         self._lock = threading.Lock()  # scrapes run on other threads
-
-    @classmethod
-    def of(cls, registry: CollectorRegistry) -> DispatcherCollector:
-        """Return the collector of ``registry``; it is created on first use."""
-        instruments = Instruments.of(registry)
-        with cls._registry_lock:
-            collector = cls._by_registry.get(registry)
-            if collector is None:
-                collector = cls._by_registry[registry] = cls(instruments)
-                registry.register(collector)
-            return collector
+        registry.register(self)
 
     def add(self, observed: ObservedDispatcher) -> None:
         """Read ``observed`` at each scrape until :meth:`remove`, or until it is garbage."""
@@ -501,11 +480,8 @@ class ServedRequestMetrics(ServedRequestObserver):
         self._durations[result].observe(seconds)
 
 
-class ServerCollector(Collector):
+class ServerCollector(PerRegistry, Collector):
     """Reads the tool servers that report to one registry. Counts of several servers of one service add up."""
-
-    _by_registry: ClassVar[WeakKeyDictionary[CollectorRegistry, ServerCollector]] = WeakKeyDictionary()
-    _registry_lock = threading.Lock()
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._servers: WeakSet[ObservedServer] = WeakSet()
@@ -520,16 +496,7 @@ class ServerCollector(Collector):
         )
         self._labelled: set[str] = set()
         self._lock = threading.Lock()
-
-    @classmethod
-    def of(cls, registry: CollectorRegistry) -> ServerCollector:
-        """Return the collector of ``registry``; it is created on first use."""
-        with cls._registry_lock:
-            collector = cls._by_registry.get(registry)
-            if collector is None:
-                collector = cls._by_registry[registry] = cls(registry)
-                registry.register(collector)
-            return collector
+        registry.register(self)
 
     def durations(self, service: str) -> dict[RunResult, HistogramSeries]:
         """Return the series of how long the tool of ``service`` runs, by result."""
