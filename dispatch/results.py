@@ -105,7 +105,7 @@ def _find_end_of_character(text: str, limit: int) -> int:
     return limit
 
 
-# A tool as a model uses it.
+# The answer of a tool to a model.
 
 
 class ToolAnswer(NamedTuple):
@@ -131,41 +131,6 @@ class ToolAnswer(NamedTuple):
         """Return the answer with the texts of ``content`` (:meth:`ResultFormatter.format`)."""
         text = "\n".join(each["text"] for each in content["content"])
         return cls(text, bool(content.get("isError")), error)
-
-
-class ModelTool(Protocol):
-    """A tool as a model uses it: described by name and schema, answered by text. :class:`dispatch.Tool`,
-    :class:`ReadResultTool`, and the functions of :func:`dispatch.calling.call_function`.
-
-    Attributes:
-        name: name for the model.
-        description: text by which the model chooses the tool.
-        read_only: it is declared to change nothing.
-        destructive: it is declared to destroy something (true) or not (false); None: not declared.
-        idempotent: it is declared to have no further effect when it is called again.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def description(self) -> str: ...
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """JSON Schema of the arguments."""
-
-    @property
-    def read_only(self) -> bool: ...
-
-    @property
-    def destructive(self) -> bool | None: ...
-
-    @property
-    def idempotent(self) -> bool: ...
-
-    async def answer(self, arguments: Mapping[str, Any], *, user: str | None = None, context: Any = None) -> ToolAnswer:
-        """Call the tool with arguments that a model wrote; see :meth:`dispatch.Tool.answer`."""
 
 
 # The tool by which a model reads the rest of a long result.
