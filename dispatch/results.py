@@ -10,7 +10,7 @@ import time
 import unicodedata
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, NoReturn, Protocol
+from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 
@@ -140,13 +140,6 @@ READ_RESULT: Final = "read_result"
 """Name of the tool."""
 
 
-class PageReader(Protocol):
-    """Has results: :class:`ResultStore`."""
-
-    def read(self, handle: str, *, offset: int, limit: int, user: str) -> ResultPage:
-        """Return a page of a result of ``user``."""
-
-
 class ReadResultTool:
     """A tool for :func:`dispatch.calling.call_function` and adapters. It reads results of one user.
 
@@ -164,7 +157,7 @@ class ReadResultTool:
     destructive = False
     idempotent = True
 
-    def __init__(self, store: PageReader, user: str = "") -> None:
+    def __init__(self, store: ResultStore, user: str = "") -> None:
         self._store = store
         self.user = user
 
