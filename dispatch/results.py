@@ -10,7 +10,7 @@ import time
 import unicodedata
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, NoReturn, Protocol
+from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 
@@ -105,7 +105,7 @@ def _find_end_of_character(text: str, limit: int) -> int:
     return limit
 
 
-# A tool as a model uses it.
+# The answer of a tool to a model.
 
 
 class ToolAnswer(NamedTuple):
@@ -133,53 +133,11 @@ class ToolAnswer(NamedTuple):
         return cls(text, bool(content.get("isError")), error)
 
 
-class ModelTool(Protocol):
-    """A tool as a model uses it: described by name and schema, answered by text. :class:`dispatch.Tool`,
-    :class:`ReadResultTool`, and the functions of :func:`dispatch.calling.call_function`.
-
-    Attributes:
-        name: name for the model.
-        description: text by which the model chooses the tool.
-        read_only: it is declared to change nothing.
-        destructive: it is declared to destroy something (true) or not (false); None: not declared.
-        idempotent: it is declared to have no further effect when it is called again.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def description(self) -> str: ...
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """JSON Schema of the arguments."""
-
-    @property
-    def read_only(self) -> bool: ...
-
-    @property
-    def destructive(self) -> bool | None: ...
-
-    @property
-    def idempotent(self) -> bool: ...
-
-    async def answer(self, arguments: Mapping[str, Any], *, user: str | None = None, context: Any = None) -> ToolAnswer:
-        """Call the tool with arguments that a model wrote; see :meth:`dispatch.Tool.answer`."""
-
-
 # The tool by which a model reads the rest of a long result.
 
 
 READ_RESULT: Final = "read_result"
 """Name of the tool."""
-
-
-class PageReader(Protocol):
-    """Has results: :class:`ResultStore`."""
-
-    def read(self, handle: str, *, offset: int, limit: int, user: str) -> ResultPage:
-        """Return a page of a result of ``user``."""
 
 
 class ReadResultTool:
@@ -199,7 +157,7 @@ class ReadResultTool:
     destructive = False
     idempotent = True
 
-    def __init__(self, store: PageReader, user: str = "") -> None:
+    def __init__(self, store: ResultStore, user: str = "") -> None:
         self._store = store
         self.user = user
 

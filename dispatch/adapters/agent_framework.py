@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dispatch.adapters.models import list_model_tools, missing_extra
-from dispatch.results import ModelTool
+from dispatch.calling.calls import ModelTool
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher

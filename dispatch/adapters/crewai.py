@@ -7,8 +7,9 @@ import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dispatch.adapters.models import list_model_tools, missing_extra, wait_for_answer
+from dispatch.calling.calls import ModelTool
 from dispatch.errors import InvalidArgumentsError
-from dispatch.results import ModelTool, ToolAnswer
+from dispatch.results import ToolAnswer
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher

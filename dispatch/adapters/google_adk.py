@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from dispatch.adapters.dialects import Style, fit_schema
 from dispatch.adapters.models import answer_call, list_model_tools, missing_extra
-from dispatch.results import ModelTool, ToolAnswer
+from dispatch.calling.calls import ModelTool
+from dispatch.results import ToolAnswer
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher

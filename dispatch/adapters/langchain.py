@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dispatch.adapters.models import list_model_tools, missing_extra, wait_for_answer
-from dispatch.results import ModelTool, ToolAnswer
+from dispatch.calling.calls import ModelTool
+from dispatch.results import ToolAnswer
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher

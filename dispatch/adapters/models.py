@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 from dispatch._internal import install_extra, scalar_value
 from dispatch.adapters.dialects import FittedSchema, Style, fit_schema
 from dispatch.calling import CallForm, ParsedCall
-from dispatch.calling.calls import find_refusal
+from dispatch.calling.calls import ModelTool, find_refusal
 from dispatch.calling.native import read_native_call, write_native_answer
-from dispatch.results import READ_RESULT, ModelTool, ToolAnswer
+from dispatch.results import READ_RESULT, ToolAnswer
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher

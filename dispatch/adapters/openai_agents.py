@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from dispatch.adapters.dialects import Style, fit_schema
 from dispatch.adapters.models import list_model_tools, missing_extra
 from dispatch.calling import CallForm
-from dispatch.calling.calls import find_refusal
+from dispatch.calling.calls import ModelTool, find_refusal
 from dispatch.calling.native import read_native_call
-from dispatch.results import ModelTool, ToolAnswer
+from dispatch.results import ToolAnswer
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dispatch.adapters.models import list_model_tools, missing_extra
+from dispatch.calling.calls import ModelTool
 from dispatch.errors import InvalidArgumentsError
-from dispatch.results import READ_RESULT, ModelTool
+from dispatch.results import READ_RESULT
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher

@@ -33,7 +33,7 @@ from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, Rej
 from dispatch.functions.schema import NO_DECLARATION, find_declaration
 from dispatch.functions.sources import FunctionTool
 from dispatch.result import read_tool_error
-from dispatch.results import ModelTool, ReadResultTool, ToolAnswer
+from dispatch.results import ReadResultTool, ToolAnswer
 
 
 class CallableTool(Protocol):
@@ -60,6 +60,10 @@ class CallableTool(Protocol):
         """Function or coroutine function that is called with the arguments by name."""
 
 
+ModelTool = Tool | ReadResultTool
+"""A tool of a dispatcher as a model uses it: described by name and schema, answered by text."""
+
+
 class NamedFunction(Protocol):
     """A tool in Chat2Graph's form, such as :class:`dispatch.toolkit.Tool`."""
 
@@ -76,7 +80,7 @@ class NamedFunction(Protocol):
         """Function or coroutine function that is called with the arguments by name."""
 
 
-def list_tools(tools: Iterable[CallableTool | NamedFunction]) -> list[ModelTool]:
+def list_tools(tools: Iterable[CallableTool | NamedFunction]) -> list[ModelTool | LocalTool]:
     """Return ``tools`` as a model uses them, with ``read_result`` if they are tools of a dispatcher."""
     found = [_convert(tool) for tool in tools]
     owned = next((tool for tool in found if isinstance(tool, Tool)), None)
@@ -85,17 +89,17 @@ def list_tools(tools: Iterable[CallableTool | NamedFunction]) -> list[ModelTool]
     return found
 
 
-def _convert(tool: CallableTool | NamedFunction) -> ModelTool:
+def _convert(tool: CallableTool | NamedFunction) -> ModelTool | LocalTool:
     if isinstance(tool, Tool | ReadResultTool):
         return tool
     function = None if hasattr(tool, "invoke") else getattr(tool, "function", None)
     owner = getattr(function, "__self__", None)
     if isinstance(owner, Tool) and owner.name == tool.name:
         return owner  # a tool of a dispatcher in a toolkit: it takes the path of a model's calls
-    return _LocalTool(tool, function)
+    return LocalTool(tool, function)
 
 
-class _LocalTool:
+class LocalTool:
     """A tool that is none of a dispatcher: a callable one, or a function with the name and the description that a toolkit
     gives it. What it raises is an error of the call, and so is an attribute that is missing.
 
@@ -113,7 +117,6 @@ class _LocalTool:
         self.name: str = tool.name
         self.read_only = getattr(marks, "read_only", False) is True
         self.destructive: bool | None = getattr(marks, "destructive", None)
-        self.idempotent = getattr(marks, "idempotent", False) is True
 
     @property
     def description(self) -> str:
@@ -130,7 +133,7 @@ class _LocalTool:
         tool = FunctionTool(self._function, None)
         return {"type": "object"} if tool.report.has_errors else tool.arguments.schema
 
-    async def answer(self, arguments: Mapping[str, Any], *, user: str | None = None, context: Any = None) -> ToolAnswer:
+    async def answer(self, arguments: Mapping[str, Any], *, context: Any = None) -> ToolAnswer:
         """Call the function; it reads ``context`` with :func:`current_context`."""
         result = (self._tool.invoke if self._function is None else self._function)(**arguments)
         return ToolAnswer(_write_output(await result if inspect.isawaitable(result) else result), False)
@@ -227,7 +230,7 @@ class _Execution:
 
     def __init__(self, tools: Tools, context: Any) -> None:
         self._context = context
-        self._tools: dict[str, ModelTool] = {}
+        self._tools: dict[str, ModelTool | LocalTool] = {}
         for tool in list_tools(tools):
             self._tools.setdefault(tool.name, tool)
         self._has_dispatcher = any(isinstance(tool, Tool) for tool in self._tools.values())
@@ -281,7 +284,7 @@ class _Execution:
             return ToolAnswer.of_error(_error_from_tool(error, tool.name))
 
 
-def find_refusal(call: ParsedCall, tool: ModelTool | ToolDescriptor | None) -> InvalidArgumentsError | None:
+def find_refusal(call: ParsedCall, tool: ModelTool | LocalTool | ToolDescriptor | None) -> InvalidArgumentsError | None:
     """Return why a call is not executed: it cannot be read; it was cut off, and its tool is not read-only; or it was
     repaired, and its tool is declared destructive. None: it may be executed."""
     reason = call.error

@@ -1,4 +1,4 @@
-"""Searches in one text whose cost stays linear over any number of searches."""
+"""Read JSON as models write it: repaired where it is not valid, in linear time; and the call that is read from it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple, NoReturn
 import msgspec
 
 from dispatch._internal import quote_excerpt
+
+# Searches in one text whose cost stays linear over any number of searches.
 
 
 class MarkFinder:

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import FunctionType, ModuleType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -548,48 +548,69 @@ class ToolPackage(FunctionSource):
 
     def _scan(self) -> tuple[list[Callable[..., Any]], list[Problem]]:
         problems: list[Problem] = []
-        functions: dict[int, tuple[frozenset[str], Callable[..., Any]]] = {}
-        for module in self._import_modules(problems):
-            for name, function in list_functions(module):
-                declaration = find_declaration(function)
-                names = {name} if declaration is None or declaration.name is None else {name, declaration.name}
-                functions.setdefault(id(function), (frozenset(names), function))
-        known = frozenset[str]().union(*(names for names, _ in functions.values()))
-        for name in sorted(self.only - known):
-            near = find_near_names(name, sorted(known), 1)
-            fix = f"write '{near[0]}'" if near else "correct 'only', or define the function"
-            problems.append(Problem(self.package, "only", f"the package has no public function '{excerpt(name)}'", fix))
-        selected = [each for names, each in functions.values() if not self.only or names & self.only]
-        return selected, problems
 
-    def _import_modules(self, problems: list[Problem]) -> Iterator[ModuleType]:
-        """Yield the package and all modules in it; report those that cannot be imported.
+        def report(module: str, error: BaseException) -> None:
+            problem = f"the module cannot be imported ({describe_import_error(error)})"
+            fix = "correct the module, or install what it needs, and refresh the source"
+            problems.append(Problem(module, "", problem, fix))
 
-        Raises:
-            CatalogError: the package itself cannot be imported.
-        """
         importlib.invalidate_caches()  # modules that were added since the last scan
         try:
             package = importlib.import_module(self.package)
         except BaseException as error:
             raise CatalogError([_no_package(self.package, describe_import_error(error))]) from error
-        waiting = [package]
-        while waiting:
-            module = waiting.pop(0)
-            yield module
-            for found in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{module.__name__}."):
-                if found.name.rpartition(".")[2].startswith("_"):
-                    continue
+        functions = list(find_functions(package, report))
+        known = frozenset[str]().union(*(each.names for each in functions))
+        for name in sorted(self.only - known):
+            near = find_near_names(name, sorted(known), 1)
+            fix = f"write '{near[0]}'" if near else "correct 'only', or define the function"
+            problems.append(Problem(self.package, "only", f"the package has no public function '{excerpt(name)}'", fix))
+        return [each.function for each in functions if not self.only or each.names & self.only], problems
+
+
+class PackagedFunction(NamedTuple):
+    """A public function of a package.
+
+    Attributes:
+        name: in its module.
+        tool_name: the one given with :func:`dispatch.tool`, otherwise ``name``.
+    """
+
+    name: str
+    tool_name: str
+    function: Callable[..., Any]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names by which it is selected."""
+        return frozenset((self.name, self.tool_name))
+
+
+def find_functions(package: ModuleType, on_error: Callable[[str, BaseException], object]) -> Iterator[PackagedFunction]:
+    """Yield the public functions of a package and of all modules in it (see :class:`ToolPackage`), each once.
+
+    Args:
+        on_error: receives the name of each module that cannot be imported, and why.
+    """
+    seen: set[int] = set()
+    waiting = [package]
+    while waiting:
+        module = waiting.pop(0)
+        for name, function in _list_functions(module):
+            if id(function) not in seen:
+                seen.add(id(function))
+                declaration = find_declaration(function)
+                declared = None if declaration is None else declaration.name
+                yield PackagedFunction(name, name if declared is None else declared, function)
+        for found in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{module.__name__}."):
+            if not found.name.rpartition(".")[2].startswith("_"):
                 try:
                     waiting.append(importlib.import_module(found.name))
                 except BaseException as error:
-                    problem = f"the module cannot be imported ({describe_import_error(error)})"
-                    fix = "correct the module, or install what it needs, and refresh the source"
-                    problems.append(Problem(found.name, "", problem, fix))
+                    on_error(found.name, error)
 
 
-def list_functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the public functions of a module with their names; see :class:`ToolPackage`."""
+def _list_functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
     exported = getattr(module, "__all__", None)
     for name, value in tuple(vars(module).items()):
         # No attribute of a value is computed: a proxy in a module may raise any exception.

@@ -835,10 +835,10 @@ class ToolCalls:
                 return await self._call_listed(context, arguments["name"], arguments.get("arguments", {}), user)
             if own == FIND_TOOLS:
                 self._own_tools.check(FIND_TOOLS, arguments)
-                return _text_result(await self._find(arguments, user))
+                return _write_texts(await self._find(arguments, user))
             return await self._call_listed(context, name, arguments, user)
         except DispatchError as error:
-            return _error_result(error)
+            return _write_texts(ResultFormatter.format_error(error), is_error=True)
 
     async def _call_listed(
         self, context: ServerRequestContext[Any], name: str, arguments: Mapping[str, Any], user: str
@@ -848,7 +848,7 @@ class ToolCalls:
             # A server whose tools are in the catalogue may have a tool of this name: its handles are not in the store.
             try:
                 self._own_tools.check(READ_RESULT, arguments)
-                return _text_result(await ReadResultTool(self._dispatcher.results, user).invoke(**arguments))
+                return _write_texts(await ReadResultTool(self._dispatcher.results, user).invoke(**arguments))
             except InvalidArgumentsError:
                 if READ_RESULT not in self._dispatcher.catalog.tools:
                     raise
@@ -879,7 +879,8 @@ class ToolCalls:
         return msgspec.structs.replace(results[0], text="".join(chunks))
 
     def _format(self, result: CallResult, user: str) -> CallToolResult:
-        formatted = _as_mcp(self._dispatcher.format_result(result, user=user))
+        content = self._dispatcher.format_result(result, user=user)
+        formatted = _write_texts(*(block["text"] for block in content["content"]), is_error="isError" in content)
         descriptor = self._dispatcher.catalog.tools.get(result.tool)
         if formatted.is_error or descriptor is None:
             return formatted
@@ -901,17 +902,9 @@ def _add_parts(formatted: CallToolResult, result: CallResult) -> None:
     formatted.content = parts
 
 
-def _as_mcp(formatted: Mapping[str, Any]) -> CallToolResult:
-    content: list[Any] = [TextContent(text=block["text"]) for block in formatted["content"]]
-    return CallToolResult(content=content, is_error=formatted.get("isError", False))
-
-
-def _text_result(text: str) -> CallToolResult:
-    return CallToolResult(content=[TextContent(text=text)])
-
-
-def _error_result(error: DispatchError) -> CallToolResult:
-    return CallToolResult(content=[TextContent(text=ResultFormatter.format_error(error))], is_error=True)
+def _write_texts(*texts: str, is_error: bool = False) -> CallToolResult:
+    content: list[Any] = [TextContent(text=text) for text in texts]
+    return CallToolResult(content=content, is_error=is_error)
 
 
 # The ASGI application of an MCP server: streamable HTTP, protected against DNS rebinding, with bearer tokens.

@@ -6,19 +6,19 @@ import copy
 import importlib
 import inspect
 import json
-import pkgutil
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from types import ModuleType
 from typing import Any, Final, Protocol
 from uuid import uuid4
 
 import networkx as nx
 
 from dispatch._internal import read_text, type_name, yield_to_others
+from dispatch.calling import CallableTool
+from dispatch.functions.sources import PackagedFunction, find_functions
 
 DEFAULT_SCORE: Final = 1.0
 """Score of an edge without a written one."""
@@ -166,19 +166,6 @@ class ToolType(Enum):
     """A tool of a dispatcher's catalogue. Not in Chat2Graph."""
 
 
-class DispatchTool(Protocol):
-    """The attributes of :class:`dispatch.Tool` that a toolkit uses."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def description(self) -> str: ...
-
-    @property
-    def invoke(self) -> Callable[..., Any]: ...
-
-
 class Tool:
     """A function that a model may call.
 
@@ -206,7 +193,7 @@ class Tool:
         self._type = tool_type
 
     @classmethod
-    def of(cls, tool: Tool | DispatchTool) -> Tool:
+    def of(cls, tool: Tool | CallableTool) -> Tool:
         """Return ``tool`` itself, or the vertex of a :class:`dispatch.Tool`: its id is the name of the tool."""
         if isinstance(tool, Tool):
             return tool
@@ -349,11 +336,11 @@ class ToolGroup(ABC):
 
 
 class ToolPackage(ToolGroup):
-    """The public functions of a Python package and its subpackages as tools.
+    """The public functions of a Python package and its subpackages as tools: those of :class:`dispatch.ToolPackage`.
 
     Args:
         package: name of the package, or a configuration with that name.
-        only: names of functions; empty: all public ones.
+        only: names of functions or of their tools; empty: all public ones.
         id: id of its vertex; None: a new one.
     """
 
@@ -363,56 +350,39 @@ class ToolPackage(ToolGroup):
         self._only = frozenset(only)
 
     async def list_tools(self) -> list[Tool]:
-        """Import the package and list its functions: the name of a tool is that of its function, its description the
-        docstring. A subpackage or module that cannot be imported is reported with a warning; the others are listed.
+        """Import the package and list its functions: the name of a tool is that of its function, or the one given with
+        :func:`dispatch.tool`, its description the docstring. A subpackage or module that cannot be imported is reported with
+        a warning; the others are listed.
 
         Raises:
             ImportError: the package itself cannot be imported.
             ValueError: two functions have the same name, or one of ``only`` does not exist.
         """
         await yield_to_others()
-        found: dict[str, Any] = {}
-        for module in self._import_modules():
-            for name, function in _list_functions(module):
-                if self._only and name not in self._only:
-                    continue
-                if name in found:
-                    places = f"{found[name].__module__} and {module.__name__}"
-                    raise ValueError(
-                        f"Two functions {name!r} in package {self.name!r}: in {places}. Rename one, or select with 'only'."
-                    )
-                found[name] = function
-        if missing := self._only - found.keys():
+        found: dict[str, PackagedFunction] = {}
+        for each in find_functions(importlib.import_module(self.name), _warn_of_module):
+            if self._only and not self._only & each.names:
+                continue
+            if each.tool_name in found:
+                places = f"{found[each.tool_name].function.__module__} and {each.function.__module__}"
+                raise ValueError(
+                    f"Two functions {each.tool_name!r} in package {self.name!r}: in {places}. Rename one, or select with "
+                    "'only'."
+                )
+            found[each.tool_name] = each
+        if missing := self._only.difference(*(each.names for each in found.values())):
             raise ValueError(f"Package {self.name!r} has no public function {sorted(missing)[0]!r}. Correct 'only'.")
         return [
-            Tool(name, inspect.getdoc(function) or "", function, id=f"{function.__module__}.{name}")
-            for name, function in found.items()
+            Tool(name, inspect.getdoc(each.function) or "", each.function, id=f"{each.function.__module__}.{each.name}")
+            for name, each in found.items()
         ]
 
-    def _import_modules(self) -> Iterator[ModuleType]:
-        package = importlib.import_module(self.name)
-        yield package
-        names = [package.__name__]
-        while names:
-            parent = importlib.import_module(names.pop(0))
-            for _finder, name, is_package in pkgutil.iter_modules(
-                getattr(parent, "__path__", ()), f"{parent.__name__}."
-            ):
-                try:
-                    yield importlib.import_module(name)
-                except Exception as error:
-                    reason = f"{type_name(error)}: {read_text(error)}"
-                    text = f"Module {name!r} cannot be imported ({reason}); its tools are missing."
-                    warnings.warn(text, ToolkitWarning, stacklevel=2)
-                    continue
-                if is_package:
-                    names.append(name)
 
-
-def _list_functions(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    for name, value in vars(module).items():
-        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_"):
-            yield name, value
+def _warn_of_module(module: str, error: BaseException) -> None:
+    reason = f"{type_name(error)}: {read_text(error)}"
+    warnings.warn(
+        f"Module {module!r} cannot be imported ({reason}); its tools are missing.", ToolkitWarning, stacklevel=2
+    )
 
 
 # MCP servers as groups of tools.

@@ -9,12 +9,12 @@ from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dispatch.calling import CallableTool
 from dispatch.toolkit.drawing import draw_figure
 from dispatch.toolkit.graph import (
     DEFAULT_HOPS,
     DEFAULT_THRESHOLD,
     Action,
-    DispatchTool,
     Tool,
     ToolGroup,
     ToolkitWarning,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Chains: actions in a row, each with its tools.
 
 
-Item = Action | Tool | ToolGroup | DispatchTool
+Item = Action | Tool | ToolGroup | CallableTool
 ChainItem = Item | tuple[Item, ...]
 
 
@@ -118,7 +118,7 @@ class ToolkitService:
         """Return the toolkit itself."""
         return self._toolkit
 
-    def add_tool(self, tool: Tool | DispatchTool, connected_actions: ScoredActions) -> None:
+    def add_tool(self, tool: Tool | CallableTool, connected_actions: ScoredActions) -> None:
         """Add a tool with a Call edge from each action. A tool that no action of the toolkit calls is refused with a
         :class:`ToolkitWarning`, unless it is in the toolkit already.
 
@@ -277,7 +277,7 @@ class ToolkitService:
         found = [subgraph.get_data(id) for id in subgraph.vertices()]
         return [each for each in found if isinstance(each, Tool)], [each for each in found if isinstance(each, Action)]
 
-    def update_action(self, text: str, called_tools: Iterable[Tool | DispatchTool], *, user: str = "") -> Action | None:
+    def update_action(self, text: str, called_tools: Iterable[Tool | CallableTool], *, user: str = "") -> Action | None:
         """Learn that the agent called exactly these tools in one action, with success: their scores rise, and those of
         recommended tools that were not called fall. If the toolkit does not learn yet, it begins to, in memory.
 

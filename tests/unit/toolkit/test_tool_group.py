@@ -37,6 +37,22 @@ async def test_public_functions_of_a_package_and_its_subpackages(package: str) -
     assert await tools[1].function(order=3) == "order 3"
 
 
+async def test_public_are_the_functions_that_the_source_of_a_package_finds(package: str, tmp_path: Path) -> None:
+    (tmp_path / package / "broken.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / package / "_hidden.py").write_text("raise RuntimeError('not imported')\n")
+    (tmp_path / package / "__main__.py").write_text("raise RuntimeError('not imported')\n")
+    (tmp_path / package / "stock.py").write_text(
+        f"import dispatch\nfrom {package}.orders.list import find\n__all__ = ['find', 'count']\n"
+        "def count() -> int: ...\ndef not_exported(): ...\n@dispatch.tool(name='order-more')\ndef _order(): ...\n"
+    )
+    with pytest.warns(ToolkitWarning, match=r"broken' cannot be imported \(SystemExit: 3\)"):
+        tools = {each.name: each.id.removeprefix(f"{package}.") for each in await ToolPackage(package).list_tools()}
+    assert tools == {"ping": "ping", "find": "orders.list.find", "count": "stock.count", "order-more": "stock._order"}
+    with pytest.warns(ToolkitWarning):
+        (tool,) = await ToolPackage(package, only=["_order"]).list_tools()
+    assert tool.name == "order-more"
+
+
 @pytest.mark.filterwarnings("ignore::dispatch.toolkit.ToolkitWarning")
 def test_a_package_is_a_group_of_the_toolkit(package: str) -> None:
     service = ToolkitService()
