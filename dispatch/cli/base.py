@@ -36,6 +36,7 @@ from dispatch.trustgraph.config import DEFAULT_WORKSPACE
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from dispatch.permissions import Grants
     from dispatch.policy import Policy
@@ -132,6 +133,40 @@ def align_columns(rows: Sequence[tuple[str, ...]]) -> str:
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
         for row in rows
     )
+
+
+def print_columns(columns: Mapping[str, Sequence[str]]) -> None:
+    """Print the texts of columns, by their headings, as aligned lines."""
+    print_out(align_columns([tuple(heading.upper() for heading in columns), *zip(*columns.values(), strict=True)]))
+
+
+MIN_CUT = 12
+"""Characters of a cut column that a terminal shows, however wide the other columns are."""
+_GAP = 2
+
+
+def make_table(columns: Mapping[str, Sequence[str]], style: str, *, is_cut: bool = False) -> Table:
+    """Return the texts of columns, by their headings, as a table for a terminal.
+
+    Args:
+        columns: texts by heading.
+        style: of the first column.
+        is_cut: the last column is cut, so that each row is one line.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    first, *_, last = columns
+    limit = 0
+    if is_cut:
+        others = (max(map(len, (heading, *texts))) for heading, texts in columns.items() if heading != last)
+        limit = max(MIN_CUT, console().width - sum(_GAP + width for width in others))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in columns:
+        table.add_column(heading, style=style if heading == first else "", overflow="fold")
+    for *cells, end in zip(*columns.values(), strict=True):
+        table.add_row(*map(Text, cells), Text(make_printable(end, limit)))
+    return table
 
 
 class Exit(IntEnum):

@@ -9,31 +9,49 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
 import typer
 
 from dispatch._internal import cancel_and_wait
-from dispatch.catalog import Catalog, CatalogError, ToolDescriptor
-from dispatch.catalog.approvals import Approvals
+from dispatch.catalog import Catalog, CatalogError, ToolDescriptor, UnknownToolError, VersionMismatchError
+from dispatch.catalog.approvals import Approvals, ApprovalsError
 from dispatch.catalog.merge import Merged
 from dispatch.catalog.sources import SourceStatus
 from dispatch.cli.base import (
     CliError,
+    Exit,
     Settings,
     align_columns,
     console,
+    format_count,
     is_terminal,
     make_printable,
+    make_table,
+    print_columns,
+    print_err,
     print_json,
     print_out,
     print_warning,
+    run_async,
+    show_logs,
     with_settings,
 )
-from dispatch.cli.sources import Snapshot, find_held, fingerprint_tool, load_approved, read_circuits
-from dispatch.dispatcher import Dispatcher
+from dispatch.cli.sources import (
+    HeldDefinition,
+    Snapshot,
+    find_held,
+    fingerprint_tool,
+    list_sources,
+    load_approved,
+    read_circuits,
+    read_given_sources,
+    run_with_progress,
+    select_held,
+)
+from dispatch.dispatcher import Dispatcher, connect
 from dispatch.search.search import DEFAULT_LIMIT
 from dispatch.telemetry.events import (
     CatalogChanged,
@@ -47,13 +65,10 @@ from dispatch.telemetry.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rich.console import RenderableType
     from rich.live import Live
     from rich.table import Table
 
-    from dispatch.cli.sources import HeldDefinition
     from dispatch.search.search import RankedTool
 
 
@@ -178,7 +193,6 @@ def tools(
 
     Approve a changed definition: [bold]dispatch tools approve tell-joke --approvals approvals.json[/bold]
     """
-    from dispatch.cli.sources import load_approved, read_circuits, read_given_sources
 
     approved = load_approved(settings.approvals_file)
     wanted = ToolFilter(category, tag or (), service, source, text, permission, group, state, version)
@@ -224,9 +238,6 @@ _NOTABLE = ("held", "shadowed", "refused")
 def _watch(
     settings: Settings, wanted: ToolFilter, metrics: Sequence[str], name: str | None, *, shows_unused: bool, json: bool
 ) -> None:
-    from dispatch.cli.base import CliError, show_logs
-    from dispatch.cli.sources import list_sources, run_with_progress
-    from dispatch.dispatcher import connect
 
     if name is not None:
         raise CliError("--watch follows the list of tools.", f"select the tool with --text {name}")
@@ -235,17 +246,16 @@ def _watch(
     dispatcher = connect(broker, list_sources(settings, watch=True), security=settings.security())
     show_logs(settings.verbose, logging.ERROR)  # its warnings are among the events that are shown
     with contextlib.ExitStack() as stack:
-        display: WatchDisplay
         if json:
-            display = JsonDisplay(lambda: dispatcher.catalog)
+            show = show_as_json(lambda: dispatcher.catalog)
         elif is_terminal(sys.stdout):
             from rich.live import Live
 
             live = Live(console=console(), auto_refresh=False, vertical_overflow="ellipsis")
-            display = LiveDisplay(stack.enter_context(live), shows_unused)
+            show = show_live(stack.enter_context(live), shows_unused=shows_unused)
         else:
-            display = LineDisplay(shows_unused)
-        watch = ToolWatch(dispatcher, wanted, settings.approvals_file, metrics, display)
+            show = show_as_lines(shows_unused=shows_unused)
+        watch = ToolWatch(dispatcher, wanted, settings.approvals_file, metrics, show)
         run_with_progress(watch.run(), f"Reading the sources through {broker} …", lambda: watch.is_started)
 
 
@@ -254,8 +264,6 @@ def _circuit_of(listed: ListedTool, circuits: Mapping[str, str] | None) -> dict[
 
 
 def _find_tool(catalog: Catalog, name: str, version: str | None, unused: Sequence[UnusedItem]) -> ToolDescriptor:
-    from dispatch.catalog import UnknownToolError, VersionMismatchError
-    from dispatch.cli.base import CliError
 
     try:
         return catalog.tool(name, version)
@@ -273,7 +281,6 @@ def _name_sources(snapshot: Snapshot) -> str:
 
 
 def _hint_at_unused(count: int) -> None:
-    from dispatch.cli.base import format_count, print_err
 
     if count:
         is_one = count == 1
@@ -305,8 +312,6 @@ def find(
 
     [bold]dispatch find "convert money" --catalog tools --tag finance --limit 3 --json[/bold]
     """
-    from dispatch.cli.base import run_async
-    from dispatch.cli.sources import read_given_sources
 
     catalog = read_given_sources(settings, "dispatch find").require_all().log_warnings().catalog
     tools = {tool.name: tool for tool in catalog.list(category=category, tags_any=tag or ())}
@@ -368,9 +373,6 @@ def approve(
 
     [bold]dispatch tools approve tell-joke sing --approvals approvals.json --trustgraph --yes[/bold]
     """
-    from dispatch.catalog.approvals import Approvals, ApprovalsError
-    from dispatch.cli.base import CliError, Exit
-    from dispatch.cli.sources import find_held, load_approved, read_given_sources, select_held
 
     file = settings.approvals_file
     if file is None:
@@ -408,7 +410,6 @@ def _show(held: HeldDefinition) -> None:
 
 
 def _definitions(held: HeldDefinition) -> list[Any]:
-    import msgspec
 
     return [
         msgspec.to_builtins(version)
@@ -628,48 +629,62 @@ class ToolFilter(NamedTuple):
         return [each for each in items if text in each.name.casefold() and self.source in (None, each.source)]
 
 
-# The tables of ``dispatch tools``: rich on a terminal, aligned text elsewhere.
+# The rows of ``dispatch tools`` as columns: the texts of each by its heading.
 
 
-HEADINGS: Final = ("Tool", "Version", "Service", "Source", "Fingerprint", "Circuit", "Arguments", "Description")
-UNUSED_HEADINGS: Final = ("Not in force", "Name", "Source", "Where", "Why", "Fix")
-MIN_DESCRIPTION: Final = 12
-"""Characters of a description that a terminal shows, however wide the other columns are."""
-_GAP: Final = 2
-_CIRCUIT: Final = HEADINGS.index("Circuit")
+Columns = Mapping[str, Sequence[str]]
 
 
-def print_tools(tools: Sequence[ListedTool], circuits: Mapping[str, str] | None = None) -> None:
-    """Print the tools in force.
+def list_tool_columns(
+    tools: Sequence[ListedTool], circuits: Mapping[str, str] | None = None, *, has_arguments: bool = True
+) -> Columns:
+    """Return the columns of the tools in force.
 
     Args:
         tools: the rows.
         circuits: state of the circuit by the tool's name; None: no such column.
+        has_arguments: False: no column of arguments.
     """
+    columns = {
+        "Tool": [each.tool.name for each in tools],
+        "Version": [each.tool.version or "-" for each in tools],
+        "Service": [each.tool.service for each in tools],
+        "Source": [each.source for each in tools],
+        "Fingerprint": [each.short_fingerprint for each in tools],
+    }
+    if circuits is not None:
+        columns["Circuit"] = [circuits.get(each.tool.name, "-") for each in tools]
+    if has_arguments:
+        columns["Arguments"] = [format_arguments(each.tool) for each in tools]
+    columns["Description"] = [" ".join(make_printable(each.tool.description).split()) for each in tools]
+    return columns
+
+
+def list_unused_columns(items: Sequence[UnusedItem]) -> Columns:
+    """Return the columns of everything that is not in force."""
+    columns = {
+        "Not in force": [each.status for each in items],
+        "Name": [each.name or "-" for each in items],
+        "Source": [each.source or "-" for each in items],
+        "Where": [each.origin for each in items],
+        "Why": [each.reason for each in items],
+        "Fix": [each.fix for each in items],
+    }
+    return {heading: [make_printable(" ".join(each.split())) for each in texts] for heading, texts in columns.items()}
+
+
+def print_tools(tools: Sequence[ListedTool], circuits: Mapping[str, str] | None = None) -> None:
+    """Print the tools in force; see :func:`list_tool_columns`."""
     if is_terminal(sys.stdout):
         console().print(make_tool_table(tools, circuits))
-        return
-    headings = tuple(heading.upper() for heading in _select_columns(HEADINGS, circuits))
-    print_out(align_columns([headings, *(_select_columns(_cells(each, circuits), circuits) for each in tools)]))
+    else:
+        print_columns(list_tool_columns(tools, circuits))
 
 
 def make_tool_table(tools: Sequence[ListedTool], circuits: Mapping[str, str] | None = None) -> Table:
-    """Return the tools in force as a table for a terminal; see :func:`print_tools`."""
-    from rich.table import Table
-    from rich.text import Text
-
-    headings = [each for each in _select_columns(HEADINGS, circuits) if each != "Arguments"]
-    rows = [dict(zip(HEADINGS, _cells(each, circuits), strict=True)) for each in tools]
-    *others, last = headings
-    used = sum(_GAP + max(len(heading), *(len(row[heading]) for row in rows), 0) for heading in others)
-    limit = max(MIN_DESCRIPTION, console().width - used)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, style="cyan" if heading == "Tool" else "", overflow="fold")
-    for row in rows:
-        # One line for each tool: 'tools NAME' and --json show the arguments and the whole description.
-        table.add_row(*(Text(row[heading]) for heading in others), Text(make_printable(row[last], limit)))
-    return table
+    """Return the tools in force as a table for a terminal, one line for each tool: ``tools NAME`` and ``--json`` show the
+    arguments and the whole description."""
+    return make_table(list_tool_columns(tools, circuits, has_arguments=False), "cyan", is_cut=True)
 
 
 def print_unused(items: Sequence[UnusedItem]) -> None:
@@ -678,45 +693,9 @@ def print_unused(items: Sequence[UnusedItem]) -> None:
     if not items:
         print_out("Everything is in force.")
     elif is_terminal(sys.stdout):
-        console().print(make_unused_table(items))
+        console().print(make_table(list_unused_columns(items), "yellow"))
     else:
-        print_out(align_columns([tuple(heading.upper() for heading in UNUSED_HEADINGS), *map(_unused_cells, items)]))
-
-
-def make_unused_table(items: Sequence[UnusedItem]) -> Table:
-    """Return everything that is not in force as a table for a terminal."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in UNUSED_HEADINGS:
-        table.add_column(heading, style="yellow" if heading == "Not in force" else "", overflow="fold")
-    for each in items:
-        table.add_row(*map(Text, _unused_cells(each)))
-    return table
-
-
-def _unused_cells(each: UnusedItem) -> tuple[str, ...]:
-    cells = (each.status, each.name or "-", each.source or "-", each.origin, each.reason, each.fix)
-    return tuple(make_printable(" ".join(cell.split())) for cell in cells)
-
-
-def _cells(each: ListedTool, circuits: Mapping[str, str] | None) -> tuple[str, ...]:
-    tool = each.tool
-    return (
-        tool.name,
-        tool.version or "-",
-        tool.service,
-        each.source,
-        each.short_fingerprint,
-        (circuits or {}).get(tool.name, "-"),
-        format_arguments(tool),
-        " ".join(make_printable(tool.description).split()),
-    )
-
-
-def _select_columns(cells: Sequence[str], circuits: Mapping[str, str] | None) -> tuple[str, ...]:
-    return tuple(cell for index, cell in enumerate(cells) if circuits is not None or index != _CIRCUIT)
+        print_columns(list_unused_columns(items))
 
 
 # All details of one tool, for ``dispatch tools NAME``.
@@ -823,26 +802,9 @@ class WatchedState(NamedTuple):
         return lines
 
 
-class WatchDisplay(Protocol):
-    """Shows what is watched."""
-
-    def show_start(self, state: WatchedState) -> None:
-        """Show the state at the start."""
-
-    def show_event(self, event: Event, changes: Sequence[str], state: WatchedState) -> None:
-        """Show an event.
-
-        Args:
-            event: that occurred.
-            changes: lines for the tools that changed, among those that are listed.
-            state: after the event.
-        """
-
-    def show_note(self, note: str, state: WatchedState) -> None:
-        """Show a note that is no event, with the state after it."""
-
-    def show_state(self, state: WatchedState) -> None:
-        """Show that the state differs without an event: circuits became known."""
+ShowChange = Callable[[Event | str | None, Sequence[str], WatchedState], object]
+"""Shows an event, or a note that is no event, with the lines for the tools that changed and the state after it. None: the
+state at the start, or circuits that became known."""
 
 
 class ToolWatch:
@@ -853,7 +815,7 @@ class ToolWatch:
         wanted: the tools that are listed.
         approvals: file of approved definitions; None: nothing is held.
         metrics: URLs of metrics endpoints of running agents; empty: no circuits.
-        display: shows the changes.
+        show: shows the changes.
 
     Attributes:
         is_started: the state at the start is shown.
@@ -865,13 +827,13 @@ class ToolWatch:
         wanted: ToolFilter,
         approvals: str | None,
         metrics: Sequence[str],
-        display: WatchDisplay,
+        show: ShowChange,
     ) -> None:
         self._dispatcher = dispatcher
         self._wanted = wanted
         self._approvals = approvals
         self._metrics = metrics
-        self._display = display
+        self._show = show
         self._known_circuits: dict[str, str] = {}
         self._metrics_problem = ""
         self._read: tuple[Merged, tuple[SourceStatus, ...], tuple[int, ...] | None] | None = None
@@ -890,7 +852,7 @@ class ToolWatch:
         async with self._dispatcher:
             state = self._read_state(WatchedState({}, (), {}, circuits))
             self.is_started = True
-            self._display.show_start(state)
+            self._show(None, (), state)
             await self._follow(events, state)
 
     async def _follow(self, events: EventStream, state: WatchedState) -> None:
@@ -906,7 +868,7 @@ class ToolWatch:
                     event = asyncio.create_task(_await_event(events))
                     if isinstance(found, _SHOWN):
                         former, state = state, self._read_state(state)
-                        self._display.show_event(found, state.list_changes(former), state)
+                        self._show(found, state.list_changes(former), state)
                 if circuits.done():
                     state = self._show_circuits(circuits.result(), state)
                     circuits = asyncio.create_task(self._await_circuits())
@@ -950,14 +912,14 @@ class ToolWatch:
         now = state._replace(circuits=circuits)
         if problem != self._metrics_problem:
             self._metrics_problem = problem
-            self._display.show_note(problem or "The metrics are read again.", now)
+            self._show(problem or "The metrics are read again.", (), now)
         elif circuits != state.circuits:
-            self._display.show_state(now)
+            self._show(None, (), now)
         for tool, circuit in circuits.items():
             former = self._known_circuits.get(tool, circuit)
             if tool in state.tools and former != circuit:
                 event = CircuitChanged(time.time(), tool, None, former, circuit, "read from the metrics")
-                self._display.show_event(event, [f"circuit of {tool}: {former} → {circuit}"], now)
+                self._show(event, [f"circuit of {tool}: {former} → {circuit}"], now)
         self._known_circuits.update(circuits)
         return now
 
@@ -971,12 +933,15 @@ async def _await_event(events: EventStream) -> Event | None:
 
 MAX_LINES: Final = 10
 """Recent changes below the live table."""
-_SHOWN_DIGITS: Final = 12
 
 
-def describe_event(event: Event, changes: Sequence[str]) -> list[str]:
-    """Return the lines of an event."""
+def describe_event(event: Event | str | None, changes: Sequence[str]) -> list[str]:
+    """Return the lines of an event or a note."""
     match event:
+        case None:
+            return []
+        case str():
+            lines = [event]
         case CatalogChanged(ok=False):
             lines = [f"reload refused: {event.problem}"]
         case SourceChanged():
@@ -987,97 +952,77 @@ def describe_event(event: Event, changes: Sequence[str]) -> list[str]:
         case ItemShadowed():
             lines = [f"shadowed {event.name} of {event.source}: {event.active_source} comes earlier"]
         case ChangeHeld():
-            new = event.new[:_SHOWN_DIGITS]
+            new = event.new[:FINGERPRINT_DIGITS]
             lines = [f"held {event.name} {new} of {event.source}: dispatch tools approve {event.name}"]
         case _:
             lines = []
-    at = time.strftime("%H:%M:%S", time.localtime(event.at))
+    at = time.strftime("%H:%M:%S", time.localtime(time.time() if isinstance(event, str) else event.at))
     return [f"{at}  {make_printable(' '.join(line.split()))}" for line in (*lines, *changes)]
 
 
-class JsonDisplay:
-    """One JSON line for the state at the start (``event``: ``tools``), and one for each event.
+def show_as_json(catalog: Callable[[], Catalog]) -> ShowChange:
+    """Return a display of one JSON line for the state at the start (``event``: ``tools``), and one for each event.
 
     Args:
         catalog: returns the catalogue in force.
     """
+    is_started = False
 
-    def __init__(self, catalog: Callable[[], Catalog]) -> None:
-        self._catalog = catalog
+    def show(event: Event | str | None, _changes: Sequence[str], state: WatchedState) -> None:
+        nonlocal is_started
+        if isinstance(event, str):
+            print_json({"event": "note", "at": time.time(), "note": event})
+        elif event is not None:
+            print_json(event.as_dict())
+        elif not is_started:
+            tools = [each.as_dict(catalog()) for each in state.tools.values()]
+            print_json({"event": "tools", "at": time.time(), "sources": dict(state.sources), "tools": tools})
+        is_started = True
 
-    def show_start(self, state: WatchedState) -> None:
-        catalog = self._catalog()
-        tools = [each.as_dict(catalog) for each in state.tools.values()]
-        print_json({"event": "tools", "at": time.time(), "sources": dict(state.sources), "tools": tools})
-
-    def show_event(self, event: Event, changes: Sequence[str], state: WatchedState) -> None:
-        print_json(event.as_dict())
-
-    def show_note(self, note: str, state: WatchedState) -> None:
-        print_json({"event": "note", "at": time.time(), "note": note})
-
-    def show_state(self, state: WatchedState) -> None:
-        pass
+    return show
 
 
-class LineDisplay:
-    """The tables at the start, and lines for each change.
+def show_as_lines(*, shows_unused: bool) -> ShowChange:
+    """Return a display of the tables at the start, and lines for each change.
 
     Args:
         shows_unused: also what is not in force.
     """
+    is_started = False
 
-    def __init__(self, shows_unused: bool) -> None:
-        self._shows_unused = shows_unused
-
-    def show_start(self, state: WatchedState) -> None:
-        print_tools(list(state.tools.values()), state.circuits)
-        if self._shows_unused:
-            print_unused(state.unused)
-        print_out("")
-
-    def show_event(self, event: Event, changes: Sequence[str], state: WatchedState) -> None:
+    def show(event: Event | str | None, changes: Sequence[str], state: WatchedState) -> None:
+        nonlocal is_started
+        if not is_started:
+            print_tools(list(state.tools.values()), state.circuits)
+            if shows_unused:
+                print_unused(state.unused)
+            print_out("")
         for line in describe_event(event, changes):
             print_out(line)
+        is_started = True
 
-    def show_note(self, note: str, state: WatchedState) -> None:
-        print_out(f"{time.strftime('%H:%M:%S')}  {make_printable(note)}")
-
-    def show_state(self, state: WatchedState) -> None:
-        pass
+    return show
 
 
-class LiveDisplay:
-    """A table that is replaced at each change, with the recent changes below it.
+def show_live(live: Live, *, shows_unused: bool) -> ShowChange:
+    """Return a display of a table that is replaced at each change, with the recent changes below it.
 
     Args:
         live: the display of rich.
         shows_unused: also what is not in force.
     """
+    from rich.console import Group
+    from rich.text import Text
 
-    def __init__(self, live: Live, shows_unused: bool) -> None:
-        self._live = live
-        self._shows_unused = shows_unused
-        self._lines: deque[str] = deque(maxlen=MAX_LINES)
+    lines: deque[str] = deque(maxlen=MAX_LINES)
 
-    def show_start(self, state: WatchedState) -> None:
-        self.show_state(state)
-
-    def show_event(self, event: Event, changes: Sequence[str], state: WatchedState) -> None:
-        self._lines.extend(describe_event(event, changes))
-        self.show_state(state)
-
-    def show_note(self, note: str, state: WatchedState) -> None:
-        self._lines.append(f"{time.strftime('%H:%M:%S')}  {make_printable(note)}")
-        self.show_state(state)
-
-    def show_state(self, state: WatchedState) -> None:
-        from rich.console import Group
-        from rich.text import Text
-
+    def show(event: Event | str | None, changes: Sequence[str], state: WatchedState) -> None:
+        lines.extend(describe_event(event, changes))
         parts: list[RenderableType] = [make_tool_table(list(state.tools.values()), state.circuits)]
-        if self._shows_unused and state.unused:
-            parts += ["", make_unused_table(state.unused)]
+        if shows_unused and state.unused:
+            parts += ["", make_table(list_unused_columns(state.unused), "yellow")]
         sources = "  ".join(f"{id}: {now}" for id, now in state.sources.items())
-        parts += ["", Text(make_printable(sources), style="dim"), *map(Text, self._lines)]
-        self._live.update(Group(*parts), refresh=True)
+        parts += ["", Text(make_printable(sources), style="dim"), *map(Text, lines)]
+        live.update(Group(*parts), refresh=True)
+
+    return show

@@ -26,17 +26,15 @@ class Recorder:
         self.shown: asyncio.Queue[Shown] = asyncio.Queue()
         self.states: list[WatchedState] = []
 
-    def show_start(self, state: WatchedState) -> None:
-        self._record("start", sorted(state.tools), state)
-
-    def show_event(self, event: Event, changes: Sequence[str], state: WatchedState) -> None:
-        self._record(type(event).__name__, list(changes), state)
-
-    def show_note(self, note: str, state: WatchedState) -> None:
-        self._record("note", note, state)
-
-    def show_state(self, state: WatchedState) -> None:
-        self._record("state", dict(state.circuits or {}), state)
+    def show(self, event: Event | str | None, changes: Sequence[str], state: WatchedState) -> None:
+        if isinstance(event, str):
+            self._record("note", event, state)
+        elif event is not None:
+            self._record(type(event).__name__, list(changes), state)
+        elif not self.states:
+            self._record("start", sorted(state.tools), state)
+        else:
+            self._record("state", dict(state.circuits or {}), state)
 
     def _record(self, kind: str, value: Any, state: WatchedState) -> None:
         self.shown.put_nowait((kind, value))
@@ -92,7 +90,7 @@ async def watching(
 ) -> AsyncIterator[Recorder]:
     recorder = Recorder()
     dispatcher = dispatch.connect("memory://watched", [source])
-    watch = ToolWatch(dispatcher, wanted or ToolFilter(), None, metrics, recorder)
+    watch = ToolWatch(dispatcher, wanted or ToolFilter(), None, metrics, recorder.show)
     task = asyncio.create_task(watch.run())
     try:
         yield recorder
