@@ -507,7 +507,6 @@ class Settings:
         Raises:
             CliError: the file is invalid; the message lists every mistake.
         """
-
         name = self.policy_file
         return {} if name is None else read_policy_file(name, "--policy" if self.policy else "DISPATCH_POLICY")
 

@@ -8,16 +8,25 @@ import json
 import logging
 import sys
 import time
-from collections import deque
+import urllib.request
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
 import typer
 
-from dispatch._internal import cancel_and_wait
-from dispatch.catalog import Catalog, CatalogError, ToolDescriptor, UnknownToolError, VersionMismatchError
+from dispatch._internal import cancel_and_wait, join_names
+from dispatch.catalog import (
+    Catalog,
+    CatalogError,
+    ServiceDescriptor,
+    ToolDescriptor,
+    UnknownToolError,
+    VersionMismatchError,
+)
 from dispatch.catalog.approvals import Approvals, ApprovalsError
+from dispatch.catalog.catalog import fingerprint, service_fingerprint
 from dispatch.catalog.merge import Merged
 from dispatch.catalog.sources import SourceStatus
 from dispatch.cli.base import (
@@ -39,18 +48,7 @@ from dispatch.cli.base import (
     show_logs,
     with_settings,
 )
-from dispatch.cli.sources import (
-    HeldDefinition,
-    Snapshot,
-    find_held,
-    fingerprint_tool,
-    list_sources,
-    load_approved,
-    read_circuits,
-    read_given_sources,
-    run_with_progress,
-    select_held,
-)
+from dispatch.cli.sources import Snapshot, list_sources, read_given_sources, run_with_progress
 from dispatch.dispatcher import Dispatcher, connect
 from dispatch.search.search import DEFAULT_LIMIT
 from dispatch.telemetry.events import (
@@ -193,7 +191,6 @@ def tools(
 
     Approve a changed definition: [bold]dispatch tools approve tell-joke --approvals approvals.json[/bold]
     """
-
     approved = load_approved(settings.approvals_file)
     wanted = ToolFilter(category, tag or (), service, source, text, permission, group, state, version)
     if watch:
@@ -264,7 +261,6 @@ def _circuit_of(listed: ListedTool, circuits: Mapping[str, str] | None) -> dict[
 
 
 def _find_tool(catalog: Catalog, name: str, version: str | None, unused: Sequence[UnusedItem]) -> ToolDescriptor:
-
     try:
         return catalog.tool(name, version)
     except UnknownToolError as error:
@@ -281,7 +277,6 @@ def _name_sources(snapshot: Snapshot) -> str:
 
 
 def _hint_at_unused(count: int) -> None:
-
     if count:
         is_one = count == 1
         print_err(
@@ -373,7 +368,6 @@ def approve(
 
     [bold]dispatch tools approve tell-joke sing --approvals approvals.json --trustgraph --yes[/bold]
     """
-
     file = settings.approvals_file
     if file is None:
         raise CliError("No file of approved definitions.", "name that of connect(approvals=FILE) with --approvals FILE")
@@ -410,7 +404,6 @@ def _show(held: HeldDefinition) -> None:
 
 
 def _definitions(held: HeldDefinition) -> list[Any]:
-
     return [
         msgspec.to_builtins(version)
         for version, print in zip(held.versions, held.present, strict=True)
@@ -427,6 +420,110 @@ def _as_dict(held: HeldDefinition) -> dict[str, Any]:
         "new": list(held.present),
         "definitions": _definitions(held),
     }
+
+
+# Definitions that wait for approval, as far as the file of approved ones shows.
+
+
+class HeldDefinition(NamedTuple):
+    """A definition that differs from the approved ones.
+
+    Attributes:
+        kind: ``tool`` or ``tool-service``.
+        name: of the tool, or id of the service.
+        source: id of its source.
+        approved: fingerprints in the file.
+        present: fingerprints of all versions that the source delivers.
+        versions: their descriptors, highest version first.
+    """
+
+    kind: str
+    name: str
+    source: str
+    approved: frozenset[str]
+    present: tuple[str, ...]
+    versions: tuple[ToolDescriptor | ServiceDescriptor, ...]
+
+    @property
+    def key(self) -> str:
+        """Its key in the file of approved definitions."""
+        return f"{self.kind}/{self.name}"
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The fingerprints that are not approved."""
+        return tuple(print for print in self.present if print not in self.approved)
+
+
+def find_held(catalog: Catalog, approved: Mapping[str, frozenset[str]]) -> Iterator[HeldDefinition]:
+    """Yield the services and tools of ``catalog`` that are not approved in their present definition. The first definition
+    of a name needs no approval.
+
+    Args:
+        catalog: what the sources deliver.
+        approved: fingerprints by ``tool/NAME`` and ``tool-service/ID``.
+    """
+    for id in catalog.services:
+        known = approved.get(f"tool-service/{id}")
+        if known is not None:
+            services = catalog.service_versions(id)
+            prints = tuple(map(service_fingerprint, services))
+            if not known.issuperset(prints):
+                yield HeldDefinition("tool-service", id, "", known, prints, services)
+    for name in catalog.tools:
+        known = approved.get(f"tool/{name}")
+        if known is not None:
+            tools = catalog.versions(name)
+            prints = tuple(fingerprint_tool(catalog, tool) for tool in tools)
+            if not known.issuperset(prints):
+                yield HeldDefinition("tool", name, catalog.source_of(name), known, prints, tools)
+
+
+def fingerprint_tool(catalog: Catalog, tool: ToolDescriptor) -> str:
+    """Return the fingerprint of a tool with the service that it uses."""
+    return fingerprint(tool, catalog.service_or_default(tool))
+
+
+def load_approved(path: str | None) -> Mapping[str, frozenset[str]]:
+    """Return the approved fingerprints in the file ``path``; none without a file.
+
+    Raises:
+        CliError: the file cannot be used.
+    """
+    if path is None:
+        return {}
+    try:
+        return Approvals(path).load()
+    except ApprovalsError as error:
+        raise CliError(str(error), code=Exit.FAILED) from None
+
+
+def select_held(
+    names: Sequence[str], held: Sequence[HeldDefinition], catalog: Catalog, file: str
+) -> list[HeldDefinition]:
+    """Return the held definitions with these names, and those of the services of these tools.
+
+    Raises:
+        CliError: a name is not held; the error has the names that are.
+    """
+    by_key = {each.key: each for each in held}
+    selected: dict[str, HeldDefinition] = {}
+    for name in names:
+        found = {key: by_key[key] for key in (f"tool/{name}", f"tool-service/{name}", name) if key in by_key}
+        if not found:
+            known = tuple(dict.fromkeys(each.name for each in held))
+            waiting = f"held are {join_names(known)}" if known else f"nothing is held, as far as {file} shows"
+            raise CliError(
+                f"'{name}' is not held, so nothing was approved; {waiting}.",
+                "'dispatch tools --all' lists what is held; give the sources as the dispatcher has them",
+            )
+        for each in found.values():
+            if each.kind == "tool" and name in catalog.tools:
+                service = by_key.get(f"tool-service/{catalog.tools[name].service}")
+                if service is not None:
+                    selected[service.key] = service
+        selected |= found
+    return list(selected.values())
 
 
 # The rows of ``dispatch tools``: tools in force, and with ``--all`` everything that is not in force, with its reason.
@@ -765,6 +862,72 @@ def describe_tool(catalog: Catalog, listed: ListedTool, circuits: Mapping[str, s
 
 def _thaw(value: Any) -> Any:
     return dict(value) if hasattr(value, "items") else value
+
+
+# States of circuits in running processes, read from their metrics endpoints.
+
+
+TIMEOUT_S: Final = 5.0
+"""Seconds until a metrics endpoint must answer: half of the default scrape timeout of Prometheus."""
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of one answer: some 200,000 series."""
+
+
+def read_circuits(urls: Sequence[str], warn: Callable[[str], object] = lambda _: None) -> Mapping[str, str]:
+    """Return the state of each tool's circuit by the tool's label: ``open``, or ``2 of 5 open`` if the circuits of several
+    dispatchers differ.
+
+    Args:
+        urls: of metrics endpoints.
+        warn: receives a text for each endpoint without a circuit.
+
+    Raises:
+        CliError: one cannot be read.
+    """
+    from dispatch.telemetry.gauges import parse_circuit_states
+
+    states: dict[str, Counter[str]] = {}
+    for url in urls:
+        text = _fetch(url)
+        has_circuits = False
+        try:
+            for tool, state, number in parse_circuit_states(text):
+                states.setdefault(tool, Counter())[state] += number
+                has_circuits = True
+        except ValueError as error:
+            raise CliError(
+                f"The answer of {url} is {error}.", "give the URL of a metrics endpoint", Exit.TRANSPORT
+            ) from None
+        if not has_circuits:
+            warn(
+                f"The metrics at {url} have no circuits: that process is no agent, or has called no tool yet. Give the "
+                "endpoint of a process that calls tools, not that of a tool service."
+            )
+    return {tool: _describe(counts) for tool, counts in states.items()}
+
+
+def _describe(counts: Counter[str]) -> str:
+    total = counts.total()
+    others = [(state, number) for state, number in counts.items() if number and state != "closed"]
+    if not others:
+        return "closed"
+    return ", ".join(state if number == total else f"{number} of {total} {state}" for state, number in others)
+
+
+def _fetch(url: str) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise CliError(f"'{url}' is no URL of a metrics endpoint.", "write --metrics http://HOST:PORT/metrics")
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+            content: bytes = answer.read(MAX_BYTES)
+    except (OSError, ValueError) as error:  # a URLError is an OSError
+        reason = getattr(error, "reason", error)
+        raise CliError(
+            f"The metrics at {url} cannot be read: {reason}.",
+            "give the URL of the metrics endpoint of a running agent (docs/how-to/observe.md)",
+            Exit.TRANSPORT,
+        ) from None
+    return content.decode(errors="replace")
 
 
 # ``dispatch tools --watch``: follow the sources, and report each change.
