@@ -32,14 +32,13 @@ from dispatch.catalog.sources import SourceStatus
 from dispatch.cli.base import (
     CliError,
     Exit,
+    Rows,
     Settings,
     align_columns,
     console,
     format_count,
     is_terminal,
     make_printable,
-    make_table,
-    print_columns,
     print_err,
     print_json,
     print_out,
@@ -65,7 +64,6 @@ from dispatch.telemetry.events import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
-    from rich.table import Table
 
     from dispatch.search.search import RankedTool
 
@@ -217,7 +215,7 @@ def tools(
         print_json(rows)
         return
     if listed:
-        print_tools(listed, circuits)
+        list_tools(listed, circuits).print()
     elif wanted.is_empty:
         print_out(f"{_name_sources(snapshot)} contains no tools.")
     else:
@@ -726,21 +724,15 @@ class ToolFilter(NamedTuple):
         return [each for each in items if text in each.name.casefold() and self.source in (None, each.source)]
 
 
-# The rows of ``dispatch tools`` as columns: the texts of each by its heading.
+# The lists of ``dispatch tools``.
 
 
-Columns = Mapping[str, Sequence[str]]
-
-
-def list_tool_columns(
-    tools: Sequence[ListedTool], circuits: Mapping[str, str] | None = None, *, has_arguments: bool = True
-) -> Columns:
-    """Return the columns of the tools in force.
+def list_tools(tools: Sequence[ListedTool], circuits: Mapping[str, str] | None = None) -> Rows:
+    """Return the rows of the tools in force. A terminal shows one line for each tool: ``tools NAME`` and ``--json`` show the
+    arguments and the whole description.
 
     Args:
-        tools: the rows.
         circuits: state of the circuit by the tool's name; None: no such column.
-        has_arguments: False: no column of arguments.
     """
     columns = {
         "Tool": [each.tool.name for each in tools],
@@ -751,14 +743,13 @@ def list_tool_columns(
     }
     if circuits is not None:
         columns["Circuit"] = [circuits.get(each.tool.name, "-") for each in tools]
-    if has_arguments:
-        columns["Arguments"] = [format_arguments(each.tool) for each in tools]
+    columns["Arguments"] = [format_arguments(each.tool) for each in tools]
     columns["Description"] = [" ".join(make_printable(each.tool.description).split()) for each in tools]
-    return columns
+    return Rows(columns, "cyan", ("Arguments",), is_cut=True)
 
 
-def list_unused_columns(items: Sequence[UnusedItem]) -> Columns:
-    """Return the columns of everything that is not in force."""
+def list_reasons(items: Sequence[UnusedItem]) -> Rows:
+    """Return the rows of everything that is not in force, with its reason and fix."""
     columns = {
         "Not in force": [each.status for each in items],
         "Name": [each.name or "-" for each in items],
@@ -767,32 +758,19 @@ def list_unused_columns(items: Sequence[UnusedItem]) -> Columns:
         "Why": [each.reason for each in items],
         "Fix": [each.fix for each in items],
     }
-    return {heading: [make_printable(" ".join(each.split())) for each in texts] for heading, texts in columns.items()}
-
-
-def print_tools(tools: Sequence[ListedTool], circuits: Mapping[str, str] | None = None) -> None:
-    """Print the tools in force; see :func:`list_tool_columns`."""
-    if is_terminal(sys.stdout):
-        console().print(make_tool_table(tools, circuits))
-    else:
-        print_columns(list_tool_columns(tools, circuits))
-
-
-def make_tool_table(tools: Sequence[ListedTool], circuits: Mapping[str, str] | None = None) -> Table:
-    """Return the tools in force as a table for a terminal, one line for each tool: ``tools NAME`` and ``--json`` show the
-    arguments and the whole description."""
-    return make_table(list_tool_columns(tools, circuits, has_arguments=False), "cyan", is_cut=True)
+    printable = {
+        heading: [make_printable(" ".join(text.split())) for text in texts] for heading, texts in columns.items()
+    }
+    return Rows(printable, "yellow")
 
 
 def print_unused(items: Sequence[UnusedItem]) -> None:
-    """Print everything that is not in force, with its reason and fix."""
+    """Print everything that is not in force."""
     print_out("")
-    if not items:
-        print_out("Everything is in force.")
-    elif is_terminal(sys.stdout):
-        console().print(make_table(list_unused_columns(items), "yellow"))
+    if items:
+        list_reasons(items).print()
     else:
-        print_columns(list_unused_columns(items))
+        print_out("Everything is in force.")
 
 
 # All details of one tool, for ``dispatch tools NAME``.
@@ -1156,7 +1134,7 @@ def show_as_lines(*, shows_unused: bool) -> ShowChange:
     def show(event: Event | str | None, changes: Sequence[str], state: WatchedState) -> None:
         nonlocal is_started
         if not is_started:
-            print_tools(list(state.tools.values()), state.circuits)
+            list_tools(list(state.tools.values()), state.circuits).print()
             if shows_unused:
                 print_unused(state.unused)
             print_out("")
@@ -1181,9 +1159,9 @@ def show_live(live: Live, *, shows_unused: bool) -> ShowChange:
 
     def show(event: Event | str | None, changes: Sequence[str], state: WatchedState) -> None:
         lines.extend(describe_event(event, changes))
-        parts: list[RenderableType] = [make_tool_table(list(state.tools.values()), state.circuits)]
+        parts: list[RenderableType] = [list_tools(list(state.tools.values()), state.circuits).as_table()]
         if shows_unused and state.unused:
-            parts += ["", make_table(list_unused_columns(state.unused), "yellow")]
+            parts += ["", list_reasons(state.unused).as_table()]
         sources = "  ".join(f"{id}: {now}" for id, now in state.sources.items())
         parts += ["", Text(make_printable(sources), style="dim"), *map(Text, lines)]
         live.update(Group(*parts), refresh=True)
