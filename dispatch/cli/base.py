@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TextIO, TypeVar
 
 import msgspec
 import typer
@@ -135,38 +135,51 @@ def align_columns(rows: Sequence[tuple[str, ...]]) -> str:
     )
 
 
-def print_columns(columns: Mapping[str, Sequence[str]]) -> None:
-    """Print the texts of columns, by their headings, as aligned lines."""
-    print_out(align_columns([tuple(heading.upper() for heading in columns), *zip(*columns.values(), strict=True)]))
-
-
 MIN_CUT = 12
 """Characters of a cut column that a terminal shows, however wide the other columns are."""
 _GAP = 2
 
 
-def make_table(columns: Mapping[str, Sequence[str]], style: str, *, is_cut: bool = False) -> Table:
-    """Return the texts of columns, by their headings, as a table for a terminal.
+class Rows(NamedTuple):
+    """Rows of a list: a table on a terminal, elsewhere aligned lines.
 
-    Args:
-        columns: texts by heading.
-        style: of the first column.
-        is_cut: the last column is cut, so that each row is one line.
+    Attributes:
+        columns: the texts of each column by its heading.
+        style: of the first column on a terminal.
+        hidden: headings of columns that a terminal does not show.
+        is_cut: a terminal cuts the last column, so that each row is one line.
     """
-    from rich.table import Table
-    from rich.text import Text
 
-    first, *_, last = columns
-    limit = 0
-    if is_cut:
-        others = (max(map(len, (heading, *texts))) for heading, texts in columns.items() if heading != last)
-        limit = max(MIN_CUT, console().width - sum(_GAP + width for width in others))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in columns:
-        table.add_column(heading, style=style if heading == first else "", overflow="fold")
-    for *cells, end in zip(*columns.values(), strict=True):
-        table.add_row(*map(Text, cells), Text(make_printable(end, limit)))
-    return table
+    columns: Mapping[str, Sequence[str]]
+    style: str = ""
+    hidden: Sequence[str] = ()
+    is_cut: bool = False
+
+    def print(self) -> None:
+        """Print the rows to stdout."""
+        if is_terminal(sys.stdout):
+            console().print(self.as_table())
+        else:
+            headings = tuple(heading.upper() for heading in self.columns)
+            print_out(align_columns([headings, *zip(*self.columns.values(), strict=True)]))
+
+    def as_table(self) -> Table:
+        """Return the table for a terminal."""
+        from rich.table import Table
+        from rich.text import Text
+
+        columns = {heading: texts for heading, texts in self.columns.items() if heading not in self.hidden}
+        first, *_, last = columns
+        limit = 0
+        if self.is_cut:
+            widths = (max(map(len, (heading, *texts))) for heading, texts in columns.items() if heading != last)
+            limit = max(MIN_CUT, console().width - sum(_GAP + width for width in widths))
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for heading in columns:
+            table.add_column(heading, style=self.style if heading == first else "", overflow="fold")
+        for *cells, end in zip(*columns.values(), strict=True):
+            table.add_row(*map(Text, cells), Text(make_printable(end, limit)))
+        return table
 
 
 class Exit(IntEnum):
@@ -507,7 +520,6 @@ class Settings:
         Raises:
             CliError: the file is invalid; the message lists every mistake.
         """
-
         name = self.policy_file
         return {} if name is None else read_policy_file(name, "--policy" if self.policy else "DISPATCH_POLICY")
 

@@ -13,6 +13,7 @@ from types import FrameType
 import typer
 
 import dispatch
+from dispatch.cli.base import CliError
 
 
 def bench(context: typer.Context) -> None:
@@ -24,8 +25,6 @@ def bench(context: typer.Context) -> None:
 
     [bold]dispatch bench -- --help[/bold] shows the options of the benchmarks.
     """
-    from dispatch.cli.base import CliError
-
     home = find_checkout()
     if home is None:
         raise CliError(

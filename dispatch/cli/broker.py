@@ -8,7 +8,17 @@ from urllib.parse import urlsplit
 
 import typer
 
-from dispatch.cli.base import DEFAULT_BROKER, Settings, colorize, print_err, print_json, print_out, with_settings
+from dispatch.cli.base import (
+    DEFAULT_BROKER,
+    Exit,
+    Settings,
+    align_columns,
+    colorize,
+    print_err,
+    print_json,
+    print_out,
+    with_settings,
+)
 
 if TYPE_CHECKING:
     from dispatch.devtools.localbroker import DetachedBroker
@@ -84,7 +94,6 @@ def stop(settings: Settings, json: Json = False) -> None:
 @with_settings()
 def status(settings: Settings, json: Json = False) -> None:
     """Show the broker started by 'dispatch broker start'. The exit code is 1 if none is running."""
-    from dispatch.cli.base import Exit
     from dispatch.devtools.localbroker import Admin
     from dispatch.devtools.localbroker import status as local_status
 
@@ -120,8 +129,6 @@ def _as_dict(state: DetachedBroker, ready: bool) -> dict[str, object]:
 
 
 def _show(state: DetachedBroker, ready: bool) -> None:
-    from dispatch.cli.base import align_columns
-
     rows = [
         ("broker", state.service_url),
         ("admin", state.web_url),

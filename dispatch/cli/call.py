@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from dispatch._internal import find_near_names, join_alternatives
-from dispatch.catalog import Argument, ToolDescriptor
+from dispatch.catalog import Argument, ToolDescriptor, UnknownToolError
 from dispatch.cli.base import (
     CliError,
     Exit,
@@ -96,7 +96,6 @@ def call(
     5 throttled or rejected · 130 interrupted
     """
     from dispatch.calls.error_messages import error_from_unknown_name
-    from dispatch.catalog import UnknownToolError
     from dispatch.dispatcher import connect
     from dispatch.result import CallResult
 

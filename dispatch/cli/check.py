@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 import typer
 
 from dispatch._internal import excerpt, join_names
 from dispatch.calls.resolution import ResolvedTool, ToolResolver
-from dispatch.catalog import Catalog, Problem, ServiceDescriptor, ToolDescriptor
+from dispatch.catalog import Catalog, Problem, ServiceDescriptor, Severity, ToolDescriptor, UnknownToolError
 from dispatch.catalog.descriptors import FrozenDict
-from dispatch.cli.base import Settings, align_columns, colorize, make_printable, print_json, print_out, with_settings
+from dispatch.cli.base import (
+    CliError,
+    Exit,
+    Settings,
+    align_columns,
+    check_policy_file,
+    colorize,
+    format_count,
+    make_printable,
+    print_json,
+    print_out,
+    with_settings,
+)
+from dispatch.cli.sources import Snapshot, read_given_sources
 from dispatch.messaging.wire import TopicName
 from dispatch.permissions import Grants, GrantsError, PermissionSet, require_permissions
 from dispatch.policy import DEFAULT_POLICY, Policy, RateLimit
 from dispatch.schemas import has_engine
 from dispatch.telemetry.rules import describe_slo
-
-if TYPE_CHECKING:
-    from dispatch.cli.sources import CheckedSource
-
 
 _STYLES = {"error": "red", "warning": "yellow", "info": "dim"}
 
@@ -74,9 +84,6 @@ def check(
 
     The exit code is 1 if there is an error; warnings and notes do not count. A broker is used only with --trustgraph.
     """
-    from dispatch.cli.base import CliError, Exit, check_policy_file
-    from dispatch.cli.sources import list_checked_sources, read_given_sources
-
     if folders:
         settings.catalog = folders
     snapshot = read_given_sources(settings, "dispatch check")
@@ -90,8 +97,6 @@ def check(
     if catalog is not None:
         problems += check_grants(catalog, settings.grants_file)
     if catalog is not None and tool is not None and tool not in catalog.tools:
-        from dispatch.catalog import UnknownToolError
-
         try:
             catalog.tool(tool)
         except UnknownToolError as unknown:
@@ -127,8 +132,6 @@ def _build_plans(
 ) -> tuple[list[ToolPlan], list[Problem]]:
     """Return the effective policy of each tool, and the conflicts between the user's policy and those of services and tools,
     one problem per reason."""
-    from dispatch._internal import excerpt, join_names
-    from dispatch.catalog import Problem
     from dispatch.policy import PolicyError
 
     found: list[ToolPlan] = []
@@ -178,19 +181,95 @@ def _show(problem: Problem) -> None:
 
 
 def _format_total(catalog: Catalog | None, problems: list[Problem]) -> str:
-    from dispatch.cli.sources import format_summary
-
     counts = None if catalog is None else (len(catalog.services), len(catalog.tools))
-    return format_summary("all sources", problems, counts)
+    return format_numbers("all sources", problems, counts)
 
 
 def _show_plans(plans: list[ToolPlan], *, full: bool) -> None:
-
     for each in plans:
         print_out("")
         print_out(format_details(each) if full else format_summary(each))
     print_out("")
     print_out(UNITS if full else format_defaults())
+
+
+# The problems of one source, for ``dispatch check``.
+
+
+_SEVERITIES: Final[Mapping[Severity, str]] = {"error": "error", "warning": "warning", "info": "note"}
+
+
+class CheckedSource(NamedTuple):
+    """A source with its problems.
+
+    Attributes:
+        id: of the source.
+        problems: of its items, those that are shadowed among them.
+        is_loaded: its items can be used, except those that are refused.
+        services, tools: numbers in force.
+    """
+
+    id: str
+    problems: Sequence[Problem]
+    is_loaded: bool
+    services: int
+    tools: int
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return self.id.removeprefix("folder:")
+
+    def summary(self, problems: Iterable[Problem]) -> str:
+        """Return one line with the numbers of ``problems``."""
+        return format_numbers(self.label, problems, (self.services, self.tools) if self.is_loaded else None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for ``--json``."""
+        return {"source": self.id, "ok": self.is_loaded, "services": self.services, "tools": self.tools}
+
+
+def list_checked_sources(snapshot: Snapshot) -> list[CheckedSource]:
+    """Return all sources of a snapshot in their order."""
+    catalog = snapshot.catalog
+    checked = []
+    for id, report in snapshot.merged.reports.items():
+        services = len(catalog.services) if len(snapshot.merged.reports) == 1 else report.items - report.tools
+        tools = sum(catalog.source_of(name) == id for name in catalog.tools)
+        shadowed = [
+            Problem(
+                each.origin,
+                "",
+                f"'{each.name}' is shadowed: the earlier source {each.active_source} has it ({each.active_origin})",
+                "rename one of them, or remove it",
+                "warning",
+            )
+            for each in report.shadowed
+        ]
+        problems = [*snapshot.problems[id], *shadowed]
+        checked.append(CheckedSource(id, problems, id not in snapshot.failures, services, tools))
+    return checked
+
+
+def format_numbers(label: str, problems: Iterable[Problem], loaded: tuple[int, int] | None) -> str:
+    """Return one line with the numbers of problems, services and tools.
+
+    Args:
+        label: of the source.
+        problems: to count.
+        loaded: numbers of services and tools; None: the source cannot be loaded.
+    """
+    counts = Counter(problem.severity for problem in problems)
+    found = [
+        f"{counts[severity]} {name}{'' if counts[severity] == 1 else 's'}"
+        for severity, name in _SEVERITIES.items()
+        if counts[severity]
+    ]
+    text = ", ".join(found) or "no mistakes"
+    if loaded is None:
+        return f"{make_printable(label)}: {text}. The catalogue cannot be loaded until the errors are fixed."
+    services, tools = loaded
+    return f"{make_printable(label)}: {format_count(services, 'service')}, {format_count(tools, 'tool')}, {text}."
 
 
 # Checks grants against the permissions that tools require.

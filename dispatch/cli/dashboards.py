@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dispatch.cli.base import Settings, make_printable, print_json, print_out, with_settings
+from dispatch.cli.base import CliError, Settings, make_printable, print_json, print_out, with_settings
 
 DEFAULT_FOLDER = "dispatch-dashboards"
 
@@ -67,8 +67,6 @@ def export(
 
 def _files() -> list[Path]:
     """List the JSON files: inside the installed package, or beside it in a clone."""
-    from dispatch.cli.base import CliError
-
     package = Path(__file__).parents[1]
     for folder in (package / "dashboards", package.parent / "dashboards" / "json"):
         found = sorted(folder.glob("dispatch-*.json"))

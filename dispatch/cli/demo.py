@@ -13,9 +13,11 @@ import typer
 
 from dispatch._internal import cancel_and_wait
 from dispatch.cli.base import (
+    Exit,
     MetricsAddress,
     MetricsPort,
     Settings,
+    align_columns,
     colorize,
     console,
     is_terminal,
@@ -24,6 +26,7 @@ from dispatch.cli.base import (
     print_out,
     run_async,
     serve_metrics,
+    show_logs,
     with_settings,
 )
 from dispatch.errors import Outcome
@@ -75,7 +78,6 @@ def demo(
     Services and agents run in this process. The demo ends by itself; the exit code is 1 if a scenario deviates from the
     expected result.
     """
-    from dispatch.cli.base import Exit, show_logs
     from dispatch.devtools.demo import Demo
     from dispatch.devtools.demo.world import DEFAULT_SECONDS
 
@@ -103,8 +105,6 @@ async def _quiet(run: Demo) -> Summary:
 async def _live(run: Demo) -> Summary:
     from rich.live import Live
 
-    from dispatch.cli.base import console
-
     target = console()
     # Overflow is cropped, not scrolled: the view keeps its place at any terminal size.
     with Live(console=target, auto_refresh=False, transient=False, vertical_overflow="crop") as live:
@@ -119,7 +119,6 @@ async def _live(run: Demo) -> Summary:
 
 
 async def _plain(run: Demo) -> Summary:
-
     print_out(f"Agents call tools on {run.broker} for about {run.time_scale.total:.0f} s. {run.time_scale.note}.")
     shown = ticks = 0
 
@@ -380,8 +379,6 @@ def show_summary(summary: Summary) -> None:
     terminal = is_terminal(sys.stdout)
     width = min(console().width, MAX_WIDTH) if terminal else MAX_WIDTH
     if not terminal:  # the live view has already shown the table
-        from dispatch.cli.base import align_columns
-
         print_out("")
         print_out(align_columns([COLUMNS, *rows(board)]))
     _show_outcomes(summary, width)

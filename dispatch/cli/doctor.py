@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dispatch.catalog import Catalog, ServiceDescriptor, TopicName
+from dispatch.catalog import Catalog, CatalogError, ServiceDescriptor, TopicName
 from dispatch.cli.base import (
+    CliError,
+    Exit,
     Settings,
     align_columns,
     colorize,
@@ -138,7 +140,6 @@ def doctor(
 
     [bold]dispatch doctor --packet 9a01…[/bold] decodes a packet between a dispatcher and an instance, without its secrets.
     """
-    from dispatch.cli.base import CliError, Exit
     from dispatch.devtools.localbroker import Admin
     from dispatch.transports.pulsar.handshake import endpoints
 
@@ -193,8 +194,6 @@ def doctor(
 
 
 def _load_catalog(settings: Settings) -> tuple[Catalog | None, CheckResult | None]:
-    from dispatch.catalog import CatalogError
-
     folders = settings.catalog_folders
     if not folders:
         return None, None
@@ -847,7 +846,6 @@ def show_packet(text: str, *, json: bool) -> None:
     Raises:
         CliError: the text is no packet.
     """
-    from dispatch.cli.base import CliError
     from dispatch.protocol.frames import MalformedPacketError, decode_packet
 
     try:
@@ -947,7 +945,6 @@ def measure_loss(
         KeyboardInterrupt: Ctrl-C.
         typer.Exit: with 1 if calls with sessions were lost.
     """
-    from dispatch.cli.base import CliError, Exit
     from dispatch.devtools.lossprobe import (
         DEFAULT_IN_FLIGHT,
         DEFAULT_SIZES,
@@ -989,7 +986,6 @@ def measure_loss(
 
 def select_namespaces(settings: Settings) -> tuple[str, str]:
     """Return the namespaces of the probe's topics: the catalogue's first service's, else tg/request and tg/response."""
-    from dispatch.catalog import TopicName
     from dispatch.messaging.wire import REQUEST_NAMESPACE, RESPONSE_NAMESPACE
 
     if settings.catalog_folders:
@@ -1105,8 +1101,6 @@ def show(results: ProbeResults) -> None:
     if terminal:
         _show_table(measurements)
     else:
-        from dispatch.cli.base import align_columns
-
         print_out(align_columns([tuple(column.upper() for column in COLUMNS), *rows(measurements)]))
     print_out("")
     print_out(LEGEND)

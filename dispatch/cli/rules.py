@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dispatch.cli.base import Settings, make_printable, print_json, print_out, with_settings
+from dispatch.cli.base import CliError, Settings, make_printable, print_json, print_out, with_settings
 from dispatch.cli.sources import load_catalog
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ def export(
 
     Run it again after a change of the catalogue, and reload the rules in Prometheus.
     """
-    from dispatch.cli.base import CliError
     from dispatch.telemetry.rules import SLO, YamlMissingError, describe_slo, render_rule_files
 
     slos = _collect_slos(settings)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dispatch._internal import cancel_and_wait, find_near_names, join_alternatives, read_text
+from dispatch.catalog import TopicError, TopicName
 from dispatch.cli.base import (
     CliError,
     MetricsAddress,
@@ -35,6 +36,7 @@ from dispatch.cli.base import (
     serve_metrics,
     with_settings,
 )
+from dispatch.cli.sources import list_sources
 from dispatch.messaging.wire import MAX_PAYLOAD_BYTES, service_queues
 from dispatch.serving.server import DEFAULT_CONCURRENCY, DEFAULT_DRAIN_S, DEFAULT_QUEUE
 from dispatch.serving.tool_service import ToolService, read_invoke
@@ -120,7 +122,6 @@ def serve(
 
     The exit code after SIGTERM is 0, after Ctrl-C 130.
     """
-    from dispatch.cli.base import CliError
     from dispatch.serving.server import ToolServer
 
     broker = settings.require_pulsar_url("dispatch serve")
@@ -156,9 +157,6 @@ def serve(
 
 
 def _resolve_topics(service: str | None, request_queue: str | None, response_queue: str | None) -> tuple[str, str]:
-    from dispatch.catalog import TopicError, TopicName
-    from dispatch.cli.base import CliError
-
     if service is not None:
         requests, responses = service_queues(service)
         request_queue, response_queue = request_queue or requests, response_queue or responses
@@ -506,7 +504,6 @@ def mcp(
 
     The exit code after SIGTERM is 0, after Ctrl-C 130.
     """
-    from dispatch.cli.sources import list_sources
     from dispatch.dispatcher import connect
 
     address = None if http is None else parse_address(http)

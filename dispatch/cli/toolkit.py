@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dispatch.cli.base import Settings, format_count, make_printable, print_json, print_out, with_settings
+from dispatch._internal import find_near_names
+from dispatch.cli.base import CliError, Settings, format_count, make_printable, print_json, print_out, with_settings
 
 if TYPE_CHECKING:
     from dispatch.toolkit import Toolkit
@@ -67,9 +68,6 @@ def recommend(
 
     [bold]dispatch toolkit recommend toolkit.yml research --hops 2 --threshold 0.6[/bold]
     """
-    from dispatch._internal import find_near_names
-    from dispatch.cli.base import CliError
-
     toolkit = _load(file)
     from dispatch.toolkit import ToolkitService
 
@@ -106,8 +104,6 @@ def draw(
 
     [bold]dispatch toolkit draw toolkit.yml --output toolkit.png[/bold]
     """
-    from dispatch.cli.base import CliError
-
     toolkit = _load(file)
     from dispatch.toolkit import ToolkitService, render_graphml, render_mermaid
 
@@ -130,8 +126,6 @@ def draw(
 
 def _load(file: str) -> Toolkit:
     """Read a file. Call it before an import of the package: it reports a missing extra."""
-    from dispatch.cli.base import CliError
-
     try:
         from dispatch.toolkit import Toolkit
     except ImportError as error:

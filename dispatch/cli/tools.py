@@ -8,29 +8,37 @@ import json
 import logging
 import sys
 import time
-from collections import deque
+import urllib.request
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
 import typer
 
-from dispatch._internal import cancel_and_wait
-from dispatch.catalog import Catalog, CatalogError, ToolDescriptor, UnknownToolError, VersionMismatchError
+from dispatch._internal import cancel_and_wait, join_names
+from dispatch.catalog import (
+    Catalog,
+    CatalogError,
+    ServiceDescriptor,
+    ToolDescriptor,
+    UnknownToolError,
+    VersionMismatchError,
+)
 from dispatch.catalog.approvals import Approvals, ApprovalsError
+from dispatch.catalog.catalog import fingerprint, service_fingerprint
 from dispatch.catalog.merge import Merged
 from dispatch.catalog.sources import SourceStatus
 from dispatch.cli.base import (
     CliError,
     Exit,
+    Rows,
     Settings,
     align_columns,
     console,
     format_count,
     is_terminal,
     make_printable,
-    make_table,
-    print_columns,
     print_err,
     print_json,
     print_out,
@@ -39,18 +47,7 @@ from dispatch.cli.base import (
     show_logs,
     with_settings,
 )
-from dispatch.cli.sources import (
-    HeldDefinition,
-    Snapshot,
-    find_held,
-    fingerprint_tool,
-    list_sources,
-    load_approved,
-    read_circuits,
-    read_given_sources,
-    run_with_progress,
-    select_held,
-)
+from dispatch.cli.sources import Snapshot, list_sources, read_given_sources, run_with_progress
 from dispatch.dispatcher import Dispatcher, connect
 from dispatch.search.search import DEFAULT_LIMIT
 from dispatch.telemetry.events import (
@@ -67,7 +64,6 @@ from dispatch.telemetry.events import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
-    from rich.table import Table
 
     from dispatch.search.search import RankedTool
 
@@ -193,7 +189,6 @@ def tools(
 
     Approve a changed definition: [bold]dispatch tools approve tell-joke --approvals approvals.json[/bold]
     """
-
     approved = load_approved(settings.approvals_file)
     wanted = ToolFilter(category, tag or (), service, source, text, permission, group, state, version)
     if watch:
@@ -220,7 +215,7 @@ def tools(
         print_json(rows)
         return
     if listed:
-        print_tools(listed, circuits)
+        list_tools(listed, circuits).print()
     elif wanted.is_empty:
         print_out(f"{_name_sources(snapshot)} contains no tools.")
     else:
@@ -264,7 +259,6 @@ def _circuit_of(listed: ListedTool, circuits: Mapping[str, str] | None) -> dict[
 
 
 def _find_tool(catalog: Catalog, name: str, version: str | None, unused: Sequence[UnusedItem]) -> ToolDescriptor:
-
     try:
         return catalog.tool(name, version)
     except UnknownToolError as error:
@@ -281,7 +275,6 @@ def _name_sources(snapshot: Snapshot) -> str:
 
 
 def _hint_at_unused(count: int) -> None:
-
     if count:
         is_one = count == 1
         print_err(
@@ -373,7 +366,6 @@ def approve(
 
     [bold]dispatch tools approve tell-joke sing --approvals approvals.json --trustgraph --yes[/bold]
     """
-
     file = settings.approvals_file
     if file is None:
         raise CliError("No file of approved definitions.", "name that of connect(approvals=FILE) with --approvals FILE")
@@ -410,7 +402,6 @@ def _show(held: HeldDefinition) -> None:
 
 
 def _definitions(held: HeldDefinition) -> list[Any]:
-
     return [
         msgspec.to_builtins(version)
         for version, print in zip(held.versions, held.present, strict=True)
@@ -427,6 +418,110 @@ def _as_dict(held: HeldDefinition) -> dict[str, Any]:
         "new": list(held.present),
         "definitions": _definitions(held),
     }
+
+
+# Definitions that wait for approval, as far as the file of approved ones shows.
+
+
+class HeldDefinition(NamedTuple):
+    """A definition that differs from the approved ones.
+
+    Attributes:
+        kind: ``tool`` or ``tool-service``.
+        name: of the tool, or id of the service.
+        source: id of its source.
+        approved: fingerprints in the file.
+        present: fingerprints of all versions that the source delivers.
+        versions: their descriptors, highest version first.
+    """
+
+    kind: str
+    name: str
+    source: str
+    approved: frozenset[str]
+    present: tuple[str, ...]
+    versions: tuple[ToolDescriptor | ServiceDescriptor, ...]
+
+    @property
+    def key(self) -> str:
+        """Its key in the file of approved definitions."""
+        return f"{self.kind}/{self.name}"
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The fingerprints that are not approved."""
+        return tuple(print for print in self.present if print not in self.approved)
+
+
+def find_held(catalog: Catalog, approved: Mapping[str, frozenset[str]]) -> Iterator[HeldDefinition]:
+    """Yield the services and tools of ``catalog`` that are not approved in their present definition. The first definition
+    of a name needs no approval.
+
+    Args:
+        catalog: what the sources deliver.
+        approved: fingerprints by ``tool/NAME`` and ``tool-service/ID``.
+    """
+    for id in catalog.services:
+        known = approved.get(f"tool-service/{id}")
+        if known is not None:
+            services = catalog.service_versions(id)
+            prints = tuple(map(service_fingerprint, services))
+            if not known.issuperset(prints):
+                yield HeldDefinition("tool-service", id, "", known, prints, services)
+    for name in catalog.tools:
+        known = approved.get(f"tool/{name}")
+        if known is not None:
+            tools = catalog.versions(name)
+            prints = tuple(fingerprint_tool(catalog, tool) for tool in tools)
+            if not known.issuperset(prints):
+                yield HeldDefinition("tool", name, catalog.source_of(name), known, prints, tools)
+
+
+def fingerprint_tool(catalog: Catalog, tool: ToolDescriptor) -> str:
+    """Return the fingerprint of a tool with the service that it uses."""
+    return fingerprint(tool, catalog.service_or_default(tool))
+
+
+def load_approved(path: str | None) -> Mapping[str, frozenset[str]]:
+    """Return the approved fingerprints in the file ``path``; none without a file.
+
+    Raises:
+        CliError: the file cannot be used.
+    """
+    if path is None:
+        return {}
+    try:
+        return Approvals(path).load()
+    except ApprovalsError as error:
+        raise CliError(str(error), code=Exit.FAILED) from None
+
+
+def select_held(
+    names: Sequence[str], held: Sequence[HeldDefinition], catalog: Catalog, file: str
+) -> list[HeldDefinition]:
+    """Return the held definitions with these names, and those of the services of these tools.
+
+    Raises:
+        CliError: a name is not held; the error has the names that are.
+    """
+    by_key = {each.key: each for each in held}
+    selected: dict[str, HeldDefinition] = {}
+    for name in names:
+        found = {key: by_key[key] for key in (f"tool/{name}", f"tool-service/{name}", name) if key in by_key}
+        if not found:
+            known = tuple(dict.fromkeys(each.name for each in held))
+            waiting = f"held are {join_names(known)}" if known else f"nothing is held, as far as {file} shows"
+            raise CliError(
+                f"'{name}' is not held, so nothing was approved; {waiting}.",
+                "'dispatch tools --all' lists what is held; give the sources as the dispatcher has them",
+            )
+        for each in found.values():
+            if each.kind == "tool" and name in catalog.tools:
+                service = by_key.get(f"tool-service/{catalog.tools[name].service}")
+                if service is not None:
+                    selected[service.key] = service
+        selected |= found
+    return list(selected.values())
 
 
 # The rows of ``dispatch tools``: tools in force, and with ``--all`` everything that is not in force, with its reason.
@@ -629,21 +724,15 @@ class ToolFilter(NamedTuple):
         return [each for each in items if text in each.name.casefold() and self.source in (None, each.source)]
 
 
-# The rows of ``dispatch tools`` as columns: the texts of each by its heading.
+# The lists of ``dispatch tools``.
 
 
-Columns = Mapping[str, Sequence[str]]
-
-
-def list_tool_columns(
-    tools: Sequence[ListedTool], circuits: Mapping[str, str] | None = None, *, has_arguments: bool = True
-) -> Columns:
-    """Return the columns of the tools in force.
+def list_tools(tools: Sequence[ListedTool], circuits: Mapping[str, str] | None = None) -> Rows:
+    """Return the rows of the tools in force. A terminal shows one line for each tool: ``tools NAME`` and ``--json`` show the
+    arguments and the whole description.
 
     Args:
-        tools: the rows.
         circuits: state of the circuit by the tool's name; None: no such column.
-        has_arguments: False: no column of arguments.
     """
     columns = {
         "Tool": [each.tool.name for each in tools],
@@ -654,14 +743,13 @@ def list_tool_columns(
     }
     if circuits is not None:
         columns["Circuit"] = [circuits.get(each.tool.name, "-") for each in tools]
-    if has_arguments:
-        columns["Arguments"] = [format_arguments(each.tool) for each in tools]
+    columns["Arguments"] = [format_arguments(each.tool) for each in tools]
     columns["Description"] = [" ".join(make_printable(each.tool.description).split()) for each in tools]
-    return columns
+    return Rows(columns, "cyan", ("Arguments",), is_cut=True)
 
 
-def list_unused_columns(items: Sequence[UnusedItem]) -> Columns:
-    """Return the columns of everything that is not in force."""
+def list_reasons(items: Sequence[UnusedItem]) -> Rows:
+    """Return the rows of everything that is not in force, with its reason and fix."""
     columns = {
         "Not in force": [each.status for each in items],
         "Name": [each.name or "-" for each in items],
@@ -670,32 +758,19 @@ def list_unused_columns(items: Sequence[UnusedItem]) -> Columns:
         "Why": [each.reason for each in items],
         "Fix": [each.fix for each in items],
     }
-    return {heading: [make_printable(" ".join(each.split())) for each in texts] for heading, texts in columns.items()}
-
-
-def print_tools(tools: Sequence[ListedTool], circuits: Mapping[str, str] | None = None) -> None:
-    """Print the tools in force; see :func:`list_tool_columns`."""
-    if is_terminal(sys.stdout):
-        console().print(make_tool_table(tools, circuits))
-    else:
-        print_columns(list_tool_columns(tools, circuits))
-
-
-def make_tool_table(tools: Sequence[ListedTool], circuits: Mapping[str, str] | None = None) -> Table:
-    """Return the tools in force as a table for a terminal, one line for each tool: ``tools NAME`` and ``--json`` show the
-    arguments and the whole description."""
-    return make_table(list_tool_columns(tools, circuits, has_arguments=False), "cyan", is_cut=True)
+    printable = {
+        heading: [make_printable(" ".join(text.split())) for text in texts] for heading, texts in columns.items()
+    }
+    return Rows(printable, "yellow")
 
 
 def print_unused(items: Sequence[UnusedItem]) -> None:
-    """Print everything that is not in force, with its reason and fix."""
+    """Print everything that is not in force."""
     print_out("")
-    if not items:
-        print_out("Everything is in force.")
-    elif is_terminal(sys.stdout):
-        console().print(make_table(list_unused_columns(items), "yellow"))
+    if items:
+        list_reasons(items).print()
     else:
-        print_columns(list_unused_columns(items))
+        print_out("Everything is in force.")
 
 
 # All details of one tool, for ``dispatch tools NAME``.
@@ -765,6 +840,72 @@ def describe_tool(catalog: Catalog, listed: ListedTool, circuits: Mapping[str, s
 
 def _thaw(value: Any) -> Any:
     return dict(value) if hasattr(value, "items") else value
+
+
+# States of circuits in running processes, read from their metrics endpoints.
+
+
+TIMEOUT_S: Final = 5.0
+"""Seconds until a metrics endpoint must answer: half of the default scrape timeout of Prometheus."""
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of one answer: some 200,000 series."""
+
+
+def read_circuits(urls: Sequence[str], warn: Callable[[str], object] = lambda _: None) -> Mapping[str, str]:
+    """Return the state of each tool's circuit by the tool's label: ``open``, or ``2 of 5 open`` if the circuits of several
+    dispatchers differ.
+
+    Args:
+        urls: of metrics endpoints.
+        warn: receives a text for each endpoint without a circuit.
+
+    Raises:
+        CliError: one cannot be read.
+    """
+    from dispatch.telemetry.gauges import parse_circuit_states
+
+    states: dict[str, Counter[str]] = {}
+    for url in urls:
+        text = _fetch(url)
+        has_circuits = False
+        try:
+            for tool, state, number in parse_circuit_states(text):
+                states.setdefault(tool, Counter())[state] += number
+                has_circuits = True
+        except ValueError as error:
+            raise CliError(
+                f"The answer of {url} is {error}.", "give the URL of a metrics endpoint", Exit.TRANSPORT
+            ) from None
+        if not has_circuits:
+            warn(
+                f"The metrics at {url} have no circuits: that process is no agent, or has called no tool yet. Give the "
+                "endpoint of a process that calls tools, not that of a tool service."
+            )
+    return {tool: _describe(counts) for tool, counts in states.items()}
+
+
+def _describe(counts: Counter[str]) -> str:
+    total = counts.total()
+    others = [(state, number) for state, number in counts.items() if number and state != "closed"]
+    if not others:
+        return "closed"
+    return ", ".join(state if number == total else f"{number} of {total} {state}" for state, number in others)
+
+
+def _fetch(url: str) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise CliError(f"'{url}' is no URL of a metrics endpoint.", "write --metrics http://HOST:PORT/metrics")
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+            content: bytes = answer.read(MAX_BYTES)
+    except (OSError, ValueError) as error:  # a URLError is an OSError
+        reason = getattr(error, "reason", error)
+        raise CliError(
+            f"The metrics at {url} cannot be read: {reason}.",
+            "give the URL of the metrics endpoint of a running agent (docs/how-to/observe.md)",
+            Exit.TRANSPORT,
+        ) from None
+    return content.decode(errors="replace")
 
 
 # ``dispatch tools --watch``: follow the sources, and report each change.
@@ -993,7 +1134,7 @@ def show_as_lines(*, shows_unused: bool) -> ShowChange:
     def show(event: Event | str | None, changes: Sequence[str], state: WatchedState) -> None:
         nonlocal is_started
         if not is_started:
-            print_tools(list(state.tools.values()), state.circuits)
+            list_tools(list(state.tools.values()), state.circuits).print()
             if shows_unused:
                 print_unused(state.unused)
             print_out("")
@@ -1018,9 +1159,9 @@ def show_live(live: Live, *, shows_unused: bool) -> ShowChange:
 
     def show(event: Event | str | None, changes: Sequence[str], state: WatchedState) -> None:
         lines.extend(describe_event(event, changes))
-        parts: list[RenderableType] = [make_tool_table(list(state.tools.values()), state.circuits)]
+        parts: list[RenderableType] = [list_tools(list(state.tools.values()), state.circuits).as_table()]
         if shows_unused and state.unused:
-            parts += ["", make_table(list_unused_columns(state.unused), "yellow")]
+            parts += ["", list_reasons(state.unused).as_table()]
         sources = "  ".join(f"{id}: {now}" for id, now in state.sources.items())
         parts += ["", Text(make_printable(sources), style="dim"), *map(Text, lines)]
         live.update(Group(*parts), refresh=True)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 import dispatch
 from dispatch.cli.base import CliError, Exit
-from dispatch.cli.sources import read_circuits
+from dispatch.cli.tools import read_circuits
 from dispatch.telemetry.exposition import expose_metrics
 from tests.helpers.followed_config import SERVICE, TOOL
 
