@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import secrets
 import sys
@@ -17,7 +16,7 @@ import msgspec
 from dispatch._internal import scalar_text, scalar_value, yield_to_others
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, ToolError
 from dispatch.result import CallResult
-from dispatch.schemas import Mistake, SchemaValidator, ValidatorCache, join_mistakes
+from dispatch.schemas import Mistake, ValidatorCache, join_mistakes
 
 # Part of a stored result.
 
@@ -355,8 +354,6 @@ def _refuse(name: str, expected: str, given: object) -> NoReturn:
 # Results and errors of calls as content for a model.
 
 
-_log = logging.getLogger("dispatch.results")
-
 MAX_CHARS: Final = 50_000
 """Default of the policy's ``max-result-chars``."""
 _NOTICE_CHARS: Final = 250
@@ -373,7 +370,6 @@ class ResultFormatter:
     def __init__(self, store: ResultStore | None = None) -> None:
         self._store = store
         self._validators: ValidatorCache[Mapping[str, Any] | bool] = ValidatorCache(lambda schema: schema)
-        self._is_off = False
 
     def format(
         self,
@@ -392,8 +388,7 @@ class ResultFormatter:
 
         Args:
             result: of a call, or the value that a function returned.
-            schema: the tool's ``output-schema``; the same object for each call, because it is compiled once. Validation
-                needs the extra ``schema``; without it a warning is logged once.
+            schema: the tool's ``output-schema``; the same object for each call, because it is compiled once.
             max_chars: characters of a text, with the line behind a cut; a limit below 250 does not shorten that line.
             user: to whom the stored rest belongs.
 
@@ -434,31 +429,21 @@ class ResultFormatter:
         """Return the text of ``value`` and its mistakes."""
         if schema is None:
             return (value, ()) if isinstance(value, str) else (_write_json(value, indent=2), ())
-        validator = self._get_validator(schema)
+        validator = self._validators.get(schema)
         if not isinstance(value, str):
             text = _write_json(value, indent=-1)
             # Validated as it is written: a dataclass is an object, and a date is a text.
-            return text, validator.find_mistakes(msgspec.json.decode(text)) if validator else ()
+            return text, validator.find_mistakes(msgspec.json.decode(text))
         try:
             parsed = msgspec.json.decode(value)
             text = msgspec.json.format(value, indent=-1)
         except (msgspec.MsgspecError, RecursionError, UnicodeError):
-            return value, validator.find_mistakes(value) if validator else ()
-        mistakes = validator.find_mistakes(parsed) if validator else ()
+            return value, validator.find_mistakes(value)
+        mistakes = validator.find_mistakes(parsed)
         # The answer 42 of a tool whose answers are texts is the text "42".
-        if mistakes and validator is not None and not validator.find_mistakes(value):
+        if mistakes and not validator.find_mistakes(value):
             return value, ()
         return (value, mistakes) if mistakes or isinstance(parsed, str) else (text, ())
-
-    def _get_validator(self, schema: Mapping[str, Any] | bool) -> SchemaValidator | None:
-        if self._is_off:
-            return None
-        try:
-            return self._validators.get(schema)
-        except ImportError as error:
-            self._is_off = True  # perf: Python searches its path at every import of a module that is missing
-            _log.warning("Results are not compared with their output schemas. %s", error)
-            return None
 
     def _cut(self, text: str, max_chars: int, user: str) -> str:
         if len(text) <= max_chars:

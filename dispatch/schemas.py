@@ -1,5 +1,5 @@
-"""JSON Schema 2020-12: validates values and schemas, and fetches nothing. Needs jsonschema-rs (the extra ``schema``),
-which is imported at its first use."""
+"""JSON Schema 2020-12: validates values and schemas, and fetches nothing. The engine is jsonschema-rs, which is
+imported at its first use."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
 
-from dispatch._internal import excerpt, install_extra, join_names, quote_excerpt
+from dispatch._internal import excerpt, join_names, quote_excerpt
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from jsonschema_rs import ValidationError, Validator
 
 
@@ -285,40 +283,7 @@ def _count(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-# jsonschema-rs, imported at its first use, and never allowed to fetch anything.
-
-
-MISSING_EXTRA = (
-    "Validation against a JSON Schema needs jsonschema-rs, which is not installed. "
-    f"Install it: {install_extra('schema')}"
-)
-
-
-@cache  # perf: Python searches its path at every import of a module that is missing
-def has_engine() -> bool:
-    """Return whether jsonschema-rs is installed."""
-    try:
-        load_engine()
-    except ImportError:
-        return False
-    return True
-
-
-@cache
-def load_engine() -> ModuleType:
-    """Import jsonschema-rs.
-
-    Raises:
-        ImportError: it is not installed; the message names the extra.
-    """
-    try:
-        import jsonschema_rs
-    except ImportError:
-        raise ImportError(MISSING_EXTRA, name="jsonschema_rs") from None
-    return jsonschema_rs
-
-
-# References of a JSON Schema to addresses outside of it. No engine is needed to find them.
+# References of a JSON Schema to addresses outside of it.
 
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -459,21 +424,20 @@ def compile_schema(schema: Mapping[str, Any] | bool) -> Validator:
     """Return the compiled validator of ``schema``, which may consist of immutable JSON values.
 
     Raises:
-        ImportError: jsonschema-rs is not installed; the message names the extra ``schema``.
         InvalidSchemaError: no schema of JSON Schema 2020-12, or a reference to a place that is not in it.
     """
-    engine = load_engine()
+    import jsonschema_rs  # here, because `import dispatch` does not need it
+
     # The schema is passed as text: the engine does not know the immutable values of a catalogue. Without `offline` it
     # requests addresses; `jsonschema_rs.meta` has no such switch, and requests the address in "$schema" (0.60.3).
     try:
-        validator: Validator = engine.Draft202012Validator(
+        return jsonschema_rs.Draft202012Validator(
             msgspec.json.encode(schema).decode(),
             offline=True,
-            pattern_options=engine.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT),
+            pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT),
         )
-    except engine.ValidationError as error:
+    except jsonschema_rs.ValidationError as error:
         raise InvalidSchemaError(tuple(MistakeReader({}).read(error, schema))) from None
-    return validator
 
 
 # How many subschemas are evaluated at the places of a value: with nested alternatives they multiply.
@@ -699,14 +663,12 @@ class SchemaValidator:
         schema: of JSON values, mutable or not.
 
     Raises:
-        ImportError: jsonschema-rs is not installed; the message names the extra ``schema``.
         InvalidSchemaError: no JSON Schema 2020-12, or a reference to an address outside of it.
     """
 
     __slots__ = ("_counter", "_reader", "_validator")
 
     def __init__(self, schema: Mapping[str, Any] | bool) -> None:
-        load_engine()
         if count_values(schema) is None:
             raise InvalidSchemaError((Mistake("", f"must have at most {MAX_DEPTH} nested objects and lists"),))
         if outside := find_outside_references(schema):
@@ -740,9 +702,11 @@ class SchemaValidator:
             return (Mistake("", f"must be a JSON value ({error})"),)
 
     def _find_first_mistake(self, value: object) -> tuple[Mistake, ...]:
+        import jsonschema_rs
+
         try:
             self._validator.validate(value)
-        except load_engine().ValidationError as error:
+        except jsonschema_rs.ValidationError as error:
             return tuple(self._reader.read(error, value))[:1]
         return ()
 
@@ -779,7 +743,7 @@ class ValidatorCache(Generic[T]):
         """Return the validator of the schema of ``owner``.
 
         Raises:
-            ImportError, InvalidSchemaError: as :class:`SchemaValidator`.
+            InvalidSchemaError: as :class:`SchemaValidator`.
         """
         key = id(owner)
         entry = self._entries.get(key)
@@ -803,9 +767,6 @@ _COMPILED: Final = re.compile(rb'"\$|attern')
 def find_schema_problems(schema: Mapping[str, Any] | bool) -> tuple[Mistake, ...]:
     """Return the mistakes of ``schema``, by their place in it: keywords that the metaschema refuses, patterns that are no
     regular expression, and references to addresses or to places that do not exist. Nothing is fetched.
-
-    Raises:
-        ImportError: jsonschema-rs is not installed; the message names the extra ``schema``.
     """
     mistakes = _metaschema().find_mistakes(schema)
     if count_values(schema) is not None:

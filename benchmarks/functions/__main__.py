@@ -21,7 +21,6 @@ from benchmarks.micro.rounds import (
     add_options,
     cost_table,
     difference_table,
-    left_out,
     measure,
     writable,
 )
@@ -50,7 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = (
         cost_table(costs, STACKS),
         difference_table(costs, DIFFERENCES),
-        left_out(costs, "pip install 'tool-dispatch[schema]'"),
     )
     print("\n\n".join(part for part in parts if part), flush=True)
     if options.json is not None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
 import dispatch
-from benchmarks.micro.guard_stacks import RATE, Absent, Call, Stack
+from benchmarks.micro.guard_stacks import RATE, Call, Stack
 
 POLICY: Final[dict[str, Any]] = {
     "timeout": 30,
@@ -54,8 +53,6 @@ async def _open_bare() -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def _open_function(function: Callable[..., Any], checks: str) -> AsyncIterator[Call]:
-    if checks != "never" and importlib.util.find_spec("jsonschema_rs") is None:
-        raise Absent("jsonschema_rs")
     policy = {**POLICY, "check-arguments": checks}
     declared = dispatch.tool(name="add", permissions=[PERMISSION], policy=policy)(function)
     grants = dispatch.Grants.of(GRANTS)

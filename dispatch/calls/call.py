@@ -54,25 +54,19 @@ def must_check_arguments(tool: ResolvedTool, options: CallOptions) -> bool:
 
 
 class ArgumentCheck:
-    """Finds the mistakes in the arguments of calls, for one dispatcher. Validation needs the extra ``schema``; without it a
-    warning is logged once, and the tool itself finds the mistakes."""
+    """Finds the mistakes in the arguments of calls, for one dispatcher."""
 
     def __init__(self) -> None:
         self._validators: ValidatorCache[ToolDescriptor] = ValidatorCache(schema_of_arguments)
-        self._is_off = False
 
     def find_mistakes(self, tool: ResolvedTool, arguments: Mapping[str, Any]) -> tuple[Mistake, ...]:
         """Return all mistakes of ``arguments``, which can be written as JSON."""
         assert tool.descriptor is not None  # must_check_arguments
-        if self._is_off:
-            return ()
         try:
             validator = self._validators.get(tool.descriptor)
-        except ImportError as error:
-            self._is_off = True  # perf: Python searches its path at every import of a module that is missing
-            _log.warning("Arguments are not checked before calls. %s", error)
-            return ()
-        except InvalidSchemaError as error:  # the descriptor was read without the extra
+        except (
+            InvalidSchemaError
+        ) as error:  # the descriptor was not read from a document, which would have been refused
             return (
                 Mistake("", f"could not be checked: the tool has no valid schema ({join_mistakes(error.mistakes)})"),
             )

@@ -26,7 +26,6 @@ from dispatch.schemas import (
     find_dialect,
     find_outside_references,
     find_schema_problems,
-    has_engine,
     split_pointer,
     translate_schema,
     widen_schema,
@@ -326,10 +325,8 @@ def read_input_schema(schema: Mapping[str, Any], report: Report, *, is_foreign: 
 
 def read_schema(schema: Mapping[str, Any], report: Report, path: str, *, is_foreign: bool = False) -> dict[str, Any]:
     """Return the schema at ``path`` of a descriptor in JSON Schema 2020-12: a schema that names an older dialect is
-    translated. Report each keyword whose value is not allowed, and each reference to an address.
-
-    With the extra ``schema`` this includes patterns, references to places in the schema, and every rule of the metaschema.
-    Depth and size are those of the descriptor, which is limited.
+    translated. Report each violation of the metaschema, each pattern that is no regular expression, and each reference to
+    an address or to a place that does not exist. Depth and size are those of the descriptor, which is limited.
 
     Args:
         is_foreign: keywords with a fault are removed and reported as warnings. A schema that names no dialect is translated
@@ -426,11 +423,9 @@ def _find_outside(schema: Mapping[str, Any]) -> Iterator[_Fault]:
 
 
 def _find_problems(schema: Mapping[str, Any]) -> Iterator[_Fault]:
-    """Yield what the engine finds; nothing without it."""
-    if has_engine():
-        for mistake in find_schema_problems(schema):
-            fix = "correct it as JSON Schema 2020-12 requires"
-            yield _Fault(_place_of(mistake.path, schema), _describe(mistake), fix)
+    for mistake in find_schema_problems(schema):
+        fix = "correct it as JSON Schema 2020-12 requires"
+        yield _Fault(_place_of(mistake.path, schema), _describe(mistake), fix)
 
 
 def _find_dead_references(schema: Mapping[str, Any]) -> Iterator[_Fault]:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from dispatch._internal import excerpt, find_near_names, install_extra, join_names
+from dispatch._internal import excerpt, find_near_names, join_names
 from dispatch.catalog.descriptors import (
     ANY_STATE,
     ARGUMENT_TYPES,
@@ -42,7 +42,6 @@ from dispatch.catalog.fields import (
 )
 from dispatch.catalog.versions import RANGE_EXAMPLE, find_service_version, is_version, parse_range, select_service
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, check_repeats
-from dispatch.schemas import has_engine
 
 SERVICE_KEYS: Final = (
     "id",
@@ -269,12 +268,6 @@ def read_tool(
         _check_requires(reader, tool.requires, service)
     if not report.has_errors:
         policy = base.merged(tool.policy)
-        if policy.check_arguments == "always" and not has_engine():
-            report.add_error(
-                "policy.check-arguments",
-                "'always' needs jsonschema-rs, which is not installed",
-                f'{install_extra("schema")}, or write "check-arguments": "model"',
-            )
         try:
             check_repeats(tool, policy, tool.policy)
         except PolicyError as error:

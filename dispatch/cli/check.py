@@ -33,7 +33,6 @@ from dispatch.cli.sources import Snapshot, read_given_sources
 from dispatch.messaging.wire import TopicName
 from dispatch.permissions import Grants, GrantsError, PermissionSet, require_permissions
 from dispatch.policy import DEFAULT_POLICY, Policy, RateLimit
-from dispatch.schemas import has_engine
 from dispatch.telemetry.rules import describe_slo
 
 _STYLES = {"error": "red", "warning": "yellow", "info": "dim"}
@@ -602,8 +601,6 @@ def _without_effect(target: ResolvedTool, tool: ToolDescriptor) -> dict[str, str
             note(why, "outlier-detection", *policy.outlier_detection.__struct_encode_fields__)
     if not is_by_name and policy.known_instances_only:
         note("no instance is called by name: the topics are persistent", "", "known-instances-only")
-    if policy.check_arguments != "never" and not has_engine():
-        note("the extra 'schema' is not installed", "", "check-arguments")
     _settings_unused(policy, note)
     return found
 

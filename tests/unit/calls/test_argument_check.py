@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import logging
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +14,7 @@ from dispatch.calls import call
 from dispatch.calls.call import schema_of_arguments
 from dispatch.catalog.descriptors import thaw
 from dispatch.errors import InvalidArgumentsError
-from dispatch.schemas import MAX_VALIDATORS, SchemaValidator, ValidatorCache, load_engine
+from dispatch.schemas import MAX_VALIDATORS, SchemaValidator, ValidatorCache
 from tests.helpers.dispatcher_and_service import Service, catalog, stand
 
 SCHEMA: dict[str, Any] = {
@@ -218,20 +216,6 @@ def test_the_number_of_compiled_schemas_is_bounded() -> None:
     for descriptor in tools.tools.values():
         cache.get(descriptor)
     assert len(cache) == MAX_VALIDATORS == 1_024
-
-
-async def test_without_the_extra_calls_are_unchecked_and_a_warning_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    load_engine.cache_clear()
-    monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
-    async with stand(Service(lambda _: "done"), TOOLS) as (dispatcher, _):
-        with caplog.at_level(logging.WARNING, "dispatch.calls"):
-            for _ in range(2):
-                assert (await dispatcher.execute("model", WRONG, by_model=True)).text == "done"
-    (record,) = caplog.records
-    assert "pip install 'tool-dispatch[schema]'" in record.getMessage()
-    load_engine.cache_clear()
 
 
 async def test_a_schema_that_is_none_fails_the_call_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

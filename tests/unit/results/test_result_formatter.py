@@ -3,8 +3,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import logging
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 from dispatch import CallResult, Outcome
 from dispatch.errors import DispatchError, RejectedError, ThrottledError, ToolError
 from dispatch.results import ResultFormatter, ResultStore
-from dispatch.schemas import InvalidSchemaError, load_engine
+from dispatch.schemas import InvalidSchemaError
 
 GOLDEN = Path(__file__).parent / "golden"
 REPORT = {
@@ -144,18 +142,3 @@ def test_a_deep_answer_is_an_invalid_output_and_preserved() -> None:
 def test_a_schema_that_is_none_is_an_error() -> None:
     with pytest.raises(InvalidSchemaError):
         ResultFormatter().format(reply("3"), {"type": "text"})
-
-
-def test_without_the_extra_results_are_compact_and_unchecked(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    load_engine.cache_clear()
-    monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
-    formatter = ResultFormatter()
-    with caplog.at_level(logging.WARNING, "dispatch.results"):
-        for _ in range(2):
-            content = formatter.format(reply('{"city": 7}'), REPORT)
-            assert content == {"content": [{"type": "text", "text": '{"city":7}'}]}
-    (record,) = caplog.records
-    assert "pip install 'tool-dispatch[schema]'" in record.getMessage()
-    load_engine.cache_clear()

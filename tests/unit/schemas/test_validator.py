@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from dispatch.schemas import (
     InvalidSchemaError,
     Mistake,
     SchemaValidator,
-    load_engine,
     split_pointer,
 )
 
@@ -116,14 +114,6 @@ def test_a_slow_pattern_ends_early() -> None:
     validator = SchemaValidator({"pattern": r"^(?=x)(x+x+)+y\1$"})
     (mistake,) = validator.find_mistakes("x" * 2_000)
     assert "pattern" in mistake.message
-
-
-def test_the_error_of_a_missing_engine_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    load_engine.cache_clear()
-    monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
-    with pytest.raises(ImportError, match=r"pip install 'tool-dispatch\[schema\]'"):
-        SchemaValidator(True)
-    load_engine.cache_clear()
 
 
 JSON = st.recursive(

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from dispatch.catalog import fields
 from dispatch.catalog.descriptors import FrozenDict, Problem, ToolDescriptor
 from dispatch.catalog.items import Item, read_service_item, read_tool_item
 from dispatch.schemas import SchemaValidator
@@ -47,7 +46,6 @@ def test_another_dialect_is_no_warning(schema: dict[str, Any]) -> None:
     assert {each.severity for each in problems} <= {"info"}
 
 
-@pytest.mark.parametrize("has_extra", [True, False])
 @pytest.mark.parametrize(
     ("schema", "key", "widened"),
     [
@@ -62,11 +60,7 @@ def test_another_dialect_is_no_warning(schema: dict[str, Any]) -> None:
         ({"type": ["object", "null"]}, "type", {}),
     ],
 )
-def test_a_fault_is_removed_and_reported(
-    schema: dict[str, Any], key: str | None, widened: Any, has_extra: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not has_extra:
-        monkeypatch.setattr(fields, "has_engine", lambda: False)
+def test_a_fault_is_removed_and_reported(schema: dict[str, Any], key: str | None, widened: Any) -> None:
     found, problems = schema_of({"type": "object", **schema})
     assert found == {"type": "object", **(schema if widened is ... else widened)} | {"type": "object"}
     assert [(each.key, each.severity) for each in problems] == ([(f"input-schema.{key}", "warning")] if key else [])

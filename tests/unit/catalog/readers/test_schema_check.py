@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.catalog import Catalog, ToolDescriptor, fields
+from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.catalog.descriptors import Problem, thaw
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, only, service_item, tool_item, without
 
@@ -160,18 +160,13 @@ def check_schema_of(field: str, keywords: dict[str, Any]) -> list[Problem]:
         ({"properties": {"a": {"$ref": "joke.json"}}}, "properties.a.$ref", "not to 'joke.json'", '"$defs"'),
     ],
 )
-@pytest.mark.parametrize("has_extra", [True, False])
 def test_a_reference_to_an_address_is_an_error(
     field: str,
     keywords: dict[str, Any],
     key: str,
     problem: str,
     fix: str,
-    has_extra: bool,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if not has_extra:
-        monkeypatch.setattr(fields, "has_engine", lambda: False)
     found = only(check_schema_of(field, keywords))
     assert found.key == f"{field}.{key}"
     assert (found.severity, problem in found.problem, fix in found.fix) == ("error", True, True)
@@ -188,15 +183,11 @@ def test_a_reference_to_an_address_is_an_error(
         ({"allOf": [{"$vocabulary": 3}]}, "allOf[0].$vocabulary", "must be an object, not an integer"),
     ],
 )
-def test_with_the_extra_the_metaschema_is_applied(
-    field: str, keywords: dict[str, Any], key: str, problem: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_metaschema_is_applied(field: str, keywords: dict[str, Any], key: str, problem: str) -> None:
     found = only(check_schema_of(field, keywords))
     assert found.key == (f"{field}.{key}" if key else field)
     assert problem in found.problem
     assert "JSON Schema 2020-12" in found.fix
-    monkeypatch.setattr(fields, "has_engine", lambda: False)
-    assert check_schema_of(field, keywords) == []
 
 
 @FIELDS
@@ -224,16 +215,3 @@ def test_an_output_schema_may_be_of_any_type() -> None:
     assert check(service_item(), tool_item(BARE | {"output-schema": {"type": ["string", "null"]}})) == []
     found = only(check(service_item(), tool_item(BARE | {"output-schema": {"type": "text"}})))
     assert found.key == "output-schema.type"
-
-
-@pytest.mark.parametrize("value", ["model", "always", "never"])
-def test_a_check_of_every_call_needs_the_extra(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    items = service_item(), tool_item(BARE | {"policy": {"check-arguments": value}})
-    assert check(*items) == []
-    monkeypatch.setattr("dispatch.catalog.items.has_engine", lambda: False)
-    if value != "always":
-        assert check(*items) == []
-        return
-    found = only(check(*items))
-    assert found.key == "policy.check-arguments"
-    assert "pip install 'tool-dispatch[schema]'" in found.fix

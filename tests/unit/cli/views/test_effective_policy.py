@@ -334,13 +334,3 @@ def test_a_users_policy_that_goes_with_no_tool_is_told() -> None:
         plan_of(made, "look", user={"retry": {"initial-backoff": 1.0}})
     with pytest.raises(PolicyError, match="did you mean 'timeout'"):
         plan_of(made, "look", user={"timeot": 1})
-
-
-@pytest.mark.parametrize(("value", "has_effect"), [("model", False), ("never", True)])
-def test_without_the_extra_arguments_are_not_checked(
-    value: str, has_effect: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert row(planned({"check-arguments": value}), "check-arguments").without_effect == ""
-    monkeypatch.setattr("dispatch.cli.check.has_engine", lambda: False)
-    expected = "" if has_effect else "the extra 'schema' is not installed"
-    assert row(planned({"check-arguments": value}), "check-arguments").without_effect == expected
