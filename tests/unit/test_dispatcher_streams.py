@@ -173,12 +173,10 @@ async def test_a_stream_that_is_never_read_was_never_asked_for() -> None:
         assert dispatcher.pending_requests == 0
 
 
-async def test_a_reader_that_falls_behind_gets_what_was_kept_and_then_a_clear_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("dispatch.calls.instances.STREAM_BUFFER", 10 * CHUNK_BYTES)
+async def test_a_reader_that_falls_behind_gets_what_was_kept_and_then_a_clear_error() -> None:
     got: list[str] = []
     async with stand(story(50)) as (dispatcher, _):
+        dispatcher._running.exchange._max_buffer = 10 * CHUNK_BYTES
         chunks = dispatcher.stream("work")
         got.append(await anext(chunks))
         await idle()
