@@ -16,13 +16,18 @@ from types import CodeType, FunctionType, ModuleType
 import pytest
 
 IMPLYING_MARKERS = ("pulsar", "prometheus", "soak")
-STARTERS = frozenset({"Popen", "ProcessPoolExecutor", "create_subprocess_exec", "fork", "runpytest_subprocess"})
+STARTERS = frozenset(
+    {"Popen", "ProcessPoolExecutor", "create_subprocess_exec", "executable", "fork", "runpytest_subprocess", "spawn"}
+)
+"""Names of functions that start a process, and ``sys.executable``: part of its command, as in the entry of an MCP server."""
 AUDIT_EVENTS = frozenset({"os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"})
 
 _unmarked: pytest.Item | None = None
 """The test that runs, if it lacks the marker."""
 _refused: list[str] = []
 """The processes that it tried to start."""
+_harmless: set[object] = set()
+"""Functions and classes that start no process: 13,000 tests share many."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,7 +57,7 @@ def _starts_process(function: object) -> bool:
     remaining = [function]
     while remaining:
         value = inspect.unwrap(remaining.pop())  # type: ignore[arg-type]
-        if value in seen or not value.__module__.startswith(("tests.", "benchmarks.")):
+        if value in seen or value in _harmless or not value.__module__.startswith(("tests.", "benchmarks.")):
             continue
         seen.add(value)
         if isinstance(value, type):
@@ -63,6 +68,7 @@ def _starts_process(function: object) -> bool:
             if names & STARTERS or names >= {"subprocess", "run"}:
                 return True
             remaining += _resolve(names, vars(sys.modules[value.__module__]))
+    _harmless.update(seen)
     return False
 
 
@@ -78,7 +84,8 @@ def _resolve(names: set[str], namespace: dict[str, object]) -> Iterator[object]:
     """Yield the functions and classes that the names stand for, in the namespace or in a module of it."""
     for value in (namespace[name] for name in names if name in namespace):
         members = [getattr(value, name, None) for name in names] if isinstance(value, ModuleType) else [value]
-        yield from (member for member in members if isinstance(member, FunctionType | type))
+        found = (getattr(member, "__wrapped__", member) for member in members)  # of functools.cache
+        yield from (member for member in found if isinstance(member, FunctionType | type))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

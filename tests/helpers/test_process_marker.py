@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 
 import pytest
 
-from tests.helpers import process_marker, python_processes
+from tests.helpers import cli_processes, process_marker, python_processes
 from tests.helpers.python_processes import Running
 
 
@@ -36,8 +37,8 @@ def run_through_a_class() -> None:
 
 
 def run_nothing() -> None:
-    python_processes.environment()
-    asyncio.run(asyncio.sleep(0))
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        cli_processes.environment()
 
 
 STARTING = [run_directly, run_in_a_nested_function, run_through_a_function, run_through_a_module, run_through_a_class]
