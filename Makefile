@@ -1,5 +1,6 @@
 # make demo   run the demo on the embedded broker; needs only Python >= 3.11
 # make test   run every test in its short form, against a Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
+# make test-fast  run the tests that start no process and no broker, but for slow ones
 # make test-long  run the tests that have a long form: 10,000 scenarios, a million calls, ten times the property tests' examples
 # make setup  create .venv with all development tools; then: . .venv/bin/activate
 # make bench  run the benchmarks: guards against other libraries, functions as tools, reading a model's calls, then calls through a Pulsar broker
@@ -31,7 +32,7 @@ SOURCES := pyproject.toml dispatch/version.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: adapters figures help setup demo test test-long lint bench bench-learning bench-search simulate dashboards mutation coverage clean docs docs-serve
+.PHONY: adapters figures help setup demo test test-fast test-long lint bench bench-learning bench-search simulate dashboards mutation coverage clean docs docs-serve
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -70,6 +71,9 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+test-fast: $(VENV)/.dev
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not process and not slow' $(ARGS)
 
 test-long: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --long-profile $(ARGS)

@@ -108,6 +108,7 @@ FAULTS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", FAULTS, ids=[fault.__name__ for fault in FAULTS.values()])
 def test_a_fault_is_found(where: str) -> None:
     with mock.patch(where, FAULTS[where]), pytest.raises(AssertionError) as failure:

@@ -121,6 +121,7 @@ async def test_tls_to_a_plain_port() -> None:
     assert not any(b"s3cret" in each for each in _heard), "the token was meant for an encrypted connection"
 
 
+@pytest.mark.process  # openssl
 @pytest.mark.wall_clock
 async def test_plain_to_a_tls_port(certificates: tuple[ssl.SSLContext, Path]) -> None:
     async with greeter(CONNECTED, tls=certificates[0]) as broker:
@@ -129,6 +130,7 @@ async def test_plain_to_a_tls_port(certificates: tuple[ssl.SSLContext, Path]) ->
     assert f"pulsar+ssl://127.0.0.1:{broker.port}" in said
 
 
+@pytest.mark.process  # openssl
 @pytest.mark.wall_clock
 @pytest.mark.parametrize("scheme", ["pulsar", "pulsar+ssl"])
 @pytest.mark.parametrize("https", [False, True])

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.harness.plan import Suite
 from benchmarks.harness.plots import draw, draw_systems, style_of
-from benchmarks.suites.definitions import CLIENTS, FLEETS, SUITES, SYSTEMS, TOPICS
+from benchmarks.suites.definitions import CLIENTS, FLEETS, SUITES, SYSTEMS
 from tests.benchmarks.harness.result_builders import measurement, results
 
 
@@ -53,19 +53,18 @@ def test_contenders_of_a_suite_differ_without_colours_too() -> None:
 
 
 def test_a_row_for_each_suite_but_the_systems(tmp_path: Path, figures: list[tuple[int, list[str]]]) -> None:
-    draw(run_of(CLIENTS, TOPICS, SYSTEMS[0], FLEETS), tmp_path / "all.png")
+    draw(run_of(CLIENTS, SYSTEMS[0], FLEETS), tmp_path / "all.png")
     assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    # Four clients and two kinds of topic, at 256 in flight, in three panels each; two rounds of seven. The fleets have one
-    # level and therefore bars.
-    assert figures == [(9, ["14 lost"] * 18)]
+    # Four clients at 256 in flight, in three panels; two rounds of seven. The fleets have one level and therefore bars.
+    assert figures == [(6, ["14 lost"] * 12)]
     assert not pyplot.get_fignums()
 
 
 def test_the_systems_by_size_of_the_replies(tmp_path: Path, figures: list[tuple[int, list[str]]]) -> None:
-    draw_systems(run_of(CLIENTS, *SYSTEMS), tmp_path / "systems.png")
+    draw_systems(run_of(CLIENTS, *SYSTEMS[:2]), tmp_path / "systems.png")
     assert (tmp_path / "systems.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    # Throughput, p50 and p99.9 at four sizes; four systems that lose calls at 256 in flight.
-    assert figures == [(12, ["14 lost"] * 48)]
+    # Throughput, p50 and p99.9 at two sizes; four systems that lose calls at 256 in flight.
+    assert figures == [(6, ["14 lost"] * 24)]
     assert not pyplot.get_fignums()
 
 

@@ -34,11 +34,10 @@ def in_trouble(name: str, contender: str) -> float:
 
 
 def test_the_same_seed_gives_the_same_figures_and_another_one_others() -> None:
-    for contender in THREE:
-        first = played("failing-of-two", contender)
-        again = run("failing-of-two", contender, SEED, short=True)
-        assert (again.calls, again.received, again.begun) == (first.calls, first.received, first.begun)
-        assert run("failing-of-two", contender, SEED + 1, short=True).calls != first.calls
+    first = played("failing-of-two", "ours")
+    again = run("failing-of-two", "ours", SEED, short=True)
+    assert (again.calls, again.received, again.begun) == (first.calls, first.received, first.begun)
+    assert run("failing-of-two", "ours", SEED + 1, short=True).calls != first.calls
 
 
 def test_every_contender_gets_the_same_calls() -> None:

@@ -61,6 +61,7 @@ def test_a_server_is_called_and_lists_its_tools(tmp_path: Path, transport: dict[
     asyncio.run(run())
 
 
+@pytest.mark.process
 def test_a_server_that_cannot_be_reached_is_an_error_of_the_call(tmp_path: Path) -> None:
     toolkit = Toolkit.load(write_file(tmp_path, {"transport_type": "STDIO", "command": "no-such-program"}))
 

@@ -28,6 +28,8 @@ from dispatch.devtools.localbroker import (
 from dispatch.devtools.localbroker.processes import ManagedProcess, hold_lock, process_identity, require_free, spawn
 from tests.unit.devtools.localbroker.fakes import AdminStandIn, Ending, docker_calls, write_script
 
+pytestmark = pytest.mark.process
+
 START = """
 import json, sys
 from dataclasses import asdict

@@ -16,6 +16,8 @@ import pytest
 from dispatch.devtools.localbroker import LocalBrokerError, LocalBrokerUnavailableError, Security
 from tests.unit.devtools.localbroker.fakes import FakeRunner
 
+pytestmark = pytest.mark.process  # openssl
+
 
 @pytest.fixture(scope="module")
 def security(tmp_path_factory: pytest.TempPathFactory) -> Security:

@@ -38,6 +38,7 @@ async def answers(client: Client) -> list[dict[str, Any]]:
     return [result.model_dump(exclude={"meta"}, exclude_none=True) for result in results]
 
 
+@pytest.mark.process
 @pytest.mark.wall_clock
 @pytest.mark.parametrize("mode", MODES)
 async def test_the_round_trip_is_equal(mode: Mode) -> None:
@@ -58,6 +59,7 @@ async def test_the_round_trip_is_equal(mode: Mode) -> None:
         assert "no-topic" in str(failed.content)
 
 
+@pytest.mark.process
 @pytest.mark.wall_clock
 async def test_a_result_that_the_upstream_server_cut_is_read_there() -> None:
     servers = dispatch.McpServers({"mcpServers": {"upstream": UPSTREAM}})

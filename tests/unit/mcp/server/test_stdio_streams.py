@@ -29,6 +29,7 @@ PROCESS = StdioServerParameters(
 
 @pytest.mark.wall_clock
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.process
 async def test_stdout_carries_the_protocol_only(mode: Literal["auto", "legacy"]) -> None:
     async with Client(PROCESS, mode=mode) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["broken", "city", "read_result", "work"]

@@ -148,6 +148,7 @@ def fake_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return script
 
 
+@pytest.mark.process
 def test_maven_is_asked_for_this_version_in_a_folder_of_its_own(cache: Path, fake_maven: Path) -> None:
     said: list[str] = []
 
@@ -163,6 +164,7 @@ def test_maven_is_asked_for_this_version_in_a_folder_of_its_own(cache: Path, fak
     assert leftovers(cache) == []
 
 
+@pytest.mark.process
 def test_a_maven_that_fails_is_quoted(cache: Path, fake_maven: Path) -> None:
     fake_maven.with_name("mvn.fail").touch()
 

@@ -55,6 +55,7 @@ def temporary_folders(tmp_path: Path) -> list[str]:
     return [entry.name for entry in tmp_path.iterdir() if entry.name.startswith("tool-dispatch-pulsar-")]
 
 
+@pytest.mark.process
 def test_a_broker_that_dies_at_once_says_why_and_leaves_nothing(fake: Path, tmp_path: Path) -> None:
     write_script(fake, 'echo "Error: Could not create the Java Virtual Machine."; exit 1')
 
@@ -64,6 +65,7 @@ def test_a_broker_that_dies_at_once_says_why_and_leaves_nothing(fake: Path, tmp_
     assert temporary_folders(tmp_path) == []
 
 
+@pytest.mark.process
 def test_a_free_port_that_was_lost_is_no_reason_to_give_up(fake: Path, tmp_path: Path) -> None:
     write_script(fake, 'echo "x ERROR java.net.BindException: Address already in use"; exit 1')
     said: list[str] = []
@@ -76,6 +78,7 @@ def test_a_free_port_that_was_lost_is_no_reason_to_give_up(fake: Path, tmp_path:
     assert temporary_folders(tmp_path) == []
 
 
+@pytest.mark.process
 def test_a_broker_that_is_never_ready_is_ended(fake: Path, tmp_path: Path) -> None:
     write_script(fake, "exec sleep 600")
 
@@ -129,6 +132,7 @@ def test_a_broker_that_fights_over_a_killed_ones_registration_is_started_again(
     assert temporary_folders(tmp_path) == []
 
 
+@pytest.mark.process
 def test_an_interrupted_start_leaves_nothing(fake: Path, tmp_path: Path) -> None:
     write_script(fake, "exec sleep 600")
     brokers: list[LocalBroker] = []

@@ -17,6 +17,8 @@ from tests.unit.devtools.localbroker.fakes import Ending
 
 FOREVER = ["sleep", "600"]
 
+pytestmark = pytest.mark.process
+
 # An owner in a process of its own: it starts a child as told, prints the two process ids, and waits to be killed.
 OWNER = """
 import os, signal, sys, threading
