@@ -26,7 +26,7 @@ from dispatch.search.index import (
 )
 
 if TYPE_CHECKING:
-    import dispatch.dispatcher.tool
+    import dispatch.dispatcher
     from dispatch.search.vector_index import VectorIndex
 
 
