@@ -73,6 +73,10 @@ def is_prerelease(text: str) -> bool:
 #
 # The grammar is the one that node-semver documents (its ``range.bnf``), with ``v`` before a version, ``~>`` for ``~`` and a
 # blank after an operator. Texts outside it that node-semver accepts by accident (``1.2.3*``, ``^=1.0.0``) are errors.
+#
+# The package node-semver of PyPI (0.9.1) does not replace it: of the 133 ranges in tests/unit/catalog/node_semver_pairs.json
+# it answers 4 differently, and 39 with ``include_prerelease`` (``1.2.3`` includes ``1.2.3-rc.1``); it accepts 8 of the 50
+# invalid texts, such as ``x.1``.
 
 
 RANGE_EXAMPLE: Final = "^1.4"
