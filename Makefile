@@ -1,6 +1,6 @@
 # make demo   run the demo on the embedded broker; needs only Python >= 3.11
 # make test   run every test in its short form, against a Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
-# make test-fast  run the tests that start no process and no broker, but for slow ones
+# make test-fast  run the tests that start no process and no broker; without slow ones, those with a long form and those of benchmarks
 # make test-long  run the tests that have a long form: 10,000 scenarios, a million calls, ten times the property tests' examples
 # make setup  create .venv with all development tools; then: . .venv/bin/activate
 # make bench  run the benchmarks: guards against other libraries, functions as tools, reading a model's calls, then calls through a Pulsar broker
@@ -73,7 +73,8 @@ test: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 test-fast: $(VENV)/.dev
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not process and not slow' $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not process and not slow and not long' --ignore tests/benchmarks \
+	  --hypothesis-profile=fast $(ARGS)
 
 test-long: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --long-profile $(ARGS)

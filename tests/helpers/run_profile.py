@@ -52,6 +52,8 @@ def _register_hypothesis_profiles() -> None:
     )
     short = settings.get_profile("short")
     settings.register_profile("long", parent=short, max_examples=short.max_examples * LONG_FACTOR)
+    # `make test-fast` runs a quarter of the examples.
+    settings.register_profile("fast", parent=short, max_examples=short.max_examples // 4)
     # `make mutation` runs the same few examples for every mutant, without shrinking: a verdict needs no minimal example.
     settings.register_profile(
         "mutation", parent=short, derandomize=True, max_examples=25, phases=[Phase.explicit, Phase.generate]
