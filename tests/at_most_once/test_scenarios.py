@@ -45,6 +45,10 @@ EXPECTED = {
     "instance-lost", "instance-restarted", "draining", "timeout", "closed", "ValueError", "no-instance",
 }  # fmt: skip
 """Events that must occur in the scenarios of a run: a run without them has checked less than it claims."""
+RARE = {"reply-evicted"}
+"""One in 400 scenarios: 1,200 of them had one, or none after a change of the constants that Hypothesis draws from."""
+OFTEN_ENOUGH = 4_000
+"""Scenarios from which on the rare events must occur, too."""
 
 
 class ScenarioError(Exception):
@@ -98,7 +102,8 @@ def test_whatever_happens_nothing_runs_twice_and_nothing_is_left(capsys: pytest.
                     )
                     sys.stdout.flush()
     assert seen["scenarios"] >= EXAMPLES
-    assert EXPECTED - seen.keys() == set()
+    expected = EXPECTED if seen["scenarios"] >= OFTEN_ENOUGH else EXPECTED - RARE
+    assert expected - seen.keys() == set()
 
 
 @hypothesis.given(scenarios())
