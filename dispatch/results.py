@@ -127,7 +127,7 @@ class ToolAnswer(NamedTuple):
 
     @classmethod
     def of_content(cls, content: Mapping[str, Any], error: DispatchError | None) -> ToolAnswer:
-        """Return the answer with the texts of ``content`` (:meth:`ResultFormatter.format`)."""
+        """Return the answer with the texts of ``content`` (:meth:`~dispatch.results.ResultFormatter.format`)."""
         text = "\n".join(each["text"] for each in content["content"])
         return cls(text, bool(content.get("isError")), error)
 
