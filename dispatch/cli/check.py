@@ -33,6 +33,7 @@ from dispatch.cli.sources import Snapshot, read_given_sources
 from dispatch.messaging.wire import TopicName
 from dispatch.permissions import Grants, GrantsError, PermissionSet, require_permissions
 from dispatch.policy import DEFAULT_POLICY, Policy, RateLimit
+from dispatch.routing.instance import DISCOVERY_S, HELLO_WAIT_S
 from dispatch.telemetry.rules import describe_slo
 
 _STYLES = {"error": "red", "warning": "yellow", "info": "dim"}
@@ -660,7 +661,8 @@ def _requests(target: ResolvedTool) -> str:
     elif policy.known_instances_only:
         found = "known instances by name only"
     else:
-        found = f"known instances, each by its name; until one is known, on {shared}"
+        wait = HELLO_WAIT_S if target.repeatable else DISCOVERY_S
+        found = f"known instances, each by its name; if none is known after {wait:g} s, on {shared}"
     own = ", in an instance pool of this tool" if target.pool_key.tool else ""
     return f"{policy.balancing.strategy} over {found}{own}"
 

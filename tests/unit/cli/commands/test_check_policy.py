@@ -13,8 +13,8 @@ from dispatch.policy import Policy
 from tests.unit.cli.conftest import Run, write_catalog
 
 REQUESTS = (
-    "round-robin over known instances, each by its name; until one is known, on one topic shared by replicas: the broker "
-    "distributes the requests"
+    "round-robin over known instances, each by its name; if none is known after 1 s, on one topic shared by replicas: "
+    "the broker distributes the requests"
 )
 
 

@@ -273,7 +273,9 @@ def test_how_requests_are_balanced() -> None:
     def requests(service: dict[str, Any], tool: dict[str, Any] | None = None) -> str:
         return plan_of(catalog(service, tool), "look").requests
 
-    assert requests({}) == f"round-robin over known instances, each by its name; until one is known, on {SHARED}"
+    assert (
+        requests({}) == f"round-robin over known instances, each by its name; if none is known after 1 s, on {SHARED}"
+    )
     assert requests({"policy": {"known-instances-only": True}}) == "round-robin over known instances by name only"
     assert requests(stored_replies) == SHARED
     assert requests(listed) == "round-robin over topics listed in the descriptor: a, b; known instances on them by name"
