@@ -165,7 +165,7 @@ class Transport(Protocol):
 
     def was_disconnected_since(self, instant: float, topics: Collection[str] = ()) -> bool:
         """Return whether the broker was known to be out of reach at some time since ``instant`` (on the loop's clock), or
-        one of these open ``topics`` to have no connection."""
+        one of these open ``topics`` to have no connection, or no confirmation of what was sent."""
 
     @property
     def max_message_bytes(self) -> int:

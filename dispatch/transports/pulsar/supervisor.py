@@ -179,6 +179,8 @@ class ConnectionSupervisor:
         """When the connection was lost; None while it is up."""
         self.back_at = -math.inf
         """When the connection last came back."""
+        self._stalled_at = -math.inf
+        """When a receipt was last due for :data:`SILENT_S` of a broker that answers handshakes."""
         self.generation = 0
         """The number of the current client."""
         self.backoff: ReopenBackoff[TopicHandle] = ReopenBackoff()
@@ -286,6 +288,8 @@ class ConnectionSupervisor:
         """See :class:`dispatch.transports.base.Transport`. A broker that hangs is detected by missing receipts."""
         if self.down_since is not None or self.back_at >= instant:
             return True
+        if topics and self._stalled_at >= instant:
+            return True  # one late receipt is no outage, but peers were not heard meanwhile
         for topic in topics:
             if self._lost_at.get(topic, -math.inf) >= instant:
                 return True
@@ -295,6 +299,8 @@ class ConnectionSupervisor:
         """Return for how many seconds a publish has been without its receipt."""
         publish = self._owner.find_unacknowledged()
         if publish is None or publish != self._unacknowledged:
+            if self._unacknowledged is not None and now - self._unacknowledged_since >= SILENT_S:
+                self._stalled_at = now
             self._unacknowledged, self._unacknowledged_since = publish, now
         return now - self._unacknowledged_since
 
@@ -311,6 +317,7 @@ class ConnectionSupervisor:
             return True
         self._silent = False
         self._unacknowledged = None  # slow, but alive: its receipt gets another SILENT_S
+        self._stalled_at = asyncio.get_running_loop().time()
         return False
 
     async def _supervise(self) -> None:

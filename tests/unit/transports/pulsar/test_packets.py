@@ -103,6 +103,22 @@ async def test_a_broker_that_confirms_no_packet_is_out_of_reach_until_it_answers
         broker.producer().receipts()
 
 
+async def test_a_broker_that_stalls_excuses_the_silence_of_peers_until_it_confirms_again(broker: FakeBroker) -> None:
+    """Its handshakes are answered, so that the connection is kept; packets of living peers came a second late."""
+    loop = asyncio.get_running_loop()
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        publisher.send_packet(b"p1")
+        began = loop.time()
+        await advance(SILENT_S + 2 * POLL_S)
+        assert transport.connected
+        assert transport.was_disconnected_since(began, [TOPIC])
+        broker.producer().receipts()
+        await advance(2 * POLL_S)
+        assert transport.was_disconnected_since(began, [TOPIC])
+        assert not transport.was_disconnected_since(loop.time() - POLL_S / 2, [TOPIC])
+
+
 async def test_a_broker_that_confirms_one_packet_after_the_other_is_not_asked(broker: FakeBroker) -> None:
     async with connected() as transport:
         publisher = await transport.publisher(TOPIC)
