@@ -564,6 +564,11 @@ class Balancer:
         states = [members[id] for id in ids if id in members]
         return any(state.ejected_until is None and state.paused_until <= now for state in states)
 
+    def has_unpaused(self, ids: Iterable[str]) -> bool:
+        """Return whether one of these instances has asked for no pause."""
+        now, members = self._clock(), self._members
+        return any(members[id].paused_until <= now for id in ids if id in members)
+
     def peek_instances(self) -> tuple[InstanceView, ...]:
         """Return the views of :meth:`instances` as of the last update, without any change of state: safe to call from
         another thread."""

@@ -108,8 +108,13 @@ class Admission(msgspec.Struct, eq=False):
         if breaker is not None:
             answer = breaker.admit(now)
             pool = guards.pool
-            if type(answer) is Rejection and pool is not None and breaker.expect_recovery(pool.returned_at):
-                answer = breaker.admit(now)  # an instance has come to a service that had none
+            if (
+                type(answer) is Rejection
+                and pool is not None
+                # An instance has come to a service that had none, or to those that have asked for a pause.
+                and (breaker.expect_recovery(pool.returned_at) or breaker.end_pause(pool.joined_at))
+            ):
+                answer = breaker.admit(now)
             if type(answer) is Rejection:
                 return answer
             self._breaker = answer  # type: ignore[assignment] # a permit
@@ -524,7 +529,7 @@ class Attempt(msgspec.Struct, eq=False):
         if self.outcome is Outcome.THROTTLED and self.selected is not None:
             # Its instance is spared; the tool pauses only when all have asked for that.
             pool = self.call.guards.pool
-            self.counts_for_tool = pool is None or not pool.has_other(self.selected.pick.instance)
+            self.counts_for_tool = pool is None or not pool.has_other_unpaused(self.selected.pick.instance)
         never_left = isinstance(error, TransportError) and not error.sent
         if self.sent and (never_left or error.rejected_by == "exchange"):
             self.sent = False

@@ -611,6 +611,7 @@ class CircuitBreaker:
         "_on_recovery",
         "_open_duration",
         "_opened_at",
+        "_paused_at",
         "_reason",
         "_rejects_until",
         "epoch",
@@ -640,7 +641,7 @@ class CircuitBreaker:
         self._failure_rules = FailureRules(rules)
         self._half_open_calls: HalfOpenCalls | None = None
         self._lost = 0
-        self._opened_at = 0.0
+        self._opened_at = self._paused_at = 0.0
         self._rejects_until = _NEVER  # the end of the open duration, or of a pause that the service asked for
         self._may_reject = False  # False: admit needs no further check
         self._reason = "paused"
@@ -715,6 +716,14 @@ class CircuitBreaker:
         self._rejects_until = _NEVER
         return True
 
+    def end_pause(self, since: float) -> bool:
+        """End a pause early that was asked for before ``since``, on the breaker's clock: another instance is known since
+        then, which has asked for none. Return False where there is no such pause; an open circuit is none."""
+        if self.state is _OPEN or since <= self._paused_at or self._rejects_until <= since:
+            return False
+        self._rejects_until = _NEVER
+        return True
+
     def force_open(self) -> None:
         """Reject every call until :meth:`reset`, :meth:`disable` or :meth:`metrics_only`."""
         self._set_operator_state(_FORCED_OPEN, "forced")
@@ -769,6 +778,7 @@ class CircuitBreaker:
             asked = self._limit_retry_after(retry_after)
             if asked and self.state is not _METRICS_ONLY:
                 self._rejects_until = max(self._rejects_until, now + asked)
+                self._paused_at = now
                 self._may_reject = True
             return
         if outcome is Outcome.CANCELLED or outcome is Outcome.REJECTED:

@@ -310,8 +310,9 @@ class Discovery:
         channel.had_instances = True
         channel.is_missing_reported = False
         channel.met.set()
+        channel.joined_at = self._now()
         if is_first:
-            channel.joined_at = self._now()
+            channel.met_at = channel.joined_at
             if self._has_handshakes(channel):
                 channel.gathers_until = self._now() + GATHER_S
                 channel.call_later("gather", GATHER_S, channel.next_turn)

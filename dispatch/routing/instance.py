@@ -216,7 +216,8 @@ class Channel:
         hello_at: when the next hello is due.
         met: set while an instance is known.
         had_instances: an instance has been known.
-        joined_at: when the first instance became known, while none was.
+        met_at: when the first instance became known, while none was.
+        joined_at: when the last instance became known.
         asked_since: when the channel began to look for instances: when it was opened, or its last instance was lost.
         gathers_until: instances have just announced themselves, and their handshakes are under way: calls wait for these, so
             that the first instance does not get all of them.
@@ -239,6 +240,7 @@ class Channel:
         "is_missing_reported",
         "joined_at",
         "met",
+        "met_at",
         "publisher",
         "reply_topic",
         "request_queue",
@@ -268,7 +270,7 @@ class Channel:
         self.hello_at = 0.0
         self.met = asyncio.Event()
         self.had_instances = False
-        self.joined_at = -math.inf
+        self.met_at = self.joined_at = -math.inf
         self.asked_since = asked_since
         self.gathers_until = 0.0
         self.answered_at = -math.inf

@@ -186,6 +186,11 @@ class InstancePool:
     @property
     def returned_at(self) -> float:
         """When the first instance became known, while none was."""
+        return max((route.met_at for _, _, route in self._routes), default=-inf)
+
+    @property
+    def joined_at(self) -> float:
+        """When the last instance became known."""
         return max((route.joined_at for _, _, route in self._routes), default=-inf)
 
     @property
@@ -292,6 +297,11 @@ class InstancePool:
             if id != name and (instance is None or not instance.is_suspect)
         ]
         return self.balancer.has_calm(others)
+
+    def has_other_unpaused(self, name: str) -> bool:
+        """Return whether there is another instance that has asked for no pause: a suspected or ejected one has not."""
+        self._refresh_if_changed()
+        return self.balancer.has_unpaused(id for id in self._places if id != name)
 
     def select_versions(self, requires: Range) -> frozenset[str]:
         """Return the names of the instances whose version is in the range."""

@@ -18,7 +18,7 @@ from dispatch.devtools.localbroker import Endpoint
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.slow]
 
-PLAYED = ("kill", "stop", "block", "gone", "late", "cold", "burst")
+PLAYED = ("kill", "stop", "block", "gone", "late", "overloaded", "cold", "burst")
 """Those whose figures do not depend on how busy the machine is, and which take few seconds."""
 CASES = {
     f"{incident.name}: {case.label}": case

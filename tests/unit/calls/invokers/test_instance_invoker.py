@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+import dispatch.testing
 from dispatch import Bulkhead, Dispatcher, Policy
 from dispatch.errors import CallTimeoutError, Outcome, RejectedError
 from dispatch.routing.instance import DISCOVERY_S, GONE_S, HELLO_WAIT_S, MAX_UNANSWERED
 from dispatch.transports.memory import MemoryTransport
-from tests.helpers.clock import advance
+from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import BROKER, Peer, catalog, dispatching, serving
 from tests.helpers.faults import FaultPlan, FaultyTransport
 
@@ -172,6 +173,56 @@ async def test_an_overloaded_instance_passes_the_request_on_and_pauses_alone() -
         assert [each.outcome for each in results] == [Outcome.SUCCESS] * 20
         assert served.count("small") == 1
         assert dispatcher.breaker("work").retry_after is None
+
+
+async def test_a_tool_paused_by_its_only_instance_goes_on_when_another_one_is_known() -> None:
+    """The overloaded instance was known first, and its pause kept the calls from the ones that followed."""
+
+    async def work(_arguments: object) -> str:
+        await asyncio.sleep(1)
+        return "done"
+
+    async with (
+        serving(work, instance="small", concurrency=1, max_queue=0),
+        dispatching(policy=Policy(retry=None)) as dispatcher,
+    ):
+        first = [asyncio.create_task(dispatcher.execute("work")) for _ in range(20)]
+        await advance(0.2)
+        assert dispatcher.breaker("work").retry_after is not None
+        async with serving(work, instance="large"):
+            await idle()
+            assert len(dispatcher.instances("lab")) == 2
+            results = await asyncio.gather(*(dispatcher.execute("work") for _ in range(3)))
+            assert [each.outcome for each in results] == [Outcome.SUCCESS] * 3
+        await asyncio.gather(*first)
+
+
+async def test_a_refusal_pauses_no_tool_while_the_other_instance_is_only_suspected() -> None:
+    """A suspected instance has asked for no pause: its connection was gone for a moment."""
+
+    async def work(_arguments: object) -> str:
+        await asyncio.sleep(5)
+        return "done"
+
+    network = dispatch.testing.FaultyTransport(MemoryTransport(BROKER))
+    await network.start()
+    async with (
+        serving(work, instance="large", broker=network),
+        serving(work, instance="small", concurrency=1, max_queue=0),
+        dispatching(policy=Policy(retry=None)) as dispatcher,
+    ):
+        calls = [asyncio.create_task(dispatcher.execute("work")) for _ in range(2)]
+        await advance(0.5)
+        assert len(dispatcher.instances("lab")) == 2
+        network.disconnect(0.7)
+        calls += [asyncio.create_task(dispatcher.execute("work")) for _ in range(4)]
+        await advance(0.5)
+        calls += [asyncio.create_task(dispatcher.execute("work")) for _ in range(8)]
+        await advance(0.05)
+        assert any(each.done() and each.result().outcome is Outcome.THROTTLED for each in calls[-8:])
+        assert dispatcher.breaker("work").retry_after is None
+        await asyncio.gather(*calls)
+    await network.close()
 
 
 async def test_a_call_waits_no_longer_than_its_timeout() -> None:

@@ -146,3 +146,29 @@ def test_a_circuit_that_an_operator_has_opened_expects_no_recovery() -> None:
     bench = Bench()
     bench.breaker.force_open()
     assert not bench.breaker.expect_recovery(bench.now + 1)
+
+
+def test_another_instance_ends_a_pause_that_was_asked_for_before() -> None:
+    bench = Bench()
+    assert not bench.breaker.end_pause(bench.now), "there is none"
+    bench.call(Outcome.THROTTLED, retry_after=5.0)
+    assert not bench.breaker.end_pause(bench.now - 1), "it was known before"
+    bench.now += 1
+    assert bench.breaker.end_pause(bench.now)
+    assert bench.breaker.can_admit()
+    bench.call(Outcome.THROTTLED, retry_after=5.0)
+    assert not bench.breaker.end_pause(bench.now - 1)
+    bench.now += 6
+    assert not bench.breaker.end_pause(bench.now), "it is over"
+
+
+@pytest.mark.parametrize("how", ["force_open", "open_until"])
+def test_another_instance_closes_no_circuit_that_was_opened_on_purpose(how: str) -> None:
+    bench = Bench()
+    if how == "force_open":
+        bench.breaker.force_open()
+    else:
+        bench.breaker.open_until(bench.now + 60)
+    bench.now += 1
+    assert not bench.breaker.end_pause(bench.now)
+    assert not bench.breaker.can_admit()
