@@ -64,7 +64,6 @@ class InstanceInvoker:
     Args:
         transport: the connection.
         correlator: the requests in flight of the plain exchange.
-        sessions: the requests in flight in sessions.
         channels: topics and discovery.
         pools: the instances of each service.
     """
@@ -73,13 +72,11 @@ class InstanceInvoker:
         self,
         transport: Transport,
         correlator: Correlator,
-        sessions: SessionExchange,
         channels: Channels,
         pools: PoolRegistry,
     ) -> None:
         self._transport = transport
         self._correlator = correlator
-        self._sessions = sessions
         self._channels = channels
         self._pools = pools
         self._now = correlator.now
@@ -403,7 +400,7 @@ class Runtime:
         self._guards = GuardRegistry(self.now, randomness, observer, self._find_policy)
         self.guards_of: Callable[[ResolvedTool], ToolGuards] = self._guards.of_tool
         self.executors: WeakValueDictionary[str, LocalExecutor] = WeakValueDictionary()
-        instances = InstanceInvoker(transport, self.exchange, self.sessions, self.routes, self._pools)
+        instances = InstanceInvoker(transport, self.exchange, self.routes, self._pools)
         self._local = LocalInvoker(self.executors, self.now, self.exchange.new_id, content=content)
         self.attempts = Attempts(ToolInvoker(instances, self._local), self.now)
         self.flights: SingleFlight[CallResult] = SingleFlight()
