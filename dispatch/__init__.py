@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from dispatch.mcp.sources import McpServers, TrustGraphMcpTools
 
 try:
+    from dispatch.announcements.messages import Announce
+    from dispatch.announcements.source import Announced
+    from dispatch.announcements.trust import Trust
     from dispatch.calls.local import CallContext
     from dispatch.catalog import Catalog, CatalogError, Folder
     from dispatch.dispatcher import Dispatcher, Tool, connect
@@ -67,6 +70,8 @@ except KeyboardInterrupt:
 
 __all__ = [
     "Annotations",
+    "Announce",
+    "Announced",
     "Balancing",
     "Breaker",
     "Bulkhead",
@@ -110,6 +115,7 @@ __all__ = [
     "ToolService",
     "ToolServiceClient",
     "TransportError",
+    "Trust",
     "TrustGraphConfig",
     "TrustGraphMcpTools",
     "WrappedClient",
