@@ -41,7 +41,7 @@ try:
         Slo,
     )
     from dispatch.result import CallResult
-    from dispatch.serving.server import ToolServer, serve
+    from dispatch.server import ToolServer, serve
     from dispatch.serving.tool_service import ToolService
     from dispatch.telemetry.events import (
         CatalogChanged,
