@@ -26,7 +26,7 @@ try:
         ToolError,
         TransportError,
     )
-    from dispatch.functions import Functions, ToolPackage, tool
+    from dispatch.functions import Functions, ToolPackage, provide, tool
     from dispatch.permissions import Grants, GrantsError
     from dispatch.policy import (
         Annotations,
@@ -115,6 +115,7 @@ __all__ = [
     "WrappedClient",
     "__version__",
     "connect",
+    "provide",
     "serve",
     "tool",
     "wrap",
