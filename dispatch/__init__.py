@@ -29,7 +29,7 @@ try:
         ToolError,
         TransportError,
     )
-    from dispatch.functions import Functions, ToolPackage, tool
+    from dispatch.functions import Functions, ToolPackage, provide, tool
     from dispatch.permissions import Grants, GrantsError
     from dispatch.policy import (
         Annotations,
@@ -44,7 +44,7 @@ try:
         Slo,
     )
     from dispatch.result import CallResult
-    from dispatch.serving.server import ToolServer, serve
+    from dispatch.server import ToolServer, serve
     from dispatch.serving.tool_service import ToolService
     from dispatch.telemetry.events import (
         CatalogChanged,
@@ -121,6 +121,7 @@ __all__ = [
     "WrappedClient",
     "__version__",
     "connect",
+    "provide",
     "serve",
     "tool",
     "wrap",

@@ -33,7 +33,7 @@ from dispatch.catalog.merge import CatalogLike
 from dispatch.catalog.registry import Registry
 from dispatch.catalog.sources import Source
 from dispatch.errors import DispatchError
-from dispatch.functions.sources import Providers
+from dispatch.functions.sources import MODULE_PROVIDERS, Providers
 from dispatch.permissions import Authorizer, Grants, GrantsFunction
 from dispatch.policy import DEFAULT_POLICY, PolicyLike
 from dispatch.resilience.breaker import CircuitBreaker
@@ -92,7 +92,7 @@ class DispatcherLifecycle:
         self._runtime: Runtime | None = None
         self._calls: Calls | None = None
         self._broker: ConfigBroker | None = None
-        self._providers = Providers()
+        self._providers = Providers(MODULE_PROVIDERS)
         self._on_call: Listeners[FinishedCall] = Listeners("a listener of calls", content=telemetry.content)
         self._results = ResultStore()
         self._result_formatter = ResultFormatter(self._results)
@@ -721,7 +721,7 @@ class Dispatcher(DispatcherLifecycle):
 
 @explain_keywords
 def connect(
-    broker: str,
+    broker: str | None = None,
     catalog: CatalogLike | None = None,
     *,
     policy: PolicyLike = DEFAULT_POLICY,
@@ -735,7 +735,8 @@ def connect(
     """Create a dispatcher on ``broker``; use it with ``async with``, or ``await start()`` and ``close()``.
 
     Args:
-        broker: ``pulsar://HOST:PORT``, ``pulsar+ssl://HOST:PORT``, or ``memory://[NAME]`` (embedded, in process).
+        broker: ``pulsar://HOST:PORT``, ``pulsar+ssl://HOST:PORT``, or ``memory://[NAME]`` (embedded, in process); None:
+            ``DISPATCH_BROKER``, else ``pulsar://localhost:6650``.
         catalog: a :class:`Catalog`, a folder with ``tool-service/ID.json`` and ``tool/NAME.json``, a source
             (:class:`Folder`, :class:`TrustGraphConfig`, :class:`Functions`, :class:`ToolPackage`), or a list of them:
             where two have a tool of the same name, that of the first one is used.

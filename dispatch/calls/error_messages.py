@@ -286,6 +286,10 @@ def _error_from_reply(answer: Answer, tool: str, limit: float, repeatable: bool)
         )
     if refused == Refusal.STOPPED:
         return error_from_timeout(tool, limit, "call", repeatable=repeatable, chunks=answer.chunks - 1)
+    if refused == Refusal.INVALID_ARGUMENTS:
+        return InvalidArgumentsError(ErrorType.INVALID_ARGUMENTS, answer.error_message)
+    if refused == Refusal.UNKNOWN_TOOL:
+        return RejectedError(ErrorType.UNKNOWN_TOOL, answer.error_message, rejected_by="service")
     why = first_sentence(answer.error_message)
     if refused == Refusal.INVALID_REQUEST:
         return InvalidArgumentsError(

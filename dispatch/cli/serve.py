@@ -38,13 +38,13 @@ from dispatch.cli.base import (
 )
 from dispatch.cli.sources import list_sources
 from dispatch.messaging.wire import MAX_PAYLOAD_BYTES, service_queues
-from dispatch.serving.server import DEFAULT_CONCURRENCY, DEFAULT_DRAIN_S, DEFAULT_QUEUE
+from dispatch.server import DEFAULT_CONCURRENCY, DEFAULT_DRAIN_S, DEFAULT_QUEUE
 from dispatch.serving.tool_service import ToolService, read_invoke
 from dispatch.telemetry.observers import METRICS_ADDRESS
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher
-    from dispatch.serving.server import ToolServer
+    from dispatch.server import ToolServer
 
 
 _THREADS = "dispatch-serve"
@@ -122,7 +122,7 @@ def serve(
 
     The exit code after SIGTERM is 0, after Ctrl-C 130.
     """
-    from dispatch.serving.server import ToolServer
+    from dispatch.server import ToolServer
 
     broker = settings.require_pulsar_url("dispatch serve")
     if not math.isfinite(drain_timeout):

@@ -17,7 +17,7 @@ from typing import Any
 
 from dispatch.devtools.lossprobe import PlainService, reply_text, reply_to
 from dispatch.errors import TransportError
-from dispatch.serving.server import ToolServer
+from dispatch.server import ToolServer
 from dispatch.transports import Security
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from dispatch._internal import check_instance
 from dispatch.transports.base import (
     AnswerLate,
@@ -19,6 +21,7 @@ from dispatch.transports.base import (
 )
 
 __all__ = [
+    "DEFAULT_BROKER",
     "AnswerLate",
     "DurableMessage",
     "Handler",
@@ -31,12 +34,21 @@ __all__ = [
     "Ticket",
     "TopicPublisher",
     "Transport",
+    "default_broker",
     "open_transport",
 ]
 
+DEFAULT_BROKER = "pulsar://localhost:6650"
 
-def open_transport(url: str, *, security: Security | None = None, publish_window: int = 64) -> Transport:
-    """Return the transport for ``url``, not yet started: ``memory://[NAME]``, ``pulsar://HOST:PORT`` or ``pulsar+ssl://HOST:PORT``.
+
+def default_broker() -> str:
+    """Return ``DISPATCH_BROKER``, else the address of a broker on this machine."""
+    return os.environ.get("DISPATCH_BROKER") or DEFAULT_BROKER
+
+
+def open_transport(url: str | None, *, security: Security | None = None, publish_window: int = 64) -> Transport:
+    """Return the transport for ``url``, not yet started: ``memory://[NAME]``, ``pulsar://HOST:PORT`` or ``pulsar+ssl://HOST:PORT``;
+    None: :func:`default_broker`.
 
     Args:
         security: token and TLS settings; None: from the environment (:meth:`Security.from_environment`).
@@ -45,6 +57,8 @@ def open_transport(url: str, *, security: Security | None = None, publish_window
     Raises:
         TransportError: the scheme of the address is not supported, or it is no text.
     """
+    if url is None:
+        url = default_broker()
     if not isinstance(url, str):
         from dispatch.transports.errors import no_address
 

@@ -18,7 +18,7 @@ from dispatch.mcp.server import MAX_LISTED, McpServer
 from dispatch.messaging.wire import REQUEST_NAMESPACE, RESPONSE_NAMESPACE
 from dispatch.policy import DEFAULT_POLICY
 from dispatch.search.search import ToolSearch
-from dispatch.serving.server import ToolServer
+from dispatch.server import ToolServer
 from dispatch.telemetry.exposition import expose_metrics
 from dispatch.toolkit import ToolkitService
 from dispatch.transports.pulsar.handshake import endpoints

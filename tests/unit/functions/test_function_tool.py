@@ -55,7 +55,7 @@ def test_the_descriptor_of_a_function() -> None:
         "name": "add",
         "description": "Add two whole numbers.",
         "service": "functions",
-        "function": "add",
+        "tool": "add",
         "input-schema": {
             "type": "object",
             "properties": {

@@ -11,7 +11,7 @@ import pytest
 
 from dispatch import RejectedError, ToolServer
 from dispatch.cli import serve
-from dispatch.serving.server import LINGER_S
+from dispatch.server import LINGER_S
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, Service, dispatching
 from tests.unit.cli.conftest import Run
@@ -171,7 +171,7 @@ def test_every_limit_reaches_the_server(run: Run, tmp_path: Any, monkeypatch: py
         made.update(options)
         raise ValueError("enough")
 
-    monkeypatch.setattr("dispatch.serving.server.ToolServer", make)
+    monkeypatch.setattr("dispatch.server.ToolServer", make)
     limits = {"concurrency": 3, "max_queue": 4, "max_payload_bytes": 5, "drain_timeout": 6.0, "instance": "one"}
     asked = [word for name, value in limits.items() for word in (f"--{name.replace('_', '-')}", f"{value}")]
     end = run("serve", "lone.py:Lone", "--service", "joke", "--broker", "pulsar://127.0.0.1:1", *asked)

@@ -12,11 +12,14 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, cast
 
 from dispatch._internal import check_instance, explain_keywords, loop_clock, yield_to_others
 from dispatch.errors import TransportError
+from dispatch.functions.served import Descriptors, ServedFunctions
+from dispatch.functions.sources import ToolPackage
 from dispatch.messaging.endpoint import ReplyPermission
 from dispatch.messaging.wire import (
     MAX_PAYLOAD_BYTES,
@@ -171,11 +174,15 @@ class ToolServer:
 
     Args:
         implementation: a :class:`ToolService`, or any object with an ``invoke`` of one of its forms.
-        broker: ``pulsar://…``, ``pulsar+ssl://…``, ``memory://…``, or a started transport, which the server does not close.
+        broker: ``pulsar://…``, ``pulsar+ssl://…``, ``memory://…``, or a started transport, which the server does not close;
+            None: ``DISPATCH_BROKER``, else ``pulsar://localhost:6650``.
+        functions: instead of ``implementation``: a module, :class:`~dispatch.Functions`, :class:`~dispatch.ToolPackage`, a
+            function, or a list of these, served as one service. Of a module those declared with :func:`dispatch.tool`; all
+            public ones if it declares none. :attr:`descriptors` are generated.
         service: the service's name: ``joke`` listens on ``non-persistent://tg/request/joke`` and replies on
             ``non-persistent://tg/response/joke``, as in TrustGraph. Servers of one name on one topic share its requests.
-            Default: the last part of ``request_queue``. Metrics have this name; by default that of dispatchers
-            (:func:`~dispatch.messaging.wire.name_service`).
+            Default: the last part of ``request_queue``, or the name of the module or package of ``functions``. Metrics have
+            this name; by default that of dispatchers (:func:`~dispatch.messaging.wire.name_service`).
         request_queue: whole name of the request topic, instead of the one from ``service``.
         response_queue: whole name of the response topic, instead of the one from ``service``.
         instance: this server's own id, on every reply. Default: the service's name and 8 random hex digits.
@@ -192,15 +199,17 @@ class ToolServer:
 
     Raises:
         TypeError: neither ``service`` nor both topics are given, or ``implementation`` has no usable ``invoke``.
+        CatalogError: one of ``functions`` cannot be a tool; it lists every mistake with function, parameter and fix.
         ValueError: a limit is out of range.
     """
 
     @explain_keywords
     def __init__(
         self,
-        implementation: object,
-        broker: str | Transport,
+        implementation: object = None,
+        broker: str | Transport | None = None,
         *,
+        functions: object = None,
         service: str | None = None,
         request_queue: str | None = None,
         response_queue: str | None = None,
@@ -214,6 +223,11 @@ class ToolServer:
         publish_window: int = 64,
         telemetry: Telemetry = DEFAULT_TELEMETRY,
     ) -> None:
+        if (implementation is None) is (functions is None):
+            raise TypeError("give one of both: a tool service, such as ToolServer(Joke()), or functions=[price, order]")
+        given = functions if isinstance(functions, list | tuple) else [functions]
+        if service is None and request_queue is None and functions is not None:
+            service = _name_functions(given)
         if service is not None:
             requests, responses = service_queues(service)
             request_queue, response_queue = request_queue or requests, response_queue or responses
@@ -236,15 +250,21 @@ class ToolServer:
         """The random name of this run of the instance; requests for another incarnation are refused."""
         self.concurrency = concurrency
         self._threads = ToolExecutor(concurrency, name=f"dispatch-tool-{self.service}")
-        self._invoke = read_invoke(implementation, self._threads.run)
+        self._described = {"id": self.service, "request-queue": request_queue, "response-queue": response_queue}
+        self._functions: ServedFunctions | None = None
+        if functions is None:
+            self._invoke = read_invoke(implementation, self._threads.run)
+        else:
+            self._functions = ServedFunctions(given, self._described, self._threads)
+            self._invoke = self._functions.invoke
         self.max_queue = max_queue
         self._reply_namespaces = tuple(reply_namespaces)
         self.drain_timeout = drain_timeout
         self.max_payload_bytes = max_payload_bytes
-        self._owns_transport = isinstance(broker, (str, type)) or not hasattr(broker, "subscribe")
+        self._owns_transport = broker is None or isinstance(broker, (str, type)) or not hasattr(broker, "subscribe")
         self._transport = cast(Transport, broker)
         if self._owns_transport:
-            self._transport = open_transport(cast(str, broker), security=security, publish_window=publish_window)
+            self._transport = open_transport(cast(str | None, broker), security=security, publish_window=publish_window)
         self._telemetry = telemetry
         self._observer: ServerObserver = NULL_SERVER
         self._queue: RequestQueue | None = None
@@ -255,6 +275,32 @@ class ToolServer:
         self._announcer: Announcer | None = None
         self.refused = dict.fromkeys(REASONS, 0)
         """Refusals by reason."""
+
+    @property
+    def descriptors(self) -> Descriptors:
+        """The descriptors of the service and its tools: ``(service, tools)``, as JSON values. Only served functions have
+        generated ones of tools."""
+        return Descriptors(self._described, []) if self._functions is None else self._functions.descriptors
+
+    def on_descriptors_changed(self, listener: Callable[[Descriptors], object]) -> Callable[[], None]:
+        """Call ``listener`` with :attr:`descriptors` whenever :meth:`replace_functions` has changed them. It must not block;
+        an exception that it raises is logged. Returns a function that removes the listener."""
+        return self._served_functions.on_change.subscribe(listener)
+
+    def replace_functions(self, functions: Iterable[object]) -> None:
+        """Serve ``functions``, as in the constructor, instead of the former ones. Calls in flight go on.
+
+        Raises:
+            CatalogError: one of them cannot be a tool. The former functions stay.
+            TypeError: the server serves no functions.
+        """
+        self._served_functions.replace(functions)
+
+    @property
+    def _served_functions(self) -> ServedFunctions:
+        if self._functions is None:
+            raise TypeError("the server serves no functions. Fix: create it with functions=[…].")
+        return self._functions
 
     @property
     def running(self) -> int:
@@ -456,6 +502,8 @@ class ToolServer:
         if self._plain is not None:
             self._plain.durable.close()
         self._threads.close()
+        if self._functions is not None:
+            self._functions.close()
 
     async def __aenter__(self) -> ToolServer:
         await self.start()
@@ -465,7 +513,17 @@ class ToolServer:
         await self.close()
 
 
-async def serve(implementation: object, broker: str | Transport, **options: Any) -> None:
+def _name_functions(functions: Sequence[object]) -> str | None:
+    """Return the name of the module or package, if that is all of ``functions``; None: they have no common name."""
+    if len(functions) == 1:
+        (only,) = functions
+        name = only.package if isinstance(only, ToolPackage) else getattr(only, "__name__", None)
+        if isinstance(only, ToolPackage | ModuleType) and isinstance(name, str):
+            return name.rpartition(".")[2]
+    return None
+
+
+async def serve(implementation: object = None, broker: str | Transport | None = None, **options: Any) -> None:
     """Serve until SIGTERM (then drain: finish what runs, refuse the rest) or until cancelled (then stop at once).
 
     Takes the arguments of :class:`ToolServer`.
