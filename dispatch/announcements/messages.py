@@ -284,7 +284,7 @@ def check_keys(keys: Mapping[str, bytes]) -> None:
             )
 
 
-class Descriptors:
+class DescriptorParts:
     """The descriptors of one service as its instances announce them.
 
     Args:
@@ -351,7 +351,7 @@ class AnnouncementWriter:
     def write(
         self,
         announce: str,
-        descriptors: Descriptors,
+        descriptors: DescriptorParts,
         *,
         part: int = 0,
         stats: Mapping[str, Any] | None = None,
@@ -380,6 +380,6 @@ class AnnouncementWriter:
             message["signatures"] = sign(message, self._keys)
         return _encoder.encode(message)
 
-    def write_all(self, descriptors: Descriptors) -> list[bytes]:
+    def write_all(self, descriptors: DescriptorParts) -> list[bytes]:
         """Return the messages with all descriptors."""
         return [self.write(HERE, descriptors, part=number) for number in range(1, len(descriptors.parts) + 1)]

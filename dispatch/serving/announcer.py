@@ -15,7 +15,7 @@ from dispatch.announcements.messages import (
     HERE,
     Announce,
     AnnouncementWriter,
-    Descriptors,
+    DescriptorParts,
     InstanceInfo,
     Question,
     decode_question,
@@ -71,7 +71,7 @@ class DescriptorAnnouncer:
         self._read = descriptors
         self._stats = stats
         self._randomness = randomness
-        self._descriptors = Descriptors(*descriptors())
+        self._descriptors = DescriptorParts(*descriptors())
         version = self._descriptors.ref.get("version")
         info = InstanceInfo(instance, incarnation, version, settings.weight, dict(settings.labels))
         self._writer = AnnouncementWriter(info, settings.keys)
@@ -133,7 +133,7 @@ class DescriptorAnnouncer:
         Raises:
             ValueError: they are too large, or not JSON. The former ones stay announced.
         """
-        descriptors = Descriptors(*self._read())
+        descriptors = DescriptorParts(*self._read())
         if descriptors.digest != self._descriptors.digest and not self._is_leaving:
             self._descriptors = descriptors
             self._say_all()
