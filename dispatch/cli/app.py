@@ -10,7 +10,21 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from dispatch.cli import bench, broker, call, check, dashboards, demo, doctor, items, rules, serve, toolkit, tools
+from dispatch.cli import (
+    bench,
+    broker,
+    call,
+    check,
+    dashboards,
+    demo,
+    doctor,
+    export,
+    items,
+    rules,
+    serve,
+    toolkit,
+    tools,
+)
 from dispatch.cli.base import (
     EXIT_CODES_HELP,
     Exit,
@@ -93,6 +107,7 @@ app.command("put")(items.put)
 app.command("rm")(items.rm)
 app.command("get")(items.get)
 app.command("serve")(serve.serve)
+app.command("export")(export.export)
 app.command("mcp")(serve.mcp)
 app.command("doctor")(doctor.doctor)
 app.add_typer(broker.app, name="broker")

@@ -702,6 +702,7 @@ MetricsPort = Annotated[
         metavar="PORT",
         min=0,
         max=65535,
+        envvar="DISPATCH_METRICS_PORT",
         help="Serve metrics for Prometheus at http://ADDRESS:PORT/metrics; 0: any free port.",
         show_default=False,
     ),

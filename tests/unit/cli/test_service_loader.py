@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.cli.base import CliError
-from dispatch.cli.serve import load_service
+from dispatch.cli.targets import load_service
 
 MODULE = """
 from dispatch import ToolService

@@ -31,7 +31,7 @@ def server(**options: Any) -> ToolServer:
 
 
 def start(of: ToolServer, as_json: bool = False) -> asyncio.Task[signal.Signals]:
-    return asyncio.create_task(serve.serve_until_signal(of, serve.ServerReporter(of, as_json)))
+    return asyncio.create_task(serve.serve_until_signal([serve.ServerReporter(of, as_json)]))
 
 
 async def test_sigterm_drains_what_runs_finishes_and_the_rest_is_refused(capsys: Captured) -> None:
@@ -142,7 +142,7 @@ async def test_the_handlers_of_signals_are_as_before() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("jokes:Joke",), "use --service joke, or full names"),
+        (("jokes:Joke",), "The module 'jokes' does not exist"),
         (("jokes:Joke", "--request-queue", "non-persistent://tg/request/joke"), "use --service joke, or full names"),
         (("jokes:Joke", "--service", "a b"), "take it out"),
         (("jokes:Joke", "--request-queue", "jokes", "--response-queue", "x"), "'jokes' is no whole topic name"),
