@@ -1,8 +1,8 @@
 """The messages by which services announce themselves: format, parts, digest and signatures. Pure.
 
 JSON of at most 256 KiB on one topic. ``here`` announces an instance of a service, ``bye`` its end. With ``tools`` the
-message has the descriptors, in several parts if they are large; a heartbeat has the digest of the descriptors only. Dispatchers
-ask with ``who`` on a topic of its own, so that an instance does not receive the announcements of all others.
+message has the descriptors, in several parts if they are large; a heartbeat has only their digest. Dispatchers ask with
+``who`` on a topic of its own, so that an instance does not receive the announcements of all others.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ class Announcement(msgspec.Struct, frozen=True, omit_defaults=True):
         Raises:
             MalformedAnnouncementError: it has none.
         """
-        return _decode(_ref_decoder, self.service)
+        ref: ServiceRef = _decode(_ref_decoder, self.service)
+        return ref
 
     def read_service(self) -> dict[str, Any]:
         """Return the descriptor of the service.
@@ -113,7 +114,8 @@ class Announcement(msgspec.Struct, frozen=True, omit_defaults=True):
         Raises:
             MalformedAnnouncementError: it is not an object.
         """
-        return _decode(_object_decoder, self.service)
+        service: dict[str, Any] = _decode(_object_decoder, self.service)
+        return service
 
     def read_tools(self) -> list[dict[str, Any]]:
         """Return the descriptors of the tools; none in a heartbeat.
@@ -179,7 +181,7 @@ def decode_announcement(payload: bytes) -> Announcement:
         raise MalformedAnnouncementError("the id of the instance is empty, too long or not printable")
     if not (0 < len(instance.incarnation) <= MAX_TEXT and 0 < len(found.digest) <= MAX_TEXT):
         raise MalformedAnnouncementError("the incarnation or the digest is empty or too long")
-    if found.sequence < 0 or not 0 < found.ttl or len(instance.labels) > MAX_LABELS:
+    if found.sequence < 0 or found.ttl <= 0 or len(instance.labels) > MAX_LABELS:
         raise MalformedAnnouncementError("the sequence, the ttl or the labels are out of range")
     number, count = found.part
     if not 1 <= number <= count <= MAX_PARTS:
@@ -233,9 +235,9 @@ def is_signed(payload: bytes, keys: Mapping[str, bytes]) -> bool:
         return False
     for id, signature in signatures.items():
         key = keys.get(id)
-        if key is not None and isinstance(signature, str) and len(signature) == 64 and signature.isascii():
-            if hmac.compare_digest(hmac.digest(key, text, "sha256").hex(), signature):
-                return True
+        is_text = isinstance(signature, str) and signature.isascii()
+        if key is not None and is_text and hmac.compare_digest(hmac.digest(key, text, "sha256").hex(), signature):
+            return True
     return False
 
 
@@ -262,7 +264,7 @@ class Announce(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFields)
         check_keys(self.keys)
         if len(self.keys) > MAX_SIGNATURES:
             raise ValueError(
-                f"{len(self.keys)} keys sign an announcement. Fix: give at most {MAX_SIGNATURES}, the former and the new one."
+                f"{len(self.keys)} keys sign an announcement. Fix: give at most {MAX_SIGNATURES}, the old and the new one."
             )
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
-from collections.abc import AsyncIterator, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, Final
 
-from dispatch._internal import Randomness, cancel_and_wait, explain_keywords
+from dispatch._internal import cancel_and_wait, explain_keywords
 from dispatch.announcements.messages import DEFAULT_TOPIC, Question, question_topic
 from dispatch.announcements.table import AnnouncementTable, Inquiry
 from dispatch.announcements.trust import Trust
@@ -22,10 +21,8 @@ logger = logging.getLogger("dispatch.catalog")
 
 TICK_S: Final = 1.0
 """Seconds between two checks which instances are silent, and whether the connection was lost."""
-ANSWERS_S: Final = 0.2
-"""Seconds over which the answers to ``who`` are spread."""
 SETTLE_S: Final = 0.3
-"""Seconds for which the first discovery waits for answers to ``who``."""
+"""Seconds for which the first discovery waits for answers to ``who``, which are spread over 0.2 s."""
 FIRST_S: Final = 2.0
 """Seconds after which the first discovery does not wait for the proofs of services any longer."""
 ASK_S: Final = 1.0
@@ -46,7 +43,7 @@ class Announced:
         id: unique in a dispatcher; the label ``source`` of its metrics.
         namespace: prefix of the names.
         on_change: ``hold``: a changed definition waits for its approval.
-        randomness: tests set it.
+        until: name of a tool: the first discovery ends as soon as it is found.
 
     Raises:
         TopicError: ``topic`` is not a topic name.
@@ -63,7 +60,7 @@ class Announced:
         id: str = "announced",
         namespace: str = "",
         on_change: OnChange = "apply",
-        randomness: Randomness = random.random,
+        until: str = "",
     ) -> None:
         name = TopicName.parse(topic)
         self.topic = str(name)
@@ -72,11 +69,12 @@ class Announced:
         self.on_change: OnChange = on_change
         self.trust = (trust or Trust()).within(name.tenant)
         self.table = AnnouncementTable(self.trust, source=id, namespace=namespace)
-        self._randomness = randomness
+        self._until = until
         self._broker: Broker | None = None
         self._subscription: BrokerSubscription | None = None
         self._subscribing = asyncio.Lock()
         self._is_changed = asyncio.Event()
+        self._has_progress = asyncio.Event()
         self._is_settled = False
         self._version = 0
         self._items: list[Item] = []
@@ -90,6 +88,7 @@ class Announced:
         self._subscription = None
         self._subscribing = asyncio.Lock()  # the former ones may belong to another event loop
         self._is_changed = asyncio.Event()
+        self._has_progress = asyncio.Event()
         self._is_settled = False
         self._tasks = set()
 
@@ -136,9 +135,19 @@ class Announced:
         began = loop.time()
         self.table.tick(began, is_connected=broker.is_connected)
         await self._ask_all(broker)
-        while (waited := loop.time() - began) < FIRST_S and (waited < SETTLE_S or self.table.is_asking):
-            await asyncio.sleep(0.01)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(began + FIRST_S):
+                while not self._is_found() and (self.table.is_asking or loop.time() < began + SETTLE_S):
+                    self._has_progress.clear()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout_at(None if self.table.is_asking else began + SETTLE_S):
+                            await self._has_progress.wait()
         self._is_settled = True
+
+    def _is_found(self) -> bool:
+        return bool(self._until) and any(
+            item.kind == "tool" and item.key.partition("@")[0] == self._until for item in self.table.items()
+        )
 
     async def _ask_all(self, broker: Broker) -> None:
         """Ask all services to announce themselves."""
@@ -152,8 +161,8 @@ class Announced:
 
         self._start(repeat())
 
-    def _start(self, work: object) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[arg-type] # a coroutine
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -170,6 +179,7 @@ class Announced:
             logger.warning("%s", report)
         if self.table.version != self._version:
             self._is_changed.set()
+        self._has_progress.set()
 
     async def _ask(self, broker: Broker, inquiry: Inquiry) -> None:
         payload: bytes | None = None

@@ -2,8 +2,8 @@
 
 Every producer to the topic can send an announcement, so an unsigned one is a claim: it changes nothing until the instance
 has answered a question on a topic of the service's request namespace, which only services consume. The answer has the
-descriptors, so that a forger cannot change these either. A claim about an instance that is known and unchanged extends its life,
-and costs no question. What is signed with a trusted key is believed at once.
+descriptors, so that a forger cannot change these either. A claim about an instance that is known and unchanged extends its
+life, and costs no question. What is signed with a trusted key is believed at once.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from dispatch.announcements.trust import Trust, UntrustedError, read_ref
 from dispatch.catalog.items import Item
 
 GONE_S: Final = 60.0
-"""Seconds for which the tools of a service stay in the catalogue after its last instance: calls fail as ``no-instance``, with
-the time to try again, while a service restarts."""
+"""Seconds for which the tools of a service stay in the catalogue after its last instance: while it restarts, calls fail as
+``no-instance``, with the time to try again."""
 MAX_ASKED: Final = 64
 """Questions in flight: each opens a topic, so that a flood of claims must not open them without a limit."""
 MAX_WAITING: Final = 1_024
@@ -404,8 +404,8 @@ class AnnouncementTable:
             return
         self._add(service, message, is_proved=True)
         if message.digest != service.digest:
-            text = f"its instance '{excerpt(message.instance.id)}' has other descriptors than the first one, and is held back"
-            self._report("conflict", ref.id, text)
+            name = excerpt(message.instance.id)
+            self._report("conflict", ref.id, f"its instance '{name}' has other descriptors than the first one")
 
     def _is_held(self, service: AnnouncedService, message: Announcement, is_signed: bool) -> bool:
         """Whether other instances keep other descriptors in force."""
@@ -472,7 +472,7 @@ class AnnouncementTable:
         if self._life < self._reported_at.get(about, -REPORT_EVERY_S) + REPORT_EVERY_S or len(self._reports) >= 100:
             return
         _remember(self._reported_at, about, self._life)
-        self._reports.append(f"the announced service '{excerpt(service)}' is not used as announced: {problem}")
+        self._reports.append(f"an announcement of the service '{excerpt(service)}' is not in force: {problem}")
 
 
 def _remember(known: OrderedDict[Any, Any], key: Any, value: Any) -> None:

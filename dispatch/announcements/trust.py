@@ -27,8 +27,8 @@ class UntrustedError(ValueError):
 
 
 class Trust(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFields):
-    """Which announcements are accepted. Every service proves that it consumes its request namespace, or its announcements are
-    signed.
+    """Which announcements are accepted. Every service proves that it consumes its request namespace, or signs its
+    announcements.
 
     Attributes:
         namespaces: patterns of ``tenant/namespace`` for all topics of a service, those inside its descriptor included.
@@ -185,8 +185,8 @@ def _params_of(service: Mapping[str, Any]) -> frozenset[str]:
 def _restrict(
     raw: Mapping[str, Any], params: frozenset[str] | tuple[()], *, decides: bool, proves: bool, is_service: bool
 ) -> dict[str, Any]:
-    """Return a descriptor without the keys that are not honoured. The calls of a service that has proved itself go to instances
-    that prove themselves, too."""
+    """Return a descriptor without the keys that are not honoured. The calls of a service that has proved itself go to
+    instances that prove themselves, too."""
     found = {key: value for key, value in raw.items() if decides or key in params or key not in _REPEATING}
     policy = found.get("policy") if "policy" not in params else None
     if not proves or (policy is not None and not isinstance(policy, dict)):

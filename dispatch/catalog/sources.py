@@ -132,8 +132,8 @@ class Broker(Protocol):
     async def ask_instance(
         self, request_queue: str, response_queue: str, payload: bytes, *, timeout: float, resend_after: float
     ) -> bytes:
-        """Send a question to the instances of a service and return the payload of the first answer. It proves that its sender
-        consumes the namespace of ``request_queue``: only there the id of the question can be read.
+        """Send a question to the instances of a service and return the payload of the first answer. Its sender consumes the
+        namespace of ``request_queue``: only there the id of the question can be read.
 
         Raises:
             TimeoutError: no answer within ``timeout``.
