@@ -24,7 +24,7 @@ MAX_BYTES: Final = 256 * 1024
 MAX_PARTS: Final = 32
 """Parts of the descriptors of a service: 8 MiB."""
 MAX_TEXT: Final = 200
-"""Characters of an id, an incarnation or a digest."""
+"""Characters of an id, an incarnation, a digest or a label."""
 MAX_LABELS: Final = 32
 TTL_S: Final = 15.0
 """Seconds without an announcement after which an instance is gone: three heartbeats."""
@@ -161,7 +161,7 @@ _list_decoder: Final = msgspec.json.Decoder(list[dict[str, Any]])
 def _decode(decoder: msgspec.json.Decoder[Any], payload: bytes | msgspec.Raw) -> Any:
     try:
         return decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise MalformedAnnouncementError(str(error)) from None
 
 
@@ -181,8 +181,11 @@ def decode_announcement(payload: bytes) -> Announcement:
         raise MalformedAnnouncementError("the id of the instance is empty, too long or not printable")
     if not (0 < len(instance.incarnation) <= MAX_TEXT and 0 < len(found.digest) <= MAX_TEXT):
         raise MalformedAnnouncementError("the incarnation or the digest is empty or too long")
-    if found.sequence < 0 or found.ttl <= 0 or len(instance.labels) > MAX_LABELS:
-        raise MalformedAnnouncementError("the sequence, the ttl or the labels are out of range")
+    if not 0 <= found.sequence < 2**63 or found.ttl <= 0:
+        raise MalformedAnnouncementError("the sequence or the ttl is out of range")
+    texts = [*instance.labels, *instance.labels.values(), instance.version or ""]
+    if len(instance.labels) > MAX_LABELS or max(map(len, texts)) > MAX_TEXT:
+        raise MalformedAnnouncementError("the labels or the version are too long")
     number, count = found.part
     if not 1 <= number <= count <= MAX_PARTS:
         raise MalformedAnnouncementError("the part is out of range")

@@ -142,6 +142,8 @@ class AnnouncementTable:
         self.refused = {"malformed": 0, "untrusted": 0, "unsigned": 0, "limit": 0}
         self._count = 0
         self._waiting: OrderedDict[tuple[str, str], Inquiry] = OrderedDict()
+        self._early: OrderedDict[tuple[str, str], Inquiry] = OrderedDict()
+        """Questions to instances that were asked within the last second."""
         self._asked: dict[tuple[str, str], Inquiry] = {}
         self._asked_at: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._checked: OrderedDict[ServiceRef, str] = OrderedDict()
@@ -166,6 +168,10 @@ class AnnouncementTable:
         if self._ticked_at is not None and self._is_connected:
             self._life += min(max(now - self._ticked_at, 0.0), LATE_TICK_S)
         self._ticked_at, self._is_connected = now, is_connected
+        for target, inquiry in list(self._early.items()):
+            if self._life >= self._asked_at.get(target, -ASK_AGAIN_S) + ASK_AGAIN_S:
+                del self._early[target]
+                self._waiting.setdefault(target, inquiry)
         for key, service in list(self.services.items()):
             for instance in list(service.instances.values()):
                 if instance.heard_at + instance.ttl < self._life:
@@ -296,15 +302,14 @@ class AnnouncementTable:
         target = ref.request_queue, instance
         if target in self._asked or target in self._waiting:
             return
-        if self._life < self._asked_at.get(target, -ASK_AGAIN_S) + ASK_AGAIN_S:
-            return
         service = self.services.get((ref.id, ref.version))
         part = 0 if service is not None and reason != "new" else 1
-        self._waiting[target] = Inquiry(
-            ref.request_queue, ref.response_queue, instance, reason, (ref.id, ref.version), part, []
-        )
-        if len(self._waiting) > MAX_WAITING:
-            self._waiting.popitem(last=False)
+        inquiry = Inquiry(ref.request_queue, ref.response_queue, instance, reason, (ref.id, ref.version), part, [])
+        is_early = self._life < self._asked_at.get(target, -ASK_AGAIN_S) + ASK_AGAIN_S
+        waiting = self._early if is_early else self._waiting
+        waiting[target] = inquiry
+        if len(waiting) > MAX_WAITING:
+            waiting.popitem(last=False)
 
     def pop_inquiries(self) -> Iterator[Inquiry]:
         """Yield the questions that are to be sent now. Each is answered with :meth:`receive_answer`."""
@@ -441,6 +446,9 @@ class AnnouncementTable:
             self.services[key] = AnnouncedService(ref, message.digest, is_signed, items, {})
         else:
             former.ref, former.digest, former.is_signed, former.items = ref, message.digest, is_signed, items
+            for each in former.instances.values():
+                if not each.is_proved and each.info.id != message.instance.id:
+                    self._inquire(ref, each.info.id, "new")  # whether it has other descriptors is to be reported
         self.version += 1
         return True
 
