@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeVar
 
 from dispatch._internal import loop_clock
 from dispatch.calls.local import CallContext, LocalCall, LocalResult, RefusedCallError
 from dispatch.catalog.catalog import check_items
-from dispatch.catalog.descriptors import CatalogError, Problem
+from dispatch.catalog.descriptors import ARGUMENT_TYPES, CatalogError, Problem
 from dispatch.catalog.items import Item
 from dispatch.errors import ErrorType
 from dispatch.functions.schema import is_declared
@@ -127,7 +127,8 @@ class ServedFunctions:
             key = name if versions[name] == 1 else f"{name}@{tool.version}"
             tools[key] = tool
             tools.setdefault(name, tool)  # for callers that know of no second version yet
-            raw = {**tool.describe(self._service["id"]), "name": name, CONFIG_PARAM: key}
+            own = {"name": name, CONFIG_PARAM: key, "arguments": list_arguments(tool.arguments.schema)}
+            raw = {**tool.describe(self._service["id"]), **own}
             described.append(raw)
             items.append(Item(tool.origin, "tool", key, raw))
         errors = [each for each in check_items(items)[1] if each.severity == "error"]
@@ -173,6 +174,39 @@ class ServedFunctions:
     def close(self) -> None:
         """End idle threads now, and the others when their functions return."""
         self._executor.release_threads()
+
+
+_JSON_TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+def list_arguments(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the arguments in an input schema as TrustGraph's agents read them. A value of several types, which they cannot
+    describe, has the first one."""
+    definitions = schema.get("$defs", {})
+    return [
+        {
+            "name": name,
+            "type": _find_type(argument, definitions),
+            "description": argument.get("description", ""),
+            "required": name in schema["required"],
+        }
+        for name, argument in schema["properties"].items()
+    ]
+
+
+def _find_type(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """Return one of :data:`~dispatch.catalog.descriptors.ARGUMENT_TYPES`; a text if the schema allows any value."""
+    definition = definitions.get(schema.get("$ref", "").removeprefix("#/$defs/"))
+    if definition is not None:
+        return _find_type(definition, definitions)
+    members = [each for each in schema.get("anyOf", ()) if each.get("type") != "null"]
+    if members:
+        return _find_type(members[0], definitions)
+    given = schema.get("type")
+    types = given if isinstance(given, list) else [given]
+    if "enum" in schema and given is None:
+        types = [_JSON_TYPES.get(type(value)) for value in schema["enum"]]
+    return next((each for each in types if each in ARGUMENT_TYPES), "string")
 
 
 def find_served_functions(given: Iterable[object]) -> tuple[list[FoundFunction], list[Problem]]:
