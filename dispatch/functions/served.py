@@ -106,6 +106,9 @@ class ServedFunctions:
 
     def _read(self, functions: Iterable[object]) -> tuple[Descriptors, dict[str, FunctionTool]]:
         found, problems = find_served_functions(functions)
+        if not found and not problems:
+            fix = "define one with a docstring, and declare it with @dispatch.tool"
+            problems = [Problem(self._service["id"], "", "there are no functions to serve", fix)]
         read = list(read_tools(found, lambda type: type is CallContext or type in MODULE_PROVIDERS))
         versions: dict[str, int] = {}
         for tool in read:

@@ -82,7 +82,7 @@ def test_without_a_name_the_only_service_class_is_taken(tmp_path: Path) -> None:
         ("services:Xyzzy", "'services' has no 'Xyzzy'", "the name of your service class"),
         ("services:Needy", "missing 1 required positional argument", "create the instance in the module"),
         ("services:Wrong", "cannot tell what 'what' is meant to be", "fix the class"),
-        ("lone_sibling", "has no ToolService class", "select one: lone_sibling:Joke"),
+        ("lone_sibling", "has no functions and no ToolService class", "declare it with @dispatch.tool"),
         ("lone_sibling:TEXT", "str has no invoke method", "fix the class"),
     ],
 )
