@@ -1,7 +1,7 @@
 """Processor time of a service for a call of a served function, and of a hand-written ``ToolService``:
 ``python -m benchmarks.functions.served``.
 
-On a genuine broker (``PULSAR_URL``, ``DISPATCH_BROKER``, else this machine's); half a minute. Each service is a process of
+On a genuine broker (``PULSAR_URL``, ``DISPATCH_BROKER``, else this machine's); a minute. Each service is a process of
 ``dispatch serve``; one dispatcher calls them in turn. Ratios are formed within a round.
 """
 
@@ -76,7 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run. Returns the exit code: 0 done, whatever the figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.functions.served", description=__doc__)
     parser.add_argument("--rounds", type=positive, default=9, metavar="N", help="rotated rounds (default 9)")
-    parser.add_argument("--calls", type=positive, default=8_000, metavar="N", help="of each in a round (default 8000)")
+    parser.add_argument(
+        "--calls", type=positive, default=16_000, metavar="N", help="of each in a round (default 16000)"
+    )
     options = parser.parse_args(arguments)
     broker = os.environ.get("PULSAR_URL") or default_broker()
     print(f"load before: {load()}", file=sys.stderr)
