@@ -19,6 +19,7 @@ from dispatch.cli import (
     demo,
     doctor,
     export,
+    init,
     items,
     rules,
     serve,
@@ -106,6 +107,7 @@ app.command("check")(check.check)
 app.command("put")(items.put)
 app.command("rm")(items.rm)
 app.command("get")(items.get)
+app.command("init")(init.init)
 app.command("serve")(serve.serve)
 app.command("export")(export.export)
 app.command("mcp")(serve.mcp)

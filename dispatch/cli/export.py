@@ -28,7 +28,7 @@ def export(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="TARGET…", help="Module or file of functions, as of 'dispatch serve'.", show_default=False
+            metavar="TARGET", help="Module or file of functions, as of 'dispatch serve'.", show_default=False
         ),
     ],
     to: Annotated[

@@ -61,7 +61,7 @@ def serve(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="TARGET…",
+            metavar="TARGET",
             help="Module or file: shop.py serves its functions, shop.py:price,order some of them, jokes.py:Joke a service "
             "class. Each target is a service; all share one connection.",
             show_default=False,

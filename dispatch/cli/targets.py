@@ -57,13 +57,13 @@ def load_target(target: str) -> Target:
     if not names:
         return _read_module(module, module_name)
     found = [_attribute(module, module_name, name) for name in names]
-    if all(map(_has_functions, found)):
+    others = [name for name, value in zip(names, found, strict=True) if not _has_functions(value)]
+    if not others and (len(names) > 1 or not _may_create_service(found[0])):
         return Target(module, None, tuple(found))
     if len(names) > 1:
-        other = next(name for name, value in zip(names, found, strict=True) if not _has_functions(value))
         raise CliError(
-            f"'{other}' in '{module_name}' is no function that can be served with others.",
-            "name functions, and declare those without parameters with @dispatch.tool",
+            f"'{others[0]}' in '{module_name}' is no function that can be served with others.",
+            "name functions, or serve it as a target of its own",
         )
     return Target(module, _instance(found[0], f"{module_name}:{names[0]}"), ())
 
@@ -116,17 +116,19 @@ def _is_own_service(value: Any, module: ModuleType) -> bool:
 
 
 def _has_functions(value: Any) -> bool:
-    """Return whether ``value`` is served as functions. A function without parameters creates a service, unless it is
-    declared as a tool."""
-    if isinstance(value, ModuleType | FunctionSource) or is_declared(value):
-        return True
-    if not inspect.isroutine(value) or hasattr(value, "invoke"):
+    """Return whether ``value`` is a function, or has functions."""
+    is_function = inspect.isroutine(value) and not hasattr(value, "invoke")
+    return is_function or isinstance(value, ModuleType | FunctionSource) or is_declared(value)
+
+
+def _may_create_service(function: Any) -> bool:
+    """Return whether ``function`` may return a service: it has no parameters, and is not declared as a tool."""
+    if not inspect.isroutine(function) or is_declared(function):
         return False
     try:
-        parameters = inspect.signature(value).parameters.values()
+        return not inspect.signature(function).parameters
     except (TypeError, ValueError):
-        return False
-    return any(each.default is each.empty for each in parameters)
+        return True
 
 
 def _is_path(name: str) -> bool:

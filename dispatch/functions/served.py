@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeVar
 
+import msgspec
+
 from dispatch._internal import loop_clock
-from dispatch.calls.local import CallContext, LocalCall, LocalResult, RefusedCallError
+from dispatch.calls.local import CallContext
 from dispatch.catalog.catalog import check_items
-from dispatch.catalog.descriptors import CatalogError, Problem
+from dispatch.catalog.descriptors import ARGUMENT_TYPES, CatalogError, Problem
 from dispatch.catalog.items import Item
-from dispatch.errors import ErrorType
 from dispatch.functions.schema import is_declared
 from dispatch.functions.sources import (
     CONFIG_PARAM,
@@ -59,11 +60,50 @@ class Descriptors(NamedTuple):
     tools: list[dict[str, Any]]
 
 
-_REFUSALS: Final = {
-    ErrorType.INVALID_ARGUMENTS: Refusal.INVALID_ARGUMENTS,
-    ErrorType.UNKNOWN_TOOL: Refusal.UNKNOWN_TOOL,
-    ErrorType.BULKHEAD_FULL: Refusal.OVERLOADED,
-}
+class ServedCall(msgspec.Struct, eq=False):
+    """One request for a function (:class:`~dispatch.functions.sources.FunctionCall`)."""
+
+    arguments: dict[str, Any]
+    config: dict[str, Any]
+    user: str
+    work: InboundRequest
+    threads: ToolExecutor
+
+    @property
+    def tool(self) -> str:
+        """Name of the tool."""
+        return str(self.config.get(CONFIG_PARAM))
+
+    @property
+    def concurrency(self) -> int:
+        """Threads of its function at most: as many as the server runs requests."""
+        return self.threads.max_threads
+
+    @property
+    def occupied(self) -> asyncio.Future[Any] | None:
+        """Done when the thread returns that outlives the request; the request keeps its slot until then."""
+        return None if self.work.task is None else self.threads.abandoned.get(self.work.task)
+
+    @occupied.setter
+    def occupied(self, returned: asyncio.Future[Any] | None) -> None:
+        if returned is not None and self.work.task is not None:
+            self.threads.hold_slot(self.work.task, returned)
+
+    @property
+    def context(self) -> CallContext:
+        """The call as its function may read it."""
+        headers = self.work.headers
+        traceparent = self.work.observer.traceparent or headers.get("traceparent", "")
+        return CallContext(
+            tool=self.tool,
+            user=self.user,
+            call_id=self.work.id,
+            attempt=whole_number(headers, Property.ATTEMPT) or 1,
+            deadline=self.work.deadline,
+            clock=loop_clock(),
+            trace_id=traceparent[3:35],
+            traceparent=traceparent,
+        )
 
 
 class ServedFunctions:
@@ -106,6 +146,9 @@ class ServedFunctions:
 
     def _read(self, functions: Iterable[object]) -> tuple[Descriptors, dict[str, FunctionTool]]:
         found, problems = find_served_functions(functions)
+        if not found and not problems:
+            fix = "define one with a docstring, and declare it with @dispatch.tool"
+            problems = [Problem(self._service["id"], "", "there are no functions to serve", fix)]
         read = list(read_tools(found, lambda type: type is CallContext or type in MODULE_PROVIDERS))
         versions: dict[str, int] = {}
         for tool in read:
@@ -127,7 +170,8 @@ class ServedFunctions:
             key = name if versions[name] == 1 else f"{name}@{tool.version}"
             tools[key] = tool
             tools.setdefault(name, tool)  # for callers that know of no second version yet
-            raw = {**tool.describe(self._service["id"]), "name": name, CONFIG_PARAM: key}
+            own = {"name": name, CONFIG_PARAM: key, "arguments": list_arguments(tool.arguments.schema)}
+            raw = {**tool.describe(self._service["id"]), **own}
             described.append(raw)
             items.append(Item(tool.origin, "tool", key, raw))
         errors = [each for each in check_items(items)[1] if each.severity == "error"]
@@ -135,44 +179,56 @@ class ServedFunctions:
             raise CatalogError(errors)
         return Descriptors(self._service, described), tools
 
-    async def invoke(self, request: Request, work: InboundRequest) -> str | LocalResult | AsyncIterator[str]:
+    def invoke(self, request: Request, work: InboundRequest) -> Awaitable[str | AsyncIterator[str]]:
         """Execute the function that ``request`` names (:data:`~dispatch.serving.tool_service.Invoke`).
 
         Raises:
             RefusedRequestError: the function was not called: unknown, invalid arguments, or no free thread.
             Exception: of the function.
         """
-        name = str(request.config.get(CONFIG_PARAM))
+        call = ServedCall(request.arguments, request.config, request.user, work, self._threads)
         if not request.is_finite:
             problem = "its arguments have NaN or an infinite number, which JSON does not have"
-            message = f"Tool '{name}' was not executed: {problem}. Correct the arguments and call it once more."
+            message = f"Tool '{call.tool}' was not executed: {problem}. Correct the arguments and call it once more."
             raise RefusedRequestError(Refusal.INVALID_ARGUMENTS, message)
-        headers = work.headers
-        traceparent = work.observer.traceparent or headers.get("traceparent", "")
-        context = CallContext(
-            tool=name,
-            user=request.user,
-            call_id=work.id,
-            attempt=whole_number(headers, Property.ATTEMPT) or 1,
-            deadline=work.deadline,
-            clock=loop_clock(),
-            trace_id=traceparent[3:35],
-            traceparent=traceparent,
-        )
-        call = LocalCall(name, request.arguments, request.config, context, self._threads.max_threads)
-        try:
-            return await self._executor.execute(call)
-        except RefusedCallError as refused:
-            error = refused.error
-            raise RefusedRequestError(_REFUSALS[ErrorType(error.type)], error.message) from None
-        except asyncio.CancelledError:
-            if call.occupied is not None and work.task is not None:
-                self._threads.hold_slot(work.task, call.occupied)
-            raise
+        return self._executor.execute(call)  # perf: not awaited here, which would cost one more coroutine
 
     def close(self) -> None:
         """End idle threads now, and the others when their functions return."""
         self._executor.release_threads()
+
+
+_JSON_TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+def list_arguments(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the arguments in an input schema as TrustGraph's agents read them. A value of several types, which they cannot
+    describe, has the first one."""
+    definitions = schema.get("$defs", {})
+    return [
+        {
+            "name": name,
+            "type": _find_type(argument, definitions),
+            "description": argument.get("description", ""),
+            "required": name in schema["required"],
+        }
+        for name, argument in schema["properties"].items()
+    ]
+
+
+def _find_type(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """Return one of :data:`~dispatch.catalog.descriptors.ARGUMENT_TYPES`; a text if the schema allows any value."""
+    definition = definitions.get(schema.get("$ref", "").removeprefix("#/$defs/"))
+    if definition is not None:
+        return _find_type(definition, definitions)
+    members = [each for each in schema.get("anyOf", ()) if each.get("type") != "null"]
+    if members:
+        return _find_type(members[0], definitions)
+    given = schema.get("type")
+    types = given if isinstance(given, list) else [given]
+    if "enum" in schema and given is None:
+        types = [_JSON_TYPES.get(type(value)) for value in schema["enum"]]
+    return next((each for each in types if each in ARGUMENT_TYPES), "string")
 
 
 def find_served_functions(given: Iterable[object]) -> tuple[list[FoundFunction], list[Problem]]:

@@ -14,17 +14,17 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import FunctionType, ModuleType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from dispatch._internal import excerpt, explain_keywords, find_near_names, read_text, type_name
-from dispatch.calls.local import CallContext, LocalCall, RefusedCallError
+from dispatch.calls.local import CallContext, RefusedCallError
 from dispatch.calls.resolution import local_queue, local_reply_queue
 from dispatch.catalog.catalog import check_items
 from dispatch.catalog.descriptors import CatalogError, Problem, Report
 from dispatch.catalog.fields import MAX_MODEL_NAME_CHARS
 from dispatch.catalog.items import Item, Refused
 from dispatch.catalog.sources import OnChange, run_in_thread
-from dispatch.errors import ErrorType, InvalidArgumentsError, RejectedError, ThrottledError
+from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, RejectedError, ThrottledError
 from dispatch.functions.schema import (
     NO_DECLARATION,
     Arguments,
@@ -36,8 +36,8 @@ from dispatch.functions.schema import (
     read_parameters,
     unwrap,
 )
-from dispatch.messaging.wire import check_result_text, result_text
-from dispatch.serving.tool_service import ToolExecutor
+from dispatch.messaging.wire import Refusal, check_result_text, result_text
+from dispatch.serving.tool_service import RefusedRequestError, ToolExecutor
 
 # Values that are injected into parameters of functions, by the type of the parameter.
 
@@ -268,6 +268,45 @@ IDLE_S: Final = 10.0
 """Seconds after which an idle thread ends: as many as a pause between two turns of an agent."""
 
 
+class FunctionCall(Protocol):
+    """What the executor needs of a call: a :class:`~dispatch.calls.local.LocalCall`, or a request at a service."""
+
+    arguments: dict[str, Any]
+    config: dict[str, Any]
+    occupied: asyncio.Future[Any] | None
+
+    @property
+    def tool(self) -> str:
+        """Name of the tool."""
+
+    @property
+    def concurrency(self) -> int | None:
+        """Threads of its function at most; None: :data:`MAX_THREADS`."""
+
+    @property
+    def context(self) -> CallContext:
+        """For a parameter with this type."""
+
+
+_REFUSALS: Final = {
+    ErrorType.INVALID_ARGUMENTS: Refusal.INVALID_ARGUMENTS,
+    ErrorType.UNKNOWN_TOOL: Refusal.UNKNOWN_TOOL,
+    ErrorType.BULKHEAD_FULL: Refusal.OVERLOADED,
+}
+
+
+class RefusedFunctionError(RefusedCallError, RefusedRequestError):
+    """A function was not called, in this process or at a service.
+
+    Args:
+        error: that the caller gets.
+    """
+
+    def __init__(self, error: DispatchError) -> None:
+        RefusedRequestError.__init__(self, _REFUSALS[ErrorType(error.type)], error.message)
+        self.error = error
+
+
 class FunctionExecutor:
     """Executes the functions of one source (:class:`~dispatch.calls.local.LocalExecutor`).
 
@@ -302,7 +341,7 @@ class FunctionExecutor:
         self._released = [each for each in (*self._released, *self._threads.values()) if each.abandoned]
         self._threads = {}
 
-    async def execute(self, call: LocalCall) -> str | AsyncIterator[str]:
+    async def execute(self, call: FunctionCall) -> str | AsyncIterator[str]:
         """Call the function of the tool.
 
         Raises:
@@ -312,27 +351,39 @@ class FunctionExecutor:
         key = call.config.get(CONFIG_PARAM)
         tool = self._tools.get(key) if isinstance(key, str) else None
         if tool is None:
-            raise RefusedCallError(_error_from_unknown(call.tool, key))
+            raise RefusedFunctionError(_error_from_unknown(call.tool, key))
         try:
             positional, named = tool.arguments.convert(call.tool, call.arguments)
         except InvalidArgumentsError as error:
-            raise RefusedCallError(error) from None
-        for name, type in tool.injected.items():
-            named[name] = call.context if type is CallContext else await self._provide(type)
+            raise RefusedFunctionError(error) from None
+        if tool.injected:
+            await self._inject(tool, call, named)
         if tool.kind == "thread":
             result = await self._run_in_thread(tool, call, positional, named)
         else:
             result = tool.function(*positional, **named)
-        while inspect.isawaitable(result):
-            result = await result
-        return _write_chunks(result) if isinstance(result, AsyncIterator) else write_result(result)
+            if tool.kind == "async":
+                result = await result
+        if type(result) is str:  # perf: the checks below would take a third of the time of a call
+            if result.isascii():
+                return result
+        else:
+            while inspect.isawaitable(result):
+                result = await result
+            if isinstance(result, AsyncIterator):
+                return _write_chunks(result)
+        return write_result(result)
+
+    async def _inject(self, tool: FunctionTool, call: FunctionCall, named: dict[str, Any]) -> None:
+        for name, type in tool.injected.items():
+            named[name] = call.context if type is CallContext else await self._provide(type)
 
     async def _provide(self, type: Any) -> Any:
         value = self.providers.get(type)
         return await value if inspect.isawaitable(value) and not isinstance(value, type) else value
 
     async def _run_in_thread(
-        self, tool: FunctionTool, call: LocalCall, positional: list[Any], named: dict[str, Any]
+        self, tool: FunctionTool, call: FunctionCall, positional: list[Any], named: dict[str, Any]
     ) -> Any:
         threads = self._threads.get(tool.key)
         limit = call.concurrency or MAX_THREADS
@@ -340,7 +391,7 @@ class FunctionExecutor:
             threads = self._threads[tool.key] = ToolExecutor(limit, f"dispatch-{tool.key}", idle_s=IDLE_S)
         threads.max_threads = limit
         if len(threads.abandoned) >= limit:
-            raise RefusedCallError(_error_from_threads(call.tool, limit))
+            raise RefusedFunctionError(_error_from_threads(call.tool, limit))
         try:
             return await threads.run(partial(tool.function, *positional, **named))
         except asyncio.CancelledError:

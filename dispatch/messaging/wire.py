@@ -313,7 +313,8 @@ def encode_custom(value: Any) -> Any:
         TypeError: any other value.
     """
     if is_pydantic(type(value)):
-        return pydantic_adapter(type(value)).dump_python(value, mode="json")
+        model: Any = type(value)
+        return pydantic_adapter(model).dump_python(value, mode="json")
     raise TypeError(f"JSON cannot express a {type(value).__name__}")
 
 

@@ -10,7 +10,6 @@ import pytest
 import typer
 
 from dispatch.cli.app import app
-from dispatch.cli.base import DEFAULT_BROKER
 from dispatch.devtools.demo.world import DEFAULT_SECONDS
 from dispatch.devtools.localbroker import DEFAULT_NAMESPACES, DEFAULT_PORT, DEFAULT_WEB_PORT
 from dispatch.devtools.lossprobe import DEFAULT_IN_FLIGHT, DEFAULT_SIZES
@@ -21,6 +20,7 @@ from dispatch.search.search import ToolSearch
 from dispatch.server import ToolServer
 from dispatch.telemetry.exposition import expose_metrics
 from dispatch.toolkit import ToolkitService
+from dispatch.transports import DEFAULT_BROKER
 from dispatch.transports.pulsar.handshake import endpoints
 
 

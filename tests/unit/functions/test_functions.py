@@ -307,7 +307,7 @@ async def test_a_descriptor_may_give_a_function_another_name() -> None:
         result = await dispatcher.execute("other")
         assert isinstance(result.error, dispatch.RejectedError)
         assert result.error.message == (
-            "Tool 'other' was not executed: its source has no function 'subtract'. Use another tool, or correct 'function' "
+            "Tool 'other' was not executed: its source has no function 'subtract'. Use another tool, or correct 'tool' "
             "in its descriptor."
         )
 
