@@ -11,9 +11,9 @@ from dispatch.announcements.messages import (
     AnnouncementWriter,
     DescriptorParts,
     InstanceInfo,
+    Question,
     decode_question,
 )
-from dispatch.announcements.messages import Question
 from dispatch.announcements.table import AnnouncementTable, Inquiry
 
 TOOL = {

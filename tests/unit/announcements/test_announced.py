@@ -250,9 +250,8 @@ async def test_what_is_published() -> None:
 
 
 async def test_a_service_without_tools_or_with_announce_none_is_silent() -> None:
-    async with listening() as (messages, _):
-        async with ToolServer(Shop(), URL, service="a"), shop("b", announce=None):
-            await asyncio.sleep(20)
+    async with listening() as (messages, _), ToolServer(Shop(), URL, service="a"), shop("b", announce=None):
+        await asyncio.sleep(20)
     assert not messages
 
 
