@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -16,10 +17,15 @@ from dispatch.messaging.wire import TopicError, TopicName
 MAX_TOOLS: Final = 1_000
 MAX_INSTANCES: Final = 256
 MAX_ITEMS: Final = 20_000
+MAX_FILE_BYTES: Final = 1024 * 1024
 
 _REPEATING: Final = ("read-only", "idempotent", "policy")
 """Keys that decide whether a call is repeated: with a false one an order is placed twice."""
 _KNOWN_ONLY: Final = "known-instances-only"
+
+
+class TrustFileError(ValueError):
+    """The file of a :class:`Trust` cannot be used; ``str()`` says why."""
 
 
 class UntrustedError(ValueError):
@@ -68,6 +74,24 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFields):
         for name, limit in (("max_tools", MAX_TOOLS), ("max_instances", MAX_INSTANCES), ("max_items", MAX_ITEMS)):
             if not 1 <= getattr(self, name) <= limit:
                 raise ValueError(f"{name} must be from 1 to {limit:,}, not {getattr(self, name)}")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Trust:
+        """Read a JSON file with these attributes in kebab-case (``signed-only``); the secrets in ``keys`` are texts.
+
+        Raises:
+            TrustFileError: it cannot be read, or is invalid.
+        """
+        try:
+            with open(path, "rb") as file:
+                given = msgspec.json.decode(file.read(MAX_FILE_BYTES + 1), type=_TrustFile)
+            keys = {id: secret.encode() for id, secret in given.keys.items()}
+            return cls(**{**msgspec.structs.asdict(given), "keys": keys})
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror or error}"
+        except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+            problem = f"is invalid: {error}"
+        raise TrustFileError(f"the file of trust '{os.fspath(path)}' {problem}")
 
     def within(self, tenant: str) -> Trust:
         """Return the same trust with all namespaces of ``tenant``, unless it names namespaces."""
@@ -152,6 +176,20 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFields):
             key = _key(name, version if isinstance(version, str) else None)
             items.append(Item(f"{source}:{_key(ref.id, ref.version)}/tools[{number}]", "tool", key, raw, namespace))
         return tuple(items)
+
+
+class _TrustFile(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+    """The file of a :class:`Trust`."""
+
+    namespaces: tuple[str, ...] = ()
+    services: tuple[str, ...] = ("*",)
+    tools: tuple[str, ...] = ("*",)
+    keys: dict[str, str] = {}
+    signed_only: bool = False
+    listed: tuple[str, ...] = ()
+    max_tools: int = MAX_TOOLS
+    max_instances: int = MAX_INSTANCES
+    max_items: int = MAX_ITEMS
 
 
 def read_ref(service: Mapping[str, Any]) -> ServiceRef:

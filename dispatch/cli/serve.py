@@ -397,7 +397,17 @@ class Search(StrEnum):
 
 
 @with_settings(
-    "broker", "catalog", "policy", "grants", "token_file", "trust_certs", "trustgraph", "workspace", "approvals"
+    "broker",
+    "catalog",
+    "policy",
+    "grants",
+    "token_file",
+    "trust_certs",
+    "trustgraph",
+    "workspace",
+    "announced",
+    "trust",
+    "approvals",
 )
 def mcp(
     settings: Settings,
@@ -451,6 +461,8 @@ def mcp(
     """Serve all tools over MCP (Model Context Protocol).
 
     [bold]dispatch mcp --catalog tools/[/bold]
+
+    The tools of all services that announce themselves: [bold]dispatch mcp --announced[/bold]
 
     [bold]dispatch mcp --http 127.0.0.1:8080 --tokens tokens.json[/bold]
 

@@ -185,9 +185,11 @@ def test_of_two_descriptors_of_one_version_the_first_stays() -> None:
     found = world.table.services["shop", None]
     assert [each.info.id for each in found.conflicting] == ["shop-2"]
     assert world.table.items()[1].raw["description"] == "Price of a product"  # type: ignore[index] # an object
-    assert world.table.pop_reports() == [
-        "an announcement of the service 'shop' is not in force: its instance 'shop-2' has other descriptors than the first one"
-    ]
+    (report,) = world.table.pop_reports()
+    assert report == (
+        "an announcement of the service 'shop' is not in force: "
+        "its instance 'shop-2' has other descriptors than the first one"
+    )
     world.advance(30, two)  # the first one is silent
     assert world.table.items()[1].raw["description"] == "Other"  # type: ignore[index] # an object
     assert not world.table.services["shop", None].conflicting
