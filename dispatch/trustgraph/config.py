@@ -692,6 +692,23 @@ class TrustGraphConfig:
         """
         return await self._connected(self._client).list_keys(self._one_workspace(workspace), require_kind(kind))
 
+    async def get_text(self, type: str, key: str) -> str | None:
+        """Return the text of a config value of any type; None: there is none.
+
+        Raises:
+            ValueError, ConfigServiceError, TransportError: as :meth:`put`.
+        """
+        return await self._connected(self._client).get_value(self._one_workspace(None), type, key)
+
+    async def put_text(self, type: str, key: str, text: str) -> None:
+        """Write a config value of any type that TrustGraph's agents do not read.
+
+        Raises:
+            ValueError, ConfigServiceError, TransportError: as :meth:`put`.
+        """
+        value = ConfigValue(type, key, text)
+        await self._connected(self._client).put_values(self._one_workspace(None), [value])
+
     def _one_workspace(self, workspace: str | None) -> str:
         workspace = self.workspace if workspace is None else workspace
         if workspace == ALL_WORKSPACES or not workspace:
