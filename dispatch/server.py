@@ -222,8 +222,8 @@ class ToolServer:
 
     Args:
         implementation: a :class:`ToolService`, or any object with an ``invoke`` of one of its forms.
-        broker: ``pulsar://…``, ``pulsar+ssl://…``, ``memory://…``, or a started transport, which the server does not close;
-            None: ``DISPATCH_BROKER``, else ``pulsar://localhost:6650``.
+        broker: ``pulsar://…``, ``pulsar+ssl://…``, ``memory://…``, or a started transport or server, whose connection is
+            shared and not closed; None: ``DISPATCH_BROKER``, else ``pulsar://localhost:6650``.
         functions: instead of ``implementation``: a module, :class:`~dispatch.Functions`, :class:`~dispatch.ToolPackage`, a
             function, or a list of these, served as one service. Of a module those declared with :func:`dispatch.tool`; all
             public ones if it declares none. :attr:`descriptors` are generated.
@@ -259,7 +259,7 @@ class ToolServer:
     def __init__(
         self,
         implementation: object = None,
-        broker: str | Transport | None = None,
+        broker: str | Transport | ToolServer | None = None,
         *,
         functions: object = None,
         service: str | None = None,
@@ -320,6 +320,8 @@ class ToolServer:
         self._reply_namespaces = tuple(reply_namespaces)
         self.drain_timeout = drain_timeout
         self.max_payload_bytes = max_payload_bytes
+        if isinstance(broker, ToolServer):
+            broker = broker._transport
         self._owns_transport = broker is None or isinstance(broker, (str, type)) or not hasattr(broker, "subscribe")
         self._transport = cast(Transport, broker)
         if self._owns_transport:
@@ -626,7 +628,9 @@ def _name_functions(functions: Sequence[object]) -> str | None:
     return None
 
 
-async def serve(implementation: object = None, broker: str | Transport | None = None, **options: Any) -> None:
+async def serve(
+    implementation: object = None, broker: str | Transport | ToolServer | None = None, **options: Any
+) -> None:
     """Serve until SIGTERM (then drain: finish what runs, refuse the rest) or until cancelled (then stop at once).
 
     Takes the arguments of :class:`ToolServer`.

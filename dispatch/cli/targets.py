@@ -8,6 +8,7 @@ import inspect
 import os
 import sys
 import traceback
+import typing
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -122,13 +123,17 @@ def _has_functions(value: Any) -> bool:
 
 
 def _may_create_service(function: Any) -> bool:
-    """Return whether ``function`` may return a service: it has no parameters, and is not declared as a tool."""
+    """Return whether ``function`` may return a service: it has no parameters, is not declared as a tool, and is not annotated
+    to return something else."""
     if not inspect.isroutine(function) or is_declared(function):
         return False
     try:
-        return not inspect.signature(function).parameters
-    except (TypeError, ValueError):
+        if inspect.signature(function).parameters:
+            return False
+        returned = typing.get_type_hints(function).get("return", Any)
+    except Exception:  # no signature, or the text of an annotation, which is any expression
         return True
+    return returned in (Any, object) or hasattr(returned, "invoke")
 
 
 def _is_path(name: str) -> bool:

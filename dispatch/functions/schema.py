@@ -383,7 +383,7 @@ class Arguments:
             for each in parameters
             if each.annotation in _UNCHANGED_TYPES and not each.by_position
         }
-        """Parameters that accept JSON values of their types as they are. perf: msgspec takes a microsecond to return them."""
+        """Types of the parameters that are passed as they are. perf: msgspec takes a microsecond to return them."""
         self._struct = msgspec.defstruct("Arguments", fields, kw_only=True, gc=False)
 
     def _read(self, parameter: Parameter, report: Report) -> tuple[Any, dict[str, Any]]:

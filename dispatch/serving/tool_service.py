@@ -109,7 +109,7 @@ def read_invoke(service: object, run_in_thread: RunInThread = run_in_new_thread)
         function = getattr(service, "__name__", "f")
         raise TypeError(
             f"{describe_type(service)} is no tool service. A dispatcher calls it in its own process with "
-            f"connect(…, catalog=dispatch.Functions({function})); to serve it, call it in an invoke method: {_WAYS}"
+            f"connect(…, catalog=dispatch.Functions({function})); to serve it, write ToolServer(functions=[{function}], …)"
         )
     if not callable(method) or getattr(method, "__func__", None) is ToolService.invoke:
         raise TypeError(f"{name} has no invoke method; {_WAYS}")

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 import pydantic
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
 import dispatch
 from dispatch.functions.served import Descriptors
@@ -423,6 +424,34 @@ async def test_a_thread_that_outlives_its_request_keeps_its_place() -> None:
             await asyncio.sleep(0.01)
         await asyncio.sleep(1.1)  # the pause that the refusal asked for
         assert await dispatcher.call("hang") == "done"
+
+
+async def test_a_server_shares_the_connection_of_another_one() -> None:
+    async with (
+        dispatch.ToolServer(functions=[add], broker="memory://shared", service="add") as first,
+        dispatch.ToolServer(functions=[fail], broker=first, service="fail") as second,
+    ):
+        described = [first.descriptors, second.descriptors]
+        catalog = dispatch.Catalog.of(
+            [each.service for each in described], [tool for each in described for tool in each.tools]
+        )
+        async with dispatch.connect("memory://shared", catalog) as dispatcher:
+            assert await dispatcher.call("add", {"a": 1}) == "1"
+            await second.close()
+            assert await dispatcher.call("add", {"a": 2}) == "2"
+
+
+@pytest.mark.parametrize("telemetry", [{"tracer_provider": TracerProvider()}, {"traces": "off"}], ids=["native", "off"])
+async def test_the_trace_of_a_request_continues(telemetry: dict[str, Any]) -> None:
+    async def trace(context: dispatch.CallContext) -> list[str]:
+        """Show the trace."""
+        return [context.trace_id, context.traceparent]
+
+    async with serving(trace, telemetry=dispatch.Telemetry(**telemetry)) as (_, dispatcher):
+        with TracerProvider().get_tracer("test").start_as_current_span("agent") as span:
+            trace_id, traceparent = msgspec.json.decode(await dispatcher.call("trace"))
+    assert trace_id == f"{span.get_span_context().trace_id:032x}"
+    assert traceparent.split("-")[1] == trace_id
 
 
 # -- replacing functions -----------------------------------------------------------------------------------------

@@ -225,3 +225,29 @@ async def test_a_mistake_leaves_the_former_functions(capsys: Any, tmp_path: Path
         assert int not in MODULE_PROVIDERS
         assert "loaded again" in await watched.edit(tmp_path / "shop.py", SHOP.format(shelf="shelf") + "# mended\n")
         assert await watched.price() == "9.5"
+
+
+async def test_modules_of_a_package_are_loaded_again(tmp_path: Path) -> None:
+    package = tmp_path / "pack"
+    for folder, name, text in (
+        (package, "__init__.py", ""),
+        (package / "tools", "__init__.py", "from pack.tools.shop import price\n__all__ = ['price']\n"),
+        (
+            package / "tools",
+            "shop.py",
+            "from pack.shelf import PRICE\ndef price() -> int:\n    'Price.'\n    return PRICE\n",
+        ),
+        (package, "shelf.py", "PRICE = 1\n"),
+    ):
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    loaded = load_target("pack.tools:price")
+    reloader = Reloader("pack.tools:price", loaded.module)
+    assert not reloader.has_changed()
+    _write_file(package / "shelf.py", "PRICE = 2\n", 1)
+    assert reloader.has_changed()
+    with reloader.load() as new:
+        (function,) = new.functions
+        assert callable(function)
+        assert function() == 2
+    assert not reloader.has_changed()
