@@ -68,18 +68,21 @@ def kept(store: ConfigStore) -> set[str]:
 
 
 async def test_announced_tools_are_written_and_removed_when_their_service_is_gone() -> None:
-    async with configuration() as (store, _):
-        async with mirroring(store) as changes, dispatch.connect(URL, dispatch.TrustGraphConfig()) as agent:
-            async with serving("shop"):
-                await asyncio.sleep(2)
-                assert kept(store) == {"tool-service/shop", "tool/price"}
-                assert changes[-1] == ([("tool-service", "shop"), ("tool", "price")], [])
-                assert await agent.call("price", {"product": "lamp"}) == '{"product": "lamp"}'
-            await asyncio.sleep(30)
+    async with (
+        configuration() as (store, _),
+        mirroring(store) as changes,
+        dispatch.connect(URL, dispatch.TrustGraphConfig()) as agent,
+    ):
+        async with serving("shop"):
+            await asyncio.sleep(2)
             assert kept(store) == {"tool-service/shop", "tool/price"}
-            await asyncio.sleep(35)
-            assert kept(store) == set()
-            assert changes[-1] == ([], [("tool", "price"), ("tool-service", "shop")])
+            assert changes[-1] == ([("tool-service", "shop"), ("tool", "price")], [])
+            assert await agent.call("price", {"product": "lamp"}) == '{"product": "lamp"}'
+        await asyncio.sleep(30)
+        assert kept(store) == {"tool-service/shop", "tool/price"}
+        await asyncio.sleep(35)
+        assert kept(store) == set()
+        assert changes[-1] == ([], [("tool", "price"), ("tool-service", "shop")])
 
 
 async def test_items_of_others_stay_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
