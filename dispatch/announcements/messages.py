@@ -204,10 +204,11 @@ def decode_question(payload: bytes) -> Question | None:
 
 
 def question_topic(topic: str) -> str:
-    """Return the topic of the questions for the announcements on ``topic``: never persistent, because an old question needs
-    no answer."""
+    """Return the topic of the questions for the announcements on ``topic``. For the notify namespace, where agents may only
+    consume, it is in the request namespace. It is never persistent: an old question needs no answer."""
     name = TopicName.parse(topic)
-    return str(TopicName(False, name.tenant, name.namespace, f"{name.name}-who"))
+    namespace = "request" if name.namespace == "notify" else name.namespace
+    return str(TopicName(False, name.tenant, namespace, f"{name.name}-who"))
 
 
 # Digests and signatures are over the JSON with sorted keys and without blanks.

@@ -131,7 +131,7 @@ def test_a_message_that_is_too_large_is_not_decoded() -> None:
 
 
 def test_questions_have_a_topic_of_their_own() -> None:
-    assert question_topic("notify:tg:tool-descriptors") == "non-persistent://tg/notify/tool-descriptors-who"
+    assert question_topic("notify:tg:tool-descriptors") == "non-persistent://tg/request/tool-descriptors-who"
     assert question_topic("persistent://acme/agents/tools") == "non-persistent://acme/agents/tools-who"
 
 
