@@ -71,6 +71,8 @@ def test_the_top_level_has_few_modules() -> None:
         ("opentelemetry", ("telemetry",)),
         ("prometheus_client", ("telemetry",)),
         ("semver", ("catalog.versions",)),
+        ("tenacity", ("resilience",)),
+        ("aiolimiter", ("resilience.rate_limit",)),
         ("networkx", ("toolkit",)),
         ("jsonschema_rs", ("schemas",)),
         ("matplotlib", ("toolkit",)),
