@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 try:
     from dispatch.calls.local import CallContext
     from dispatch.catalog import Catalog, CatalogError, Folder
-    from dispatch.dispatcher import Dispatcher, Tool, connect
+    from dispatch.dispatcher import Dispatcher, Found, Tool, connect
     from dispatch.errors import (
         CallTimeoutError,
         DispatchError,
@@ -82,6 +82,7 @@ __all__ = [
     "Dispatcher",
     "Event",
     "Folder",
+    "Found",
     "Functions",
     "Grants",
     "GrantsError",
@@ -123,7 +124,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import packages, and what needs an extra, on their first use."""
-    if name in ("adapters", "calling", "toolkit"):
+    if name in ("adapters", "calling", "mcp", "toolkit"):
         return importlib.import_module(f"dispatch.{name}")
     if name in ("McpServers", "TrustGraphMcpTools"):
         from dispatch.mcp import sources

@@ -9,7 +9,7 @@ import random
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import Any, NamedTuple, Self, TypeVar, Unpack
 
 from dispatch._internal import (
     Randomness,
@@ -39,15 +39,11 @@ from dispatch.policy import DEFAULT_POLICY, PolicyLike
 from dispatch.resilience.breaker import CircuitBreaker
 from dispatch.result import CallResult
 from dispatch.results import ReadResultTool, ResultFormatter, ResultStore, ToolAnswer
-from dispatch.search.search import DEFAULT_LIMIT, Found, ToolSearch
+from dispatch.search.search import DEFAULT_LIMIT, ToolSearch
 from dispatch.telemetry.events import CatalogChanged, Event, Events, EventStream, Listeners
 from dispatch.telemetry.observers import DEFAULT_TELEMETRY, EXPECTED_TELEMETRY, Telemetry
 from dispatch.transports import Security, Transport, open_transport
-from dispatch.trustgraph.client import ConfigBroker
-
-if TYPE_CHECKING:
-    from dispatch.mcp.server import McpServer, McpServerOptions
-
+from dispatch.trustgraph.config import ConfigBroker
 
 # The life cycle of a dispatcher: it connects, and releases everything when it is closed.
 
@@ -343,6 +339,22 @@ class Tool:
         return f"Tool({self.name!r})"
 
 
+class Found(NamedTuple):
+    """A tool that :meth:`Dispatcher.find` has found.
+
+    Attributes:
+        name: of the tool.
+        score: in [0, 1], comparable within one search; 0: the tool does not match.
+        why: what matches, and why the search was only lexical or found nothing.
+        tool: handle on the tool, for the user of the search.
+    """
+
+    name: str
+    score: float
+    why: str
+    tool: Tool
+
+
 # The dispatcher: calls tools by name. The path of a call is
 #
 # 1 resolve · 2 authorize · 3 deadline · 4 attempts · 5 result · 6 observe
@@ -539,17 +551,6 @@ class Dispatcher(DispatcherLifecycle):
             TypeError: ``type`` is no class, or ``provider`` neither its instance nor a function.
         """
         self._providers.add(type, provider)
-
-    def mcp_server(self, **options: Unpack[McpServerOptions]) -> McpServer:
-        """Return an MCP server over the tools of this dispatcher (extra ``mcp``): ``await server.serve_stdio()``, or
-        ``server.app()`` for an ASGI application.
-
-        Args:
-            options: see :class:`dispatch.mcp.server.McpServer`.
-        """
-        from dispatch.mcp.server import McpServer
-
-        return McpServer(self, **options)
 
     def _resolve_service(self, service: str) -> ResolvedTool:
         """Resolve a service for calls without a tool, as TrustGraph's client makes them."""

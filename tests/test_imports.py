@@ -9,6 +9,7 @@ import grimp
 import pytest
 
 import dispatch
+from benchmarks.figures import count_cycles
 
 GRAPH = grimp.build_graph("dispatch", include_external_packages=True, cache_dir=None)
 MODULES = sorted(module for module in GRAPH.modules if module.split(".")[0] == "dispatch")
@@ -51,6 +52,10 @@ FRAMEWORKS = ("langchain_core", "langgraph", "pydantic_ai", "agents", "google", 
 @pytest.mark.parametrize("module", [name for name in MODULES if is_in(name, PURE)])
 def test_pure_cores_use_no_loop_clock_chance_or_io(module: str) -> None:
     assert not imports_of(module) & set(IMPURE)
+
+
+def test_no_modules_import_each_other_not_even_for_types_or_inside_functions() -> None:
+    assert count_cycles() == []
 
 
 def test_every_pure_core_exists() -> None:
@@ -136,6 +141,6 @@ def test_the_names_that_users_import_are_all_there() -> None:
         assert getattr(dispatch, name) is not None
 
 
-@pytest.mark.parametrize("package", ["adapters", "calling", "toolkit"])
+@pytest.mark.parametrize("package", ["adapters", "calling", "mcp", "toolkit"])
 def test_packages_are_imported_on_their_first_use(package: str) -> None:
     assert getattr(dispatch, package).__name__ == f"dispatch.{package}"

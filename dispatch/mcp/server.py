@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import anyio
 import msgspec
@@ -1024,15 +1024,6 @@ _failures = ExceptionLogger(logging.getLogger("dispatch.mcp"))
 
 UserOf = Callable[[ServerRequestContext[Any]], str]
 Search = Literal["auto", "always", "never"]
-
-
-class McpServerOptions(TypedDict, total=False):
-    """Settings of an :class:`McpServer`."""
-
-    user: str | UserOf
-    search: Search
-    always: Collection[str]
-    name: str
 
 
 class _SdkServer(Server[None]):
