@@ -7,7 +7,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 from aiolimiter import AsyncLimiter
@@ -44,6 +44,18 @@ class Bucket(Protocol):
         for several calls, each added as soon as it fits: the result is the wait of the last."""
 
 
+class _CallersTime:
+    """The event loop of a :class:`LeakyBucket`: the time that its caller gives."""
+
+    __slots__ = ("now",)
+
+    now: float
+
+    def time(self) -> float:
+        """Return the time."""
+        return self.now
+
+
 class LeakyBucket(AsyncLimiter):
     """aiolimiter's leaky bucket, which drains at ``per_second`` and holds ``burst`` (Turner 1986). In any ``t`` seconds, at
     most ``burst + per_second * t`` are added and not returned.
@@ -52,7 +64,8 @@ class LeakyBucket(AsyncLimiter):
     time instead of an event loop's, the seconds until a cost fits, and the return of a cost. Its ``acquire`` is not used:
     calls that wait there are unordered and unbounded.
 
-    perf: an admission takes 0.3 µs more than with a bucket of its own, and 1.6 µs less than with one beside an AsyncLimiter.
+    perf: adding a cost takes 0.6 µs; with the level computed beside an AsyncLimiter it took 0.3 µs up to half of the bucket,
+    where aiolimiter was not asked, and 2.2 µs above.
 
     Args:
         burst: capacity, in calls.
@@ -60,24 +73,19 @@ class LeakyBucket(AsyncLimiter):
         empty_at: when the initial content will have drained; at most the time of a full bucket from now.
     """
 
-    __slots__ = ("_largest", "_least", "_low_at", "_now", "burst")
+    __slots__ = ("_largest", "_least", "_loop", "_low_at", "burst")
+
+    _loop: _CallersTime  # type: ignore[assignment] # aiolimiter has a property there, and asks it for the time alone
 
     def __init__(self, burst: float, per_second: float, empty_at: float = NEVER) -> None:
         super().__init__(burst, burst / per_second)
+        self._loop = _CallersTime()
         self.burst = burst
         self._level = burst
-        self._last_check = self._now = empty_at - self.time_period
+        self._last_check = empty_at - self.time_period
         self._largest = 0.0  # the largest cost so far
         self._low_at = NEVER  # when the level was last below the largest cost
         self._least = math.inf  # the lowest level that calls found since then, less what was returned since
-
-    @property
-    def _loop(self) -> Self:  # type: ignore[override] # aiolimiter asks its loop for the time
-        return self
-
-    def time(self) -> float:
-        """Return the time of the caller, for aiolimiter."""
-        return self._now
 
     @property
     def empty_at(self) -> float:
@@ -93,7 +101,7 @@ class LeakyBucket(AsyncLimiter):
     def try_add(self, cost: float, now: float) -> bool:
         if now < self._last_check:
             self._last_check = now
-        self._now = now
+        self._loop.now = now
         if not self.has_capacity(cost):
             return False
         level = self._level
