@@ -1,4 +1,4 @@
-"""The public face of the calling side: :func:`connect`, :class:`Dispatcher` and :class:`Tool`."""
+"""The public face of the calling side: :class:`Dispatcher`, also as ``connect``, and :class:`Tool`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Self, TypeVar, Unpack
 from dispatch._internal import (
     Randomness,
     check_instance,
-    describe_type,
     explain_keywords,
     loop_clock,
     run_on_loop,
@@ -42,187 +41,8 @@ from dispatch.results import ReadResultTool, ResultFormatter, ResultStore, ToolA
 from dispatch.search.search import DEFAULT_LIMIT, ToolSearch
 from dispatch.telemetry.events import CatalogChanged, Event, Events, EventStream, Listeners
 from dispatch.telemetry.observers import DEFAULT_TELEMETRY, EXPECTED_TELEMETRY, Telemetry
-from dispatch.transports import Security, Transport, open_transport
+from dispatch.transports import PUBLISH_WINDOW, Security, Transport, open_transport
 from dispatch.trustgraph.config import ConfigBroker
-
-# The life cycle of a dispatcher: it connects, and releases everything when it is closed.
-
-
-OTHER_LOOP = (
-    "this dispatcher was started on another event loop and works on that one only; create one for each event loop "
-    "(every asyncio.run() has a loop of its own). close() works on any loop."
-)
-NOT_STARTED = "the dispatcher is not started; use 'async with dispatch.connect(...)' or await start()"
-
-
-class DispatcherLifecycle:
-    """Connects a dispatcher and closes it; the arguments are those of :class:`dispatch.Dispatcher`."""
-
-    def __init__(
-        self,
-        transport: Transport,
-        catalog: CatalogLike | None,
-        *,
-        policy: PolicyLike | None,
-        grants: Grants | GrantsFunction | None,
-        approvals: str | Path | None,
-        client_id: str | None,
-        telemetry: Telemetry,
-        randomness: Randomness,
-    ) -> None:
-        if isinstance(transport, str):  # as ToolServer takes it
-            raise TypeError(f"Dispatcher takes a transport, not a URL; use dispatch.connect({transport!r}, ...)")
-        if isinstance(transport, type) or not hasattr(transport, "subscribe"):
-            raise TypeError(
-                f"Dispatcher takes a transport, not {describe_type(transport)}; use dispatch.connect(URL, ...)"
-            )
-        check_instance("telemetry", telemetry, Telemetry, EXPECTED_TELEMETRY)
-        self.telemetry = telemetry
-        self._events = Events(content=telemetry.content)
-        self.client_id = client_id or os.urandom(6).hex()
-        self._transport = transport
-        self._randomness = randomness
-        self._live = LiveCatalog(catalog, policy, approvals, randomness)
-        self._authorizer = Authorizer(grants)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._runtime: Runtime | None = None
-        self._calls: Calls | None = None
-        self._broker: ConfigBroker | None = None
-        self._providers = Providers()
-        self._on_call: Listeners[FinishedCall] = Listeners("a listener of calls", content=telemetry.content)
-        self._results = ResultStore()
-        self._result_formatter = ResultFormatter(self._results)
-        self._search: ToolSearch | None = None
-
-    async def start(self) -> None:
-        """Connect to the broker.
-
-        Raises:
-            RuntimeError: started already.
-            TransportError: no broker answers; the message names the fix.
-        """
-        await yield_to_others()
-        if self._runtime is not None:
-            raise RuntimeError("this dispatcher is started already")
-        try:
-            await self._transport.start()
-        except BaseException:
-            await self._transport.close()
-            raise
-        # perf: prometheus-client and OpenTelemetry's API would add a quarter to the time of `import dispatch`
-        from dispatch.telemetry.reporting import TelemetryDispatcherObserver
-
-        observer = TelemetryDispatcherObserver(self.telemetry, self._events, self.client_id, loop_clock())
-        runtime = Runtime(
-            self._transport,
-            self.client_id,
-            self._randomness,
-            self._live.resolver,
-            observer,
-            self._live.registry.sources,
-            content=self.telemetry.content,
-        )
-        self._loop = asyncio.get_running_loop()
-        self._runtime = runtime
-        self._broker = ConfigBroker(self._transport, self.client_id)
-        try:
-            await self._live.start(runtime, self._connect_source)
-        except BaseException:
-            await self._close(0.0)
-            raise
-        self._authorizer.start()
-        self._calls = Calls(
-            runtime, self._authorizer, lambda *of: find_alternatives(self._live.resolver.catalog, *of), self._on_call
-        )
-
-    async def close(self, *, drain: float = 0.0) -> None:
-        """End all calls with a typed error and disconnect. Idempotent.
-
-        A timeout around it, or its cancellation, ends the drain; the connection is closed before either is raised. It works
-        on any event loop, also when the loop of the dispatcher has ended; nothing is drained then.
-
-        Args:
-            drain: seconds that calls in flight may still take. Calls in a queue and new calls are rejected at once; nothing
-                is retried.
-        """
-        own_loop = self._loop
-        if own_loop is None or own_loop is asyncio.get_running_loop():
-            await self._close(drain)
-            return
-        if await run_on_loop(own_loop, lambda: self._close(drain)):  # in another thread
-            return
-        self._authorizer.abandon()
-        async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(self._transport.close)
-            self._live.registry.abandon()
-            if self._runtime is not None:
-                await self._runtime.abandon()
-        with contextlib.suppress(RuntimeError):  # an event stream may wait on a closed event loop
-            self._events.close()
-
-    async def _close(self, drain: float) -> None:
-        async with contextlib.AsyncExitStack() as stack:
-            stack.callback(self._events.close)
-            stack.push_async_callback(self._transport.close)
-            stack.push_async_callback(self._authorizer.close)
-            if self._search is not None:
-                stack.push_async_callback(self._search.close)
-            if self._broker is not None:
-                stack.push_async_callback(self._broker.close)
-            # Behind the calls: those that finish need the sessions of their sources.
-            stack.push_async_callback(self._live.registry.close)
-            stack.callback(self._live.detach)
-            if self._runtime is not None:
-                stack.push_async_callback(self._runtime.close, drain)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_exc: object) -> None:
-        await self.close()
-
-    @property
-    def search(self) -> ToolSearch:
-        """The search of :meth:`find`: ``use_embedder`` and ``refresh``. Its first use starts it."""
-        if self._search is None:
-            search = self._search = ToolSearch(lambda: self._live.resolver.catalog)
-            self._on_call.subscribe(search.record_call)
-            self._events.subscribe(lambda event: search.request_update() if isinstance(event, CatalogChanged) else None)
-        return self._search
-
-    @property
-    def _running(self) -> Runtime:
-        if self._runtime is None:
-            raise RuntimeError(NOT_STARTED)
-        return self._runtime
-
-    @property
-    def _running_calls(self) -> Calls:
-        """The pipeline of calls; :class:`dispatch.ToolServiceClient` uses it with :meth:`_resolve_service`.
-
-        Raises:
-            RuntimeError: not started, or started on another event loop than the running one.
-        """
-        if self._calls is None:
-            raise RuntimeError(NOT_STARTED)
-        if asyncio.get_running_loop() is not self._loop:
-            raise RuntimeError(OTHER_LOOP)
-        return self._calls
-
-    def _connect_source(self, source: Source, is_in_force: bool) -> None:
-        """Give a source what it needs of the dispatcher, before it is read. Its executor replaces the one of a former source
-        when its items come into force: until then, and if a reload fails, the former one executes calls."""
-        connect = getattr(source, "connect", None)
-        if connect is not None:
-            connect(self._broker)
-        use_providers = getattr(source, "use_providers", None)
-        if use_providers is not None:
-            use_providers(self._providers)
-        executor: LocalExecutor | None = getattr(source, "executor", None)
-        if executor is not None and is_in_force:
-            self._running.executors[executor.request_queue] = executor
-
 
 # A tool for agent frameworks: name, description, schema and coroutine.
 
@@ -364,42 +184,203 @@ class Found(NamedTuple):
 
 T = TypeVar("T")
 
+OTHER_LOOP = (
+    "this dispatcher was started on another event loop and works on that one only; create one for each event loop "
+    "(every asyncio.run() has a loop of its own). close() works on any loop."
+)
+NOT_STARTED = "the dispatcher is not started; use 'async with dispatch.connect(...)' or await start()"
 
-class Dispatcher(DispatcherLifecycle):
-    """Calls tools by name over one connection. One per process and event loop is enough for any number of callers.
+
+class Dispatcher:
+    """Calls tools by name over one connection to a broker. One per process and event loop is enough for any number of
+    callers. Use it with ``async with``, or ``await start()`` and ``close()``. ``dispatch.connect`` is another name of it.
 
     Args:
-        transport: a connection that is not started yet; closed with the dispatcher.
-        catalog, policy, grants, approvals, client_id, telemetry: see :func:`dispatch.connect`.
+        broker: ``pulsar://HOST:PORT``, ``pulsar+ssl://HOST:PORT``, or ``memory://[NAME]`` (embedded, in process); or a
+            transport that is not started yet, which is closed with the dispatcher.
+        catalog: a :class:`Catalog`, a folder with ``tool-service/ID.json`` and ``tool/NAME.json``, a source
+            (:class:`Folder`, :class:`TrustGraphConfig`, :class:`Functions`, :class:`ToolPackage`), or a list of them:
+            where two have a tool of the same name, that of the first one is used.
+        policy: defaults under the policies of services and tools: a :class:`Policy`, or an object of its keys as in a
+            descriptor, over the defaults: ``{"timeout": 10}``.
+        grants: permissions of users: :class:`Grants`, or a callable ``user -> list of grants``, also a coroutine function,
+            asked at most once a minute for each user, for at most 1 s. None: tools with permissions are refused.
+        approvals: file of the approved definitions of sources with ``on_change="hold"``.
+        security: token and TLS settings; None: from the environment (``DISPATCH_TOKEN`` …).
+        publish_window: publishes in flight to the broker at once, over the whole connection; further ones are queued.
+        client_id: the dispatcher's id, part of the names of its reply topics; default: 12 random hex digits.
+        telemetry: settings of metrics, traces and logs.
         randomness: for backoff, open durations and balancing; tests set it.
 
     Raises:
-        TypeError: ``transport`` is a URL, which :func:`dispatch.connect` takes.
+        CatalogError: the folder has invalid descriptors; the message lists every problem with file, key and fix.
+        PolicyError: ``policy`` is invalid together with the policy of a service or a tool.
+        TransportError: ``broker`` is no address, or its scheme is unknown.
+        TypeError: ``security`` or ``publish_window`` beside a transport, which has its own.
     """
 
     @explain_keywords
     def __init__(
         self,
-        transport: Transport,
-        catalog: CatalogLike | None,
+        broker: str | Transport,
+        catalog: CatalogLike | None = None,
         *,
         policy: PolicyLike = DEFAULT_POLICY,
         grants: Grants | GrantsFunction | None = None,
         approvals: str | Path | None = None,
+        security: Security | None = None,
+        publish_window: int = PUBLISH_WINDOW,
         client_id: str | None = None,
         telemetry: Telemetry = DEFAULT_TELEMETRY,
         randomness: Randomness = random.random,
     ) -> None:
-        super().__init__(
-            transport,
-            catalog,
-            policy=policy,
-            grants=grants,
-            approvals=approvals,
-            client_id=client_id,
-            telemetry=telemetry,
-            randomness=randomness,
+        if isinstance(broker, str | type) or not hasattr(broker, "subscribe"):
+            broker = open_transport(
+                broker,  # type: ignore[arg-type] # refuses all but addresses
+                security=security,
+                publish_window=publish_window,
+            )
+        elif security is not None or publish_window != PUBLISH_WINDOW:
+            raise TypeError("security and publish_window belong to an address; give them to the transport itself.")
+        check_instance("telemetry", telemetry, Telemetry, EXPECTED_TELEMETRY)
+        self.telemetry = telemetry
+        self._events = Events(content=telemetry.content)
+        self.client_id = client_id or os.urandom(6).hex()
+        self._transport = broker
+        self._randomness = randomness
+        self._live = LiveCatalog(catalog, policy, approvals, randomness)
+        self._authorizer = Authorizer(grants)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._runtime: Runtime | None = None
+        self._calls: Calls | None = None
+        self._broker: ConfigBroker | None = None
+        self._providers = Providers()
+        self._on_call: Listeners[FinishedCall] = Listeners("a listener of calls", content=telemetry.content)
+        self._results = ResultStore()
+        self._result_formatter = ResultFormatter(self._results)
+        self._search: ToolSearch | None = None
+
+    # -- life cycle ---------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect to the broker.
+
+        Raises:
+            RuntimeError: started already.
+            TransportError: no broker answers; the message names the fix.
+        """
+        await yield_to_others()
+        if self._runtime is not None:
+            raise RuntimeError("this dispatcher is started already")
+        try:
+            await self._transport.start()
+        except BaseException:
+            await self._transport.close()
+            raise
+        # perf: prometheus-client and OpenTelemetry's API would add a quarter to the time of `import dispatch`
+        from dispatch.telemetry.reporting import TelemetryDispatcherObserver
+
+        observer = TelemetryDispatcherObserver(self.telemetry, self._events, self.client_id, loop_clock())
+        runtime = Runtime(
+            self._transport,
+            self.client_id,
+            self._randomness,
+            self._live.resolver,
+            observer,
+            self._live.registry.sources,
+            content=self.telemetry.content,
         )
+        self._loop = asyncio.get_running_loop()
+        self._runtime = runtime
+        self._broker = ConfigBroker(self._transport, self.client_id)
+        try:
+            await self._live.start(runtime, self._connect_source)
+        except BaseException:
+            await self._close(0.0)
+            raise
+        self._authorizer.start()
+        self._calls = Calls(
+            runtime, self._authorizer, lambda *of: find_alternatives(self._live.resolver.catalog, *of), self._on_call
+        )
+
+    async def close(self, *, drain: float = 0.0) -> None:
+        """End all calls with a typed error and disconnect. Idempotent.
+
+        A timeout around it, or its cancellation, ends the drain; the connection is closed before either is raised. It works
+        on any event loop, also when the loop of the dispatcher has ended; nothing is drained then.
+
+        Args:
+            drain: seconds that calls in flight may still take. Calls in a queue and new calls are rejected at once; nothing
+                is retried.
+        """
+        own_loop = self._loop
+        if own_loop is None or own_loop is asyncio.get_running_loop():
+            await self._close(drain)
+            return
+        if await run_on_loop(own_loop, lambda: self._close(drain)):  # in another thread
+            return
+        self._authorizer.abandon()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self._transport.close)
+            self._live.registry.abandon()
+            if self._runtime is not None:
+                await self._runtime.abandon()
+        with contextlib.suppress(RuntimeError):  # an event stream may wait on a closed event loop
+            self._events.close()
+
+    async def _close(self, drain: float) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self._events.close)
+            stack.push_async_callback(self._transport.close)
+            stack.push_async_callback(self._authorizer.close)
+            if self._search is not None:
+                stack.push_async_callback(self._search.close)
+            if self._broker is not None:
+                stack.push_async_callback(self._broker.close)
+            # Behind the calls: those that finish need the sessions of their sources.
+            stack.push_async_callback(self._live.registry.close)
+            stack.callback(self._live.detach)
+            if self._runtime is not None:
+                stack.push_async_callback(self._runtime.close, drain)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
+
+    @property
+    def _running(self) -> Runtime:
+        if self._runtime is None:
+            raise RuntimeError(NOT_STARTED)
+        return self._runtime
+
+    @property
+    def _running_calls(self) -> Calls:
+        """The pipeline of calls; :class:`dispatch.ToolServiceClient` uses it with :meth:`_resolve_service`.
+
+        Raises:
+            RuntimeError: not started, or started on another event loop than the running one.
+        """
+        if self._calls is None:
+            raise RuntimeError(NOT_STARTED)
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(OTHER_LOOP)
+        return self._calls
+
+    def _connect_source(self, source: Source, is_in_force: bool) -> None:
+        """Give a source what it needs of the dispatcher, before it is read. Its executor replaces the one of a former source
+        when its items come into force: until then, and if a reload fails, the former one executes calls."""
+        connect = getattr(source, "connect", None)
+        if connect is not None:
+            connect(self._broker)
+        use_providers = getattr(source, "use_providers", None)
+        if use_providers is not None:
+            use_providers(self._providers)
+        executor: LocalExecutor | None = getattr(source, "executor", None)
+        if executor is not None and is_in_force:
+            self._running.executors[executor.request_queue] = executor
 
     # -- the catalogue ------------------------------------------------------------------------------------------
 
@@ -508,6 +489,15 @@ class Dispatcher(DispatcherLifecycle):
         return self._result_formatter.format(
             result, tool.descriptor.output_schema, max_chars=policy.max_result_chars, user=tool.user
         )
+
+    @property
+    def search(self) -> ToolSearch:
+        """The search of :meth:`find`: ``use_embedder`` and ``refresh``. Its first use starts it."""
+        if self._search is None:
+            search = self._search = ToolSearch(lambda: self._live.resolver.catalog)
+            self._on_call.subscribe(search.record_call)
+            self._events.subscribe(lambda event: search.request_update() if isinstance(event, CatalogChanged) else None)
+        return self._search
 
     async def find(
         self,
@@ -717,49 +707,7 @@ class Dispatcher(DispatcherLifecycle):
                 yield chunk
 
 
-# The function that creates a dispatcher.
+connect = Dispatcher
+"""``async with dispatch.connect("pulsar://localhost:6650", catalog="tools/") as dispatcher`` says what it does."""
 
-
-@explain_keywords
-def connect(
-    broker: str,
-    catalog: CatalogLike | None = None,
-    *,
-    policy: PolicyLike = DEFAULT_POLICY,
-    grants: Grants | GrantsFunction | None = None,
-    approvals: str | Path | None = None,
-    security: Security | None = None,
-    publish_window: int = 64,
-    client_id: str | None = None,
-    telemetry: Telemetry = DEFAULT_TELEMETRY,
-) -> Dispatcher:
-    """Create a dispatcher on ``broker``; use it with ``async with``, or ``await start()`` and ``close()``.
-
-    Args:
-        broker: ``pulsar://HOST:PORT``, ``pulsar+ssl://HOST:PORT``, or ``memory://[NAME]`` (embedded, in process).
-        catalog: a :class:`Catalog`, a folder with ``tool-service/ID.json`` and ``tool/NAME.json``, a source
-            (:class:`Folder`, :class:`TrustGraphConfig`, :class:`Functions`, :class:`ToolPackage`), or a list of them:
-            where two have a tool of the same name, that of the first one is used.
-        policy: defaults under the policies of services and tools: a :class:`Policy`, or an object of its keys as in a
-            descriptor, over the defaults: ``{"timeout": 10}``.
-        grants: permissions of users: :class:`Grants`, or a callable ``user -> list of grants``, also a coroutine function,
-            asked at most once a minute for each user, for at most 1 s. None: tools with permissions are refused.
-        approvals: file of the approved definitions of sources with ``on_change="hold"``.
-        security: token and TLS settings; None: from the environment (``DISPATCH_TOKEN`` …).
-        publish_window: publishes in flight to the broker at once, over the whole connection; further ones are queued. 64
-            (measured): larger bursts make a broker drop messages on non-persistent topics.
-        client_id: the dispatcher's id, part of the names of its reply topics; default: 12 random hex digits.
-        telemetry: settings of metrics, traces and logs.
-
-    Raises:
-        CatalogError: the folder has invalid descriptors; the message lists every problem with file, key and fix.
-        PolicyError: ``policy`` is invalid together with the policy of a service or a tool.
-        TransportError: the scheme of ``broker`` is unknown.
-    """
-    transport = open_transport(broker, security=security, publish_window=publish_window)
-    return Dispatcher(
-        transport, catalog, policy=policy, grants=grants, approvals=approvals, client_id=client_id, telemetry=telemetry
-    )
-
-
-__all__ = ["Dispatcher", "Tool", "connect"]
+__all__ = ["Dispatcher", "Found", "Tool", "connect"]
