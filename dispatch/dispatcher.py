@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar, Unpack
@@ -16,7 +16,6 @@ from dispatch._internal import (
     check_instance,
     explain_keywords,
     loop_clock,
-    run_on_loop,
     yield_to_others,
 )
 from dispatch.balancing.instances import InstanceView
@@ -705,6 +704,28 @@ class Dispatcher:
         async with contextlib.aclosing(chunks):  # closing the outer generator closes the inner one at once
             async for chunk in chunks:
                 yield chunk
+
+
+# Runs a coroutine on the event loop of another thread, which may stop at any time.
+
+
+LOOP_POLL_S = 0.1
+"""Seconds between checks whether the other event loop still runs."""
+
+
+async def run_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], Coroutine[Any, Any, object]]) -> bool:
+    """Run the coroutine that ``function`` returns on ``loop``. Return False if the loop does not run, or stops meanwhile."""
+    if not loop.is_running():
+        return False
+    result = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(function(), loop))
+    while loop.is_running():
+        if (await asyncio.wait([result], timeout=LOOP_POLL_S))[0]:
+            if result.cancelled():  # a loop that ends cancels its tasks
+                return False
+            result.result()
+            return True
+    result.cancel()
+    return False
 
 
 connect = Dispatcher
