@@ -359,7 +359,7 @@ class LocalInstance:
             user=call.options.user,
             call_id=request.id,
             attempt=number,
-            deadline=request.deadline,
+            deadline=attempt.deadline,
             clock=loop_clock(),
             trace_id=observer.trace_id,
             traceparent=request.properties.get("traceparent", ""),

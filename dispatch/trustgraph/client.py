@@ -24,7 +24,7 @@ from dispatch._internal import (
     read_text,
 )
 from dispatch.balancing.instances import InstanceView
-from dispatch.calls.attempt import Attempts, CallOptions
+from dispatch.calls.attempt import Attempt, Attempts, CallOptions
 from dispatch.calls.call import Calls
 from dispatch.calls.error_messages import error_from_client_failure
 from dispatch.calls.guards import ToolGuards, create_rate_limiter
@@ -35,6 +35,7 @@ from dispatch.catalog.sources import BrokerSubscription, OnMessage, SourceStatus
 from dispatch.catalog.versions import Range
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, ToolError, TransportError
 from dispatch.messaging.plain import read_properties
+from dispatch.messaging.request import Request
 from dispatch.messaging.wire import Property, json_text
 from dispatch.permissions import Authorizer, Grants, GrantsFunction, check_permission, require_permissions
 from dispatch.policy import (
@@ -370,13 +371,18 @@ class ClientInstance(LocalInstance):
         self._client = client
         self._has_user = has_user_parameter(client)
 
+    def send(self, request: Request, attempt: Attempt) -> None:
+        """Call the client. Its own limit is for each message and starts late; that of the request covers everything. It ends
+        a moment later, because TrustGraph's client cleans up after its own limit only."""
+        request.deadline += CLEANUP_S
+        super().send(request, attempt)
+
     async def _call(self, call: LocalCall) -> str | AsyncIterator[str]:
         request: _ClientRequest = call.context.context
         values: tuple[Any, ...] = (request.config, request.arguments)
         if self._has_user:
             values = (call.context.user, *values)
-        # TrustGraph's client cleans up after its own limit only, which therefore ends a moment earlier.
-        seconds = max(0.0, call.context.remaining - CLEANUP_S)
+        seconds = call.context.remaining
         if request.is_stream:
             return self._stream(request, call.tool, values, seconds)
         return await self._ask(call.tool, self._client.call(*values, timeout=seconds))
@@ -415,8 +421,7 @@ class ClientInstance(LocalInstance):
         """Return the answer of the client.
 
         Raises:
-            ToolError: TrustGraph's client preserves the message of the tool's error, and drops its type.
-            FailedCallError: the client failed, or its time limit has passed.
+            FailedCallError: the tool or the client failed, or its time limit has passed.
         """
         try:
             with ErrorBoundary():
@@ -426,9 +431,14 @@ class ClientInstance(LocalInstance):
         except TimeoutError:
             raise FailedCallError(None) from None
         except Exception as error:
+            failure: DispatchError
             if isinstance(error, RuntimeError) and not isinstance(error, UserCodeError):
-                raise ToolError(ErrorType.TOOL_ERROR, read_text(error)) from error
-            raise FailedCallError(error_from_client_failure(tool, error)) from error
+                # TrustGraph's client preserves the message of the tool's error, and drops its type.
+                failure = ToolError(ErrorType.TOOL_ERROR, read_text(error))
+            else:
+                failure = error_from_client_failure(tool, error)
+            failure.__cause__ = error
+            raise FailedCallError(failure) from error
 
 
 class _ClientPool(InstancePool):

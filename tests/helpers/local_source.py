@@ -8,8 +8,8 @@ from typing import Any
 
 import dispatch
 from dispatch.calls.local import LocalCall, LocalInstance
-from dispatch.messaging.wire import local_queue, local_reply_queue
 from dispatch.catalog.items import Item
+from dispatch.messaging.wire import local_queue, local_reply_queue
 from dispatch.routing.instance import Instances
 
 Execute = Callable[[LocalCall], Awaitable[Any]]
