@@ -134,7 +134,7 @@ def parser() -> argparse.ArgumentParser:
     """The options."""
     made = argparse.ArgumentParser(
         prog="python -m benchmarks.micro.call_path",
-        description=f"CPU time of the path of a call with {IN_FLIGHT} callers, over an instant invoker, with and without "
+        description=f"CPU time of the path of a call with {IN_FLIGHT} callers, over instant instances, with and without "
         "each of its parts. No broker; under a minute on an idle machine.",
         epilog="contenders: " + ", ".join(stack.name for stack in STACKS),
     )

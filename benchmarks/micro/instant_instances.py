@@ -1,7 +1,7 @@
 """Instances without a transport: the requests of a turn of the loop are answered by one callback in the next turn.
 
-They stand for instances with sessions, which deliver all replies of a packet in one callback, and cost nothing but the future
-of each request.
+They stand for instances with sessions, which deliver all replies of a packet in one callback, and cost nothing but the
+future of each request.
 """
 
 from __future__ import annotations

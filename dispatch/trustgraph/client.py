@@ -321,7 +321,8 @@ class WrappedClient:
         limit = self.policy.timeout if timeout is None else timeout
         given = bind_values(("config", "arguments", "callback", "timeout"), values, named | {"timeout": limit})
         request = _ClientRequest(given["config"], given["arguments"], is_stream=True)
-        options = CallOptions(given["user"], given["timeout"], given["timeout"], context=request)
+        # The client has no limit for the time between two chunks.
+        options = CallOptions(given["user"], given["timeout"], 2 * given["timeout"], context=request)
         self._guards()
         assert self._calls is not None
         stream = self._calls.stream(self._resolved, given["arguments"] or {}, options)
