@@ -165,8 +165,13 @@ class Channels:
         sessions.on_session_event = self.discovery.on_session_event
 
     def get(self, key: tuple[str, str]) -> Channel | None:
-        """Return the channel over a request topic and a response topic if it is open."""
-        return self._local.get(key[0]) or self._open.get(key)
+        """Return the channel over a request topic and a response topic if it is open; one in this process always is."""
+        if not is_local_queue(key[0]):
+            return self._open.get(key)
+        channel = self._local.get(key[0])
+        if channel is None:
+            channel = self._local[key[0]] = Channel(self._local_instances.get(key[0]) or Instances())
+        return channel
 
     def set_local(self, request_queue: str, instances: Instances[Any]) -> None:
         """Let ``instances`` execute the tools of a service that this process has, in place of former ones."""
@@ -185,9 +190,6 @@ class Channels:
         key = (request_queue, response_queue)
         channel = self.get(key)
         if channel is not None:
-            return channel
-        if is_local_queue(request_queue):
-            channel = self._local[request_queue] = Channel(self._local_instances.get(request_queue) or Instances())
             return channel
         opening = self._opening.get(key)
         if opening is None:

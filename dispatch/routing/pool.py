@@ -26,7 +26,7 @@ from dispatch.catalog import ServiceDescriptor
 from dispatch.catalog.versions import Range, version_key
 from dispatch.errors import ErrorType, Outcome, TransportError
 from dispatch.messaging.request import Tally
-from dispatch.messaging.wire import name_service
+from dispatch.messaging.wire import is_local_queue, name_service
 from dispatch.policy import Balancing, OutlierDetection, Policy
 from dispatch.resilience.breaker import BreakerPermit, CircuitBreaker
 from dispatch.routing.channels import Channels
@@ -636,6 +636,13 @@ class PoolRegistry:
             for name, channel in entry.channels.items()
             if name in wanted and wanted[name].topics == former[name].topics
         }
+        for name, route in wanted.items():
+            if (
+                name not in entry.channels
+                and is_local_queue(route.topics[0])
+                and (channel := self._routes.get(route.topics))
+            ):
+                entry.channels[name] = channel
         self._apply(entry)
         for route in former.values():
             self._release(route.topics)
