@@ -13,7 +13,7 @@ _PACKAGES: Final = ("adapters", "calling", "mcp", "results", "schemas", "search"
 _NAMES: Final = {
     "calls.local": ("CallContext",),
     "catalog": ("Catalog", "CatalogError", "Folder"),
-    "dispatcher": ("Dispatcher", "Found", "Tool", "connect"),
+    "dispatcher": ("BoundTool", "Dispatcher", "Found", "connect"),
     "errors": (
         *("CallTimeoutError", "DispatchError", "InvalidArgumentsError", "Origin", "Outcome"),
         *("RejectedError", "ThrottledError", "ToolError", "TransportError"),

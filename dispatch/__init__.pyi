@@ -12,9 +12,9 @@ from dispatch.calls.local import CallContext as CallContext
 from dispatch.catalog import Catalog as Catalog
 from dispatch.catalog import CatalogError as CatalogError
 from dispatch.catalog import Folder as Folder
+from dispatch.dispatcher import BoundTool as BoundTool
 from dispatch.dispatcher import Dispatcher as Dispatcher
 from dispatch.dispatcher import Found as Found
-from dispatch.dispatcher import Tool as Tool
 from dispatch.dispatcher import connect as connect
 from dispatch.errors import CallTimeoutError as CallTimeoutError
 from dispatch.errors import DispatchError as DispatchError

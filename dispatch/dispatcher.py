@@ -1,4 +1,4 @@
-"""The public face of the calling side: :class:`Dispatcher`, also as ``connect``, and :class:`Tool`."""
+"""The public face of the calling side: :class:`Dispatcher`, also as ``connect``, and :class:`BoundTool`."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ from dispatch.trustgraph.config import ConfigBroker
 NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
-class Tool:
-    """A handle on one tool of a dispatcher, from :meth:`Dispatcher.tool`.
+class BoundTool:
+    """A tool of a dispatcher, bound to its user and a range of versions, from :meth:`Dispatcher.tool`.
 
     Attributes:
         name: name for the model.
@@ -106,10 +106,10 @@ class Tool:
         the error text; only cancellation is raised.
 
         Args:
-            user: on whose behalf; None: the user of this handle.
+            user: on whose behalf; None: the user that it is bound to.
             context: any value, for functions of this process (:class:`dispatch.CallContext`).
         """
-        tool = self if user is None else Tool(self._dispatcher, self._descriptor, user, self.version)
+        tool = self if user is None else BoundTool(self._dispatcher, self._descriptor, user, self.version)
         result = await tool.execute(arguments, by_model=True, context=context)
         return ToolAnswer.of_content(tool.format_result(result), result.error)
 
@@ -121,7 +121,7 @@ class Tool:
 
     @property
     def result_reader(self) -> ReadResultTool:
-        """The tool ``read_result``, by which a model reads the rest of the results of this handle's user."""
+        """The tool ``read_result``, by which a model reads the rest of the results of this user."""
         return self._dispatcher.results.tool(self.user)
 
     def stream(self, /, **arguments: Any) -> AsyncGenerator[str, None]:
@@ -156,7 +156,7 @@ class Tool:
         return schema
 
     def __repr__(self) -> str:
-        return f"Tool({self.name!r})"
+        return f"BoundTool({self.name!r})"
 
 
 class Found(NamedTuple):
@@ -166,13 +166,13 @@ class Found(NamedTuple):
         name: of the tool.
         score: in [0, 1], comparable within one search; 0: the tool does not match.
         why: what matches, and why the search was only lexical or found nothing.
-        tool: handle on the tool, for the user of the search.
+        tool: bound to the user of the search.
     """
 
     name: str
     score: float
     why: str
-    tool: Tool
+    tool: BoundTool
 
 
 # The dispatcher: calls tools by name. The path of a call is
@@ -426,11 +426,11 @@ class Dispatcher:
         """Return how many replies arrived, by disposition: matched, late, duplicate, unknown, malformed."""
         return {str(disposition): count for disposition, count in self._running.reply_counts().items()}
 
-    def tool(self, name: str, *, user: str = "", version: str | None = None) -> Tool:
-        """Return a handle on one tool, for agent frameworks: ``await tool.invoke(topic="cats")``.
+    def tool(self, name: str, *, user: str = "", version: str | None = None) -> BoundTool:
+        """Return one tool, bound to a user, for agent frameworks: ``await tool.invoke(topic="cats")``.
 
         Args:
-            version: range of versions that the handle describes and calls; see :meth:`call`.
+            version: range of versions that it describes and calls; see :meth:`call`.
 
         Raises:
             RejectedError: there is no such tool or version, and the message has similar names or the versions; or ``user``
@@ -441,12 +441,12 @@ class Dispatcher:
         now = 0.0 if self._runtime is None else self._runtime.now()
         resolved = resolve_visible(self._live.resolver, name, version, user, self._authorizer, now)
         assert resolved.descriptor is not None  # a tool of the catalogue
-        return Tool(self, resolved.descriptor, user, version)
+        return BoundTool(self, resolved.descriptor, user, version)
 
     async def tools(
         self, *, user: str = "", find: str | None = None, **filters: Unpack[ListConditions]
-    ) -> tuple[Tool, ...]:
-        """Return handles on the tools that ``user`` may call, in the order of the catalogue.
+    ) -> tuple[BoundTool, ...]:
+        """Return the tools that ``user`` may call, bound to the user, in the order of the catalogue.
 
         Args:
             find: a query: only the five tools that fit it best, as :meth:`find` orders them.
@@ -466,7 +466,7 @@ class Dispatcher:
             visible = tuple(each.descriptor for each in ranked)
         else:
             visible = await list_visible(catalog, self._authorizer, user, found)
-        return tuple(Tool(self, each, user, None if version is None else each.version) for each in visible)
+        return tuple(BoundTool(self, each, user, None if version is None else each.version) for each in visible)
 
     @property
     def results(self) -> ResultStore:
@@ -475,13 +475,13 @@ class Dispatcher:
 
     def format_result(self, result: CallResult, *, user: str = "") -> dict[str, Any]:
         """Return a result of ``user`` as content for a model, also of a tool that is unknown or was removed; see
-        :meth:`Tool.format_result`."""
+        :meth:`BoundTool.format_result`."""
         descriptor = self.catalog.tools.get(result.tool)
         if descriptor is None:
             return self._result_formatter.format(result, user=user)
-        return Tool(self, descriptor, user).format_result(result)
+        return BoundTool(self, descriptor, user).format_result(result)
 
-    def _format_result(self, tool: Tool, result: CallResult) -> dict[str, Any]:
+    def _format_result(self, tool: BoundTool, result: CallResult) -> dict[str, Any]:
         try:
             policy = self._live.resolver.tool(tool.name, tool.version).policy
         except DispatchError:  # removed from the catalogue after the call
@@ -528,7 +528,7 @@ class Dispatcher:
             tools = {tool.name: tool for tool in catalog.list(category=category, tags_any=tags_any or ())}
         select_visible = partial(list_visible, catalog, self._authorizer, user)
         found = await self.search.rank(query, tools, limit, context=context, select_visible=select_visible)
-        return [Found(tool.name, score, why, Tool(self, tool, user)) for tool, score, why in found]
+        return [Found(tool.name, score, why, BoundTool(self, tool, user)) for tool, score, why in found]
 
     def provide(self, type: type[T], provider: T | Callable[[], T]) -> None:
         """Provide parameters with the annotation ``type`` to functions that are tools; models see no such parameter.
@@ -735,4 +735,4 @@ async def run_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], Co
 connect = Dispatcher
 """``async with dispatch.connect("pulsar://localhost:6650", catalog="tools/") as dispatcher`` says what it does."""
 
-__all__ = ["Dispatcher", "Found", "Tool", "connect"]
+__all__ = ["BoundTool", "Dispatcher", "Found", "connect"]

@@ -97,7 +97,7 @@ class CatalogFollower:
 
     def bind_tool(self, id: str, user: str) -> Tool:
         """Return the tool, called on behalf of ``user``."""
-        handle = dispatcher.Tool(self._dispatcher, self._known[id], user)
+        handle = dispatcher.BoundTool(self._dispatcher, self._known[id], user)
         return Tool(id, handle.description, handle.invoke, ToolType.DISPATCH_TOOL, id=id)
 
     def is_visible(self, id: str, user: str) -> bool:
@@ -257,7 +257,7 @@ class Toolkit(Graph):
 
         Args:
             id: of the vertex.
-            properties: ``data``: an Action, Tool, ToolGroup or :class:`dispatch.Tool`.
+            properties: ``data``: an Action, Tool, ToolGroup or :class:`dispatch.BoundTool`.
 
         Raises:
             ValueError: ``data`` is missing or of another type.
