@@ -42,7 +42,7 @@ from dispatch.results import ReadResultTool, ResultFormatter, ResultStore, ToolA
 from dispatch.search.search import DEFAULT_LIMIT, Found, ToolSearch
 from dispatch.telemetry.events import CatalogChanged, Event, Events, EventStream, Listeners
 from dispatch.telemetry.observers import DEFAULT_TELEMETRY, EXPECTED_TELEMETRY, Telemetry
-from dispatch.transports import Security, Transport, open_transport
+from dispatch.transports import BROKER_VARIABLE, Security, Transport, open_transport
 from dispatch.trustgraph.client import ConfigBroker
 
 if TYPE_CHECKING:
@@ -721,7 +721,7 @@ class Dispatcher(DispatcherLifecycle):
 
 @explain_keywords
 def connect(
-    broker: str | None = None,
+    broker: str = BROKER_VARIABLE,
     catalog: CatalogLike | None = None,
     *,
     policy: PolicyLike = DEFAULT_POLICY,
@@ -735,8 +735,8 @@ def connect(
     """Create a dispatcher on ``broker``; use it with ``async with``, or ``await start()`` and ``close()``.
 
     Args:
-        broker: ``pulsar://HOST:PORT``, ``pulsar+ssl://HOST:PORT``, or ``memory://[NAME]`` (embedded, in process); None:
-            ``DISPATCH_BROKER``, else ``pulsar://localhost:6650``.
+        broker: ``pulsar://HOST:PORT``, ``pulsar+ssl://HOST:PORT``, or ``memory://[NAME]`` (embedded, in process);
+            default: the value of ``DISPATCH_BROKER``, else ``pulsar://localhost:6650``.
         catalog: a :class:`Catalog`, a folder with ``tool-service/ID.json`` and ``tool/NAME.json``, a source
             (:class:`Folder`, :class:`TrustGraphConfig`, :class:`Functions`, :class:`ToolPackage`), or a list of them:
             where two have a tool of the same name, that of the first one is used.

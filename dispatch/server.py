@@ -48,7 +48,16 @@ from dispatch.telemetry.observers import (
     ServerObserver,
     Telemetry,
 )
-from dispatch.transports import Message, Mode, Publisher, Security, Subscription, Transport, open_transport
+from dispatch.transports import (
+    BROKER_VARIABLE,
+    Message,
+    Mode,
+    Publisher,
+    Security,
+    Subscription,
+    Transport,
+    open_transport,
+)
 from dispatch.transports.errors import describe_without_call
 
 # An instance announces itself: when it starts, to dispatchers that ask, and when it begins to drain.
@@ -175,7 +184,7 @@ class ToolServer:
     Args:
         implementation: a :class:`ToolService`, or any object with an ``invoke`` of one of its forms.
         broker: ``pulsar://…``, ``pulsar+ssl://…``, ``memory://…``, or a started transport or server, whose connection is
-            shared and not closed; None: ``DISPATCH_BROKER``, else ``pulsar://localhost:6650``.
+            shared and not closed; default: the value of ``DISPATCH_BROKER``, else ``pulsar://localhost:6650``.
         functions: instead of ``implementation``: a module, :class:`~dispatch.Functions`, :class:`~dispatch.ToolPackage`, a
             function, or a list of these, served as one service. Of a module those declared with :func:`dispatch.tool`; all
             public ones if it declares none. :attr:`descriptors` are generated.
@@ -207,7 +216,7 @@ class ToolServer:
     def __init__(
         self,
         implementation: object = None,
-        broker: str | Transport | ToolServer | None = None,
+        broker: str | Transport | ToolServer = BROKER_VARIABLE,
         *,
         functions: object = None,
         service: str | None = None,
@@ -224,7 +233,8 @@ class ToolServer:
         telemetry: Telemetry = DEFAULT_TELEMETRY,
     ) -> None:
         if (implementation is None) is (functions is None):
-            raise TypeError("give one of both: a tool service, such as ToolServer(Joke()), or functions=[price, order]")
+            what = "a tool service is missing" if functions is None else "a tool service and functions are two services"
+            raise TypeError(f"{what}; write ToolServer(Joke()), or ToolServer(functions=[price, order])")
         given = functions if isinstance(functions, list | tuple) else [functions]
         if service is None and request_queue is None and functions is not None:
             service = _name_functions(given)
@@ -263,10 +273,10 @@ class ToolServer:
         self.max_payload_bytes = max_payload_bytes
         if isinstance(broker, ToolServer):
             broker = broker._transport
-        self._owns_transport = broker is None or isinstance(broker, (str, type)) or not hasattr(broker, "subscribe")
+        self._owns_transport = isinstance(broker, (str, type)) or not hasattr(broker, "subscribe")
         self._transport = cast(Transport, broker)
         if self._owns_transport:
-            self._transport = open_transport(cast(str | None, broker), security=security, publish_window=publish_window)
+            self._transport = open_transport(cast(str, broker), security=security, publish_window=publish_window)
         self._telemetry = telemetry
         self._observer: ServerObserver = NULL_SERVER
         self._queue: RequestQueue | None = None
@@ -526,7 +536,7 @@ def _name_functions(functions: Sequence[object]) -> str | None:
 
 
 async def serve(
-    implementation: object = None, broker: str | Transport | ToolServer | None = None, **options: Any
+    implementation: object = None, broker: str | Transport | ToolServer = BROKER_VARIABLE, **options: Any
 ) -> None:
     """Serve until SIGTERM (then drain: finish what runs, refuse the rest) or until cancelled (then stop at once).
 

@@ -123,8 +123,8 @@ def _has_functions(value: Any) -> bool:
 
 
 def _may_create_service(function: Any) -> bool:
-    """Return whether ``function`` may return a service: it has no parameters, is not declared as a tool, and is not annotated
-    to return something else."""
+    """Return whether ``function`` may return a service: it has no parameters, is not declared as a tool, and its annotation
+    names nothing else."""
     if not inspect.isroutine(function) or is_declared(function):
         return False
     try:

@@ -172,8 +172,8 @@ def test_versions_of_one_name() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({}, "give one of both"),
-        ({"functions": [price], "implementation": object()}, "give one of both"),
+        ({}, "a tool service is missing"),
+        ({"functions": [price], "implementation": object()}, "are two services"),
         ({"functions": [price]}, "no topics"),
         ({"functions": [3], "service": "shop"}, "3 has no functions to serve"),
         ({"functions": [Shop], "service": "shop"}, "has no functions to serve"),
