@@ -23,9 +23,9 @@ from dispatch._internal import (
 from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import CallOptions
 from dispatch.calls.call import Calls, FinishedCall
-from dispatch.calls.instances import Runtime
-from dispatch.calls.local import LocalExecutor
+from dispatch.calls.local import LocalInstance
 from dispatch.calls.resolution import LiveCatalog, ResolvedTool, find_alternatives, list_visible, resolve_visible
+from dispatch.calls.runtime import Runtime
 from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.catalog.catalog import ListConditions
 from dispatch.catalog.descriptors import thaw
@@ -39,6 +39,7 @@ from dispatch.policy import DEFAULT_POLICY, PolicyLike
 from dispatch.resilience.breaker import CircuitBreaker
 from dispatch.result import CallResult
 from dispatch.results import ReadResultTool, ResultFormatter, ResultStore, ToolAnswer
+from dispatch.routing.instance import Instances
 from dispatch.search.search import DEFAULT_LIMIT, Found, ToolSearch
 from dispatch.telemetry.events import CatalogChanged, Event, Events, EventStream, Listeners
 from dispatch.telemetry.observers import DEFAULT_TELEMETRY, EXPECTED_TELEMETRY, Telemetry
@@ -215,17 +216,17 @@ class DispatcherLifecycle:
         return self._calls
 
     def _connect_source(self, source: Source, is_in_force: bool) -> None:
-        """Give a source what it needs of the dispatcher, before it is read. Its executor replaces the one of a former source
-        when its items come into force: until then, and if a reload fails, the former one executes calls."""
+        """Give a source what it needs of the dispatcher, before it is read. Its instances replace those of a former source
+        when its items come into force: until then, and if a reload fails, the former ones execute calls."""
         connect = getattr(source, "connect", None)
         if connect is not None:
             connect(self._broker)
         use_providers = getattr(source, "use_providers", None)
         if use_providers is not None:
             use_providers(self._providers)
-        executor: LocalExecutor | None = getattr(source, "executor", None)
-        if executor is not None and is_in_force:
-            self._running.executors[executor.request_queue] = executor
+        instances: Instances[LocalInstance] | None = getattr(source, "instances", None)
+        if instances is not None and is_in_force:
+            self._running.set_local(source.request_queue, instances)  # type: ignore[attr-defined] # it has both
 
 
 # A tool for agent frameworks: name, description, schema and coroutine.
@@ -679,7 +680,10 @@ class Dispatcher(DispatcherLifecycle):
 
     async def _resolve(self, tool: str, version: str | None, user: str, idempotency_key: str | None) -> ResolvedTool:
         """Step 1: resolve the tool and its version."""
-        return await self._running_calls.select_tool(self._live.resolver, tool, version, user, idempotency_key)
+        _ = self._running_calls
+        return await self._running.select_tool(
+            self._live.resolver, self._authorizer, tool, version, user, idempotency_key
+        )
 
     async def stream(
         self,

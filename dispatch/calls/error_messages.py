@@ -39,6 +39,7 @@ from dispatch.messaging.request import (
     Closed,
     Lost,
     Overflow,
+    Refused,
     Restarted,
     Settled,
     TimedOut,
@@ -238,7 +239,7 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
         )
     if isinstance(settled, Rejection):
         return error_from_rejection(settled, tool)
-    return settled
+    return settled.error if isinstance(settled, Refused) else settled
 
 
 def name_missing_argument(error: ToolError, tool: ToolDescriptor, payload: bytes) -> ToolError:

@@ -127,7 +127,7 @@ class ServedFunctions:
     def __init__(self, functions: Iterable[object], service: dict[str, Any], threads: ToolExecutor) -> None:
         self._service = {**service, "config-params": [{"name": CONFIG_PARAM, "required": True}]}
         self._threads = threads
-        self._executor = FunctionExecutor(service["request-queue"])
+        self._executor = FunctionExecutor()
         self.on_change: Listeners[Descriptors] = Listeners("a listener of descriptors")
         self.descriptors, tools = self._read(functions)
         self._executor.replace_tools(tools)
