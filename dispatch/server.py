@@ -40,6 +40,7 @@ from dispatch.serving.replies import REASONS, ReplySender
 from dispatch.serving.requests import RequestQueue
 from dispatch.serving.sessions import SessionRequests
 from dispatch.serving.tool_service import ToolExecutor, read_invoke
+from dispatch.telemetry.events import Listeners
 from dispatch.telemetry.observers import (
     DEFAULT_TELEMETRY,
     EXPECTED_TELEMETRY,
@@ -262,6 +263,7 @@ class ToolServer:
         self._threads = ToolExecutor(concurrency, name=f"dispatch-tool-{self.service}")
         self._described = {"id": self.service, "request-queue": request_queue, "response-queue": response_queue}
         self._functions: ServedFunctions | None = None
+        self._on_descriptors: Listeners[Descriptors] = Listeners("a listener of descriptors", content=telemetry.content)
         if functions is None:
             self._invoke = read_invoke(implementation, self._threads.run)
         else:
@@ -297,7 +299,7 @@ class ToolServer:
     def on_descriptors_changed(self, listener: Callable[[Descriptors], object]) -> Callable[[], None]:
         """Call ``listener`` with :attr:`descriptors` whenever :meth:`replace_functions` has changed them. It must not block;
         an exception that it raises is logged. Returns a function that removes the listener."""
-        return self._served_functions.on_change.subscribe(listener)
+        return self._on_descriptors.subscribe(listener)
 
     def replace_functions(self, functions: Iterable[object]) -> None:
         """Serve ``functions``, as in the constructor, instead of the former ones. Calls in flight go on.
@@ -306,13 +308,12 @@ class ToolServer:
             CatalogError: one of them cannot be a tool. The former functions stay.
             TypeError: the server serves no functions.
         """
-        self._served_functions.replace(functions)
-
-    @property
-    def _served_functions(self) -> ServedFunctions:
         if self._functions is None:
             raise TypeError("the server serves no functions. Fix: create it with functions=[…].")
-        return self._functions
+        former = self._functions.descriptors
+        self._functions.replace(functions)
+        if self._functions.descriptors != former:
+            self._on_descriptors.publish(self._functions.descriptors)
 
     @property
     def running(self) -> int:

@@ -85,7 +85,7 @@ def test_descriptors_are_generated() -> None:
             {"name": "day", "type": "string", "description": "", "required": False},
         ],
         "read-only": True,
-        "tags": ("prices",),
+        "tags": ["prices"],
         "version": "1.2.0",
         "policy": {"timeout": 3},
     }
