@@ -44,6 +44,7 @@ from dispatch.serving.replies import REASONS, ReplySender
 from dispatch.serving.requests import RequestQueue
 from dispatch.serving.sessions import SessionRequests
 from dispatch.serving.tool_service import ToolExecutor, read_invoke
+from dispatch.telemetry.events import Listeners
 from dispatch.telemetry.observers import (
     DEFAULT_TELEMETRY,
     EXPECTED_TELEMETRY,
@@ -52,7 +53,16 @@ from dispatch.telemetry.observers import (
     ServerObserver,
     Telemetry,
 )
-from dispatch.transports import Message, Mode, Publisher, Security, Subscription, Transport, open_transport
+from dispatch.transports import (
+    BROKER_VARIABLE,
+    Message,
+    Mode,
+    Publisher,
+    Security,
+    Subscription,
+    Transport,
+    open_transport,
+)
 from dispatch.transports.errors import describe_without_call
 
 # An instance announces itself: when it starts, to dispatchers that ask, and when it begins to drain.
@@ -217,7 +227,7 @@ class ToolServer:
     Args:
         implementation: a :class:`ToolService`, or any object with an ``invoke`` of one of its forms.
         broker: ``pulsar://…``, ``pulsar+ssl://…``, ``memory://…``, or a started transport or server, whose connection is
-            shared and not closed; None: ``DISPATCH_BROKER``, else ``pulsar://localhost:6650``.
+            shared and not closed; default: the value of ``DISPATCH_BROKER``, else ``pulsar://localhost:6650``.
         functions: instead of ``implementation``: a module, :class:`~dispatch.Functions`, :class:`~dispatch.ToolPackage`, a
             function, or a list of these, served as one service. Of a module those declared with :func:`dispatch.tool`; all
             public ones if it declares none. :attr:`descriptors` are generated.
@@ -253,7 +263,7 @@ class ToolServer:
     def __init__(
         self,
         implementation: object = None,
-        broker: str | Transport | ToolServer | None = None,
+        broker: str | Transport | ToolServer = BROKER_VARIABLE,
         *,
         functions: object = None,
         service: str | None = None,
@@ -273,7 +283,8 @@ class ToolServer:
         announce: Announce | None = DEFAULT_ANNOUNCE,
     ) -> None:
         if (implementation is None) is (functions is None):
-            raise TypeError("give one of both: a tool service, such as ToolServer(Joke()), or functions=[price, order]")
+            what = "a tool service is missing" if functions is None else "a tool service and functions are two services"
+            raise TypeError(f"{what}; write ToolServer(Joke()), or ToolServer(functions=[price, order])")
         given = functions if isinstance(functions, list | tuple) else [functions]
         if service is None and request_queue is None and functions is not None:
             service = _name_functions(given)
@@ -301,6 +312,7 @@ class ToolServer:
         self._threads = ToolExecutor(concurrency, name=f"dispatch-tool-{self.service}")
         self._described = {"id": self.service, "request-queue": request_queue, "response-queue": response_queue}
         self._functions: ServedFunctions | None = None
+        self._on_descriptors: Listeners[Descriptors] = Listeners("a listener of descriptors", content=telemetry.content)
         self._given: Descriptors | None = None
         if functions is None:
             self._invoke = read_invoke(implementation, self._threads.run)
@@ -316,10 +328,10 @@ class ToolServer:
         self.max_payload_bytes = max_payload_bytes
         if isinstance(broker, ToolServer):
             broker = broker._transport
-        self._owns_transport = broker is None or isinstance(broker, (str, type)) or not hasattr(broker, "subscribe")
+        self._owns_transport = isinstance(broker, (str, type)) or not hasattr(broker, "subscribe")
         self._transport = cast(Transport, broker)
         if self._owns_transport:
-            self._transport = open_transport(cast(str | None, broker), security=security, publish_window=publish_window)
+            self._transport = open_transport(cast(str, broker), security=security, publish_window=publish_window)
         self._telemetry = telemetry
         self._observer: ServerObserver = NULL_SERVER
         self._queue: RequestQueue | None = None
@@ -341,12 +353,15 @@ class ToolServer:
     def descriptors(self) -> Descriptors:
         """The descriptors of the service and its tools: ``(service, tools)``, as JSON values. Those of served functions are
         generated."""
-        return self._given if self._given is not None else self._served_functions.descriptors
+        if self._functions is not None:
+            return self._functions.descriptors
+        assert self._given is not None  # one of both is there
+        return self._given
 
     def on_descriptors_changed(self, listener: Callable[[Descriptors], object]) -> Callable[[], None]:
         """Call ``listener`` with :attr:`descriptors` whenever :meth:`replace_functions` has changed them. It must not block;
         an exception that it raises is logged. Returns a function that removes the listener."""
-        return self._served_functions.on_change.subscribe(listener)
+        return self._on_descriptors.subscribe(listener)
 
     def replace_functions(self, functions: Iterable[object]) -> None:
         """Serve ``functions``, as in the constructor, instead of the former ones. Calls in flight go on.
@@ -355,13 +370,12 @@ class ToolServer:
             CatalogError: one of them cannot be a tool. The former functions stay.
             TypeError: the server serves no functions.
         """
-        self._served_functions.replace(functions)
-
-    @property
-    def _served_functions(self) -> ServedFunctions:
         if self._functions is None:
             raise TypeError("the server serves no functions. Fix: create it with functions=[…].")
-        return self._functions
+        former = self._functions.descriptors
+        self._functions.replace(functions)
+        if self._functions.descriptors != former:
+            self._on_descriptors.publish(self._functions.descriptors)
 
     @property
     def running(self) -> int:
@@ -489,8 +503,7 @@ class ToolServer:
             incarnation=self.incarnation,
             stats=self._load,
         )
-        if self._functions is not None:
-            self._functions.on_change.subscribe(lambda _: announcer.update())
+        self.on_descriptors_changed(lambda _: announcer.update())
         return announcer
 
     def _load(self) -> Mapping[str, Any]:
@@ -623,7 +636,7 @@ def _name_functions(functions: Sequence[object]) -> str | None:
 
 
 async def serve(
-    implementation: object = None, broker: str | Transport | ToolServer | None = None, **options: Any
+    implementation: object = None, broker: str | Transport | ToolServer = BROKER_VARIABLE, **options: Any
 ) -> None:
     """Serve until SIGTERM (then drain: finish what runs, refuse the rest) or until cancelled (then stop at once).
 

@@ -30,8 +30,8 @@ class Source(Protocol):
     - ``on_change`` ("apply"): ``hold``: a changed definition waits for its approval, and the former one stays in force.
     - ``connect(broker)``: called once before the first :meth:`discover` of a source that needs the broker, with a
       :class:`~dispatch.catalog.sources.Broker`.
-    - ``executor``: executes the tools of its local service in this process
-      (:class:`~dispatch.calls.local.LocalExecutor`).
+    - ``request_queue`` and ``instances``: of its service in this process
+      (:func:`~dispatch.messaging.wire.local_queue`, :class:`~dispatch.calls.local.LocalInstance`).
     - ``use_providers(providers)``: called before :meth:`discover`, with what the dispatcher provides to functions.
     - ``async close()``: called once when the source is removed or the dispatcher is closed.
     """

@@ -123,8 +123,8 @@ def _has_functions(value: Any) -> bool:
 
 
 def _may_create_service(function: Any) -> bool:
-    """Return whether ``function`` may return a service: it has no parameters, is not declared as a tool, and is not annotated
-    to return something else."""
+    """Return whether ``function`` may return a service: it has no parameters, is not declared as a tool, and its annotation
+    names nothing else."""
     if not inspect.isroutine(function) or is_declared(function):
         return False
     try:
@@ -253,6 +253,7 @@ class Reloader:
         top = sys.modules.get(module.__name__.partition(".")[0], module)
         file = getattr(top, "__file__", None) or getattr(module, "__file__", None) or ""
         self._folder = os.path.dirname(os.path.abspath(file))
+        self._own_folders = self._list_folders()
         self._former = self._sign_files()
 
     def has_changed(self) -> bool:
@@ -284,6 +285,7 @@ class Reloader:
             raise
         finally:
             sys.path[:] = path
+            self._own_folders = self._list_folders()
 
     def _list_modules(self) -> dict[str, ModuleType]:
         return {
@@ -297,11 +299,13 @@ class Reloader:
             return False
         return os.path.abspath(file).startswith(f"{self._folder}{os.sep}")
 
+    def _list_folders(self) -> set[str]:
+        return {os.path.dirname(os.path.abspath(str(each.__file__))) for each in self._list_modules().values()}
+
     def _sign_files(self) -> dict[str, tuple[int, int]]:
         """Return time and size of each Python file in the folders of the target's own modules."""
-        folders = {os.path.dirname(os.path.abspath(str(each.__file__))) for each in self._list_modules().values()}
         signatures = {}
-        for folder in folders:
+        for folder in self._own_folders:
             with suppress(OSError), os.scandir(folder) as entries:
                 for entry in entries:
                     if entry.name.endswith(".py"):

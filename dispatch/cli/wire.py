@@ -37,7 +37,7 @@ from dispatch.cli.base import (
 )
 from dispatch.messaging.wire import TopicError, TopicName
 from dispatch.transports import open_transport
-from dispatch.trustgraph.client import ConfigBroker
+from dispatch.trustgraph.config import ConfigBroker
 
 ASK_AGAIN_S: Final = 0.1
 """Seconds after which the question is sent a second time: the topic may drop a message."""

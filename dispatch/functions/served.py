@@ -28,7 +28,6 @@ from dispatch.functions.sources import (
 from dispatch.messaging.wire import Property, Refusal, Request, whole_number
 from dispatch.serving.replies import InboundRequest
 from dispatch.serving.tool_service import RefusedRequestError, ToolExecutor
-from dispatch.telemetry.events import Listeners
 
 T = TypeVar("T")
 
@@ -117,7 +116,6 @@ class ServedFunctions:
 
     Attributes:
         descriptors: of the service and the tools.
-        on_change: listeners that receive the new descriptors.
 
     Raises:
         CatalogError: a function cannot be a tool; it lists every mistake with function, parameter and fix.
@@ -127,22 +125,17 @@ class ServedFunctions:
     def __init__(self, functions: Iterable[object], service: dict[str, Any], threads: ToolExecutor) -> None:
         self._service = {**service, "config-params": [{"name": CONFIG_PARAM, "required": True}]}
         self._threads = threads
-        self._executor = FunctionExecutor(service["request-queue"])
-        self.on_change: Listeners[Descriptors] = Listeners("a listener of descriptors")
-        self.descriptors, tools = self._read(functions)
-        self._executor.replace_tools(tools)
+        self._executor = FunctionExecutor()
+        self.replace(functions)
 
     def replace(self, functions: Iterable[object]) -> None:
-        """Serve ``functions`` from now on. Calls in flight go on.
+        """Execute ``functions`` from now on. Calls in flight go on.
 
         Raises:
             CatalogError, TypeError: as the constructor. The former functions stay.
         """
-        descriptors, tools = self._read(functions)
+        self.descriptors, tools = self._read(functions)
         self._executor.replace_tools(tools)
-        if descriptors != self.descriptors:
-            self.descriptors = descriptors
-            self.on_change.publish(descriptors)
 
     def _read(self, functions: Iterable[object]) -> tuple[Descriptors, dict[str, FunctionTool]]:
         found, problems = find_served_functions(functions)
@@ -177,7 +170,8 @@ class ServedFunctions:
         errors = [each for each in check_items(items)[1] if each.severity == "error"]
         if errors:
             raise CatalogError(errors)
-        return Descriptors(self._service, described), tools
+        # Plain JSON values: the declarations of functions have tuples, and callers may change what they get.
+        return msgspec.json.decode(msgspec.json.encode(Descriptors(self._service, described)), type=Descriptors), tools
 
     def invoke(self, request: Request, work: InboundRequest) -> Awaitable[str | AsyncIterator[str]]:
         """Execute the function that ``request`` names (:data:`~dispatch.serving.tool_service.Invoke`).

@@ -17,8 +17,7 @@ from types import FunctionType, ModuleType
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from dispatch._internal import excerpt, explain_keywords, find_near_names, read_text, type_name
-from dispatch.calls.local import CallContext, RefusedCallError
-from dispatch.calls.resolution import local_queue, local_reply_queue
+from dispatch.calls.local import CallContext, LocalInstance, RefusedCallError
 from dispatch.catalog.catalog import check_items
 from dispatch.catalog.descriptors import CatalogError, Problem, Report
 from dispatch.catalog.fields import MAX_MODEL_NAME_CHARS
@@ -36,7 +35,8 @@ from dispatch.functions.schema import (
     read_parameters,
     unwrap,
 )
-from dispatch.messaging.wire import Refusal, check_result_text, result_text
+from dispatch.messaging.wire import Refusal, check_result_text, local_queue, local_reply_queue, result_text
+from dispatch.routing.instance import Instances
 from dispatch.serving.tool_service import RefusedRequestError, ToolExecutor
 
 # Values that are injected into parameters of functions, by the type of the parameter.
@@ -305,20 +305,17 @@ class RefusedFunctionError(RefusedCallError, RefusedRequestError):
     def __init__(self, error: DispatchError) -> None:
         RefusedRequestError.__init__(self, _REFUSALS[ErrorType(error.type)], error.message)
         self.error = error
+        self.elsewhere = False
 
 
 class FunctionExecutor:
-    """Executes the functions of one source (:class:`~dispatch.calls.local.LocalExecutor`).
+    """Executes the functions of one source.
 
     Each synchronous function has threads of its own, as many as its bulkhead admits calls: a function that hangs occupies no
     thread of another one.
-
-    Args:
-        request_queue: of the service.
     """
 
-    def __init__(self, request_queue: str) -> None:
-        self.request_queue = request_queue
+    def __init__(self) -> None:
         self.providers = MODULE_PROVIDERS
         self._tools: Mapping[str, FunctionTool] = {}
         self._threads: dict[str, ToolExecutor] = {}
@@ -451,18 +448,22 @@ class FunctionSource(ABC):
 
     Attributes:
         executor: of its functions.
+        request_queue: of its service.
+        instances: the executor, as the only instance of the service.
     """
 
     def __init__(self, id: str, namespace: str = "", on_change: OnChange = "apply") -> None:
         self.id = id
         self.namespace = namespace
         self.on_change: OnChange = on_change
-        self.executor = FunctionExecutor(local_queue(id, "function"))
+        self.executor = FunctionExecutor()
+        self.request_queue = local_queue(id, "function")
+        self.instances = Instances(LocalInstance(self.executor.execute))
         self._is_in_use = False
         self._former: dict[tuple[str, str], Item] = {}
         service = {
             "id": id,
-            "request-queue": local_queue(id, "function"),
+            "request-queue": self.request_queue,
             "response-queue": local_reply_queue(id, "function"),
             "config-params": [{"name": CONFIG_PARAM, "required": True}],
         }

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 import msgspec
 
@@ -708,3 +708,34 @@ def split_text(text: str, size: int, limit: int) -> Iterator[tuple[str, bool]]:
         while end < len(data) and data[end] & 0xC0 == 0x80:  # a part ends before a character that would not fit
             end -= 1
         yield data[start:end].decode(), end < len(data)
+
+
+# Names of request topics whose tools this process executes itself. They are never opened at a broker.
+#
+# The namespace is the type of the tools, as OpenTelemetry names it in ``gen_ai.tool.type``.
+
+
+ToolType = Literal["function", "extension"]
+"""``function``: a function of this process; ``extension``: an interface to another system, such as an MCP server."""
+
+_LOCAL: Final = "non-persistent://dispatch-local/"
+
+
+def local_queue(id: str, tool_type: ToolType) -> str:
+    """Return the request topic of the local tool service ``id``."""
+    return f"{_LOCAL}{tool_type}/{id}"
+
+
+def local_reply_queue(id: str, tool_type: ToolType) -> str:
+    """Return the response topic of the local tool service ``id``, which its descriptor must have."""
+    return f"{_LOCAL}{tool_type}/{id}-reply"
+
+
+def is_local_queue(request_queue: str) -> bool:
+    """Return whether the tools of a service with that request topic are executed in this process."""
+    return request_queue.startswith(_LOCAL)
+
+
+def tool_type_of(request_queue: str) -> str:
+    """Return the type of the tools of a service: an ``extension``, unless they are functions of this process."""
+    return "function" if request_queue.startswith(f"{_LOCAL}function/") else "extension"

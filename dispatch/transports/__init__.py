@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Final
 
 from dispatch._internal import check_instance
 from dispatch.transports.base import (
@@ -21,7 +22,9 @@ from dispatch.transports.base import (
 )
 
 __all__ = [
+    "BROKER_VARIABLE",
     "DEFAULT_BROKER",
+    "PUBLISH_WINDOW",
     "AnswerLate",
     "DurableMessage",
     "Handler",
@@ -38,17 +41,24 @@ __all__ = [
     "open_transport",
 ]
 
-DEFAULT_BROKER = "pulsar://localhost:6650"
+DEFAULT_BROKER: Final = "pulsar://localhost:6650"
+BROKER_VARIABLE: Final = "DISPATCH_BROKER"
+"""Variable with the address of the broker, and the default address of ``connect()`` and ``ToolServer``. Not None, which a
+program passes when its own variable is unset."""
 
 
 def default_broker() -> str:
-    """Return ``DISPATCH_BROKER``, else the address of a broker on this machine."""
-    return os.environ.get("DISPATCH_BROKER") or DEFAULT_BROKER
+    """Return the value of ``DISPATCH_BROKER``, else the address of a broker on this machine."""
+    return os.environ.get(BROKER_VARIABLE) or DEFAULT_BROKER
 
 
-def open_transport(url: str | None, *, security: Security | None = None, publish_window: int = 64) -> Transport:
+PUBLISH_WINDOW = 64
+"""Publishes in flight to the broker at once. Measured: a broker drops messages of larger bursts on non-persistent topics."""
+
+
+def open_transport(url: str, *, security: Security | None = None, publish_window: int = PUBLISH_WINDOW) -> Transport:
     """Return the transport for ``url``, not yet started: ``memory://[NAME]``, ``pulsar://HOST:PORT`` or ``pulsar+ssl://HOST:PORT``;
-    None: :func:`default_broker`.
+    :data:`BROKER_VARIABLE`: :func:`default_broker`.
 
     Args:
         security: token and TLS settings; None: from the environment (:meth:`Security.from_environment`).
@@ -57,7 +67,7 @@ def open_transport(url: str | None, *, security: Security | None = None, publish
     Raises:
         TransportError: the scheme of the address is not supported, or it is no text.
     """
-    if url is None:
+    if url == BROKER_VARIABLE:
         url = default_broker()
     if not isinstance(url, str):
         from dispatch.transports.errors import no_address

@@ -16,7 +16,7 @@ from dispatch.functions.sources import FunctionExecutor, FunctionTool, write_res
 
 
 def create(*functions: Any) -> FunctionExecutor:
-    executor = FunctionExecutor("queue")
+    executor = FunctionExecutor()
     tools = [FunctionTool(function, lambda type: type is CallContext) for function in functions]
     executor.replace_tools({each.key: each for each in tools})
     return executor

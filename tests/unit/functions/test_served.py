@@ -85,7 +85,7 @@ def test_descriptors_are_generated() -> None:
             {"name": "day", "type": "string", "description": "", "required": False},
         ],
         "read-only": True,
-        "tags": ("prices",),
+        "tags": ["prices"],
         "version": "1.2.0",
         "policy": {"timeout": 3},
     }
@@ -172,8 +172,8 @@ def test_versions_of_one_name() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({}, "give one of both"),
-        ({"functions": [price], "implementation": object()}, "give one of both"),
+        ({}, "a tool service is missing"),
+        ({"functions": [price], "implementation": object()}, "are two services"),
         ({"functions": [price]}, "no topics"),
         ({"functions": [3], "service": "shop"}, "3 has no functions to serve"),
         ({"functions": [Shop], "service": "shop"}, "has no functions to serve"),

@@ -14,7 +14,7 @@ import pytest
 import dispatch
 from dispatch.server import ToolServer
 from dispatch.transports.memory import MemoryTransport
-from dispatch.trustgraph.client import ConfigBroker
+from dispatch.trustgraph.config import ConfigBroker
 from dispatch.trustgraph.mirror import Mirror
 from tests.helpers.announcing import service, tool
 from tests.helpers.config_service import ConfigService, ConfigStore, config_service

@@ -41,15 +41,16 @@ def modules(tmp_path: Path) -> Iterator[None]:
     """``shop.py`` beside ``shelf.py``; what is imported and provided is forgotten afterwards."""
     (tmp_path / "shelf.py").write_text("PRICES = {'lamp': 9.5}\n")
     (tmp_path / "shop.py").write_text(SHOP.format(shelf="shelf"))
-    before, path, provided = set(sys.modules), list(sys.path), MODULE_PROVIDERS.copy()
+    path, provided = list(sys.path), MODULE_PROVIDERS.copy()
     writes = sys.dont_write_bytecode
     sys.dont_write_bytecode = True
     yield
     sys.dont_write_bytecode = writes
     sys.path[:] = path
     MODULE_PROVIDERS.restore(provided)
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    for name, module in tuple(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 # -- export ------------------------------------------------------------------------------------------------------
