@@ -16,6 +16,7 @@ from dispatch.catalog.items import Item
 from dispatch.catalog.sources import Broker, BrokerSubscription, OnChange
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import TopicName
+from dispatch.transports.errors import describe_without_call
 
 logger = logging.getLogger("dispatch.catalog")
 
@@ -135,7 +136,11 @@ class Announced:
         loop = asyncio.get_running_loop()
         began = loop.time()
         self.table.tick(began, is_connected=broker.is_connected)
-        await self._ask_all(broker)
+        try:
+            await self._ask_all(broker)
+        except TransportError as error:  # the role may only consume: heartbeats follow
+            text = "announced services cannot be asked, and are found by their heartbeats, within 6 s: %s"
+            logger.warning(text, describe_without_call(error))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(began + FIRST_S):
                 while not self._is_found() and (self.table.is_asking or loop.time() < began + SETTLE_S):

@@ -268,6 +268,55 @@ async def test_a_topic_of_another_tenant_has_its_own_trust() -> None:
         assert list(dispatcher.catalog.tools) == ["price"]
 
 
+class Refusing(MemoryTransport):
+    """A connection whose broker refuses topics.
+
+    Args:
+        refused: parts of their names.
+    """
+
+    def __init__(self, *refused: str) -> None:
+        super().__init__(URL)
+        self.refused = set(refused)
+
+    def _check(self, topic: str) -> None:
+        if any(part in topic for part in self.refused):
+            raise dispatch.TransportError("unauthorized", f"no permission for {topic}.", sent=False)
+
+    async def publisher(self, topic: str) -> Any:
+        self._check(topic)
+        return await super().publisher(topic)
+
+    async def subscribe(self, topic: str, handler: Any, *, mode: Mode, name: str, answer_late: Any = None) -> Any:
+        self._check(topic)
+        return await super().subscribe(topic, handler, mode=mode, name=name, answer_late=answer_late)
+
+
+async def test_a_service_whose_announcements_are_refused_works_and_tries_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    transport = Refusing("tool-descriptors")
+    await transport.start()
+    own = dispatch.Catalog.of([service("shop")], [{**tool("own"), "arguments": ARGUMENTS}])
+    described = [{**tool(), "arguments": ARGUMENTS}]
+    async with ToolServer(Shop(), transport, service="shop", tools=described), connect(own) as dispatcher:
+        assert await dispatcher.call("own", {"product": "lamp"}) == "shop: lamp"
+        await asyncio.sleep(20)
+        assert list(dispatcher.catalog.tools) == ["own"]
+        transport.refused.clear()
+        assert await until(dispatcher, "own", "price") < 8
+    await transport.close()
+    (warning,) = [each.getMessage() for each in caplog.records if "is not announced on" in each.getMessage()]
+    assert "no permission for non-persistent://tg/notify/tool-descriptors." in warning
+
+
+async def test_an_agent_that_may_not_ask_finds_services_by_their_heartbeats(caplog: pytest.LogCaptureFixture) -> None:
+    async with shop(), dispatch.Dispatcher(Refusing("-who"), dispatch.Announced()) as dispatcher:
+        assert await until(dispatcher, "price") < 8
+        assert await dispatcher.call("price", {"product": "lamp"}) == "shop: lamp"
+    assert "announced services cannot be asked, and are found by their heartbeats" in caplog.text
+
+
 async def test_wrong_descriptors_are_refused_at_once() -> None:
     with pytest.raises(dispatch.CatalogError, match="argument type 'text' is unknown"):
         ToolServer(Shop(), URL, service="shop", tools=[tool(arguments=[{**ARGUMENTS[0], "type": "text"}])])
