@@ -176,6 +176,46 @@ async def test_a_killed_instance_and_a_rolling_restart_change_nothing(
         assert dispatcher.catalog is catalog
 
 
+CALLS_PER_S = 500
+
+
+@pytest.mark.soak
+async def test_a_rolling_restart_of_eight_processes_under_load_fails_no_call(
+    pulsar_endpoint: Endpoint, tmp_path: Path
+) -> None:
+    lab = Lab(pulsar_endpoint.service_url, tmp_path)
+    dispatcher, source = lab.connect()
+    loop = asyncio.get_running_loop()
+    results: list[dispatch.CallResult] = []
+    async with dispatcher, contextlib.AsyncExitStack() as stack:
+        processes = [await stack.enter_async_context(started(lab, f"i{number}")) for number in range(8)]
+        await seen(dispatcher, "price", within=5)
+        catalog = dispatcher.catalog
+
+        async def call() -> None:
+            results.append(await dispatcher.execute("price", {"product": "lamp"}))
+
+        async def load(seconds: float) -> None:
+            began, count = loop.time(), 0
+            async with asyncio.TaskGroup() as calls:
+                while (now := loop.time()) < began + seconds:
+                    for _ in range(int((now - began) * CALLS_PER_S) - count):
+                        calls.create_task(call())
+                        count += 1
+                    await asyncio.sleep(0.005)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(load(60))
+            for number, process in enumerate(processes):
+                await asyncio.sleep(3)
+                await asyncio.to_thread(process.end, signal.SIGTERM)
+                await stack.enter_async_context(started(lab, f"i{number}"))
+        assert [each.error for each in results if not each.ok] == []
+        assert len(results) > 0.9 * 60 * CALLS_PER_S
+        assert dispatcher.catalog is catalog
+        assert len(source.table.services[lab.name, None].instances) == 8
+
+
 async def test_a_restarted_broker_leaves_the_catalogue_as_it_is(tmp_path: Path) -> None:
     broker = await asyncio.to_thread(LocalBroker.start)
     try:
