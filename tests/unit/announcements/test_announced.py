@@ -304,10 +304,20 @@ async def test_a_service_whose_announcements_are_refused_works_and_tries_again(
         await asyncio.sleep(20)
         assert list(dispatcher.catalog.tools) == ["own"]
         transport.refused.clear()
-        assert await until(dispatcher, "own", "price") < 8
+        assert await until(dispatcher, "own", "price") < 25
     await transport.close()
     (warning,) = [each.getMessage() for each in caplog.records if "is not announced on" in each.getMessage()]
     assert "no permission for non-persistent://tg/notify/tool-descriptors." in warning
+
+
+async def test_a_service_that_hears_no_questions_repeats_its_descriptors(caplog: pytest.LogCaptureFixture) -> None:
+    transport = Refusing("-who")
+    await transport.start()
+    async with listening() as (messages, _), ToolServer(Shop(), transport, service="shop", tools=[tool()]):
+        await asyncio.sleep(20)
+        assert sum(b'"tools"' in each for each in messages) >= 4
+    await transport.close()
+    assert "hears no questions about announcements" in caplog.text
 
 
 async def test_an_agent_that_may_not_ask_finds_services_by_their_heartbeats(caplog: pytest.LogCaptureFixture) -> None:
