@@ -22,8 +22,8 @@ logger = logging.getLogger("dispatch.catalog")
 
 TICK_S: Final = 1.0
 """Seconds between two checks which instances are silent, and whether the connection was lost."""
-SETTLE_S: Final = 0.3
-"""Seconds for which the first discovery waits for answers to ``who``, which are spread over 0.2 s."""
+SETTLE_S: Final = 0.4
+"""Seconds for which the first discovery waits for answers to ``who``: they are spread over 0.2 s, and received by polls."""
 FIRST_S: Final = 2.0
 """Seconds after which the first discovery does not wait for the proofs of services any longer."""
 ASK_S: Final = 1.0

@@ -72,6 +72,16 @@ async def listening(topic: str = TOPIC) -> AsyncIterator[tuple[list[bytes], Any]
         await transport.close()
 
 
+async def test_the_first_discovery_ends_when_the_awaited_tool_is_found() -> None:
+    loop = asyncio.get_running_loop()
+    async with shop(), shop("bank", tool("balance", service="bank")):
+        for name, least, most in (("price", 0.0, 0.25), ("nothing", 0.35, 0.6)):
+            began = loop.time()
+            async with dispatch.connect(URL, dispatch.Announced(until=name)) as dispatcher:
+                assert least <= loop.time() - began <= most
+                assert name == "nothing" or name in dispatcher.catalog.tools
+
+
 async def test_a_service_that_runs_is_there_at_the_start() -> None:
     async with shop(), connect() as dispatcher:
         assert list(dispatcher.catalog.tools) == ["price"]

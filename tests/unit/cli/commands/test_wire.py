@@ -80,7 +80,7 @@ async def test_instances_answer_with_load_tools_and_trust() -> None:
         assert await asked(Question(service="nobody", stats=True)) == []
 
 
-def test_a_wrong_topic_and_the_embedded_broker_are_explained(run: Run) -> None:
+def test_a_wrong_topic_and_the_embedded_broker_are_explained(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     end = run("ping", "--topic", "tools")
     assert end.code == 2
     assert "'tools' is no whole topic name" in end.err
@@ -88,6 +88,9 @@ def test_a_wrong_topic_and_the_embedded_broker_are_explained(run: Run) -> None:
     assert "add --trustgraph" in run("mirror").err
     assert "name it with --workspace NAME" in run("mirror", "--workspace", "*").err
     assert "is invalid" in run("info", "--trust", __file__).err
+    monkeypatch.setenv("DISPATCH_ANNOUNCEMENTS", "tools")
+    assert "DISPATCH_ANNOUNCEMENTS: 'tools' is no whole topic name" in run("tools", "--announced").err
+    assert "'tools' is no whole topic name" in run("stats").err
 
 
 def test_options_of_announcements(tmp_path: Path) -> None:
