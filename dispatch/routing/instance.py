@@ -167,7 +167,7 @@ class SharedTopic:
         properties = {
             Property.ID: request.id,
             Property.REPLY_TO: self._reply_topic,
-            Property.SESSION: exchange.session.secret,
+            Property.SECRET: exchange.identity.secret,
             Property.REMAINING_MS: str(max(1, int((deadline - exchange.now()) * 1000))),
             Property.LARGEST: str(request.max_reply_bytes),
             **request.properties,

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 from dispatch.messaging.endpoint import Endpoint, ReplyPermission
-from dispatch.messaging.wire import instance_topic, reply_topic, session_key
+from dispatch.messaging.wire import derive_key, instance_topic, reply_topic
 from dispatch.protocol import CalleeSession, CallerSession, OutgoingRequest, Session, SessionTable, Settings
 from dispatch.protocol.events import (
     ChunkReceived,
@@ -152,7 +152,7 @@ class Caller(Peer):
         has_paths: bool = False,
     ) -> None:
         secret = os.urandom(8).hex()
-        address = f"{session_key(secret)}-caller"
+        address = f"{derive_key(secret)}-caller"
         super().__init__(transport, reply_topic(topics[1], address))
         self.opened: dict[Session, asyncio.Future[None]] = {}
         self.failures: list[RequestFailed] = []

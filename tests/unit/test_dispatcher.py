@@ -9,7 +9,7 @@ import pytest
 
 from dispatch import Outcome, Policy
 from dispatch.errors import CallTimeoutError, ToolError, TransportError
-from dispatch.messaging.wire import decode_request, session_key
+from dispatch.messaging.wire import decode_request, derive_key
 from tests.helpers.clock import START, advance, idle
 from tests.helpers.dispatcher_and_service import RESPONSES, Peer, Service, catalog, dispatching, stand
 from tests.helpers.malformed_messages import MALFORMED_PAYLOADS
@@ -100,7 +100,7 @@ async def sent(dispatching_: Any = None, **options: Any) -> dict[str, str]:
 async def test_a_request_has_just_these_properties() -> None:
     properties = await sent({"client_id": "one"})
     assert properties.keys() == {"id", "reply-to", "session", "remaining-ms", "largest"}
-    key = session_key(properties["session"])
+    key = derive_key(properties["session"])
     assert properties["reply-to"] == f"non-persistent://tg/response/dispatch-reply-{key}-one"
     assert properties["id"].startswith(f"{key}.1-")
 
