@@ -101,7 +101,7 @@ class SessionInstance:
     @property
     def next_request_id(self) -> str:
         """See :class:`Instance`."""
-        return f"{self._request_prefix}{self.session.next_stream}"
+        return f"{self._request_prefix}{self.session.next_number}"
 
     def send(self, request: Request, _attempt: object = None) -> None:
         """Send ``request`` at the end of this turn of the loop; it may be settled at once."""

@@ -123,14 +123,14 @@ class Callee(Peer):
                 else:
                     self.reply(session, event)
             elif isinstance(event, RequestCancelled):
-                self.cancelled.append(event.stream)
+                self.cancelled.append(event.number)
             elif isinstance(event, SessionClosed):
                 self.closed.append((session.peer_name, event.reason))
 
     def reply(self, session: CalleeSession, event: RequestReceived) -> None:
         number, _, size = event.payload.partition(b":")
         session.consume(len(event.payload))
-        session.send_reply(event.stream, number.ljust(int(size or 0), b"."))
+        session.send_reply(event.number, number.ljust(int(size or 0), b"."))
         self.endpoint.wake(session)
 
     def release(self) -> None:

@@ -269,7 +269,7 @@ class Streams:
         assert self.pair.callee.is_at_rest
 
     def _run_tool(self, reader: Reader) -> None:
-        callee, stream = self.pair.callee, reader.request.stream
+        callee, stream = self.pair.callee, reader.request.number
         if stream not in callee.running or self.r.random() > reader.tool_speed:
             return
         while reader.sent < reader.chunks and callee.has_credit(stream):
@@ -284,15 +284,15 @@ class Streams:
 
     def _handle_events(self) -> None:
         self.pair.take(INSTANCE)
-        readers = {reader.request.stream: reader for reader in self.readers}
+        readers = {reader.request.number: reader for reader in self.readers}
         for event in self.pair.take(DISPATCHER):
             assert not isinstance(event, (RequestFailed, RequestCancelled, RequestReceived))
             if isinstance(event, ChunkReceived):
-                reader = readers[event.request.stream]
+                reader = readers[event.request.number]
                 assert bytes(event.payload).startswith(b"%d:" % reader.received)
                 reader.received += 1
                 reader.unread.append(len(event.payload))
                 most = self.window + max(self.sizes) + 4 + CHUNK_BYTES
                 assert sum(reader.unread) + CHUNK_BYTES * len(reader.unread) <= most
             elif isinstance(event, EndReceived):
-                readers[event.request.stream].has_ended = True
+                readers[event.request.number].has_ended = True
