@@ -18,7 +18,7 @@ _NAMES: Final = {
         *("CallTimeoutError", "DispatchError", "InvalidArgumentsError", "Origin", "Outcome"),
         *("RejectedError", "ThrottledError", "ToolError", "TransportError"),
     ),
-    "functions": ("Functions", "ToolPackage", "tool"),
+    "functions": ("Functions", "ToolPackage", "provide", "tool"),
     "mcp.sources": ("McpServers", "TrustGraphMcpTools"),
     "permissions": ("Grants", "GrantsError"),
     "policy": (
@@ -26,7 +26,7 @@ _NAMES: Final = {
         *("Policy", "PolicyError", "RateLimit", "Retry", "Slo"),
     ),
     "result": ("CallResult",),
-    "serving.server": ("ToolServer", "serve"),
+    "server": ("ToolServer", "serve"),
     "serving.tool_service": ("ToolService",),
     "telemetry.events": (
         *("CatalogChanged", "ChangeHeld", "CircuitChanged", "Event"),

@@ -27,6 +27,7 @@ from dispatch.errors import ToolError as ToolError
 from dispatch.errors import TransportError as TransportError
 from dispatch.functions import Functions as Functions
 from dispatch.functions import ToolPackage as ToolPackage
+from dispatch.functions import provide as provide
 from dispatch.functions import tool as tool
 from dispatch.mcp.sources import McpServers as McpServers
 from dispatch.mcp.sources import TrustGraphMcpTools as TrustGraphMcpTools
@@ -43,8 +44,8 @@ from dispatch.policy import RateLimit as RateLimit
 from dispatch.policy import Retry as Retry
 from dispatch.policy import Slo as Slo
 from dispatch.result import CallResult as CallResult
-from dispatch.serving.server import ToolServer as ToolServer
-from dispatch.serving.server import serve as serve
+from dispatch.server import ToolServer as ToolServer
+from dispatch.server import serve as serve
 from dispatch.serving.tool_service import ToolService as ToolService
 from dispatch.telemetry.events import CatalogChanged as CatalogChanged
 from dispatch.telemetry.events import ChangeHeld as ChangeHeld

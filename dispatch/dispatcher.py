@@ -31,7 +31,7 @@ from dispatch.catalog.merge import CatalogLike
 from dispatch.catalog.registry import Registry
 from dispatch.catalog.sources import Source
 from dispatch.errors import DispatchError
-from dispatch.functions.sources import Providers
+from dispatch.functions.sources import MODULE_PROVIDERS, Providers
 from dispatch.permissions import Authorizer, Grants, GrantsFunction
 from dispatch.policy import DEFAULT_POLICY, PolicyLike
 from dispatch.resilience.breaker import CircuitBreaker
@@ -41,7 +41,7 @@ from dispatch.routing.instance import Instances
 from dispatch.search.search import DEFAULT_LIMIT, ToolSearch
 from dispatch.telemetry.events import CatalogChanged, Event, Events, EventStream, Listeners
 from dispatch.telemetry.observers import DEFAULT_TELEMETRY, EXPECTED_TELEMETRY, Telemetry
-from dispatch.transports import PUBLISH_WINDOW, Security, Transport, open_transport
+from dispatch.transports import BROKER_VARIABLE, PUBLISH_WINDOW, Security, Transport, open_transport
 from dispatch.trustgraph.config import ConfigBroker
 
 # A tool for agent frameworks: name, description, schema and coroutine.
@@ -197,7 +197,8 @@ class Dispatcher:
 
     Args:
         broker: ``pulsar://HOST:PORT``, ``pulsar+ssl://HOST:PORT``, or ``memory://[NAME]`` (embedded, in process); or a
-            transport that is not started yet, which is closed with the dispatcher.
+            transport that is not started yet, which is closed with the dispatcher. Default: the value of
+            ``DISPATCH_BROKER``, else ``pulsar://localhost:6650``.
         catalog: a :class:`Catalog`, a folder with ``tool-service/ID.json`` and ``tool/NAME.json``, a source
             (:class:`Folder`, :class:`TrustGraphConfig`, :class:`Functions`, :class:`ToolPackage`), or a list of them:
             where two have a tool of the same name, that of the first one is used.
@@ -222,7 +223,7 @@ class Dispatcher:
     @explain_keywords
     def __init__(
         self,
-        broker: str | Transport,
+        broker: str | Transport = BROKER_VARIABLE,
         catalog: CatalogLike | None = None,
         *,
         policy: PolicyLike = DEFAULT_POLICY,
@@ -254,7 +255,7 @@ class Dispatcher:
         self._runtime: Runtime | None = None
         self._calls: Calls | None = None
         self._broker: ConfigBroker | None = None
-        self._providers = Providers()
+        self._providers = Providers(MODULE_PROVIDERS)
         self._on_call: Listeners[FinishedCall] = Listeners("a listener of calls", content=telemetry.content)
         self._results = ResultStore()
         self._result_formatter = ResultFormatter(self._results)

@@ -10,7 +10,22 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from dispatch.cli import bench, broker, call, check, dashboards, demo, doctor, items, rules, serve, toolkit, tools
+from dispatch.cli import (
+    bench,
+    broker,
+    call,
+    check,
+    dashboards,
+    demo,
+    doctor,
+    export,
+    init,
+    items,
+    rules,
+    serve,
+    toolkit,
+    tools,
+)
 from dispatch.cli.base import (
     EXIT_CODES_HELP,
     Exit,
@@ -92,7 +107,9 @@ app.command("check")(check.check)
 app.command("put")(items.put)
 app.command("rm")(items.rm)
 app.command("get")(items.get)
+app.command("init")(init.init)
 app.command("serve")(serve.serve)
+app.command("export")(export.export)
 app.command("mcp")(serve.mcp)
 app.command("doctor")(doctor.doctor)
 app.add_typer(broker.app, name="broker")

@@ -30,8 +30,8 @@ from dispatch.catalog.fields import DocumentError, check_policy, parse_json
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.policy import PolicyError
 from dispatch.telemetry.observers import DEFAULT_TELEMETRY, METRICS_ADDRESS
+from dispatch.transports import DEFAULT_BROKER, default_broker
 from dispatch.transports.errors import describe_without_call
-from dispatch.transports.pulsar.handshake import DEFAULT_PORTS
 from dispatch.trustgraph.config import DEFAULT_WORKSPACE
 
 if TYPE_CHECKING:
@@ -334,7 +334,6 @@ def show_logs(verbose: bool, level: int = logging.WARNING) -> None:
 # environment, default.
 
 
-DEFAULT_BROKER = f"pulsar://localhost:{DEFAULT_PORTS['pulsar']}"
 DEFAULT_CATALOG = "tools"
 
 _PANEL = "Connection"
@@ -459,7 +458,7 @@ class Settings:
     @property
     def broker_url(self) -> str:
         """Return the URL of the broker."""
-        return self.broker or os.environ.get("DISPATCH_BROKER") or DEFAULT_BROKER
+        return self.broker or default_broker()
 
     def require_pulsar_url(self, command: str) -> str:
         """Return the URL for a command that communicates with other processes.
@@ -703,6 +702,7 @@ MetricsPort = Annotated[
         metavar="PORT",
         min=0,
         max=65535,
+        envvar="DISPATCH_METRICS_PORT",
         help="Serve metrics for Prometheus at http://ADDRESS:PORT/metrics; 0: any free port.",
         show_default=False,
     ),

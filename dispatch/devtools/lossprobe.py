@@ -30,7 +30,7 @@ from dispatch.catalog import Catalog
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import Outcome, TransportError
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES, Reply, encode_reply, encode_request
-from dispatch.serving.server import ToolServer
+from dispatch.server import ToolServer
 from dispatch.transports import Mode, Security, open_transport
 from dispatch.transports.pulsar.client import OK, PulsarClient, keep_thread_state
 

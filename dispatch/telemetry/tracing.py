@@ -440,6 +440,10 @@ class _RecordedServedRequest(observers.ServedRequestObserver):
         self._is_reply_ended = False
         self._chunks = 0
 
+    @property
+    def traceparent(self) -> str:
+        return encode_context(self._span).get("traceparent", "")
+
     def on_reply(self, *, is_last: bool) -> Mapping[str, str]:
         self._inner.on_reply(is_last=is_last)
         if self._is_reply_ended:

@@ -57,7 +57,7 @@ async def test_an_error_names_the_topic_that_was_given(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("calls", [0, 1])
 async def test_a_service_without_requests_says_so_once(capsys: Captured, calls: int) -> None:
     server = lab()
-    serving = asyncio.create_task(serve.serve_until_signal(server, serve.ServerReporter(server, json=False)))
+    serving = asyncio.create_task(serve.serve_until_signal([serve.ServerReporter(server, json=False)]))
     await idle()
     async with dispatching() as dispatcher:
         for _ in range(calls):

@@ -29,7 +29,7 @@ from dispatch.dispatcher import Dispatcher
 from dispatch.errors import Outcome, TransportError
 from dispatch.policy import Policy
 from dispatch.resilience.breaker import BreakerRules, State
-from dispatch.serving.server import ToolServer
+from dispatch.server import ToolServer
 from dispatch.serving.tool_service import ToolService
 from dispatch.transports import Security, Transport, open_transport
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.cli.base import DEFAULT_BROKER, CliError, Settings
+from dispatch.cli.base import CliError, Settings
 from dispatch.policy import DEFAULT_POLICY
+from dispatch.transports import DEFAULT_BROKER
 from tests.unit.cli.conftest import Run, write_catalog
 
 

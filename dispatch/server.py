@@ -12,11 +12,14 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, cast
 
 from dispatch._internal import check_instance, explain_keywords, loop_clock, yield_to_others
 from dispatch.errors import TransportError
+from dispatch.functions.served import Descriptors, ServedFunctions
+from dispatch.functions.sources import ToolPackage
 from dispatch.messaging.endpoint import ReplyPermission
 from dispatch.messaging.wire import (
     MAX_PAYLOAD_BYTES,
@@ -37,6 +40,7 @@ from dispatch.serving.replies import REASONS, ReplySender
 from dispatch.serving.requests import RequestQueue
 from dispatch.serving.sessions import SessionRequests
 from dispatch.serving.tool_service import ToolExecutor, read_invoke
+from dispatch.telemetry.events import Listeners
 from dispatch.telemetry.observers import (
     DEFAULT_TELEMETRY,
     EXPECTED_TELEMETRY,
@@ -45,7 +49,16 @@ from dispatch.telemetry.observers import (
     ServerObserver,
     Telemetry,
 )
-from dispatch.transports import Message, Mode, Publisher, Security, Subscription, Transport, open_transport
+from dispatch.transports import (
+    BROKER_VARIABLE,
+    Message,
+    Mode,
+    Publisher,
+    Security,
+    Subscription,
+    Transport,
+    open_transport,
+)
 from dispatch.transports.errors import describe_without_call
 
 # An instance announces itself: when it starts, to dispatchers that ask, and when it begins to drain.
@@ -171,11 +184,15 @@ class ToolServer:
 
     Args:
         implementation: a :class:`ToolService`, or any object with an ``invoke`` of one of its forms.
-        broker: ``pulsar://…``, ``pulsar+ssl://…``, ``memory://…``, or a started transport, which the server does not close.
+        broker: ``pulsar://…``, ``pulsar+ssl://…``, ``memory://…``, or a started transport or server, whose connection is
+            shared and not closed; default: the value of ``DISPATCH_BROKER``, else ``pulsar://localhost:6650``.
+        functions: instead of ``implementation``: a module, :class:`~dispatch.Functions`, :class:`~dispatch.ToolPackage`, a
+            function, or a list of these, served as one service. Of a module those declared with :func:`dispatch.tool`; all
+            public ones if it declares none. :attr:`descriptors` are generated.
         service: the service's name: ``joke`` listens on ``non-persistent://tg/request/joke`` and replies on
             ``non-persistent://tg/response/joke``, as in TrustGraph. Servers of one name on one topic share its requests.
-            Default: the last part of ``request_queue``. Metrics have this name; by default that of dispatchers
-            (:func:`~dispatch.messaging.wire.name_service`).
+            Default: the last part of ``request_queue``, or the name of the module or package of ``functions``. Metrics have
+            this name; by default that of dispatchers (:func:`~dispatch.messaging.wire.name_service`).
         request_queue: whole name of the request topic, instead of the one from ``service``.
         response_queue: whole name of the response topic, instead of the one from ``service``.
         instance: this server's own id, on every reply. Default: the service's name and 8 random hex digits.
@@ -192,15 +209,17 @@ class ToolServer:
 
     Raises:
         TypeError: neither ``service`` nor both topics are given, or ``implementation`` has no usable ``invoke``.
+        CatalogError: one of ``functions`` cannot be a tool; it lists every mistake with function, parameter and fix.
         ValueError: a limit is out of range.
     """
 
     @explain_keywords
     def __init__(
         self,
-        implementation: object,
-        broker: str | Transport,
+        implementation: object = None,
+        broker: str | Transport | ToolServer = BROKER_VARIABLE,
         *,
+        functions: object = None,
         service: str | None = None,
         request_queue: str | None = None,
         response_queue: str | None = None,
@@ -214,6 +233,12 @@ class ToolServer:
         publish_window: int = 64,
         telemetry: Telemetry = DEFAULT_TELEMETRY,
     ) -> None:
+        if (implementation is None) is (functions is None):
+            what = "a tool service is missing" if functions is None else "a tool service and functions are two services"
+            raise TypeError(f"{what}; write ToolServer(Joke()), or ToolServer(functions=[price, order])")
+        given = functions if isinstance(functions, list | tuple) else [functions]
+        if service is None and request_queue is None and functions is not None:
+            service = _name_functions(given)
         if service is not None:
             requests, responses = service_queues(service)
             request_queue, response_queue = request_queue or requests, response_queue or responses
@@ -236,11 +261,20 @@ class ToolServer:
         """The random name of this run of the instance; requests for another incarnation are refused."""
         self.concurrency = concurrency
         self._threads = ToolExecutor(concurrency, name=f"dispatch-tool-{self.service}")
-        self._invoke = read_invoke(implementation, self._threads.run)
+        self._described = {"id": self.service, "request-queue": request_queue, "response-queue": response_queue}
+        self._functions: ServedFunctions | None = None
+        self._on_descriptors: Listeners[Descriptors] = Listeners("a listener of descriptors", content=telemetry.content)
+        if functions is None:
+            self._invoke = read_invoke(implementation, self._threads.run)
+        else:
+            self._functions = ServedFunctions(given, self._described, self._threads)
+            self._invoke = self._functions.invoke
         self.max_queue = max_queue
         self._reply_namespaces = tuple(reply_namespaces)
         self.drain_timeout = drain_timeout
         self.max_payload_bytes = max_payload_bytes
+        if isinstance(broker, ToolServer):
+            broker = broker._transport
         self._owns_transport = isinstance(broker, (str, type)) or not hasattr(broker, "subscribe")
         self._transport = cast(Transport, broker)
         if self._owns_transport:
@@ -255,6 +289,31 @@ class ToolServer:
         self._announcer: Announcer | None = None
         self.refused = dict.fromkeys(REASONS, 0)
         """Refusals by reason."""
+
+    @property
+    def descriptors(self) -> Descriptors:
+        """The descriptors of the service and its tools: ``(service, tools)``, as JSON values. Only served functions have
+        generated ones of tools."""
+        return Descriptors(self._described, []) if self._functions is None else self._functions.descriptors
+
+    def on_descriptors_changed(self, listener: Callable[[Descriptors], object]) -> Callable[[], None]:
+        """Call ``listener`` with :attr:`descriptors` whenever :meth:`replace_functions` has changed them. It must not block;
+        an exception that it raises is logged. Returns a function that removes the listener."""
+        return self._on_descriptors.subscribe(listener)
+
+    def replace_functions(self, functions: Iterable[object]) -> None:
+        """Serve ``functions``, as in the constructor, instead of the former ones. Calls in flight go on.
+
+        Raises:
+            CatalogError: one of them cannot be a tool. The former functions stay.
+            TypeError: the server serves no functions.
+        """
+        if self._functions is None:
+            raise TypeError("the server serves no functions. Fix: create it with functions=[…].")
+        former = self._functions.descriptors
+        self._functions.replace(functions)
+        if self._functions.descriptors != former:
+            self._on_descriptors.publish(self._functions.descriptors)
 
     @property
     def running(self) -> int:
@@ -456,6 +515,8 @@ class ToolServer:
         if self._plain is not None:
             self._plain.durable.close()
         self._threads.close()
+        if self._functions is not None:
+            self._functions.close()
 
     async def __aenter__(self) -> ToolServer:
         await self.start()
@@ -465,7 +526,19 @@ class ToolServer:
         await self.close()
 
 
-async def serve(implementation: object, broker: str | Transport, **options: Any) -> None:
+def _name_functions(functions: Sequence[object]) -> str | None:
+    """Return the name of the module or package, if that is all of ``functions``; None: they have no common name."""
+    if len(functions) == 1:
+        (only,) = functions
+        name = only.package if isinstance(only, ToolPackage) else getattr(only, "__name__", None)
+        if isinstance(only, ToolPackage | ModuleType) and isinstance(name, str):
+            return name.rpartition(".")[2]
+    return None
+
+
+async def serve(
+    implementation: object = None, broker: str | Transport | ToolServer = BROKER_VARIABLE, **options: Any
+) -> None:
     """Serve until SIGTERM (then drain: finish what runs, refuse the rest) or until cancelled (then stop at once).
 
     Takes the arguments of :class:`ToolServer`.
