@@ -51,6 +51,7 @@ from dispatch.telemetry.observers import (
 )
 from dispatch.transports import (
     BROKER_VARIABLE,
+    PUBLISH_WINDOW,
     Message,
     Mode,
     Publisher,
@@ -230,7 +231,7 @@ class ToolServer:
         drain_timeout: float = DEFAULT_DRAIN_S,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
         security: Security | None = None,
-        publish_window: int = 64,
+        publish_window: int = PUBLISH_WINDOW,
         telemetry: Telemetry = DEFAULT_TELEMETRY,
     ) -> None:
         if (implementation is None) is (functions is None):

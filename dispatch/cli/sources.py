@@ -17,8 +17,7 @@ from dispatch.catalog.sources import Source
 from dispatch.cli.base import CliError, Exit, Settings, colorize, print_err, run_async
 from dispatch.errors import DispatchError
 from dispatch.transports import open_transport
-from dispatch.trustgraph.client import ConfigBroker
-from dispatch.trustgraph.config import ConfigServiceError, TrustGraphConfig
+from dispatch.trustgraph.config import ConfigBroker, ConfigServiceError, TrustGraphConfig
 
 _log = logging.getLogger("dispatch.catalog")
 

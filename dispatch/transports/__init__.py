@@ -24,6 +24,7 @@ from dispatch.transports.base import (
 __all__ = [
     "BROKER_VARIABLE",
     "DEFAULT_BROKER",
+    "PUBLISH_WINDOW",
     "AnswerLate",
     "DurableMessage",
     "Handler",
@@ -51,7 +52,11 @@ def default_broker() -> str:
     return os.environ.get(BROKER_VARIABLE) or DEFAULT_BROKER
 
 
-def open_transport(url: str, *, security: Security | None = None, publish_window: int = 64) -> Transport:
+PUBLISH_WINDOW = 64
+"""Publishes in flight to the broker at once. Measured: a broker drops messages of larger bursts on non-persistent topics."""
+
+
+def open_transport(url: str, *, security: Security | None = None, publish_window: int = PUBLISH_WINDOW) -> Transport:
     """Return the transport for ``url``, not yet started: ``memory://[NAME]``, ``pulsar://HOST:PORT`` or ``pulsar+ssl://HOST:PORT``;
     :data:`BROKER_VARIABLE`: :func:`default_broker`.
 

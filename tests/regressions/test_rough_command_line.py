@@ -91,6 +91,7 @@ def test_ctrl_c_while_the_command_line_is_imported(module: str) -> None:
 
 def test_ctrl_c_while_a_program_imports_dispatch_is_the_programs() -> None:
     program = INTERRUPTED.format(module="dispatch.calls", program="agent.py")
+    program = program.replace("from dispatch.cli import main", "from dispatch import connect")
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ended.returncode != 130
     assert ended.stderr.endswith("KeyboardInterrupt\n")
