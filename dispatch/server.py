@@ -542,24 +542,29 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM (then drain: finish what runs, refuse the rest) or until cancelled (then stop at once).
 
-    Takes the arguments of :class:`ToolServer`.
+    Takes the arguments of :class:`ToolServer`; or a list of servers, each started after those before it, whose connection it
+    may share.
 
     Raises:
         TransportError: the broker is out of reach, or refuses; the message names the fix.
     """
-    server = ToolServer(implementation, broker, **options)
+    several = isinstance(implementation, list | tuple) and all(isinstance(each, ToolServer) for each in implementation)
+    servers = cast(Sequence[ToolServer], implementation) if several else [ToolServer(implementation, broker, **options)]
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    await server.start()
-    catches = threading.current_thread() is threading.main_thread()
-    try:
-        if catches:
+    async with contextlib.AsyncExitStack() as stack:
+        for server in servers:
+            await server.start()
+            stack.push_async_callback(_close, server)
+        if threading.current_thread() is threading.main_thread():
             loop.add_signal_handler(signal.SIGTERM, stop.set)
+            stack.callback(loop.remove_signal_handler, signal.SIGTERM)
         await stop.wait()
-        logger.info("%s drains: %d running, %d queued", server.instance, server.running, server.queued)
-        await server.drain()
-    finally:
-        if catches:
-            loop.remove_signal_handler(signal.SIGTERM)
-        with contextlib.suppress(TransportError):
-            await server.close()
+        for server in servers:
+            logger.info("%s drains: %d running, %d queued", server.instance, server.running, server.queued)
+        await asyncio.gather(*(server.drain() for server in servers))
+
+
+async def _close(server: ToolServer) -> None:
+    with contextlib.suppress(TransportError):
+        await server.close()
