@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, cast
@@ -201,11 +200,6 @@ DEFAULT_ANNOUNCE = Announce()
 NO_KEYS: Mapping[str, Any] = {}
 
 
-def create_incarnation() -> str:
-    """Return the name of a run of an instance: unique, and greater than those of its former runs."""
-    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(4).hex()}"
-
-
 def check_descriptors(
     service: Mapping[str, Any], keys: Mapping[str, Any], tools: Iterable[Mapping[str, Any]]
 ) -> Descriptors:
@@ -313,8 +307,8 @@ class ToolServer:
         self.meter_label = service or name_service(request_queue)
         """Name of the service in metrics and traces."""
         self.instance = instance or f"{self.service}-{os.urandom(4).hex()}"
-        self.incarnation = create_incarnation()
-        """The name of this run of the instance; requests for another incarnation are refused."""
+        self.incarnation = os.urandom(8).hex()
+        """The random name of this run of the instance; requests for another incarnation are refused."""
         self.concurrency = concurrency
         self._threads = ToolExecutor(concurrency, name=f"dispatch-tool-{self.service}")
         self._described = {"id": self.service, "request-queue": request_queue, "response-queue": response_queue}
