@@ -27,7 +27,8 @@ from dispatch.announcements.messages import (
     is_signed,
 )
 from dispatch.announcements.trust import Trust, UntrustedError, read_ref
-from dispatch.catalog.items import Item
+from dispatch.catalog.descriptors import Problem
+from dispatch.catalog.items import Item, Refused
 
 GONE_S: Final = 60.0
 """Seconds for which the tools of a service stay in the catalogue after its last instance: while it restarts, calls fail as
@@ -152,6 +153,8 @@ class AnnouncementTable:
         self.version = 0
         self.refused = {"malformed": 0, "untrusted": 0, "unsigned": 0, "limit": 0}
         self._count = 0
+        self._conflicts: dict[Key, dict[str, Item]] = {}
+        """Refused items, by the instances that are held back."""
         self._waiting: OrderedDict[tuple[str, str], Inquiry] = OrderedDict()
         self._early: OrderedDict[tuple[str, str], Inquiry] = OrderedDict()
         """Questions to instances that were asked within the last second."""
@@ -190,6 +193,7 @@ class AnnouncementTable:
             if service.gone_at is not None and service.gone_at + GONE_S <= self._life:
                 del self.services[key]
                 self._count -= len(service.items)
+                self._conflicts.pop(key, None)
                 self.version += 1
 
     # -- announcements ------------------------------------------------------------------------------------------
@@ -434,7 +438,8 @@ class AnnouncementTable:
         key = ref.id, ref.version
         service = self.services.get(key)
         if service is not None and service.is_signed and not is_signed and service.digest != message.digest:
-            self._report_conflict(ref, message)
+            text = f"its instance '{excerpt(message.instance.id)}' has other descriptors than the signed ones"
+            self._report("conflict", ref.id, text)
             return
         if service is None or (service.digest != message.digest and not self._is_held(service, message, is_signed)):
             if tools is None or not self._adopt(key, message, tools, is_signed=is_signed):
@@ -446,12 +451,26 @@ class AnnouncementTable:
             self.refused["limit"] += 1
             return
         self._add(service, message, is_proved=True, is_signed=is_signed)
-        if message.digest != service.digest:
-            self._report_conflict(ref, message)
+        self._update_conflicts(key, service)
 
-    def _report_conflict(self, ref: ServiceRef, message: Announcement) -> None:
-        name = excerpt(message.instance.id)
-        self._report("conflict", ref.id, f"its instance '{name}' has other descriptors than the first one")
+    def _update_conflicts(self, key: Key, service: AnnouncedService) -> None:
+        """Report the instances that are held back as refused items, so that logs, events and metrics name them."""
+        former = self._conflicts.get(key, {})
+        names = {each.info.id for each in service.conflicting}
+        if names != former.keys():
+            self._conflicts[key] = {name: former.get(name) or self._refuse(service, name) for name in names}
+            self.version += 1
+
+    def _refuse(self, service: AnnouncedService, instance: str) -> Item:
+        name = f"{service.ref.id}, instance {excerpt(instance)}"  # no tool has this name
+        origin = f"{self._source}:{name}"
+        problem = Problem(
+            origin,
+            "",
+            "it has other descriptors than the first instance of this version, and is held back",
+            "start all instances with the same descriptors, or declare another version",
+        )
+        return Item(origin, "tool", name, Refused((problem,)), self._namespace)
 
     def _is_held(self, service: AnnouncedService, message: Announcement, is_signed: bool) -> bool:
         """Whether other instances keep other descriptors in force."""
@@ -495,6 +514,7 @@ class AnnouncementTable:
 
     def _remove(self, key: Key, service: AnnouncedService, instance: AnnouncedInstance) -> None:
         service.instances.pop(instance.info.id, None)
+        self._update_conflicts(key, service)
         if not service.instances:
             service.gone_at = self._life
             return
@@ -504,15 +524,18 @@ class AnnouncementTable:
         for each in service.instances.values():
             each.is_proved = False
             self._inquire(service.ref, each.info.id, "bye" if each.digest == service.digest else "new")
+        self._update_conflicts(key, service)
 
     # -- results ------------------------------------------------------------------------------------------------
 
     def items(self) -> list[Item]:
-        """Return the items of all services, in the order in which these were found."""
-        return [item for service in self.services.values() for item in service.items]
+        """Return the items of all services, in the order in which these were found, and a refused one for each instance
+        that is held back."""
+        refused = [item for conflicts in self._conflicts.values() for item in conflicts.values()]
+        return [*(item for service in self.services.values() for item in service.items), *refused]
 
     def pop_reports(self) -> list[str]:
-        """Return what an operator should know since the last call: services that are refused or held back, and why."""
+        """Return what an operator should know since the last call: services that are refused, and why."""
         reports, self._reports = self._reports, []
         return reports
 

@@ -15,6 +15,7 @@ from dispatch.announcements.messages import (
     decode_question,
 )
 from dispatch.announcements.table import AnnouncementTable, Inquiry
+from dispatch.catalog.items import Refused
 
 TOOL = {
     "type": "tool-service",
@@ -100,4 +101,4 @@ def settle(table: AnnouncementTable, *instances: AnnouncingInstance) -> int:
 
 def names(table: AnnouncementTable) -> list[str]:
     """Return the keys of the tools in the catalogue."""
-    return [item.key for item in table.items() if item.kind == "tool"]
+    return [item.key for item in table.items() if item.kind == "tool" and not isinstance(item.raw, Refused)]

@@ -238,7 +238,8 @@ async def test_instances_of_other_descriptors_are_reported(caplog: pytest.LogCap
     async with shop(instance="a"), connect() as dispatcher, shop("shop", tool(description="Other"), instance="b"):
         await asyncio.sleep(2)
         assert dispatcher.catalog.tools["price"].description == "Price of a product"
-    assert "its instance 'b' has other descriptors than the first one" in caplog.text
+        assert dispatcher.registry.sources()[0].refused == 1
+    assert "announced:shop, instance b: it has other descriptors than the first instance" in caplog.text
 
 
 async def test_what_is_published() -> None:

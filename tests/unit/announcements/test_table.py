@@ -11,6 +11,7 @@ import pytest
 from dispatch.announcements.messages import MAX_BYTES
 from dispatch.announcements.table import GONE_S, LATE_TICK_S, MAX_ASKED, MAX_WAITING, AnnouncementTable
 from dispatch.announcements.trust import Trust
+from dispatch.catalog.items import Refused
 from tests.helpers.announcing import AnnouncingInstance, names, service, settle, tool
 
 KEY = b"k" * 32
@@ -198,12 +199,12 @@ def test_of_two_descriptors_of_one_version_the_first_stays() -> None:
     found = world.table.services["shop", None]
     assert [each.info.id for each in found.conflicting] == ["shop-2"]
     assert world.table.items()[1].raw["description"] == "Price of a product"  # type: ignore[index] # an object
-    (report,) = world.table.pop_reports()
-    assert report == (
-        "an announcement of the service 'shop' is not in force: "
-        "its instance 'shop-2' has other descriptors than the first one"
-    )
+    refused = world.table.items()[-1]
+    assert refused.origin == "announced:shop, instance shop-2"
+    assert isinstance(refused.raw, Refused)
+    assert "it has other descriptors than the first instance" in str(refused.raw.problems[0])
     world.advance(30, two)  # the first one is silent
+    assert len(world.table.items()) == 2
     assert world.table.items()[1].raw["description"] == "Other"  # type: ignore[index] # an object
     assert not world.table.services["shop", None].conflicting
 
@@ -213,14 +214,15 @@ def test_a_rolling_restart_changes_the_descriptors_once() -> None:
     first = [AnnouncingInstance(f"shop-{number}") for number in range(4)]
     later = [AnnouncingInstance(f"shop-{number}", incarnation="2", tools=[tool("order")]) for number in range(4)]
     world.announce(*first)
-    before = world.table.version
+    items = {id(item) for item in world.table.items()}
     for index, each in enumerate(later):
         world.table.receive(first[index].bye())
         settle(world.table, *first, *later[: index + 1])
         world.announce(each)
         world.advance(6, *later[: index + 1], *first[index + 1 :])
         assert names(world.table) == (["price"] if index < 3 else ["order"])
-    assert world.table.version == before + 1
+        assert (items <= {id(item) for item in world.table.items()}) is (index < 3)
+    assert len(world.table.items()) == 2
 
 
 def test_versions_are_side_by_side() -> None:
