@@ -11,6 +11,9 @@ from typing import Any, Final
 
 _PACKAGES: Final = ("adapters", "calling", "mcp", "results", "schemas", "search", "testing", "toolkit")
 _NAMES: Final = {
+    "announcements.messages": ("Announce",),
+    "announcements.source": ("Announced",),
+    "announcements.trust": ("Trust",),
     "calls.local": ("CallContext",),
     "catalog": ("Catalog", "CatalogError", "Folder"),
     "dispatcher": ("BoundTool", "Dispatcher", "Found", "connect"),

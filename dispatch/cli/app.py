@@ -21,10 +21,12 @@ from dispatch.cli import (
     export,
     init,
     items,
+    mirror,
     rules,
     serve,
     toolkit,
     tools,
+    wire,
 )
 from dispatch.cli.base import (
     EXIT_CODES_HELP,
@@ -111,6 +113,10 @@ app.command("init")(init.init)
 app.command("serve")(serve.serve)
 app.command("export")(export.export)
 app.command("mcp")(serve.mcp)
+app.command("ping")(wire.ping)
+app.command("info")(wire.info)
+app.command("stats")(wire.stats)
+app.command("mirror")(mirror.mirror)
 app.command("doctor")(doctor.doctor)
 app.add_typer(broker.app, name="broker")
 app.add_typer(dashboards.app, name="dashboards")

@@ -10,15 +10,17 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import msgspec
 import typer
 
 from dispatch._internal import cancel_and_wait, join_names, read_text
-from dispatch.catalog import TopicError, TopicName
+from dispatch.announcements.messages import DEFAULT_TOPIC, Announce
+from dispatch.catalog import Folder, TopicError, TopicName
 from dispatch.cli.base import (
     CliError,
     MetricsAddress,
@@ -34,6 +36,7 @@ from dispatch.cli.base import (
 )
 from dispatch.cli.sources import list_sources
 from dispatch.cli.targets import Reloader, load_target, name_target
+from dispatch.functions.served import Descriptors
 from dispatch.messaging.wire import MAX_PAYLOAD_BYTES, service_queues
 from dispatch.server import DEFAULT_CONCURRENCY, DEFAULT_DRAIN_S, DEFAULT_QUEUE
 from dispatch.telemetry.observers import METRICS_ADDRESS
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 _THREADS = "dispatch-serve"
 _OWN_THREADS = 8
 """Threads of the default executor in addition to those for tools that use ``asyncio.to_thread``."""
+_ANNOUNCEMENTS = "Announcements"
 RELOAD_CHECK_S = 0.25
 """Seconds between two checks whether a file has changed: within half a second a developer expects an edit in force."""
 IDLE_S = 15.0
@@ -128,6 +132,46 @@ def serve(
             help="Load functions again when a file changes, for development. After a mistake the former functions stay.",
         ),
     ] = False,
+    descriptors: Annotated[
+        str | None,
+        typer.Option(
+            "--descriptors",
+            metavar="DIR",
+            help="Folder with the descriptors of service classes, which are announced; those of functions are generated.",
+            show_default=False,
+            rich_help_panel=_ANNOUNCEMENTS,
+        ),
+    ] = None,
+    announce: Annotated[
+        str,
+        typer.Option(
+            "--announce",
+            metavar="TOPIC",
+            help="Topic on which the services announce themselves; 'off': they do not.",
+            rich_help_panel=_ANNOUNCEMENTS,
+        ),
+    ] = DEFAULT_TOPIC,
+    signing_keys: Annotated[
+        str | None,
+        typer.Option(
+            "--signing-keys",
+            metavar="FILE",
+            envvar="DISPATCH_SIGNING_KEYS",
+            help='JSON file of secrets that sign the announcements, {"ID": "SECRET"}, two at most.',
+            show_default=False,
+            rich_help_panel=_ANNOUNCEMENTS,
+        ),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            metavar="KEY=VALUE",
+            help="Label of the instance, such as zone=eu; repeatable.",
+            show_default=False,
+            rich_help_panel=_ANNOUNCEMENTS,
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Report events (ready, draining, stopped) as lines of JSON.")
     ] = False,
@@ -158,6 +202,7 @@ def serve(
             "--service, --request-queue and --response-queue name one service, and there are several targets.",
             "leave them out: each service has the name of its file or module",
         )
+    announcing = read_announce(announce, signing_keys, label or ())
     transport = open_transport(broker, security=settings.security())
     servers: dict[str, ToolServer] = {}
     reloaders: dict[str, Reloader] = {}
@@ -172,6 +217,9 @@ def serve(
             if not loaded.functions:
                 raise CliError(f"--watch reloads functions, and '{target}' is a service class.", "leave it out")
             reloaders[topics[0]] = Reloader(target, loaded.module)
+        described = Descriptors({}, [])
+        if descriptors is not None and not loaded.functions:
+            described = read_descriptors(descriptors, topics[0])
         try:
             servers[topics[0]] = ToolServer(
                 loaded.implementation,
@@ -185,6 +233,9 @@ def serve(
                 max_queue=max_queue,
                 max_payload_bytes=max_payload_bytes,
                 drain_timeout=drain_timeout,
+                tools=described.tools,
+                descriptor=described.service,
+                announce=announcing,
             )
         except (TypeError, ValueError) as error:
             raise CliError(str(error)) from None
@@ -211,6 +262,65 @@ def _resolve_topics(service: str | None, request_queue: str | None, response_que
         return str(TopicName.parse(request_queue)), str(TopicName.parse(response_queue))
     except TopicError as error:
         raise CliError(f"{error.problem}.", error.fix) from None
+
+
+def read_announce(topic: str, keys: str | None, labels: Sequence[str]) -> Announce | None:
+    """Return how the services announce themselves; None: not at all.
+
+    Args:
+        topic: ``off``: not at all.
+        keys: name of a JSON file of secrets by id.
+        labels: each ``KEY=VALUE``.
+
+    Raises:
+        CliError: one of them is invalid.
+    """
+    if topic == "off":
+        return None
+    secrets: Mapping[str, str] = {}
+    try:
+        if keys is not None:
+            with open(keys, "rb") as file:
+                secrets = msgspec.json.decode(file.read(), type=dict[str, str])
+        pairs = [each.partition("=") for each in labels]
+        if wrong := next((each for each, pair in zip(labels, pairs, strict=True) if not pair[1]), None):
+            raise CliError(f"--label '{wrong}' is not KEY=VALUE.", "write for instance --label zone=eu")
+        signing = {id: secret.encode() for id, secret in secrets.items()}
+        return Announce(topic=topic, keys=signing, labels={key: value for key, _, value in pairs})
+    except TopicError as error:
+        raise CliError(f"{error.problem}.", error.fix) from None
+    except OSError as error:
+        raise CliError(f"The file '{keys}' cannot be read: {error.strerror}.", "change --signing-keys") from None
+    except msgspec.DecodeError as error:
+        raise CliError(f"The file '{keys}' is invalid: {error}.", 'write {"ID": "SECRET"}') from None
+    except ValueError as error:
+        raise CliError(str(error)) from None
+
+
+def read_descriptors(folder: str, request_queue: str) -> Descriptors:
+    """Return the descriptors of the service with that request topic, and of its tools.
+
+    Raises:
+        CatalogError: the folder has an invalid descriptor.
+        CliError: it has no such service, or no tools of it.
+    """
+    items = Folder(folder).load()
+    services = [item for item in items if item.kind == "tool-service"]
+    for item in services:
+        raw = cast(dict[str, Any], item.raw)
+        if str(TopicName.parse(raw["request-queue"])) == request_queue:
+            service = {**raw, "id": raw.get("id", item.key_name)}
+            tools = [
+                {"name": each.key_name, **cast(dict[str, Any], each.raw)}
+                for each in items
+                if each.kind == "tool" and cast(dict[str, Any], each.raw).get("service") == service["id"]
+            ]
+            if tools:
+                return Descriptors(service, tools)
+    raise CliError(
+        f"'{folder}' has no tools of a service with the request-queue {request_queue}.",
+        "name the folder of its descriptors, or leave --descriptors out",
+    )
 
 
 class ServerReporter:
@@ -397,7 +507,17 @@ class Search(StrEnum):
 
 
 @with_settings(
-    "broker", "catalog", "policy", "grants", "token_file", "trust_certs", "trustgraph", "workspace", "approvals"
+    "broker",
+    "catalog",
+    "policy",
+    "grants",
+    "token_file",
+    "trust_certs",
+    "trustgraph",
+    "workspace",
+    "announced",
+    "trust",
+    "approvals",
 )
 def mcp(
     settings: Settings,
@@ -451,6 +571,8 @@ def mcp(
     """Serve all tools over MCP (Model Context Protocol).
 
     [bold]dispatch mcp --catalog tools/[/bold]
+
+    The tools of all services that announce themselves: [bold]dispatch mcp --announced[/bold]
 
     [bold]dispatch mcp --http 127.0.0.1:8080 --tokens tokens.json[/bold]
 

@@ -659,9 +659,10 @@ def instance_topic(request_queue: str, instance: str) -> str:
 
 
 def hello_topic(request_queue: str) -> str:
-    """Return the topic on which the instances that serve ``request_queue`` receive hellos of dispatchers."""
+    """Return the topic on which the instances that serve ``request_queue`` receive hellos of dispatchers. It is never
+    persistent: an old hello needs no answer."""
     topic = TopicName.parse(request_queue)
-    return str(topic.sibling(f"dispatch-hello-{topic.name}"))
+    return str(TopicName(False, topic.tenant, topic.namespace, f"dispatch-hello-{topic.name}"))
 
 
 def announcement_topic(request_queue: str, response_queue: str) -> str:

@@ -70,6 +70,8 @@ class RequestRunner:
         self._id = id
         self._now = now
         self._observer = observer
+        self.errors = 0
+        """Requests whose tool raised an error."""
 
     def _read(self, work: InboundRequest, now: float) -> Request | KeyedExecution | None:
         """Decode the request of ``work``, and claim its idempotency key. Return the first execution under the same key if
@@ -179,6 +181,7 @@ class RequestRunner:
                 self._on_expiry(work)
             else:
                 end = "error"
+                self.errors += 1
                 self._sender.send_error(work, *read_tool_error(raised))
                 if not isinstance(unwrap(raised), DispatchError):
                     self._failures.log(f"{self._id} failed", raised, service=self._id)
@@ -276,6 +279,11 @@ class RequestQueue:
     def queued(self) -> int:
         """Queued requests."""
         return len(self._places.waiting)
+
+    @property
+    def errors(self) -> int:
+        """Requests whose tool raised an error."""
+        return self._runner.errors
 
     def accept(self, work: InboundRequest, now: float) -> None:
         """Run, queue or refuse ``work``, which arrives ``now``."""

@@ -22,7 +22,7 @@ from dispatch.catalog.loader import read_items
 from dispatch.catalog.sources import Broker, BrokerSubscription, OnChange, OnMessage, run_in_thread
 from dispatch.errors import TransportError
 from dispatch.messaging.plain import read_properties
-from dispatch.messaging.wire import ErrorInfo, Property, TopicName
+from dispatch.messaging.wire import SECRET_BYTES, ErrorInfo, Property, Session, TopicName, hello_topic, reply_topic
 from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
 from dispatch.transports.errors import closed
 
@@ -697,6 +697,23 @@ class TrustGraphConfig:
         """
         return await self._connected(self._client).list_keys(self._one_workspace(workspace), require_kind(kind))
 
+    async def get_text(self, type: str, key: str) -> str | None:
+        """Return the text of a config value of any type; None: there is none.
+
+        Raises:
+            ValueError, ConfigServiceError, TransportError: as :meth:`put`.
+        """
+        return await self._connected(self._client).get_value(self._one_workspace(None), type, key)
+
+    async def put_text(self, type: str, key: str, text: str) -> None:
+        """Write a config value of any type that TrustGraph's agents do not read.
+
+        Raises:
+            ValueError, ConfigServiceError, TransportError: as :meth:`put`.
+        """
+        value = ConfigValue(type, key, text)
+        await self._connected(self._client).put_values(self._one_workspace(None), [value])
+
     def _one_workspace(self, workspace: str | None) -> str:
         workspace = self.workspace if workspace is None else workspace
         if workspace == ALL_WORKSPACES or not workspace:
@@ -807,6 +824,7 @@ class ConfigBroker:
     def __init__(self, transport: Transport, name: str) -> None:
         self._transport = transport
         self._name = f"dispatch-config-{name}"
+        self._session = Session(os.urandom(SECRET_BYTES).hex())
         self._waiting: dict[str, asyncio.Future[bytes]] = {}
         self._opening = asyncio.Lock()
         self._publishers: dict[str, Publisher] = {}
@@ -829,22 +847,57 @@ class ConfigBroker:
         """See :meth:`dispatch.catalog.sources.Broker.request`."""
         async with asyncio.timeout(timeout):
             publisher = await self._open(topic, response_topic)
-            response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-            # Clients of all processes share the response topic, and each sees the ids of the others' responses.
-            id = os.urandom(16).hex()
-            self._waiting[id] = response
+            return await self._exchange(publisher, payload, {}, resend_after)
+
+    async def ask_instance(
+        self, request_queue: str, response_queue: str, payload: bytes, *, timeout: float, resend_after: float
+    ) -> bytes:
+        """See :meth:`dispatch.catalog.sources.Broker.ask_instance`."""
+        answers = TopicName.parse(response_queue)
+        inbox = reply_topic(
+            str(TopicName(False, answers.tenant, answers.namespace, answers.name)), f"{self._session.key}-{self._name}"
+        )
+        properties = {
+            Property.HELLO: request_queue,
+            Property.REPLY_TO: inbox,
+            Property.SESSION: self._session.secret,
+        }
+        async with asyncio.timeout(timeout):
+            async with self._opening:
+                await self._subscribe_responses(inbox)
+            # Closed again: there may be a thousand services, and each is asked once.
+            publisher = await self._transport.publisher(hello_topic(request_queue))
             try:
-                while True:
-                    self._send(publisher, payload, {Property.ID: id}, response)
-                    answered, _ = await asyncio.wait([response], timeout=resend_after)
-                    if answered:
-                        return response.result()
-                    if resend_after is not None:
-                        resend_after *= 2
+                return await self._exchange(publisher, payload, properties, resend_after)
             finally:
-                del self._waiting[id]
-                if not response.cancel() and not response.cancelled():
-                    response.exception()  # of a failure that came together with the timeout
+                await publisher.close()
+
+    async def publish(self, topic: str, payload: bytes) -> None:
+        """See :meth:`dispatch.catalog.sources.Broker.publish`."""
+        async with self._opening:
+            publisher = await self._open_publisher(topic)
+        publisher.publish(payload, {}, flow=topic, on_failure=_ignore_failure)
+
+    async def _exchange(
+        self, publisher: Publisher, payload: bytes, properties: Mapping[str, str], resend_after: float | None
+    ) -> bytes:
+        """Send a message until it is answered, and return the answer."""
+        response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        # Clients of all processes share the response topic, and each sees the ids of the others' responses.
+        id = os.urandom(16).hex()
+        self._waiting[id] = response
+        try:
+            while True:
+                self._send(publisher, payload, {**properties, Property.ID: id}, response)
+                answered, _ = await asyncio.wait([response], timeout=resend_after)
+                if answered:
+                    return response.result()
+                if resend_after is not None:
+                    resend_after *= 2
+        finally:
+            del self._waiting[id]
+            if not response.cancel() and not response.cancelled():
+                response.exception()  # of a failure that came together with the timeout
 
     def _send(
         self, publisher: Publisher, payload: bytes, properties: Mapping[str, str], response: asyncio.Future[bytes]
@@ -857,16 +910,24 @@ class ConfigBroker:
 
     async def _open(self, topic: str, response_topic: str) -> Publisher:
         async with self._opening:
-            if self._is_closed:
-                raise closed()
             # The response topic first: it must be open when the response arrives.
-            if response_topic not in self._responses:
-                self._responses[response_topic] = await self._transport.subscribe(
-                    response_topic, self._on_response, mode=Mode.FANOUT, name=self._unique_name()
-                )
-            if topic not in self._publishers:
-                self._publishers[topic] = await self._transport.publisher(topic)
-            return self._publishers[topic]
+            await self._subscribe_responses(response_topic)
+            return await self._open_publisher(topic)
+
+    async def _subscribe_responses(self, topic: str) -> None:
+        if self._is_closed:
+            raise closed()
+        if topic not in self._responses:
+            self._responses[topic] = await self._transport.subscribe(
+                topic, self._on_response, mode=Mode.FANOUT, name=self._unique_name()
+            )
+
+    async def _open_publisher(self, topic: str) -> Publisher:
+        if self._is_closed:
+            raise closed()
+        if topic not in self._publishers:
+            self._publishers[topic] = await self._transport.publisher(topic)
+        return self._publishers[topic]
 
     def _unique_name(self) -> str:
         return f"{self._name}-{os.urandom(4).hex()}"
@@ -903,6 +964,10 @@ class ConfigBroker:
                 await self._responses.popitem()[1].close()
             while self._publishers:
                 await self._publishers.popitem()[1].close()
+
+
+def _ignore_failure(_error: TransportError) -> None:
+    """Ignore a message that could not be sent: it is best effort."""
 
 
 class _Notifications:
