@@ -597,7 +597,7 @@ class Attempt(msgspec.Struct, eq=False):
             return
         settled, instance = self.settled, selected.instance
         if self.outcome is not _SUCCESS:
-            self.remembered = instance.has_key_memory and selected.route.instances.get(instance.name) is instance
+            self.remembered = instance.has_key_memory and selected.channel.instances.get(instance.name) is instance
         in_flight = settled.in_flight if type(settled) is Answer else None
         request.on_end(self.outcome, self.error, instance=selected.pick.instance, sent=self.sent)
         outcome = self.outcome if not self.is_impatient else _CANCELLED
@@ -798,7 +798,7 @@ class Attempts:
     def _attribute(self, attempt: Attempt) -> None:
         if attempt.outcome in FAILURES:
             selected = attempt.selected
-            disconnected = selected is not None and selected.route.connection.was_disconnected_since(attempt.began)
+            disconnected = selected is not None and selected.channel.connection.was_disconnected_since(attempt.began)
             attempt.attribute_failure(disconnected=disconnected, now=self._now())
 
     def _is_ready(self, call: Call) -> bool:
@@ -825,9 +825,9 @@ class Attempts:
         pool = self._pools.get(tool) or await self._pools.open(tool, deadline)
         if _can_send(pool, call):
             return
-        for route in pool.routes:
-            if not (route.is_known or broker.has_subscriber(route.request_queue)):
-                raise error_from_unserved_topic(tool.label, route.request_queue)
+        for channel in pool.channels:
+            if not (channel.is_known or broker.has_subscriber(channel.request_queue)):
+                raise error_from_unserved_topic(tool.label, channel.request_queue)
         if self._waiting >= MAX_WAITING:
             raise error_from_rejection(_NO_INSTANCE, tool.label)
         ends = self._latest_start(call)
@@ -836,7 +836,7 @@ class Attempts:
         try:
             while is_over or not _can_send(pool, call):
                 now = self._now()
-                errors = [route.opening_error for route in pool.routes]
+                errors = [channel.opening_error for channel in pool.channels]
                 if errors[0] is not None and all(errors):
                     raise TransportError(errors[0].type, errors[0].message, sent=False)
                 if tool.is_local and (absence := _find_absence(pool, tool.label)) is not None:
@@ -845,10 +845,10 @@ class Attempts:
                     if (size := len(call.payload)) > (limit := pool.connection.max_message_bytes):
                         raise error_from_oversized_request(tool.label, size, int(limit))
                     raise _error_without_instance(tool, pool)
-                await self._await_turn(pool.routes, min(ends, now + DISCOVERY_S))
+                await self._await_turn(pool.channels, min(ends, now + DISCOVERY_S))
                 pool = self._pools.get(tool) or await self._pools.open(tool, deadline)
                 # What has waited for instances of dispatch's own does not go to the shared topic.
-                is_over = self._now() >= ends and not pool.known and any(each.had_instances for each in pool.routes)
+                is_over = self._now() >= ends and not pool.known and any(each.had_instances for each in pool.channels)
         finally:
             self._waiting -= 1
 
@@ -861,8 +861,8 @@ class Attempts:
         pool = self._pools.get(tool)
         if pool is None or pool.known:
             return latest
-        if tool.policy.known_instances_only or any(route.had_instances for route in pool.routes):
-            gone = max(route.asked_since for route in pool.routes) + GONE_S
+        if tool.policy.known_instances_only or any(channel.had_instances for channel in pool.channels):
+            gone = max(channel.asked_since for channel in pool.channels) + GONE_S
         elif len(call.payload) > pool.connection.max_message_bytes:
             gone = now
         else:
@@ -898,7 +898,7 @@ class Attempts:
         while True:
             hops += 1
             selected = self._select(attempt, pool)
-            instance, route = selected.instance, selected.route
+            instance, channel = selected.instance, selected.channel
             request = attempt.create_request(pool.tally)
             instance.send(request, attempt)
             if not call.is_stream:
@@ -909,15 +909,15 @@ class Attempts:
             else:
                 settled = attempt.conclude_stream()
             if not instance.is_named:
-                if type(settled) is TimedOut and not route.is_known:
-                    limit, topic = attempt.limit, route.request_queue
+                if type(settled) is TimedOut and not channel.is_known:
+                    limit, topic = attempt.limit, channel.request_queue
                     attempt.fail(
                         error_from_unanswered_request(
                             tool.label, limit, settled.clock, topic, repeatable=tool.repeatable
                         )
                     )
                 elif type(settled) is Answer and settled.instance is None:
-                    route.record_answer(self._now())
+                    channel.record_answer(self._now())
             if attempt.outcome is _SUCCESS or hops >= MAX_HOPS or not _is_declined(attempt, pool, selected, settled):
                 return
             was_sent = attempt.sent
@@ -957,7 +957,7 @@ class Attempts:
         if selected is None:
             raise _error_without_instance(tool, pool)
         attempt.selected = selected
-        instance, topic = selected.instance, selected.route.request_queue
+        instance, topic = selected.instance, selected.channel.request_queue
         if call.key_holder is not None and at_home and instance is not call.key_holder:
             raise error_from_key_holder_loss(tool.label)
         if not instance.is_named:
@@ -965,7 +965,7 @@ class Attempts:
                 raise error_from_oversized_request(
                     tool.label, len(call.payload), int(pool.connection.max_message_bytes)
                 )
-            if tool.policy.known_instances_only and selected.route.hello is not None:
+            if tool.policy.known_instances_only and selected.channel.hello is not None:
                 raise error_from_missing_instance(tool.label, topic)
         attempt.request_id = instance.next_request_id or self._new_id()
         call.tried.append(selected.pick.instance)
@@ -973,7 +973,7 @@ class Attempts:
             instance.topic, topic, attempt.request_id, attempt.number, attempt.reason
         )
         if not instance.is_named:
-            selected.route.watch_missing()
+            selected.channel.watch_missing()
         attempt.sent = True
         call.requests += 1
         if key is not None and at_home and instance.has_key_memory:
@@ -1016,8 +1016,8 @@ def _can_send(pool: InstancePool, call: Call) -> bool:
 def _find_absence(pool: InstancePool, tool: str) -> DispatchError | None:
     """Return why a call need not wait for an instance in this process; None: it may."""
     errors = []
-    for route in pool.routes:
-        for instance in route.instances:
+    for channel in pool.channels:
+        for instance in channel.instances:
             error = instance.find_absence(tool)
             if error is None:
                 return None
@@ -1027,8 +1027,8 @@ def _find_absence(pool: InstancePool, tool: str) -> DispatchError | None:
 
 def _error_without_instance(tool: ResolvedTool, pool: InstancePool) -> DispatchError:
     requires = tool.requires
-    if not pool.known and pool.routes[0].hello is not None:
-        return error_from_missing_instance(tool.label, pool.routes[0].request_queue)
+    if not pool.known and pool.channels[0].hello is not None:
+        return error_from_missing_instance(tool.label, pool.channels[0].request_queue)
     if requires is None or pool.select_versions(requires):
         return error_from_rejection(_NO_INSTANCE, tool.label)
     return error_from_requirement(tool.label, tool.service_id, requires.text, pool.versions, by="balancer")
@@ -1046,10 +1046,10 @@ def _is_declined(attempt: Attempt, pool: InstancePool, selected: SelectedInstanc
     if type(settled) is Answer and settled.refused == Refusal.OVERLOADED:
         return pool.has_other(instance.name)
     if type(settled) is Answer and settled.refused == Refusal.DRAINING:
-        selected.route.retire(instance)
+        selected.channel.retire(instance)
         has_ended = True
     elif not isinstance(settled, Lost | TransportError) or settled.sent:
         return False
     else:
         has_ended = isinstance(settled, Lost) and settled.reason in _ENDED
-    return len(selected.route.instances) > 0 or (has_ended and attempt.reason != "hedge")
+    return len(selected.channel.instances) > 0 or (has_ended and attempt.reason != "hedge")

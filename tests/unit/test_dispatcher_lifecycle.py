@@ -1,4 +1,4 @@
-"""A dispatcher's life: connecting, opening routes while calls wait, closing under calls, a broker that comes and goes."""
+"""A dispatcher's life: connecting, opening channels while calls wait, closing under calls, a broker that comes and goes."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def test_dispatchers_have_names_of_their_own() -> None:
     assert dispatch.connect("memory://", client_id="mine").client_id == "mine"
 
 
-# -- routes ---------------------------------------------------------------------------------------------------------
+# -- channels ---------------------------------------------------------------------------------------------------------
 
 
 async def test_calls_that_come_together_open_their_route_once_and_nothing_leaves_before_both_ends_listen() -> None:
