@@ -156,7 +156,7 @@ async def test_a_call_that_nobody_answers_ends_to_the_moment_and_names_its_clock
         result = await dispatcher.execute("work", **options)
         error = result.error
         assert isinstance(error, CallTimeoutError)
-        assert (error.limit, error.retryable, result.outcome) == (clock, False, Outcome.TIMEOUT)
+        assert (error.limit_name, error.retryable, result.outcome) == (clock, False, Outcome.TIMEOUT)
         assert f"within {after} s" in error.message
         assert "Check its effect before you call it again" in error.message
         assert now() == pytest.approx(START + after, abs=0.01)

@@ -93,7 +93,7 @@ async def test_an_answer_says_why_it_was_refused_and_how_busy_its_instance_is() 
 
 async def test_the_deadline_ends_it_to_the_moment() -> None:
     bench = Bench()
-    _, task = await bench.ask(limit=30, clock="attempt")
+    _, task = await bench.ask(limit=30, limit_name="attempt")
     await advance(29.999)
     assert not task.done()
     assert await task == TimedOut("attempt", sent=True)
