@@ -294,15 +294,15 @@ class CallTimeoutError(DispatchError, TimeoutError):
     """No complete reply in time. The tool may have been executed, unless ``type`` is ``expired``.
 
     Attributes:
-        limit: the limit that passed: ``call``, ``attempt``, ``stream`` (the whole stream), ``stream-idle`` (between two
+        limit_name: the limit that passed: ``call``, ``attempt``, ``stream`` (the whole stream), ``stream-idle`` (between two
             chunks) or ``stream-reader`` (the same time without a read, while chunks waited).
     """
 
     outcome = Outcome.TIMEOUT
 
-    def __init__(self, message: str, *, limit: str, type: str | None = None, retryable: bool = False) -> None:
-        super().__init__(type or _TIMEOUT_TYPES.get(limit, ErrorType.TIMEOUT), message, retryable=retryable)
-        self.limit = limit
+    def __init__(self, message: str, *, limit_name: str, type: str | None = None, retryable: bool = False) -> None:
+        super().__init__(type or _TIMEOUT_TYPES.get(limit_name, ErrorType.TIMEOUT), message, retryable=retryable)
+        self.limit_name = limit_name
 
 
 class TransportError(DispatchError):

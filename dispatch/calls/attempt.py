@@ -340,7 +340,7 @@ class Attempt(msgspec.Struct, eq=False):
         target: which instances may be used: any, or only the holder of the call's idempotency key.
         admission: its way through the guards.
         began: when the guards had admitted it, on the loop's clock.
-        deadline, clock, limit: when it ends, the name of that limit, and the limit in seconds.
+        deadline, limit_name, limit: when it ends, the name of that limit, and the limit in seconds.
         last_deadline: when it ends at an instance that is blocked: a retry might block another one, too. The attempt
             timeout of a policy holds there all the same.
         selected: the balancer's choice; None before it, and after its permit was returned.
@@ -368,7 +368,7 @@ class Attempt(msgspec.Struct, eq=False):
     began: float = 0.0
     deadline: float = 0.0
     last_deadline: float = 0.0
-    clock: str = "call"
+    limit_name: str = "call"
     limit: float = 0.0
     selected: SelectedInstance | None = None
     request_id: str = ""
@@ -410,7 +410,7 @@ class Attempt(msgspec.Struct, eq=False):
         self.deadline = self.last_deadline = call.deadline
         self.limit = call.limit
         if call.is_stream:
-            self.clock = "stream"
+            self.limit_name = "stream"
             return
         guards, limit = call.guards, call.tool.policy.attempt_timeout
         attempts_left, usual = 1, None
@@ -419,9 +419,9 @@ class Attempt(msgspec.Struct, eq=False):
                 attempts_left += guards.retrying.settings.max_attempts - self.number
             if attempts_left <= 1 or (usual := guards.usual.value(now)) is None:
                 return
-        ends, clock = attempt_deadline(now, call.deadline, limit=limit, attempts_left=attempts_left, usual=usual)
-        if clock == "attempt":
-            self.deadline, self.clock, self.limit = ends, clock, ends - now
+        ends, limit_name = attempt_deadline(now, call.deadline, limit=limit, attempts_left=attempts_left, usual=usual)
+        if limit_name == "attempt":
+            self.deadline, self.limit_name, self.limit = ends, limit_name, ends - now
             if limit is not None:
                 self.last_deadline = ends
 
@@ -433,7 +433,7 @@ class Attempt(msgspec.Struct, eq=False):
         tool, options = call.tool, call.options
         request = Request(
             self.deadline,
-            self.clock,
+            self.limit_name,
             tool.policy.max_response_bytes,
             tally,
             last_deadline=self.last_deadline,
@@ -505,7 +505,7 @@ class Attempt(msgspec.Struct, eq=False):
             self.outcome = _SUCCESS
             return
         tool = self.call.tool
-        if type(settled) is TimedOut and settled.clock == "call":
+        if type(settled) is TimedOut and settled.limit_name == "call":
             self.limit = self.call.limit
         error = error_from_exchange(settled, tool=tool.label, limit=self.limit, repeatable=tool.repeatable)
         assert error is not None  # only an answer can be a success
@@ -518,11 +518,11 @@ class Attempt(msgspec.Struct, eq=False):
         assert self.replies is not None
         settled = self.replies.settled
         assert settled is not None
-        clock = settled.clock if isinstance(settled, TimedOut) else ""
-        if clock in (TOOL_IDLE, READER_IDLE):
+        limit_name = settled.limit_name if isinstance(settled, TimedOut) else ""
+        if limit_name in (TOOL_IDLE, READER_IDLE):
             self.limit = self.call.idle
         self.conclude(settled)
-        if clock == READER_IDLE and self.error is not None:
+        if limit_name == READER_IDLE and self.error is not None:
             self.error.origin = Origin.LOCAL
             self.counts_for_instance = self.counts_for_tool = False
         return settled
@@ -913,7 +913,7 @@ class Attempts:
                     limit, topic = attempt.limit, channel.request_queue
                     attempt.fail(
                         error_from_unanswered_request(
-                            tool.label, limit, settled.clock, topic, repeatable=tool.repeatable
+                            tool.label, limit, settled.limit_name, topic, repeatable=tool.repeatable
                         )
                     )
                 elif type(settled) is Answer and settled.instance is None:

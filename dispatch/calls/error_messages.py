@@ -147,14 +147,14 @@ def error_from_unserved_topic(tool: str, request_queue: str) -> RejectedError:
 
 
 def error_from_unanswered_request(
-    tool: str, limit: float, clock: str, request_queue: str, *, repeatable: bool
+    tool: str, limit: float, limit_name: str, request_queue: str, *, repeatable: bool
 ) -> CallTimeoutError:
     """Return the error of a call whose limit passed although no instance, and no reply, was ever seen on the topic that its
     request was sent to."""
     return CallTimeoutError(
         f"No reply arrived within {limit:g} s, and no instance has announced itself on {request_queue} (is the service "
         f"running?); {_doubt(tool, repeatable)}",
-        limit=clock,
+        limit_name=limit_name,
         retryable=repeatable,
     )
 
@@ -180,7 +180,7 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
     if isinstance(settled, TimedOut):
         if settled.sent:
             return error_from_timeout(
-                tool, limit, settled.clock, repeatable=repeatable, chunks=settled.chunks, missing=settled.missing
+                tool, limit, settled.limit_name, repeatable=repeatable, chunks=settled.chunks, missing=settled.missing
             )
         return TransportError(
             ErrorType.SEND_TIMEOUT,
@@ -285,7 +285,7 @@ def _error_from_reply(answer: Answer, tool: str, limit: float, repeatable: bool)
         return CallTimeoutError(
             f"Tool '{tool}' was not executed: the call's deadline passed before its service could start it. Call it with a "
             "longer timeout, or use another tool.",
-            limit="call",
+            limit_name="call",
             type=ErrorType.EXPIRED,
         )
     if refused == Refusal.STOPPED:
@@ -338,12 +338,12 @@ def _lost_reply(type: ErrorType, what: str, tool: str, repeatable: bool) -> Tran
 
 
 def error_from_timeout(
-    tool: str, limit: float, clock: str, *, repeatable: bool, chunks: int = 0, missing: int | None = None
+    tool: str, limit: float, limit_name: str, *, repeatable: bool, chunks: int = 0, missing: int | None = None
 ) -> CallTimeoutError:
     """Return the error of a call whose limit passed after the request was sent.
 
     Args:
-        limit: seconds of the limit ``clock``; see :class:`CallTimeoutError`.
+        limit: seconds of the limit ``limit_name``; see :class:`CallTimeoutError`.
         repeatable: the tool is declared read-only or idempotent.
         chunks: of the reply that arrived.
         missing: index of a chunk that was lost, None if none was.
@@ -355,8 +355,8 @@ def error_from_timeout(
         TOOL_IDLE: f"The stream brought nothing for {limit:g} s{came}",
         READER_IDLE: f"The reader of the stream read nothing for {limit:g} s{came} while further ones waited",
         "stream": f"The stream was not complete within {limit:g} s{came}",
-    }.get(clock, f"No complete reply arrived within {limit:g} s{came}")
-    return CallTimeoutError(f"{what}; {_doubt(tool, repeatable)}", limit=clock, retryable=repeatable)
+    }.get(limit_name, f"No complete reply arrived within {limit:g} s{came}")
+    return CallTimeoutError(f"{what}; {_doubt(tool, repeatable)}", limit_name=limit_name, retryable=repeatable)
 
 
 def error_from_key_holder_loss(tool: str) -> TransportError:

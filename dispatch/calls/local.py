@@ -158,7 +158,7 @@ class LocalExecution:
         self._repeatable = attempt.call.tool.repeatable
         self._space: asyncio.Event | None = None
         loop = self._loop = asyncio.get_running_loop()
-        self._timer = loop.call_at(request.deadline, request.expire, request.clock)
+        self._timer = loop.call_at(request.deadline, request.expire, request.limit_name)
         request.executor = self
         self.task = loop.create_task(self._run(attempt.request.activate))
 
@@ -201,7 +201,7 @@ class LocalExecution:
             self.request.settle(Refused(refused.error, refused.elsewhere))
         except FailedCallError as failed:
             if failed.error is None:
-                self.request.expire(self.request.clock)
+                self.request.expire(self.request.limit_name)
                 return
             if isinstance(failed.error, TransportError) and failed.error.sent:
                 failed.error.retryable = self._repeatable

@@ -200,7 +200,7 @@ class PendingReply(msgspec.Struct, eq=False):
 
     def expire(self) -> None:
         """End the request: its deadline has passed."""
-        self.request.expire(self.request.clock)
+        self.request.expire(self.request.limit_name)
 
 
 TOMBSTONE_AGE_S = 60.0
@@ -283,7 +283,7 @@ class Correlator:
             request.settle(Rejection("exchange", "pending-limit", RETRY_AFTER_S))
             return
         if self.now() >= request.deadline:
-            request.settle(TimedOut(request.clock, sent=False))
+            request.settle(TimedOut(request.limit_name, sent=False))
             return
         pending = self._pending[request.id] = PendingReply(request, topic, self._max_buffer, parts=[])
         self._deadlines.watch(request.deadline)

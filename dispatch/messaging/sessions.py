@@ -89,7 +89,7 @@ class SessionExchange:
         elif self.pending >= self._max_pending:
             request.settle(Rejection("exchange", "pending-limit", RETRY_AFTER_S))
         elif now >= request.deadline:
-            request.settle(TimedOut(request.clock, sent=False))
+            request.settle(TimedOut(request.limit_name, sent=False))
         elif not session.send_request(
             request, request.tool, request.payload, headers or None, now, run_until=request.run_until
         ):
@@ -200,8 +200,8 @@ def _on_failure(event: RequestFailed, session: Session) -> None:
     """End without a reply."""
     request, reason, may_have_run = _request_of(event), event.reason, event.may_have_run
     if reason is Failure.DEADLINE:
-        is_last = request.clock == "attempt" and request.deadline == request.last_deadline
-        request.settle(TimedOut("call" if is_last else request.clock, may_have_run, request.chunks))
+        is_last = request.limit_name == "attempt" and request.deadline == request.last_deadline
+        request.settle(TimedOut("call" if is_last else request.limit_name, may_have_run, request.chunks))
     elif reason is Failure.TOO_LARGE:
         request.settle(Overflow("max-response-bytes"))
     elif isinstance(error := session.end_error, TransportError) and not may_have_run:
