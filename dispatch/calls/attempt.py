@@ -540,7 +540,7 @@ class Attempt(msgspec.Struct, eq=False):
             # Its instance is spared; the tool pauses only when all have asked for that.
             pool = self.call.guards.pool
             self.counts_for_tool = pool is None or not pool.has_other_unpaused(self.selected.pick.instance)
-        never_left = type(self.settled) is Refused or (isinstance(error, TransportError) and not error.sent)
+        never_left = type(self.settled) is Refused or (isinstance(error, TransportError) and not error.may_have_run)
         if self.sent and (never_left or error.rejected_by == "exchange"):
             self.sent = False
             self.call.requests -= 1
@@ -838,7 +838,7 @@ class Attempts:
                 now = self._now()
                 errors = [channel.opening_error for channel in pool.channels]
                 if errors[0] is not None and all(errors):
-                    raise TransportError(errors[0].type, errors[0].message, sent=False)
+                    raise TransportError(errors[0].type, errors[0].message, may_have_run=False)
                 if tool.is_local and (absence := _find_absence(pool, tool.label)) is not None:
                     raise absence
                 if now >= ends:
@@ -1040,7 +1040,7 @@ def _is_declined(attempt: Attempt, pool: InstancePool, selected: SelectedInstanc
     instance that has ended the call waits for one, unless it is a hedge."""
     instance = selected.instance
     if not instance.is_named:
-        return type(settled) is Lost and not settled.sent
+        return type(settled) is Lost and not settled.may_have_run
     if type(settled) is Refused:
         return settled.elsewhere and pool.has_other(instance.name)
     if type(settled) is Answer and settled.refused == Refusal.OVERLOADED:
@@ -1048,7 +1048,7 @@ def _is_declined(attempt: Attempt, pool: InstancePool, selected: SelectedInstanc
     if type(settled) is Answer and settled.refused == Refusal.DRAINING:
         selected.channel.retire(instance)
         has_ended = True
-    elif not isinstance(settled, Lost | TransportError) or settled.sent:
+    elif not isinstance(settled, Lost | TransportError) or settled.may_have_run:
         return False
     else:
         has_ended = isinstance(settled, Lost) and settled.reason in _ENDED

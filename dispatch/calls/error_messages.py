@@ -178,7 +178,7 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
             return None
         return _error_from_reply(settled, tool, limit, repeatable)
     if isinstance(settled, TimedOut):
-        if settled.sent:
+        if settled.may_have_run:
             return error_from_timeout(
                 tool, limit, settled.limit_name, repeatable=repeatable, chunks=settled.chunks, missing=settled.missing
             )
@@ -186,13 +186,13 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
             ErrorType.SEND_TIMEOUT,
             f"Tool '{tool}' was not executed: the broker did not accept the request within {limit:g} s. Use another tool, "
             "or report that the tool's broker is overloaded or unreachable.",
-            sent=False,
+            may_have_run=False,
         )
     if isinstance(settled, Lost):
         is_restarted = settled.reason is Failure.RESTARTED
         kind = ErrorType.INSTANCE_RESTARTED if is_restarted else ErrorType.INSTANCE_LOST
         what = _LOSSES.get(settled.reason, "has ended the session")
-        if settled.sent:
+        if settled.may_have_run:
             return TransportError(
                 kind,
                 f"The instance that was sent the request {what}; {_doubt(tool, repeatable)}",
@@ -200,7 +200,10 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
                 origin=Origin.TOOL,
             )
         return TransportError(
-            kind, f"Tool '{tool}' was not executed: its instance {what}. {_advise(None)}", retryable=True, sent=False
+            kind,
+            f"Tool '{tool}' was not executed: its instance {what}. {_advise(None)}",
+            retryable=True,
+            may_have_run=False,
         )
     if isinstance(settled, Unreadable):
         return TransportError(
@@ -232,7 +235,7 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
             origin=Origin.TOOL,
         )
     if isinstance(settled, Closed):
-        if not settled.sent:
+        if not settled.may_have_run:
             return error_from_closing(tool)
         return TransportError(
             ErrorType.CLOSED, f"The dispatcher was closed during the call; {_doubt(tool, repeatable)}"
@@ -429,7 +432,7 @@ def error_from_oversized_request(tool: str, size: int, limit: int) -> InvalidArg
 def error_from_closing(tool: str) -> TransportError:
     """Return the error of a call of ``tool`` on a dispatcher that is closed or closing."""
     text = f"Tool '{tool}' was not executed: the dispatcher is closed. Connect a new dispatcher."
-    return TransportError(ErrorType.CLOSED, text, sent=False)
+    return TransportError(ErrorType.CLOSED, text, may_have_run=False)
 
 
 def error_from_disconnection(tool: str, url: str) -> TransportError:
@@ -438,7 +441,7 @@ def error_from_disconnection(tool: str, url: str) -> TransportError:
         ErrorType.DISCONNECTED,
         f"Tool '{tool}' was not executed: the broker at {url} is unreachable. Report the failure; `dispatch doctor` finds "
         "its cause.",
-        sent=False,
+        may_have_run=False,
     )
 
 

@@ -203,7 +203,7 @@ class LocalExecution:
             if failed.error is None:
                 self.request.expire(self.request.limit_name)
                 return
-            if isinstance(failed.error, TransportError) and failed.error.sent:
+            if isinstance(failed.error, TransportError) and failed.error.may_have_run:
                 failed.error.retryable = self._repeatable
             self.request.settle(failed.error)
         except BaseException as raised:  # one that leaves the task, such as SystemExit, would end the event loop
@@ -378,7 +378,7 @@ async def close_local(instances: Iterable[LocalInstance]) -> None:
     """Cancel the tools that run, and wait a moment for them. Their callers are told that the dispatcher was closed."""
     running = [execution for instance in instances for execution in instance.running]
     for execution in running:
-        execution.request.settle(Closed(sent=True))
+        execution.request.settle(Closed(may_have_run=True))
     if running:
         _, pending = await asyncio.wait([each.task for each in running], timeout=CLOSE_S)
         if pending:

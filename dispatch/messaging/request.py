@@ -89,10 +89,11 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 class TimedOut(msgspec.Struct, frozen=True):
-    """A limit passed. ``limit_name`` names it; ``sent`` is False if the tool surely does not run; ``chunks`` had arrived."""
+    """A limit passed. ``limit_name`` names it; ``may_have_run`` is False if the tool surely does not run;
+    ``chunks`` had arrived."""
 
     limit_name: str
-    sent: bool
+    may_have_run: bool
     chunks: int = 0
     missing: int | None = None
     """Index of the chunk that is missing while later ones arrived."""
@@ -115,11 +116,11 @@ class Overflow(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The session with the instance of the request ended for ``reason``. ``sent`` is False if the tool was not executed and
-    never will be; ``chunks`` had arrived."""
+    """The session with the instance of the request ended for ``reason``. ``may_have_run`` is False if the tool was not
+    executed and never will be; ``chunks`` had arrived."""
 
     reason: Failure
-    sent: bool
+    may_have_run: bool
     chunks: int = 0
 
 
@@ -130,9 +131,9 @@ class Restarted(msgspec.Struct, frozen=True):
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """The dispatcher was closed; ``sent`` is False when it was closed before the request was sent."""
+    """The dispatcher was closed; ``may_have_run`` is False when it was closed before the request was sent."""
 
-    sent: bool
+    may_have_run: bool
 
 
 class Refused(msgspec.Struct, frozen=True):

@@ -85,15 +85,15 @@ class SessionExchange:
             if request.key is not None:
                 headers[Property.IDEMPOTENCY_KEY] = request.key
         if self._is_closed:
-            request.settle(Closed(sent=False))
+            request.settle(Closed(may_have_run=False))
         elif self.pending >= self._max_pending:
             request.settle(Rejection("exchange", "pending-limit", RETRY_AFTER_S))
         elif now >= request.deadline:
-            request.settle(TimedOut(request.limit_name, sent=False))
+            request.settle(TimedOut(request.limit_name, may_have_run=False))
         elif not session.send_request(
             request, request.tool, request.payload, headers or None, now, run_until=request.run_until
         ):
-            request.settle(Lost(Failure.CLOSED, sent=False))
+            request.settle(Lost(Failure.CLOSED, may_have_run=False))
         else:
             self.pending += 1
             self._sessions.add(session)
@@ -206,7 +206,7 @@ def _on_failure(event: RequestFailed, session: Session) -> None:
         request.settle(Overflow("max-response-bytes"))
     elif isinstance(error := session.end_error, TransportError) and not may_have_run:
         # A new one: each caller may add to its own.
-        request.settle(TransportError(error.type, error.message, sent=False))
+        request.settle(TransportError(error.type, error.message, may_have_run=False))
     else:
         request.settle(Lost(reason, may_have_run, request.chunks))
 

@@ -568,7 +568,7 @@ class PoolRegistry:
                     ErrorType.UNREACHABLE,
                     f"The tool was not executed: the broker did not open the topics of '{service}' in time. Use another "
                     "tool, or report that the broker is slow; `dispatch doctor` finds the cause.",
-                    sent=False,
+                    may_have_run=False,
                 ) from None
             failure: TransportError | None = None
             channels: dict[str, tuple[Topics, Channel]] = {}

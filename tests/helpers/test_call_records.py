@@ -80,7 +80,7 @@ def test_a_fault_explains_as_many_calls_as_it_can_have_hit() -> None:
     ("error", "expected"),
     [
         (TransportError("instance-lost", "lost"), False),
-        (TransportError("disconnected", "down", sent=False), True),
+        (TransportError("disconnected", "down", may_have_run=False), True),
         (CallTimeoutError("late", limit_name="call"), False),
         (CallTimeoutError("late", limit_name="call", type="expired"), True),
         (RejectedError("draining", "drains"), True),

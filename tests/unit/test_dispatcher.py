@@ -221,7 +221,7 @@ async def test_rubbish_for_an_answer_is_a_typed_error_at_once(payload: bytes) ->
         result = await call
         error = result.error
         assert isinstance(error, TransportError)
-        assert (error.type, error.sent, error.retryable) == ("malformed-reply", True, False)
+        assert (error.type, error.may_have_run, error.retryable) == ("malformed-reply", True, False)
         assert "no valid reply" in error.message
         assert "Check its effect before you call it again" in error.message
         assert result.attempts == 1

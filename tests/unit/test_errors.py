@@ -30,7 +30,7 @@ ERRORS = [
     ThrottledError("overloaded", "Not before 12 s.", retryable=True, retry_after=12.0, rejected_by="service"),
     CallTimeoutError("No answer within 5 s.", limit_name="stream-idle", retryable=True),
     CallTimeoutError("No answer.", limit_name="call", type="expired"),
-    TransportError("unreachable", "No broker.", sent=False, retry_after=0.5),
+    TransportError("unreachable", "No broker.", may_have_run=False, retry_after=0.5),
     TransportError("connection-lost", "Gone."),
     RejectedError("unknown-tool", "No such tool.", rejected_by="catalog", alternatives=("tell-joke", "tell-story")),
 ]
@@ -109,9 +109,9 @@ def test_as_dict_has_what_a_machine_needs() -> None:
 
 
 def test_a_transport_error_may_be_repeated_only_if_nothing_left() -> None:
-    assert TransportError("x", "x", sent=False).retryable
-    assert not TransportError("x", "x", sent=True).retryable
-    assert TransportError("x", "x").sent, "in doubt it left"
+    assert TransportError("x", "x", may_have_run=False).retryable
+    assert not TransportError("x", "x", may_have_run=True).retryable
+    assert TransportError("x", "x").may_have_run, "in doubt it left"
 
 
 def test_a_tool_author_needs_two_texts_only() -> None:

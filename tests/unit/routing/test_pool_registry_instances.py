@@ -140,7 +140,7 @@ async def test_calls_fail_while_the_topics_of_all_new_instances_are_refused() ->
 
         async def publisher(self, topic: str) -> Any:
             if self.is_refusing and topic.startswith(f"{REQUESTS}-b"):
-                raise TransportError("unauthorized", "not for you", sent=False)
+                raise TransportError("unauthorized", "not for you", may_have_run=False)
             return await super().publisher(topic)
 
     transport = Refusing()
