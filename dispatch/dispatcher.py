@@ -200,8 +200,8 @@ class Dispatcher:
             transport that is not started yet, which is closed with the dispatcher. Default: the value of
             ``DISPATCH_BROKER``, else ``pulsar://localhost:6650``.
         catalog: a :class:`Catalog`, a folder with ``tool-service/ID.json`` and ``tool/NAME.json``, a source
-            (:class:`Folder`, :class:`TrustGraphConfig`, :class:`Functions`, :class:`ToolPackage`), or a list of them:
-            where two have a tool of the same name, that of the first one is used.
+            (:class:`Folder`, :class:`Announced`, :class:`TrustGraphConfig`, :class:`Functions`, :class:`ToolPackage`), or a
+            list of them: where two have a tool of the same name, that of the first one is used.
         policy: defaults under the policies of services and tools: a :class:`Policy`, or an object of its keys as in a
             descriptor, over the defaults: ``{"timeout": 10}``.
         grants: permissions of users: :class:`Grants`, or a callable ``user -> list of grants``, also a coroutine function,

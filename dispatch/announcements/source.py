@@ -16,13 +16,14 @@ from dispatch.catalog.items import Item
 from dispatch.catalog.sources import Broker, BrokerSubscription, OnChange
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import TopicName
+from dispatch.transports.errors import describe_without_call
 
 logger = logging.getLogger("dispatch.catalog")
 
 TICK_S: Final = 1.0
 """Seconds between two checks which instances are silent, and whether the connection was lost."""
-SETTLE_S: Final = 0.3
-"""Seconds for which the first discovery waits for answers to ``who``, which are spread over 0.2 s."""
+SETTLE_S: Final = 0.4
+"""Seconds for which the first discovery waits for answers to ``who``: they are spread over 0.2 s, and received by polls."""
 FIRST_S: Final = 2.0
 """Seconds after which the first discovery does not wait for the proofs of services any longer."""
 ASK_S: Final = 1.0
@@ -135,7 +136,11 @@ class Announced:
         loop = asyncio.get_running_loop()
         began = loop.time()
         self.table.tick(began, is_connected=broker.is_connected)
-        await self._ask_all(broker)
+        try:
+            await self._ask_all(broker)
+        except TransportError as error:  # the role may only consume: heartbeats follow
+            text = "announced services cannot be asked, and are found by their heartbeats, within 6 s: %s"
+            logger.warning(text, describe_without_call(error))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(began + FIRST_S):
                 while not self._is_found() and (self.table.is_asking or loop.time() < began + SETTLE_S):

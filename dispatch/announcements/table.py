@@ -17,6 +17,7 @@ import msgspec
 from dispatch._internal import excerpt
 from dispatch.announcements.messages import (
     BYE,
+    MAX_PARTS,
     MAX_TTL_S,
     Announcement,
     InstanceInfo,
@@ -43,8 +44,12 @@ REPORT_EVERY_S: Final = 60.0
 """Seconds between two reports of one kind about a service."""
 LATE_TICK_S: Final = 2.0
 """Seconds between two ticks beyond which the process was suspended, or its event loop blocked: nothing ages meanwhile."""
+MAX_QUESTIONS: Final = 2 * MAX_PARTS
+"""Questions to an instance after one of its announcements."""
 MAX_ASSEMBLIES: Final = 16
 """Sets of signed descriptors in parts that are being received."""
+
+NO_TOOLS: Final[list[dict[str, Any]]] = []
 
 Key = tuple[str, str | None]
 """Id and version of a service."""
@@ -62,6 +67,8 @@ class Inquiry(msgspec.Struct, eq=False):
         part: of the descriptors; 0: a heartbeat is enough.
         tools: of the parts before it.
         digest: of these.
+        is_signed: all of these were signed.
+        count: of the questions to the instance, this one included.
     """
 
     request_queue: str
@@ -72,6 +79,8 @@ class Inquiry(msgspec.Struct, eq=False):
     part: int = 1
     tools: list[dict[str, Any]] = []
     digest: str = ""
+    is_signed: bool = True
+    count: int = 1
 
 
 class AnnouncedInstance(msgspec.Struct, eq=False):
@@ -84,6 +93,7 @@ class AnnouncedInstance(msgspec.Struct, eq=False):
         ttl: seconds until it must be heard again.
         digest: of its descriptors.
         is_proved: it has answered a question, or signs its announcements.
+        is_signed: it signs them: unsigned ones are ignored.
     """
 
     info: InstanceInfo
@@ -92,6 +102,7 @@ class AnnouncedInstance(msgspec.Struct, eq=False):
     ttl: float
     digest: str
     is_proved: bool
+    is_signed: bool = False
 
 
 class AnnouncedService(msgspec.Struct, eq=False):
@@ -204,6 +215,8 @@ class AnnouncementTable:
         if instance is not None and message.instance.incarnation < instance.info.incarnation:
             return
         is_known = instance is not None and message.instance.incarnation == instance.info.incarnation
+        if instance is not None and instance.is_signed and not has_signature:
+            return
         if is_known and instance is not None and message.sequence <= instance.sequence:
             # A late message; or another one was forged with a high sequence, and the genuine ones look late.
             if not has_signature and self._life - instance.heard_at > instance.ttl / 3:
@@ -250,9 +263,12 @@ class AnnouncementTable:
         instance.heard_at = self._life
         instance.ttl = min(message.ttl, MAX_TTL_S)
 
-    def _add(self, service: AnnouncedService, message: Announcement, *, is_proved: bool) -> None:
+    def _add(
+        self, service: AnnouncedService, message: Announcement, *, is_proved: bool, is_signed: bool = False
+    ) -> None:
+        ttl = min(message.ttl, MAX_TTL_S)
         service.instances[message.instance.id] = AnnouncedInstance(
-            message.instance, message.sequence, self._life, min(message.ttl, MAX_TTL_S), message.digest, is_proved
+            message.instance, message.sequence, self._life, ttl, message.digest, is_proved, is_signed
         )
         service.gone_at = None
 
@@ -291,10 +307,10 @@ class AnnouncementTable:
         while len(self._assemblies) > MAX_ASSEMBLIES:
             self._assemblies.popitem(last=False)
         parts[number] = tools
-        if len(parts) < count:
+        if any(index not in parts for index in range(1, count + 1)):
             return None
         self._assemblies.pop(key, None)
-        return [tool for index in sorted(parts) for tool in parts[index]]
+        return [tool for index in range(1, count + 1) for tool in parts[index]]
 
     # -- questions ----------------------------------------------------------------------------------------------
 
@@ -361,33 +377,46 @@ class AnnouncementTable:
         service = self.services.get(key)
         if message.announce == BYE:
             instance = None if service is None else service.instances.get(inquiry.instance)
-            if service is not None and instance is not None:
+            if service is not None and instance is not None and (has_signature or not service.is_signed):
                 self._remove(key, service, instance)
             return
         if message.tools is msgspec.UNSET:
             if service is not None and service.digest == message.digest:
                 self._accept(ref, message, None, is_signed=has_signature)
             elif inquiry.part == 0:
-                self._ask_further(inquiry, message, 1, [])
+                self._ask_further(inquiry, 1)
             return
         number, count = message.part
-        if number != inquiry.part or (inquiry.digest and inquiry.digest != message.digest):
-            if number == inquiry.part and number > 1:  # the descriptors have changed meanwhile
-                self._ask_further(inquiry, message, 1, [])
+        if number != inquiry.part:
             return
+        if number > 1 and inquiry.digest != message.digest:  # the descriptors have changed meanwhile
+            self._ask_further(inquiry, 1)
+            return
+        has_signature = has_signature and inquiry.is_signed
         tools = inquiry.tools + message.read_tools()
         if len(tools) > self._trust.max_tools:
             self.refused["limit"] += 1
             self._report("limit", ref.id, f"it has more than {self._trust.max_tools:,} tools")
         elif number < count:
-            self._ask_further(inquiry, message, number + 1, tools)
+            self._ask_further(inquiry, number + 1, tools, message.digest, is_signed=has_signature)
         else:
             self._accept(ref, message, tools, is_signed=has_signature)
 
-    def _ask_further(self, inquiry: Inquiry, message: Announcement, part: int, tools: list[dict[str, Any]]) -> None:
+    def _ask_further(
+        self,
+        inquiry: Inquiry,
+        part: int,
+        tools: list[dict[str, Any]] = NO_TOOLS,
+        digest: str = "",
+        *,
+        is_signed: bool = True,
+    ) -> None:
+        if inquiry.count >= MAX_QUESTIONS:
+            return  # an instance whose descriptors change all the time; its next announcement begins anew
         target = inquiry.request_queue, inquiry.instance
-        digest = message.digest if part > 1 else ""
-        self._waiting[target] = msgspec.structs.replace(inquiry, part=part, tools=tools, digest=digest)
+        self._waiting[target] = msgspec.structs.replace(
+            inquiry, part=part, tools=tools, digest=digest, is_signed=is_signed, count=inquiry.count + 1
+        )
         self._waiting.move_to_end(target, last=False)
 
     # -- what is believed ---------------------------------------------------------------------------------------
@@ -398,6 +427,9 @@ class AnnouncementTable:
         """Process what an instance has proved, or signed. ``tools``: None: its descriptors are in force."""
         key = ref.id, ref.version
         service = self.services.get(key)
+        if service is not None and service.is_signed and not is_signed and service.digest != message.digest:
+            self._report_conflict(ref, message)
+            return
         if service is None or (service.digest != message.digest and not self._is_held(service, message, is_signed)):
             if tools is None or not self._adopt(key, message, tools, is_signed=is_signed):
                 return
@@ -407,10 +439,13 @@ class AnnouncementTable:
         if message.instance.id not in service.instances and len(service.instances) >= self._trust.max_instances:
             self.refused["limit"] += 1
             return
-        self._add(service, message, is_proved=True)
+        self._add(service, message, is_proved=True, is_signed=is_signed)
         if message.digest != service.digest:
-            name = excerpt(message.instance.id)
-            self._report("conflict", ref.id, f"its instance '{name}' has other descriptors than the first one")
+            self._report_conflict(ref, message)
+
+    def _report_conflict(self, ref: ServiceRef, message: Announcement) -> None:
+        name = excerpt(message.instance.id)
+        self._report("conflict", ref.id, f"its instance '{name}' has other descriptors than the first one")
 
     def _is_held(self, service: AnnouncedService, message: Announcement, is_signed: bool) -> bool:
         """Whether other instances keep other descriptors in force."""

@@ -24,6 +24,7 @@ import msgspec
 import typer
 
 from dispatch._internal import excerpt
+from dispatch.announcements.messages import DEFAULT_TOPIC
 from dispatch.catalog import CatalogError, Problem
 from dispatch.catalog.descriptors import Report, describe_kind
 from dispatch.catalog.fields import DocumentError, check_policy, parse_json
@@ -427,7 +428,7 @@ _OPTIONS: dict[str, Any] = {
         typer.Option(
             "--announced",
             help="Use the tools of services that announce themselves on the broker. They come after all others. Default if "
-            "there is no other source.",
+            f"there is no other source. Topic: DISPATCH_ANNOUNCEMENTS, else {DEFAULT_TOPIC}.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
@@ -511,6 +512,11 @@ class Settings:
         """Return whether announced services are a source: asked for, or there is no other one."""
         is_only = not self.catalog_folders and self.trustgraph_workspace is None
         return self.can_be_announced and (self.announced or self.trust is not None or is_only)
+
+    @property
+    def announcements(self) -> str:
+        """Return the topic of the announcements."""
+        return os.environ.get("DISPATCH_ANNOUNCEMENTS") or DEFAULT_TOPIC
 
     def load_trust(self) -> Trust:
         """Load the trust in announced services.

@@ -229,6 +229,8 @@ def _hint(result: CallResult, service: ServiceDescriptor | None, uses_announced:
         return (
             "'dispatch ping' lists the services that announce themselves; --catalog DIR names a folder of descriptors"
         )
+    if is_unknown:
+        return "--announced looks among the services that announce themselves on the broker, too"
     is_missing = result.error is not None and result.error.type == ErrorType.NO_INSTANCE
     is_unanswered = result.outcome is Outcome.TIMEOUT and result.chunks == 0 and result.instance is None
     if service is not None and (is_missing or is_unanswered):

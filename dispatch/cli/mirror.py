@@ -21,7 +21,10 @@ from dispatch.trustgraph.mirror import Mirror, Place
 @with_settings("broker", "token_file", "trust_certs", "trustgraph", "workspace", "trust")
 def mirror(
     settings: Settings,
-    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Topic of the announcements.")] = DEFAULT_TOPIC,
+    topic: Annotated[
+        str,
+        typer.Option("--topic", metavar="TOPIC", envvar="DISPATCH_ANNOUNCEMENTS", help="Topic of the announcements."),
+    ] = DEFAULT_TOPIC,
     json: Annotated[bool, typer.Option("--json", help="Report each change as one line of JSON.")] = False,
 ) -> None:
     """Write announced tools into TrustGraph's configuration, so that its agents see them, and remove them again.

@@ -147,6 +147,7 @@ def serve(
         typer.Option(
             "--announce",
             metavar="TOPIC",
+            envvar="DISPATCH_ANNOUNCEMENTS",
             help="Topic on which the services announce themselves; 'off': they do not.",
             rich_help_panel=_ANNOUNCEMENTS,
         ),

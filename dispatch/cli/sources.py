@@ -17,6 +17,7 @@ from dispatch.catalog.merge import Merged, Merger
 from dispatch.catalog.sources import Source
 from dispatch.cli.base import CliError, Exit, Settings, colorize, print_err, run_async
 from dispatch.errors import DispatchError
+from dispatch.messaging.wire import TopicError
 from dispatch.transports import open_transport
 from dispatch.trustgraph.config import ConfigBroker, ConfigServiceError, TrustGraphConfig
 
@@ -166,7 +167,10 @@ def list_sources(settings: Settings, *, watch: bool = False, until: str = "") ->
     if workspace is not None:
         sources.append(make_trustgraph_config(workspace))
     if settings.uses_announced:
-        sources.append(Announced(settings.load_trust(), until=until))
+        try:
+            sources.append(Announced(settings.load_trust(), topic=settings.announcements, until=until))
+        except TopicError as error:
+            raise CliError(f"DISPATCH_ANNOUNCEMENTS: {error.problem}.", error.fix) from None
     return sources
 
 

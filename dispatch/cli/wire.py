@@ -49,7 +49,9 @@ WATCH_S: Final = 2.0
 _Service = Annotated[
     str | None, typer.Argument(metavar="SERVICE", help="Id of a service. Default: all.", show_default=False)
 ]
-_Topic = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Topic of the announcements.")]
+_Topic = Annotated[
+    str, typer.Option("--topic", metavar="TOPIC", envvar="DISPATCH_ANNOUNCEMENTS", help="Topic of the announcements.")
+]
 _Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.1, help="Time for answers.")]
 _Watch = Annotated[bool, typer.Option("--watch", "-w", help=f"Ask again every {WATCH_S:g} s, until Ctrl-C.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print each round of answers as one line of JSON.")]

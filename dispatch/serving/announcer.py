@@ -34,6 +34,8 @@ JITTER: Final = 0.2
 """Share by which a heartbeat is earlier or later, so that instances that started together spread out."""
 SPREAD_S: Final = 0.2
 """Seconds over which the answers to a question to all services are spread."""
+MAX_RETRY_S: Final = 60.0
+"""Seconds between two attempts to open a topic that the broker refuses, at most."""
 FIRST_S: Final = (0.1, 0.5)
 """Seconds after the start at which heartbeats follow: each message may be lost."""
 
@@ -87,8 +89,8 @@ class DescriptorAnnouncer:
         self._is_warned = False
 
     async def start(self) -> None:
-        """Announce the service, and begin to answer questions. A broker that refuses the topic is tried again with each
-        heartbeat: the service works without."""
+        """Announce the service, and begin to answer questions. A broker that refuses the topic is tried again: the service
+        works without."""
         await self._open()
         self._say_all()
         self._task = asyncio.create_task(self._beat(), name="dispatch-announcements")
@@ -105,6 +107,8 @@ class DescriptorAnnouncer:
             if not self._is_warned:
                 self._is_warned = True
                 text = "%s is not announced on %s, so that dispatchers know its tools by a catalogue only: %s"
+                if self._publisher is not None:
+                    text = "%s hears no questions about announcements on %s, and repeats its descriptors instead: %s"
                 logger.warning(text, self._instance, self._topic, describe_without_call(error))
 
     async def _beat(self) -> None:
@@ -113,13 +117,17 @@ class DescriptorAnnouncer:
             await asyncio.sleep(at - waited)
             waited = at
             self._say(self._writer.write(HERE, self._descriptors))
+        wait = HEARTBEAT_S
         while True:
-            await asyncio.sleep(HEARTBEAT_S * (1 + JITTER * (2 * self._randomness() - 1)))
-            if self._publisher is None or self._questions is None:
-                await self._open()
-                self._say_all()
-            else:
+            await asyncio.sleep(wait * (1 + JITTER * (2 * self._randomness() - 1)))
+            if self._publisher is not None and self._questions is not None:
+                wait = HEARTBEAT_S
                 self._say(self._writer.write(HERE, self._descriptors))
+                continue
+            await self._open()
+            self._say_all()
+            # Without questions every heartbeat has the descriptors; without a topic there is no heartbeat.
+            wait = HEARTBEAT_S if self._publisher is not None else min(wait * 2, MAX_RETRY_S)
 
     def _say_all(self) -> None:
         for payload in self._writer.write_all(self._descriptors):

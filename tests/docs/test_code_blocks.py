@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from dispatch import Catalog, Grants
+from dispatch.announcements.messages import Question, decode_announcement, decode_question
 from dispatch.cli import main
 from dispatch.mcp.conversion import Configuration, read_configuration
 from dispatch.policy import parse_policy
@@ -113,6 +114,13 @@ class Reader:
             found = read_configuration(value, "mcp.json", {"TOKEN": "x"})
             assert isinstance(found, Configuration)
             assert (found.invalid, found.warnings) == ((), ())
+        elif value.get("announce") == "who":
+            assert decode_question(block.code.encode()) == Question(
+                **{k: v for k, v in value.items() if k != "announce"}
+            )
+        elif "announce" in value:
+            message = decode_announcement(block.code.encode())
+            Catalog.of([message.read_service()], message.read_tools())
         elif "request-queue" in value:
             Catalog.of([value])
         elif "users" in value:

@@ -11,6 +11,7 @@ import json
 import random
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -189,6 +190,7 @@ def mutate(message: bytes, chosen: random.Random) -> bytes:
     return json.dumps(raw).encode()
 
 
+@pytest.mark.long
 def test_mutated_announcements_and_answers_bring_nothing_outside_the_trust() -> None:
     chosen = random.Random(7)
     trust = Trust(namespaces=("tg/request", "tg/response"), services=("shop", "n?"), max_items=200)

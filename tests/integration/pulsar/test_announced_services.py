@@ -8,18 +8,21 @@ import contextlib
 import json
 import secrets
 import signal
+import sys
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from mcp import Client, StdioServerParameters
+from mcp_types import TextContent
 
 import dispatch
 from dispatch.devtools.localbroker import Admin, Endpoint, LocalBroker, create_namespaces
 from dispatch.server import ToolServer
 from dispatch.transports import Security, open_transport
 from tests.helpers.announcing import AnnouncingInstance, service, tool
-from tests.helpers.python_processes import Running, finish, running
+from tests.helpers.python_processes import Running, environment, finish, running
 from tests.integration.pulsar.test_broker_restart import first_lookup
 
 pytestmark = pytest.mark.pulsar
@@ -116,6 +119,39 @@ async def test_a_service_is_called_within_a_second_of_its_start(pulsar_endpoint:
         assert source.table.services[lab.name, None].items
 
 
+async def test_every_kind_of_agent_calls_a_function_that_is_served_with_one_command(tmp_path: Path) -> None:
+    """One broker, one file, one command; then agents in Python, on the command line, over MCP, and by TrustGraph's
+    configuration, with its published config service and the mirror."""
+    broker = await asyncio.to_thread(LocalBroker.start)
+    try:
+        await asyncio.to_thread(create_namespaces, Admin(broker.web_url))
+        url = broker.service_url
+        file = tmp_path / "shop.py"
+        file.write_text(SHOP)
+        with contextlib.ExitStack() as stack:
+            options = ("--pulsar-host", url, "--no-metrics", "--no-loki-enabled")
+            module = "tests.integration.interop.trustgraph_config_service"
+            for arguments, ready in (
+                (("-m", module, *options), "Discovered workspaces"),
+                (("-m", "dispatch", "serve", str(file), "--broker", url), "Ctrl-C"),
+                (("-m", "dispatch", "mirror", "--trustgraph", "--broker", url), "tool/price: written."),
+            ):
+                await asyncio.to_thread(stack.enter_context, running(*arguments, ready=ready))
+            for source in (dispatch.Announced(), dispatch.TrustGraphConfig()):
+                async with dispatch.connect(url, source) as dispatcher:
+                    assert await dispatcher.call("price", {"product": "lamp"}) == "price of lamp"
+            ended = await asyncio.to_thread(finish, "-m", "dispatch", "call", "price", "product=lamp", "--broker", url)
+            assert (ended.stdout, ended.stderr) == ("price of lamp\n", "")
+            command = ["-m", "dispatch", "mcp", "--announced", "--broker", url]
+            server = StdioServerParameters(command=sys.executable, args=command, cwd=tmp_path, env=environment())
+            async with Client(server) as client:
+                assert "price" in [each.name for each in (await client.list_tools()).tools]
+                result = await client.call_tool("price", {"product": "lamp"})
+                assert [block.text for block in result.content if isinstance(block, TextContent)] == ["price of lamp"]
+    finally:
+        await asyncio.to_thread(broker.stop)
+
+
 async def test_a_killed_instance_and_a_rolling_restart_change_nothing(
     pulsar_endpoint: Endpoint, tmp_path: Path
 ) -> None:
@@ -138,6 +174,46 @@ async def test_a_killed_instance_and_a_rolling_restart_change_nothing(
         # Its announcements are not signed, so that its calls are not repeated, although it is declared read-only.
         assert {each.error.type for each in results if each.error is not None} <= {"instance-lost"}
         assert dispatcher.catalog is catalog
+
+
+CALLS_PER_S = 500
+
+
+@pytest.mark.soak
+async def test_a_rolling_restart_of_eight_processes_under_load_fails_no_call(
+    pulsar_endpoint: Endpoint, tmp_path: Path
+) -> None:
+    lab = Lab(pulsar_endpoint.service_url, tmp_path)
+    dispatcher, source = lab.connect()
+    loop = asyncio.get_running_loop()
+    results: list[dispatch.CallResult] = []
+    async with dispatcher, contextlib.AsyncExitStack() as stack:
+        processes = [await stack.enter_async_context(started(lab, f"i{number}")) for number in range(8)]
+        await seen(dispatcher, "price", within=5)
+        catalog = dispatcher.catalog
+
+        async def call() -> None:
+            results.append(await dispatcher.execute("price", {"product": "lamp"}))
+
+        async def load(seconds: float) -> None:
+            began, count = loop.time(), 0
+            async with asyncio.TaskGroup() as calls:
+                while (now := loop.time()) < began + seconds:
+                    for _ in range(int((now - began) * CALLS_PER_S) - count):
+                        calls.create_task(call())
+                        count += 1
+                    await asyncio.sleep(0.005)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(load(60))
+            for number, process in enumerate(processes):
+                await asyncio.sleep(3)
+                await asyncio.to_thread(process.end, signal.SIGTERM)
+                await stack.enter_async_context(started(lab, f"i{number}"))
+        assert [each.error for each in results if not each.ok] == []
+        assert len(results) > 0.9 * 60 * CALLS_PER_S
+        assert dispatcher.catalog is catalog
+        assert len(source.table.services[lab.name, None].instances) == 8
 
 
 async def test_a_restarted_broker_leaves_the_catalogue_as_it_is(tmp_path: Path) -> None:

@@ -72,6 +72,16 @@ async def listening(topic: str = TOPIC) -> AsyncIterator[tuple[list[bytes], Any]
         await transport.close()
 
 
+async def test_the_first_discovery_ends_when_the_awaited_tool_is_found() -> None:
+    loop = asyncio.get_running_loop()
+    async with shop(), shop("bank", tool("balance", service="bank")):
+        for name, least, most in (("price", 0.0, 0.25), ("nothing", 0.35, 0.6)):
+            began = loop.time()
+            async with dispatch.connect(URL, dispatch.Announced(until=name)) as dispatcher:
+                assert least <= loop.time() - began <= most
+                assert name == "nothing" or name in dispatcher.catalog.tools
+
+
 async def test_a_service_that_runs_is_there_at_the_start() -> None:
     async with shop(), connect() as dispatcher:
         assert list(dispatcher.catalog.tools) == ["price"]
@@ -266,6 +276,65 @@ async def test_a_topic_of_another_tenant_has_its_own_trust() -> None:
         dispatch.connect(URL, dispatch.Announced(topic=topic)) as dispatcher,
     ):
         assert list(dispatcher.catalog.tools) == ["price"]
+
+
+class Refusing(MemoryTransport):
+    """A connection whose broker refuses topics.
+
+    Args:
+        refused: parts of their names.
+    """
+
+    def __init__(self, *refused: str) -> None:
+        super().__init__(URL)
+        self.refused = set(refused)
+
+    def _check(self, topic: str) -> None:
+        if any(part in topic for part in self.refused):
+            raise dispatch.TransportError("unauthorized", f"no permission for {topic}.", sent=False)
+
+    async def publisher(self, topic: str) -> Any:
+        self._check(topic)
+        return await super().publisher(topic)
+
+    async def subscribe(self, topic: str, handler: Any, *, mode: Mode, name: str, answer_late: Any = None) -> Any:
+        self._check(topic)
+        return await super().subscribe(topic, handler, mode=mode, name=name, answer_late=answer_late)
+
+
+async def test_a_service_whose_announcements_are_refused_works_and_tries_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    transport = Refusing("tool-descriptors")
+    await transport.start()
+    own = dispatch.Catalog.of([service("shop")], [{**tool("own"), "arguments": ARGUMENTS}])
+    described = [{**tool(), "arguments": ARGUMENTS}]
+    async with ToolServer(Shop(), transport, service="shop", tools=described), connect(own) as dispatcher:
+        assert await dispatcher.call("own", {"product": "lamp"}) == "shop: lamp"
+        await asyncio.sleep(20)
+        assert list(dispatcher.catalog.tools) == ["own"]
+        transport.refused.clear()
+        assert await until(dispatcher, "own", "price") < 25
+    await transport.close()
+    (warning,) = [each.getMessage() for each in caplog.records if "is not announced on" in each.getMessage()]
+    assert "no permission for non-persistent://tg/notify/tool-descriptors." in warning
+
+
+async def test_a_service_that_hears_no_questions_repeats_its_descriptors(caplog: pytest.LogCaptureFixture) -> None:
+    transport = Refusing("-who")
+    await transport.start()
+    async with listening() as (messages, _), ToolServer(Shop(), transport, service="shop", tools=[tool()]):
+        await asyncio.sleep(20)
+        assert sum(b'"tools"' in each for each in messages) >= 4
+    await transport.close()
+    assert "hears no questions about announcements" in caplog.text
+
+
+async def test_an_agent_that_may_not_ask_finds_services_by_their_heartbeats(caplog: pytest.LogCaptureFixture) -> None:
+    async with shop(), dispatch.Dispatcher(Refusing("-who"), dispatch.Announced()) as dispatcher:
+        assert await until(dispatcher, "price") < 8
+        assert await dispatcher.call("price", {"product": "lamp"}) == "shop: lamp"
+    assert "announced services cannot be asked, and are found by their heartbeats" in caplog.text
 
 
 async def test_wrong_descriptors_are_refused_at_once() -> None:

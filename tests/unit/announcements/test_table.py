@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from dispatch.announcements.messages import MAX_BYTES
@@ -254,6 +255,75 @@ def test_signed_descriptors_precede_unsigned_ones() -> None:
     world.announce(AnnouncingInstance("a", tools=[tool("other")]))
     world.announce(AnnouncingInstance("b", keys={"k": KEY}))
     assert names(world.table) == ["price"]
+
+
+def test_unsigned_answers_change_and_end_no_signed_service() -> None:
+    world, genuine = World(keys={"k": KEY}), AnnouncingInstance(keys={"k": KEY})
+    world.announce(genuine)
+    version = world.table.version
+    for liar in (AnnouncingInstance(incarnation="9", tools=[tool("other")]), AnnouncingInstance(incarnation="9")):
+        world.advance(2)
+        world.table.receive(liar.heartbeat())
+        settle(world.table, liar)  # it answers in place of the genuine instance
+        world.advance(2)
+        world.table.receive(liar.bye())
+        settle(world.table, liar)
+        world.advance(6, genuine)
+        assert world.table.services["shop", None].instances["shop-1"].info.incarnation == "1"
+    assert world.table.version == version
+    assert world.table.services["shop", None].is_signed
+    assert world.table.services["shop", None].instances
+
+
+def test_a_signed_last_part_does_not_sign_the_others() -> None:
+    tools = [tool(f"tool-{number}", description="x" * 20_000) for number in range(20)]
+    signed, unsigned = AnnouncingInstance(tools=tools, keys={"k": KEY}), AnnouncingInstance(tools=tools)
+    world = World(keys={"k": KEY})
+    world.table.receive(unsigned.heartbeat())
+    while asked := list(world.table.pop_inquiries()):
+        (inquiry,) = asked
+        last = inquiry.part == len(signed.parts.parts)
+        world.table.receive_answer(inquiry, (signed if last else unsigned).answer(inquiry))
+    assert len(names(world.table)) == 20
+    assert not any("read-only" in item.raw for item in world.table.items())  # type: ignore[operator] # objects
+
+
+def test_descriptors_that_change_between_two_parts_are_asked_for_again() -> None:
+    def large(text: str) -> list[dict[str, Any]]:
+        return [tool(f"{text}-{number}", description=text * 20_000) for number in range(20)]
+
+    world, one = World(), AnnouncingInstance(tools=large("a"))
+    world.table.receive(one.heartbeat())
+    (inquiry,) = world.table.pop_inquiries()
+    world.table.receive_answer(inquiry, one.answer(inquiry))
+    one.change(large("b"))
+    settle(world.table, one)
+    assert names(world.table)[0] == "b-0"
+    restless, count = AnnouncingInstance("restless", described=service("bank"), tools=large("c")), 0
+    world.table.receive(restless.heartbeat())
+    while asked := list(world.table.pop_inquiries()):
+        count += 1
+        restless.change(large(f"{count}"))
+        world.table.receive_answer(asked[0], restless.answer(asked[0]))
+    assert 10 < count <= 64
+    assert ("bank", None) not in world.table.services
+
+
+def test_a_late_answer_with_another_part_and_one_of_another_service_are_ignored() -> None:
+    world, one = World(), AnnouncingInstance(tools=[tool(f"t-{n}", description="x" * 20_000) for n in range(20)])
+    world.table.receive(one.heartbeat())
+    (inquiry,) = world.table.pop_inquiries()
+    inquiry_of_second = msgspec.structs.replace(inquiry, part=2)
+    world.table.receive_answer(inquiry, one.answer(inquiry_of_second))
+    assert not world.table.is_asking
+    assert not world.table.services
+    untrusted = World(services=("bank",))
+    untrusted.table.receive(
+        AnnouncingInstance("shop-1", described=service("bank", request_queue=one.queue)).heartbeat()
+    )
+    settle(untrusted.table, one)
+    assert untrusted.table.refused["untrusted"] == 1
+    assert not untrusted.table.services
 
 
 def test_what_is_outside_the_trust_is_not_even_asked() -> None:

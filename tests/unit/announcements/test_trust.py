@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dispatch.announcements.trust import Trust, UntrustedError
+from dispatch.announcements.trust import Trust, TrustFileError, UntrustedError
 from dispatch.catalog.loader import read_items
 from tests.helpers.announcing import service, tool
 
@@ -110,3 +111,20 @@ def test_mistakes_in_a_trust_are_explained() -> None:
         Trust(namespaces="tg/*")  # type: ignore[arg-type] # the mistake under test
     with pytest.raises(TypeError, match="namespaces"):
         Trust(namespace=("tg/*",))  # type: ignore[call-arg] # the mistake under test
+
+
+def test_a_trust_is_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "trust.json"
+    file.write_text('{"services": ["shop"], "keys": {"2026": "a secret of some length"}, "signed-only": true}')
+    assert Trust.load(file) == Trust(services=("shop",), keys={"2026": b"a secret of some length"}, signed_only=True)
+    for text, problem in (
+        ("{", "is invalid"),
+        ('{"signed": true}', "unknown field `signed`"),
+        ('{"keys": {"a": "short"}}', "at least 16"),
+        ('{"signed-only": true}', "signed_only without keys"),
+    ):
+        file.write_text(text)
+        with pytest.raises(TrustFileError, match=problem):
+            Trust.load(file)
+    with pytest.raises(TrustFileError, match="cannot be read"):
+        Trust.load(tmp_path / "missing.json")

@@ -1,0 +1,122 @@
+"""``dispatch ping``, ``info`` and ``stats``, and the options of announcements of ``dispatch serve``. As processes:
+integration/pulsar/test_announced_services.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dispatch
+from dispatch.announcements.messages import DEFAULT_TOPIC, Question
+from dispatch.cli.base import CliError
+from dispatch.cli.serve import read_announce, read_descriptors
+from dispatch.cli.wire import collect
+from dispatch.messaging.wire import TopicName
+from dispatch.server import ToolServer
+from dispatch.transports.memory import MemoryTransport
+from dispatch.trustgraph.config import ConfigBroker
+from tests.helpers.announcing import service, tool
+from tests.unit.cli.conftest import Run, write_catalog
+
+URL = "memory://wire"
+TOPIC = str(TopicName.parse(DEFAULT_TOPIC))
+KEY = b"k" * 32
+
+
+class Shop(dispatch.ToolService):
+    """Fails for one product."""
+
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
+        if arguments["product"] == "bad":
+            raise dispatch.ToolError("bad", "No such product.")
+        return "3.5"
+
+
+def shop(name: str, instance: str, **options: Any) -> ToolServer:
+    return ToolServer(Shop(), URL, service=name, instance=instance, tools=[tool(service=name)], **options)
+
+
+async def asked(question: Question, trust: dispatch.Trust | None = None) -> list[Any]:
+    transport = MemoryTransport(URL)
+    await transport.start()
+    broker = ConfigBroker(transport, "cli")
+    try:
+        return await collect(broker, TOPIC, question, 0.5, (trust or dispatch.Trust()).within("tg"))
+    finally:
+        await broker.close()
+        await transport.close()
+
+
+async def test_instances_answer_with_load_tools_and_trust() -> None:
+    labels = dispatch.Announce(labels={"zone": "eu"}, keys={"a": KEY})
+    outside = {f"{kind}_queue": f"non-persistent://acme/{kind}/x" for kind in ("request", "response")}
+    async with (
+        shop("shop", "s2", descriptor={"version": "1.0.0"}, announce=labels),
+        shop("shop", "s1", descriptor={"version": "1.0.0"}),
+        shop("bank", "b1"),
+        shop("far", "f1", **outside),
+        dispatch.connect(URL, dispatch.Announced()) as dispatcher,
+    ):
+        for product in ("lamp", "bad"):
+            await dispatcher.execute("price", {"product": product})
+        found = await asked(Question(stats=True, part=1), dispatch.Trust(keys={"a": KEY}))
+        assert [(each.service, each.instance) for each in found] == [
+            ("bank", "b1"),
+            ("far", "f1"),
+            ("shop", "s1"),
+            ("shop", "s2"),
+        ]
+        bank, far, _, signed = found
+        assert (signed.version, signed.labels, signed.is_signed) == ("1.0.0", {"zone": "eu"}, True)
+        assert bank.tools == ["price"]
+        assert "which is not trusted" in far.untrusted
+        assert sum(each.stats["requests"] for each in found) == 2
+        assert sum(each.stats["errors"] for each in found) == 1
+        assert all(each.stats["age"] >= 0 and each.stats["running"] == 0 for each in found)
+        assert [each.instance for each in await asked(Question(service="bank", stats=True))] == ["b1"]
+        assert await asked(Question(service="nobody", stats=True)) == []
+
+
+def test_a_wrong_topic_and_the_embedded_broker_are_explained(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    end = run("ping", "--topic", "tools")
+    assert end.code == 2
+    assert "'tools' is no whole topic name" in end.err
+    assert "memory:// is the embedded broker" in run("stats", "--broker", "memory://").err
+    assert "add --trustgraph" in run("mirror").err
+    assert "name it with --workspace NAME" in run("mirror", "--workspace", "*").err
+    assert "is invalid" in run("info", "--trust", __file__).err
+    monkeypatch.setenv("DISPATCH_ANNOUNCEMENTS", "tools")
+    assert "DISPATCH_ANNOUNCEMENTS: 'tools' is no whole topic name" in run("tools", "--announced").err
+    assert "'tools' is no whole topic name" in run("stats").err
+
+
+def test_options_of_announcements(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps({"2026": "a secret of some length"}))
+    announce = read_announce(DEFAULT_TOPIC, str(keys), ["zone=eu", "x="])
+    assert announce == dispatch.Announce(keys={"2026": b"a secret of some length"}, labels={"zone": "eu", "x": ""})
+    assert read_announce("off", None, ()) is None
+    for topic, file, labels, problem in (
+        ("tools", None, (), "no whole topic name"),
+        (DEFAULT_TOPIC, str(tmp_path / "missing"), (), "cannot be read"),
+        (DEFAULT_TOPIC, __file__, (), "is invalid"),
+        (DEFAULT_TOPIC, None, ("zone",), "is not KEY=VALUE"),
+    ):
+        with pytest.raises(CliError, match=problem):
+            read_announce(topic, file, labels)
+    keys.write_text('{"a": "short"}')
+    with pytest.raises(CliError, match="at least 16"):
+        read_announce(DEFAULT_TOPIC, str(keys), ())
+
+
+def test_descriptors_of_a_service_class_come_from_a_folder(tmp_path: Path) -> None:
+    folder = write_catalog(tmp_path / "tools")
+    queue = json.loads((folder / "tool-service" / "joke-service.json").read_text())["request-queue"]
+    described = read_descriptors(str(folder), str(TopicName.parse(queue)))
+    assert described.service["id"] == "joke-service"
+    assert [each["name"] for each in described.tools] == ["tell-joke"]
+    with pytest.raises(CliError, match="has no tools of a service with the request-queue"):
+        read_descriptors(str(folder), service()["request-queue"])
