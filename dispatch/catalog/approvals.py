@@ -14,9 +14,9 @@ from typing import Final
 
 from dispatch._internal import cancel_and_wait, excerpt
 from dispatch.catalog.activation import Activator
-from dispatch.catalog.folder import replace_file
 from dispatch.catalog.merge import Merger, on_change_of
 from dispatch.catalog.sources import Source
+from dispatch.documents import replace_file
 
 Fingerprints = Mapping[str, frozenset[str]]
 """Approved fingerprints by ``tool/NAME`` and ``tool-service/ID``."""

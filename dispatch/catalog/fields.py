@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from dispatch._internal import excerpt, find_near_names, install_extra, write_json
-from dispatch.catalog.descriptors import EMPTY, FrozenDict, Report, describe_kind, describe_value, join_path
+from dispatch._internal import excerpt, find_near_names, write_json
 from dispatch.catalog.versions import VERSION_EXAMPLE, is_version
+from dispatch.documents import EMPTY, FrozenDict, Report, describe_kind, describe_value, join_path
 from dispatch.messaging.wire import TopicError, TopicName
 from dispatch.permissions.grants import check_permission
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
@@ -264,24 +263,15 @@ class ObjectReader:
 
 
 def check_policy(raw: dict[str, Any] | None, report: Report, base: Policy = DEFAULT_POLICY) -> FrozenDict[Any]:
-    """Return the keys of ``raw`` unchanged, and report each error under ``policy.…``.
-
-    The parser stops at its first error: the key of that error is removed, and the rest is parsed again.
-    """
+    """Return the keys of ``raw`` unchanged, and report each error under ``policy.…``."""
     if not raw:
         return EMPTY
-    remaining = dict(raw)
-    while True:
-        try:
-            parse_policy(remaining, base)
-        except PolicyError as error:
-            report.add_error(f"policy.{excerpt(error.key, 62)}", excerpt(error.problem, 200), error.fix)
-            at_fault = error.key if error.key in remaining else error.key.split(".")[0]
-            if at_fault not in remaining:
-                return FrozenDict(raw)
-            del remaining[at_fault]
-        else:
-            return FrozenDict(raw)
+    try:
+        parse_policy(raw, base)
+    except PolicyError as error:
+        for key, problem, fix in error.mistakes:
+            report.add_error(f"policy.{excerpt(key, 62)}", excerpt(problem, 200), fix)
+    return FrozenDict(raw)
 
 
 # Reads an ``input-schema`` and an ``output-schema``: JSON Schema 2020-12 without references to addresses. A schema in that
@@ -546,97 +536,3 @@ _VALUES: Final[Mapping[str, _Rule]] = {
         _TEXT,
     ),
 }  # fmt: skip
-
-# Parsers of JSON and YAML that report the place of each syntax error.
-
-
-YAML_EXTRA: Final = install_extra("yaml")
-
-
-class DocumentError(ValueError):
-    """A text is not a valid document. ``mistakes`` are tuples of key, problem and fix."""
-
-    def __init__(self, *mistakes: tuple[str, str, str]) -> None:
-        super().__init__("; ".join(problem for _key, problem, _fix in mistakes))
-        self.mistakes = mistakes
-
-
-def parse_json(text: str) -> Any:
-    """Return the value of a JSON text.
-
-    Raises:
-        DocumentError: the text is empty, not JSON (RFC 8259: no comments, no NaN), or an object has a duplicate key.
-    """
-    if not text.strip():
-        raise DocumentError(("", "the file is empty", "write a descriptor, or delete the file"))
-    duplicates: dict[str, None] = {}
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        value = {sys.intern(key): inner for key, inner in pairs}  # thousands of descriptors have the same keys
-        if len(value) != len(pairs):
-            seen: set[str] = set()
-            for key, _ in pairs:
-                if key in seen:
-                    duplicates[key] = None
-                seen.add(key)
-        return value
-
-    try:
-        value = json.loads(text, object_pairs_hook=unique, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise DocumentError(("", f"not JSON: {error.msg} at {place}", f"correct {place}")) from None
-    except RecursionError:
-        raise DocumentError(_too_deep()) from None
-    except ValueError as error:  # NaN and Infinity; a whole number of thousands of digits
-        raise DocumentError(("", f"not JSON: {excerpt(str(error), 120)}", "write a finite number, or a text")) from None
-    if duplicates:
-        raise DocumentError(*(_duplicate(key) for key in list(duplicates)[:20]))
-    return value
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _too_deep() -> tuple[str, str, str]:
-    return "", "too many nested objects or lists", "make the value flatter"
-
-
-def _duplicate(key: str, place: str = "") -> tuple[str, str, str]:
-    return excerpt(key), f"duplicate key '{excerpt(key)}' in one object{place}", "remove one of the two"
-
-
-def parse_yaml(text: str) -> Any:
-    """Return the value of a YAML text with JSON's types: ``no`` and ``2024-01-01`` are texts, only ``true`` and ``false``
-    are booleans, and merge keys are not supported.
-
-    Raises:
-        DocumentError: PyYAML is not installed, or the text is empty, not YAML, or has a duplicate key in a mapping.
-    """
-    try:
-        import yaml  # an extra: not needed for JSON
-    except ImportError:
-        raise DocumentError(("", "PyYAML is needed to read YAML", f"{YAML_EXTRA}, or write the file as JSON")) from None
-    from dispatch.catalog.yaml_subset import load  # imports yaml itself
-
-    if not text.strip():
-        raise DocumentError(("", "the file is empty", "write a descriptor, or delete the file"))
-    try:
-        value, duplicates = load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "an unknown place"
-        what = excerpt(error.problem or error.context or "not readable", 120)
-        raise DocumentError(("", f"not YAML: {what} at {place}", f"correct {place}")) from None
-    except yaml.YAMLError as error:  # a character that YAML does not allow
-        what = excerpt(" ".join(str(error).split()), 120)
-        raise DocumentError(("", f"not YAML: {what}", "remove that character")) from None
-    except RecursionError:
-        raise DocumentError(_too_deep()) from None
-    except ValueError as error:
-        what = excerpt(str(error), 120)
-        raise DocumentError(("", f"not YAML: {what}", "write the value as a text, in quotes")) from None
-    if duplicates:
-        raise DocumentError(*(_duplicate(key, f" (line {line})") for key, line in duplicates[:20]))
-    return value

@@ -8,7 +8,6 @@ import json
 import logging
 import operator
 import os
-import secrets
 import stat
 import threading
 import time
@@ -21,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dispatch._internal import DaemonThreads, excerpt, explain_keywords, find_near_names, install_extra, join_names
 from dispatch.catalog.catalog import Catalog, check_items
-from dispatch.catalog.descriptors import CatalogError, ItemError, Problem, Severity
-from dispatch.catalog.fields import DocumentError, parse_json, parse_yaml
+from dispatch.catalog.descriptors import CatalogError, ItemError
 from dispatch.catalog.items import KINDS, Item, Unreadable, choose_key, require_kind
 from dispatch.catalog.loader import require_valid
 from dispatch.catalog.sources import OnChange, run_in_thread
+from dispatch.documents import DocumentError, Problem, Severity, parse_json, parse_yaml, replace_file
 
 if TYPE_CHECKING:
     from watchfiles._rust_notify import RustNotify
@@ -532,39 +531,6 @@ class FolderWatch:
 def is_polling_forced() -> bool:
     """Return whether the environment variable ``WATCHFILES_FORCE_POLLING`` is set, as watchfiles reads it."""
     return os.getenv("WATCHFILES_FORCE_POLLING", "").lower() not in ("", "false", "disable", "disabled")
-
-
-# Writes files as a whole.
-
-
-def replace_file(path: str | os.PathLike[str], text: str, mode: int | None = None) -> None:
-    """Write a file atomically: a reader sees the former contents or the new ones.
-
-    Args:
-        path: of the file; its folder exists.
-        text: the new contents.
-        mode: permission bits; None: those of the former file, or of any new file.
-
-    Raises:
-        OSError: it cannot be written; the former file is as it was.
-    """
-    if mode is None:
-        with contextlib.suppress(FileNotFoundError):
-            mode = os.stat(path).st_mode & 0o777
-    temporary = os.path.join(os.path.dirname(path), f".dispatch-{secrets.token_hex(8)}.tmp")
-    # Not tempfile.mkstemp: its files are private, and the umask can only be read by changing it for all threads.
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if mode is not None:
-            os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 POLL_S: Final = 1.0

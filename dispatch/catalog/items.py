@@ -15,32 +15,34 @@ from dispatch.catalog.descriptors import (
     ANY_STATE,
     ARGUMENT_TYPES,
     DEFAULT_GROUPS,
-    EMPTY,
     Argument,
     ConfigParam,
-    FrozenDict,
     Instance,
-    Problem,
-    Report,
     ServiceDescriptor,
     ToolDescriptor,
-    describe_kind,
-    describe_value,
-    freeze_json,
-    join_path,
 )
 from dispatch.catalog.fields import (
     MAX_MODEL_NAME_CHARS,
     MAX_NAME_CHARS,
-    DocumentError,
     ItemKey,
     ObjectReader,
     check_policy,
-    parse_json,
     read_input_schema,
     read_schema,
 )
 from dispatch.catalog.versions import RANGE_EXAMPLE, find_service_version, is_version, parse_range, select_service
+from dispatch.documents import (
+    EMPTY,
+    DocumentError,
+    FrozenDict,
+    Problem,
+    Report,
+    describe_kind,
+    describe_value,
+    freeze_json,
+    join_path,
+    parse_json,
+)
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, check_repeats
 
 SERVICE_KEYS: Final = (

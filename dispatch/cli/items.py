@@ -15,11 +15,11 @@ import typer
 from dispatch._internal import excerpt, find_near_names, join_alternatives
 from dispatch.catalog import CatalogError, Folder, Problem
 from dispatch.catalog.descriptors import ItemError
-from dispatch.catalog.fields import DocumentError
 from dispatch.catalog.folder import MAX_FILE_BYTES, PARSERS, show_path
 from dispatch.catalog.items import KINDS
 from dispatch.cli.base import CliError, Settings, make_printable, print_json, print_out, print_warning, with_settings
 from dispatch.cli.sources import connect_sources, make_trustgraph_config, run_with_progress
+from dispatch.documents import DocumentError
 from dispatch.trustgraph.config import ALL_WORKSPACES, TrustGraphConfig
 
 # The text of an item that is put: read from a file or from stdin, and parsed.

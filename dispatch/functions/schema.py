@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar, Union, 
 import msgspec
 
 from dispatch._internal import NamedFields, excerpt, join_names, read_text, type_name
-from dispatch.catalog.descriptors import Report
+from dispatch.documents import Report
 from dispatch.errors import ErrorType, InvalidArgumentsError
 
 # Types of parameters: as msgspec accepts them, their JSON Schema, and the conversion of JSON values to them.

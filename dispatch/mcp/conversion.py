@@ -19,10 +19,10 @@ from dispatch._internal import ErrorBoundary, Rejection, excerpt, first_sentence
 from dispatch.calls.error_messages import error_from_rejection
 from dispatch.calls.local import FailedCallError, LocalResult, RefusedCallError
 from dispatch.calls.resolution import local_queue, local_reply_queue
-from dispatch.catalog.descriptors import EMPTY, Problem, Report, describe_kind, describe_value, freeze_json, join_path
 from dispatch.catalog.fields import MAX_MODEL_NAME_CHARS, ObjectReader, check_policy
 from dispatch.catalog.items import Item, Refused
 from dispatch.catalog.sources import OnChange
+from dispatch.documents import EMPTY, Problem, Report, describe_kind, describe_value, freeze_json, join_path
 from dispatch.errors import (
     DispatchError,
     ErrorType,

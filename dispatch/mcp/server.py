@@ -60,8 +60,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dispatch._internal import encode_text, scalar_value, type_name
 from dispatch.catalog import Catalog, ToolDescriptor
-from dispatch.catalog.descriptors import thaw
 from dispatch.dispatcher import Tool
+from dispatch.documents import thaw
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError
 from dispatch.result import CallResult
 from dispatch.results import ReadResultTool, ResultFormatter, ResultStore

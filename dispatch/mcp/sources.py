@@ -19,10 +19,10 @@ from mcp.client.session import ElicitationFnT, ListRootsFnT, SamplingFnT
 from dispatch._internal import yield_to_others
 from dispatch.calls.local import LocalCall, LocalResult, RefusedCallError
 from dispatch.calls.resolution import local_queue, local_reply_queue
-from dispatch.catalog.descriptors import CatalogError, Problem
-from dispatch.catalog.fields import DocumentError, parse_json
+from dispatch.catalog.descriptors import CatalogError
 from dispatch.catalog.items import Item
 from dispatch.catalog.sources import OnChange, Source
+from dispatch.documents import DocumentError, Problem, parse_json
 from dispatch.errors import ErrorType, RejectedError
 from dispatch.mcp.conversion import (
     TOOL_PARAM,

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatch._internal import excerpt, find_near_names, read_text, type_name
-from dispatch.catalog.descriptors import CatalogError, Report, describe_kind, describe_value
-from dispatch.catalog.fields import YAML_EXTRA, DocumentError, parse_yaml
+from dispatch.catalog.descriptors import CatalogError
+from dispatch.documents import YAML_EXTRA, DocumentError, Report, describe_kind, describe_value, parse_yaml
 from dispatch.toolkit.graph import (
     DEFAULT_HOPS,
     DEFAULT_THRESHOLD,
