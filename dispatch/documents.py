@@ -16,13 +16,13 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Generic, Literal, NoReturn, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, NoReturn, TypeVar
 
 import msgspec
 
-from dispatch._internal import excerpt, find_near_names, install_extra
+from dispatch._internal import excerpt, find_near_names, install_extra, write_json
 
 # Problems in documents.
 
@@ -547,6 +547,7 @@ file system's clock (2 s on FAT) does not change the file's time."""
 
 Signature = tuple[int, int, int, int, int]
 Content = TypeVar("Content")
+Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
 def sign_status(status: os.stat_result) -> Signature:
@@ -660,14 +661,7 @@ class FileWatch(Generic[Content]):
 # Declarations: what may be in a document. A rule reads one value; a struct has a rule for each field, in its annotation.
 
 
-class Mistakes(Protocol):
-    """Receives the mistakes of a document, such as a :class:`Report`."""
-
-    def add_error(self, key: str, problem: str, fix: str) -> None:
-        """Add a mistake at the path ``key``."""
-
-
-Rule = Callable[[Any, Mistakes, str], Any]
+Rule = Callable[[Any, Report, str], Any]
 """Returns what the value at a path means, or :data:`WRONG` and has added the mistakes."""
 WRONG: Final = type("Wrong", (), {"__slots__": ()})()
 """What a rule returns for a value with mistakes."""
@@ -679,20 +673,20 @@ Need = tuple[Callable[[Any], object], Words, Words]
 """A test, the problem of a value that fails it, and the fix, which has no ``{}``."""
 
 
-def refuse(mistakes: Mistakes, path: str, problem: str, fix: str) -> Any:
+def refuse(report: Report, path: str, problem: str, fix: str) -> Any:
     """Add a mistake; return :data:`WRONG`."""
-    mistakes.add_error(path, problem, fix)
+    report.add_error(path, problem, fix)
     return WRONG
 
 
 def require(*needs: Need) -> Rule:
     """Return a rule for a value that meets all of ``needs``, and is used as it is. The first one that it fails counts."""
 
-    def read(value: Any, mistakes: Mistakes, path: str) -> Any:
+    def read(value: Any, report: Report, path: str) -> Any:
         for test, problem, fix in needs:
             if not test(value):
                 problem = problem.format(value) if isinstance(problem, str) else problem(value)
-                return refuse(mistakes, path, problem, fix if isinstance(fix, str) else fix(value))
+                return refuse(report, path, problem, fix if isinstance(fix, str) else fix(value))
         return value
 
     return read
@@ -700,17 +694,17 @@ def require(*needs: Need) -> Rule:
 
 def optional(rule: Rule) -> Rule:
     """Return a rule for what ``rule`` reads, or null."""
-    return lambda value, mistakes, path: None if value is None else rule(value, mistakes, path)
+    return lambda value, report, path: None if value is None else rule(value, report, path)
 
 
 def list_of(rule: Rule, *needs: Need) -> Rule:
     """Return a rule for a list that meets ``needs``, whose elements ``rule`` reads; it is read as a tuple."""
     check = require(*needs)
 
-    def read(value: Any, mistakes: Mistakes, path: str) -> Any:
-        if check(value, mistakes, path) is WRONG:
+    def read(value: Any, report: Report, path: str) -> Any:
+        if check(value, report, path) is WRONG:
             return WRONG
-        found = tuple([rule(each, mistakes, f"{path}[{index}]") for index, each in enumerate(value)])
+        found = tuple([rule(each, report, f"{path}[{index}]") for index, each in enumerate(value)])
         return WRONG if WRONG in found else found
 
     return read
@@ -720,13 +714,13 @@ def map_of(name: Rule, rule: Rule, *needs: Need) -> Rule:
     """Return a rule for an object that meets ``needs``, whose keys ``name`` reads, and ``rule`` its values."""
     check = require(*needs)
 
-    def read(value: Any, mistakes: Mistakes, path: str) -> Any:
-        if check(value, mistakes, path) is WRONG:
+    def read(value: Any, report: Report, path: str) -> Any:
+        if check(value, report, path) is WRONG:
             return WRONG
         found = {
-            key: rule(each, mistakes, join_path(path, key))
+            key: rule(each, report, join_path(path, key))
             for key, each in value.items()
-            if name(key, mistakes, path) is not WRONG
+            if name(key, report, path) is not WRONG
         }
         return WRONG if len(found) < len(value) or WRONG in found.values() else found
 
@@ -742,8 +736,8 @@ def object_of(kind: type[msgspec.Struct], missing: Mapping[str, str], *needs: Ne
     """
     check = require(*needs)
 
-    def read(value: Any, mistakes: Mistakes, path: str) -> Any:
-        if check(value, mistakes, path) is WRONG:
+    def read(value: Any, report: Report, path: str) -> Any:
+        if check(value, report, path) is WRONG:
             return WRONG
         fields = rules_of(kind)
         found: dict[str, Any] = {}
@@ -751,15 +745,15 @@ def object_of(kind: type[msgspec.Struct], missing: Mapping[str, str], *needs: Ne
             if key not in fields:
                 near = find_near_names(str(key), fields, 1)
                 fix = f"rename it to '{near[0]}'" if near else f"remove it; the keys are {', '.join(fields)}"
-                mistakes.add_error(join_path(path, str(key)), "an unknown key", fix)
+                report.add_error(join_path(path, str(key)), "an unknown key", fix)
                 found[""] = WRONG
         for key, fix in missing.items():
             if key not in value:
-                mistakes.add_error(join_path(path, key), "the key is missing", fix)
+                report.add_error(join_path(path, key), "the key is missing", fix)
                 found[""] = WRONG
         for key, (field, rule) in fields.items():
             if key in value:
-                found[field] = rule(value[key], mistakes, join_path(path, key))
+                found[field] = rule(value[key], report, join_path(path, key))
         return WRONG if WRONG in found.values() else kind(**found)
 
     return read
@@ -784,3 +778,205 @@ def is_number(value: object) -> bool:
 def is_whole(value: object) -> bool:
     """Return whether ``value`` is a whole number without a fraction: 2.0 is none."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+# Variables of the environment in the texts of a document.
+
+
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{)[^}])*))?\}")
+_UNKNOWN_FORM: Final = re.compile(r"\$\{(?=.)\w*\W?")
+"""The begin of a form of other programs, such as ``${env:NAME}``: what follows may be a secret."""
+
+
+def expand_variables(value: Any, environment: Mapping[str, str], report: Report, path: str) -> Any:
+    """Return a frozen JSON value with the variables ``${NAME}`` and ``${NAME:-DEFAULT}`` in its texts replaced; keys and
+    other values are unchanged. A text with a mistake is read as ``""``."""
+    if isinstance(value, dict):
+        pairs = (
+            (key, expand_variables(each, environment, report, join_path(path, key))) for key, each in value.items()
+        )
+        return FrozenDict(pairs)
+    if isinstance(value, tuple):
+        elements = enumerate(value)
+        return tuple([expand_variables(each, environment, report, f"{path}[{index}]") for index, each in elements])
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    unknown = _UNKNOWN_FORM.search(_VARIABLE.sub("", value))
+    if unknown is not None:
+        fix = "write ${NAME} or ${NAME:-default}, with the name of an environment variable"
+        report.add_error(path, f"'{excerpt(unknown[0])}…' is no form of a variable", fix)
+        return ""
+
+    def value_of(match: re.Match[str]) -> str:
+        name, default = match.groups()
+        found = environment.get(name) or default
+        if found is None:
+            fix = f"set it, or write a default: ${{{name}:-…}}"
+            report.add_error(path, f"the environment variable '{name}' is not set", fix)
+        return found or ""
+
+    return _VARIABLE.sub(value_of, value)
+
+
+# The rules of keys with an example of their values, which their fixes show. Null counts as a missing key.
+
+
+class Key(msgspec.Struct, frozen=True):
+    """The rule of a key of an object.
+
+    Attributes:
+        test: of the kind of its value.
+        what: that kind, such as ``a text``.
+        example: of a value.
+        then: reads a value of that kind.
+        is_required: it must be given.
+    """
+
+    test: Callable[[Any], bool]
+    what: str
+    example: Any
+    then: Rule | None = None
+    is_required: bool = False
+
+    def __call__(self, value: Any, report: Report, path: str) -> Any:
+        if self.test(value):
+            return value if self.then is None else self.then(value, report, path)
+        key = path.rpartition(".")[2]
+        return refuse(report, path, f"'{key}' is {describe_kind(value)}, not {self.what}", show_key(key, self.example))
+
+
+def show_key(key: str, example: object) -> str:
+    """Return the fix of a wrong value."""
+    return f'write "{key}": {write_json(example)}'
+
+
+def is_text(value: object) -> bool:
+    """Return whether ``value`` is a text."""
+    return isinstance(value, str)
+
+
+def is_list(value: object) -> bool:
+    """Return whether ``value`` is a list, which is a tuple after :func:`freeze_json`."""
+    return isinstance(value, (tuple, list))
+
+
+def text_key(example: str, then: Rule | None = None, *, is_required: bool = False, may_be_empty: bool = True) -> Key:
+    """Return the rule of a text."""
+
+    def read(text: str, report: Report, path: str) -> Any:
+        if not text.strip():
+            key = path.rpartition(".")[2]
+            return refuse(report, path, f"'{key}' is empty", show_key(key, example))
+        return text if then is None else then(text, report, path)
+
+    return Key(is_text, "a text", example, then if may_be_empty else read, is_required)
+
+
+def name_key(example: str) -> Key:
+    """Return the rule of a name or an id: one line, bounded, without blanks around it."""
+    return text_key(example, _read_name, is_required=True, may_be_empty=False)
+
+
+MAX_NAME_CHARS: Final = 256
+"""Characters of a name or an id: they appear in metric labels, log lines and texts for models."""
+
+
+def _read_name(name: str, report: Report, path: str) -> Any:
+    if not name.isprintable():
+        return refuse(report, path, "a control character in a name", "use letters, digits, '-' and '_'")
+    if len(name) > MAX_NAME_CHARS:
+        return refuse(report, path, f"{len(name):,} characters", f"use a name of at most {MAX_NAME_CHARS}")
+    if name.strip() != name:
+        fix = show_key(path.rpartition(".")[2], name.strip())
+        return refuse(report, path, f"{describe_value(name)} has blanks around it", fix)
+    return sys.intern(name)
+
+
+FLAG_KEY: Final = Key(lambda value: isinstance(value, bool), "true or false", True)
+
+
+def texts_key(example: str, *, may_be_empty: bool = False) -> Key:
+    """Return the rule of a list of texts, which are read without duplicates. ``may_be_empty``: a text may be blank."""
+    fix = f"write {write_json(example)}, or remove it"
+    elements = list_of(
+        require(
+            (is_text, lambda value: f"{describe_value(value)} instead of a text", fix),
+            (lambda text: may_be_empty or text.strip(), "an empty text", fix),
+        )
+    )
+
+    def read(values: Any, report: Report, path: str) -> Any:
+        texts = elements(values, report, path)
+        # Interned: thousands of tools share a few tags, groups and permissions.
+        return texts if texts is WRONG else tuple(dict.fromkeys(map(sys.intern, texts)))
+
+    return Key(is_list, "a list", [example], read)
+
+
+def object_key(example: Mapping[str, Any], then: Rule | None = None) -> Key:
+    """Return the rule of an object."""
+    return Key(lambda value: isinstance(value, dict), "an object", example, then)
+
+
+def objects_key(kind: type[msgspec.Struct], example: Mapping[str, Any]) -> Key:
+    """Return the rule of a list of objects with the fields of a struct. One that is no object is read as None."""
+
+    def read_one(value: Any, report: Report, path: str) -> Any:
+        if not isinstance(value, dict):
+            report.add_error(path, f"{describe_value(value)} instead of an object", f"write {write_json(example)}")
+            return None
+        found = read_struct(kind, value, report, path)
+        warn_of_unknown_keys(value, rules_of(kind), report, path)
+        return found
+
+    return Key(is_list, "a list", [example], list_of(read_one))
+
+
+def read_struct(
+    kind: type[Struct],
+    raw: Mapping[str, Any],
+    report: Report,
+    path: str = "",
+    known: Iterable[str] = (),
+    **fields: Any,
+) -> Struct:
+    """Return the struct in an object. After an error it must not be used: a required text with a mistake is ``""``.
+
+    Args:
+        known: keys that the object may have besides those of the struct.
+        fields: that are not in the object.
+    """
+    rules = rules_of(kind)
+    found = fields
+    for key, (field, rule) in rules.items():
+        value, at = raw.get(key), f"{path}.{key}" if path else key
+        if value is not None:
+            value = rule(value, report, at)
+            if value is not WRONG:
+                found[field] = value
+        elif isinstance(rule, Key) and rule.is_required:
+            state = "null" if key in raw else "missing"
+            fix = explain_missing(raw, key, rule.example, (*rules, *known))
+            report.add_error(at, f"the required key '{key}' is {state}", fix)
+    if report.has_errors:
+        found = {**dict.fromkeys(kind.__struct_fields__[: -len(kind.__struct_defaults__) or None], ""), **found}
+    return kind(**found)
+
+
+def explain_missing(raw: Mapping[str, Any], key: str, example: object, known: Iterable[str]) -> str:
+    """Return the fix of a missing key: rename a similar one, or add it."""
+    fix = f'add "{key}": {write_json(example)}'
+    known = frozenset(known)
+    meant = find_near_names(key, [other for other in raw if other not in known], 1)
+    return f"rename '{excerpt(meant[0])}' to '{key}', or {fix}" if meant else fix
+
+
+def warn_of_unknown_keys(
+    raw: Mapping[str, Any], known: Collection[str], report: Report, path: str = "", silent: Collection[str] = ()
+) -> None:
+    """Report a warning for each key that is neither known nor in ``silent``."""
+    for key in raw:
+        if key not in known and key not in silent:
+            meant = find_near_names(key, known, 1)
+            fix = f"rename it to '{meant[0]}' if you meant that, or remove it" if meant else "remove it"
+            report.add_warning(join_path(path, key), "an unknown key, which is ignored", fix)

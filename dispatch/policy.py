@@ -18,8 +18,8 @@ from dispatch.documents import (
     WRONG,
     DocumentError,
     Mistake,
-    Mistakes,
     Problem,
+    Report,
     Rule,
     describe_kind,
     is_number,
@@ -63,15 +63,19 @@ class PolicyError(ValueError):
         return tuple(Problem(self.file, *each) for each in self.mistakes)
 
 
-class _Found(list[Mistake]):
-    """Collects mistakes."""
+class _Found(Report):
+    """Collects the mistakes of a policy."""
 
-    def add_error(self, key: str, problem: str, fix: str) -> None:
-        self.append((key, problem, fix))
+    def __init__(self) -> None:
+        super().__init__("")
 
     def raise_all(self) -> None:
-        if self:
-            raise PolicyError(*self[0], self[1:]) from None
+        """Raise the mistakes, those of parts first."""
+        if self.has_errors:
+            found = sorted(
+                ((each.key, each.problem, each.fix) for each in self.problems), key=lambda m: "." not in m[0]
+            )
+            raise PolicyError(*found[0], found[1:]) from None
 
 
 MAX_SECONDS = 7 * 24 * 3600.0
@@ -100,9 +104,9 @@ def _also(rule: Rule, test: Callable[[Any], bool], problem: str, fix: str) -> Ru
     """Return ``rule`` with another test."""
     then = require((test, problem, fix))
 
-    def read(value: Any, mistakes: Mistakes, path: str) -> Any:
-        read = rule(value, mistakes, path)
-        return WRONG if read is WRONG else then(read, mistakes, path)
+    def read(value: Any, report: Report, path: str) -> Any:
+        read = rule(value, report, path)
+        return WRONG if read is WRONG else then(read, report, path)
 
     return read
 
@@ -114,7 +118,7 @@ def _texts(test: Callable[[tuple[Any, ...]], bool], problem: str, fix: str) -> R
         return isinstance(value, tuple) and all(isinstance(each, str) and each for each in value) and test(value)
 
     rule = require((is_valid, problem, fix))
-    return lambda value, mistakes, path: rule(tuple(value) if isinstance(value, list) else value, mistakes, path)
+    return lambda value, report, path: rule(tuple(value) if isinstance(value, list) else value, report, path)
 
 
 _SECONDS: Final = _seconds(lambda value: 0 < value <= MAX_SECONDS, "above")
@@ -162,11 +166,11 @@ class Settings(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab
                 read = rule(value, found, key)
                 if read is not value:  # Policy(rate_limit="100/s", retry=2): as a descriptor has it
                     msgspec.structs.force_setattr(self, field, read)
-        if not found:
+        if not found.has_errors:
             self._find_conflicts(found)
         found.raise_all()
 
-    def _find_conflicts(self, mistakes: Mistakes) -> None:
+    def _find_conflicts(self, report: Report) -> None:
         """Add the mistakes of values that are invalid together."""
 
 
@@ -178,7 +182,7 @@ def _checks_of(kind: type[Settings]) -> tuple[tuple[str, str, Rule, Any], ...]:
     return tuple((field, part + key, rule, defaults[field]) for key, (field, rule) in rules_of(kind).items())
 
 
-def _merge_keys(base: Settings, raw: Mapping[Any, Any], mistakes: Mistakes, path: str) -> Any:
+def _merge_keys(base: Settings, raw: Mapping[Any, Any], report: Report, path: str) -> Any:
     """Return ``base`` with the values of ``raw``, whose keys are spelt as in a descriptor; :data:`WRONG` after a mistake."""
     fields = rules_of(type(base))
     changes: dict[str, Any] = {}
@@ -187,18 +191,18 @@ def _merge_keys(base: Settings, raw: Mapping[Any, Any], mistakes: Mistakes, path
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, 1) if base.SHOWS_NEAR else ()
             hint = f"did you mean '{near[0]}'? " if near else ""
-            mistakes.add_error(where, "unknown key", f"{hint}known keys: {', '.join(fields)}")
+            report.add_error(where, "unknown key", f"{hint}known keys: {', '.join(fields)}")
             changes[""] = WRONG
             continue
         field, rule = fields[key]
         over = (getattr(base, field),) if isinstance(rule, _PartRule) else ()
-        changes[field] = rule(value, mistakes, where, *over)
+        changes[field] = rule(value, report, where, *over)
     if WRONG in changes.values() or not changes:
         return WRONG if changes else base
     try:
         return msgspec.structs.replace(base, **changes)
     except PolicyError as error:  # values that are invalid together
-        mistakes.add_error(path + error.key.removeprefix(base.PART), error.problem, error.fix)
+        report.add_error(path + error.key.removeprefix(base.PART), error.problem, error.fix)
         return WRONG
 
 
@@ -221,14 +225,14 @@ class _PartRule(msgspec.Struct):
     key: str = ""
     off: Settings | None = None
 
-    def __call__(self, raw: Any, mistakes: Mistakes, path: str, base: Any = None) -> Any:
+    def __call__(self, raw: Any, report: Report, path: str, base: Any = None) -> Any:
         if raw is None or isinstance(raw, type(self.default)):
             return self.off if raw is None else raw
         if isinstance(raw, self.bare) and not isinstance(raw, bool):
             raw = {self.key: raw}
         if not isinstance(raw, Mapping):
-            return refuse(mistakes, path, self.problem.format(raw, type(raw).__name__), self.fix)
-        return _merge_keys(self.default if base is None else base, raw, mistakes, path)
+            return refuse(report, path, self.problem.format(raw, type(raw).__name__), self.fix)
+        return _merge_keys(self.default if base is None else base, raw, report, path)
 
     def parse(self, raw: object, base: Any = None) -> Any:
         """Parse the value of a descriptor, merged over ``base``; null: off.
@@ -450,10 +454,10 @@ class Retry(Settings, frozen=True):
     ] = 0.2
     retryable_errors: Annotated[tuple[str, ...], _ERROR_TYPES] = ()
 
-    def _find_conflicts(self, mistakes: Mistakes) -> None:
+    def _find_conflicts(self, report: Report) -> None:
         if self.max_backoff < self.initial_backoff:
             problem = f"{self.max_backoff!r} is less than 'initial-backoff' ({self.initial_backoff!r})"
-            mistakes.add_error("retry.max-backoff", problem, "give the longest wait, for instance 2")
+            report.add_error("retry.max-backoff", problem, "give the longest wait, for instance 2")
 
 
 DEFAULT_RETRY = Retry()
@@ -535,10 +539,10 @@ class Breaker(Settings, frozen=True):
     half_open_calls: Annotated[int, _count(MAX_HALF_OPEN_CALLS)] = 3
     count_tool_errors: Flag = False
 
-    def _find_conflicts(self, mistakes: Mistakes) -> None:
+    def _find_conflicts(self, report: Report) -> None:
         if self.open_duration > self.max_open_duration:
             problem = f"{self.open_duration!r} is more than 'max-open-duration', {self.max_open_duration!r}"
-            mistakes.add_error("breaker.open-duration", problem, "give at most that")
+            report.add_error("breaker.open-duration", problem, "give at most that")
 
 
 _BREAKER: Final = _PartRule(Breaker(), "{!r} is not an object", 'write {"failure-rate": 0.5}, or null for off')
@@ -581,27 +585,27 @@ def _calls_per_second(text: object) -> Any:
     return None if found is None else float(found[1]) / UNITS[found[2]]
 
 
-def _read_rate(text: Any, mistakes: Mistakes, path: str) -> Any:
-    if _RATE(text, mistakes, path.removesuffix(".rate")) is WRONG:
+def _read_rate(text: Any, report: Report, path: str) -> Any:
+    if _RATE(text, report, path.removesuffix(".rate")) is WRONG:
         return WRONG
     calls, unit = text.split("/")
     return f"{_plain(float(calls))}/{unit}"
 
 
-def _read_weights(raw: Any, mistakes: Mistakes, path: str) -> Any:
+def _read_weights(raw: Any, report: Report, path: str) -> Any:
     """Return sorted pairs, so that limits with the same weights are equal and have the same hash."""
     try:
         pairs = dict(raw)
     except (TypeError, ValueError):
-        return refuse(mistakes, path, f"{raw!r} is not an object", 'write {"batch": 0.5, "ann": 4}')
+        return refuse(report, path, f"{raw!r} is not an object", 'write {"batch": 0.5, "ann": 4}')
     if len(pairs) > MAX_WEIGHTS:
-        return refuse(mistakes, path, f"{len(pairs)} are too many", f"give at most {MAX_WEIGHTS}; the rest have 1")
+        return refuse(report, path, f"{len(pairs)} are too many", f"give at most {MAX_WEIGHTS}; the rest have 1")
     for user, weight in pairs.items():
         if not isinstance(user, str):
-            return refuse(mistakes, path, f"{user!r} is not a user's name", "give names as text")
+            return refuse(report, path, f"{user!r} is not a user's name", "give names as text")
         if not _is_finite(weight) or not 1 / MAX_WEIGHT <= weight <= MAX_WEIGHT:
             problem = f"{weight!r} for {user!r} is not a number from 0.001 to 1000"
-            return refuse(mistakes, path, problem, "give 1 for an even share")
+            return refuse(report, path, problem, "give 1 for an even share")
     return tuple(sorted((user, float(weight)) for user, weight in pairs.items()))
 
 
@@ -631,10 +635,10 @@ class RateLimit(Settings, frozen=True):
     max_wait: WaitSeconds = 1.0
     weights: Annotated[Mapping[str, float] | tuple[tuple[str, float], ...], _read_weights] = ()
 
-    def _find_conflicts(self, mistakes: Mistakes) -> None:
+    def _find_conflicts(self, report: Report) -> None:
         if self.burst is None and self._calls > MAX_BURST:
             problem = "it is missing, and the number in 'rate' is too large for it"
-            mistakes.add_error("rate-limit.burst", problem, _BURST_FIX)
+            report.add_error("rate-limit.burst", problem, _BURST_FIX)
 
     @property
     def _calls(self) -> float:
@@ -703,15 +707,15 @@ def _is_finite(value: Any) -> bool:
 class _RateLimitRule(_PartRule):
     """A rate has no defaults: it is replaced as a whole. It may also be an object in a text."""
 
-    def __call__(self, raw: Any, mistakes: Mistakes, path: str, _base: Any = None) -> Any:
+    def __call__(self, raw: Any, report: Report, path: str, _base: Any = None) -> Any:
         if isinstance(raw, str) and raw.startswith("{"):
             try:
                 raw = msgspec.json.decode(raw)
             except msgspec.DecodeError as error:
-                return refuse(mistakes, path, f"it is not a JSON object ({error})", self.fix)
-        read = super().__call__(raw, mistakes, path)
+                return refuse(report, path, f"it is not a JSON object ({error})", self.fix)
+        read = super().__call__(raw, report, path)
         if isinstance(raw, Mapping) and "rate" not in raw:
-            return refuse(mistakes, f"{path}.rate", "it is missing", _EXAMPLE)
+            return refuse(report, f"{path}.rate", "it is missing", _EXAMPLE)
         return read
 
 
@@ -768,18 +772,18 @@ class Slo(Settings, frozen=True):
     latency: Annotated[float | None, optional(_LATENCY)] = None
     latency_share: Annotated[float, _objective("0.95")] = 0.95
 
-    def _find_conflicts(self, mistakes: Mistakes) -> None:
+    def _find_conflicts(self, report: Report) -> None:
         if self.availability is None and self.latency is None:
             fix = "give 'availability' or 'latency', or write null for no objective"
-            mistakes.add_error("slo", "it sets no objective", fix)
+            report.add_error("slo", "it sets no objective", fix)
 
 
 class _SloRule(_PartRule):
     """Objectives have no defaults."""
 
-    def __call__(self, raw: Any, mistakes: Mistakes, path: str, base: Any = None) -> Any:
+    def __call__(self, raw: Any, report: Report, path: str, base: Any = None) -> Any:
         raw = {"availability": None, **raw} if base is None and isinstance(raw, Mapping) else raw
-        return super().__call__(raw, mistakes, path, base)
+        return super().__call__(raw, report, path, base)
 
 
 _SLO: Final = _SloRule(
@@ -803,13 +807,13 @@ MIN_PERCENT, MAX_PERCENT = 50.0, 99.9
 _PERCENTILE = re.compile(r"p(\d{2}(?:\.\d{1,3})?)", re.ASCII)
 
 
-def _read_hedging(delay: Any, mistakes: Mistakes, path: str) -> Any:
+def _read_hedging(delay: Any, report: Report, path: str) -> Any:
     if not isinstance(delay, str):
-        return _SECONDS(delay, mistakes, path)
+        return _SECONDS(delay, report, path)
     found = _PERCENTILE.fullmatch(delay)
     if found is not None and MIN_PERCENT <= float(found[1]) <= MAX_PERCENT:
         return delay
-    return refuse(mistakes, path, f"{delay!r} is not a percentile from p50 to p99.9", 'give "p95", or seconds')
+    return refuse(report, path, f"{delay!r} is not a percentile from p50 to p99.9", 'give "p95", or seconds')
 
 
 def check_hedging(delay: object) -> None:
@@ -841,8 +845,8 @@ CHECKS: Final = ("model", "always", "never")
 _CHECK: Final = require((CHECKS.__contains__, "{!r:.80} is unknown", f"give one of {', '.join(CHECKS)}"))
 
 
-def _read_single_flight(value: object, mistakes: Mistakes, path: str) -> Any:
-    return False if value is None else _FLAG(value, mistakes, path)  # off, as null is for every part
+def _read_single_flight(value: object, report: Report, path: str) -> Any:
+    return False if value is None else _FLAG(value, report, path)  # off, as null is for every part
 
 
 class Policy(Settings, frozen=True):
@@ -968,7 +972,6 @@ def parse_policy(raw: object, base: Policy = DEFAULT_POLICY) -> Policy:
         raise PolicyError("policy", f"{type(raw).__name__} is not an object", 'write {"timeout": 10}')
     found = _Found()
     read: Policy = _merge_keys(base, raw, found, "")
-    found.sort(key=lambda mistake: "." not in mistake[0])  # those of the parts first
     found.raise_all()
     return read
 

@@ -5,12 +5,32 @@ Keys in files are in kebab-case (``request-queue``, ``read-only``).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from dispatch.documents import EMPTY, Problem
+from dispatch._internal import excerpt, find_near_names
+from dispatch.documents import (
+    EMPTY,
+    FLAG_KEY,
+    WRONG,
+    Key,
+    Problem,
+    Report,
+    describe_value,
+    is_list,
+    is_number,
+    name_key,
+    object_key,
+    objects_key,
+    refuse,
+    text_key,
+    texts_key,
+)
+from dispatch.messaging.wire import TopicError, TopicName
+from dispatch.permissions.grants import check_permission
 from dispatch.policy import repeatable
 
 # Errors.
@@ -54,11 +74,80 @@ class ItemError(ValueError):
 DEFAULT_GROUPS: Final = ("default",)
 """Groups of a tool that declares none, as in TrustGraph."""
 
+VERSION_EXAMPLE: Final = "1.4.0"
+RANGE_EXAMPLE: Final = "^1.4"
+
 ANY_STATE: Final = ("*",)
 """Applicable states of a tool that declares none, as in TrustGraph: it is offered in every state."""
 
 ARGUMENT_TYPES: Final = ("string", "number", "integer", "boolean", "object", "array")
 """Types of arguments: those of JSON Schema without ``null``. TrustGraph uses ``string`` and ``number``."""
+
+
+REQUEST_EXAMPLE: Final = "non-persistent://tg/request/joke"
+RESPONSE_EXAMPLE: Final = "non-persistent://tg/response/joke"
+OTHER_NAMES_OF_TYPES: Final = {
+    "str": "string",
+    "text": "string",
+    "int": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "dict": "object",
+    "map": "object",
+    "list": "array",
+}
+"""Names of types in other languages, and the type of JSON Schema that they mean."""
+
+
+# The rules of their keys.
+
+
+def _topic(example: str, *, is_required: bool = True) -> Key:
+    def read(topic: str, report: Report, path: str) -> Any:
+        try:
+            return str(TopicName.parse(topic, example=example))
+        except TopicError as error:
+            return refuse(report, path, error.problem, error.fix)
+
+    return text_key(example, read, is_required=is_required, may_be_empty=False)
+
+
+def _read_weight(value: float, report: Report, path: str) -> Any:
+    if value > 0:
+        return value
+    return refuse(report, path, f"{describe_value(value)} is not above 0", 'write "weight": 1, or remove it')
+
+
+def _read_argument_type(given: str, report: Report, path: str) -> Any:
+    if given in ARGUMENT_TYPES:
+        return sys.intern(given)
+    near = find_near_names(given, ARGUMENT_TYPES, 1)
+    meant = OTHER_NAMES_OF_TYPES.get(given.strip().casefold()) or (near[0] if near else None)
+    all_types = ", ".join(ARGUMENT_TYPES)
+    fix = f'write "{meant}"; the types are {all_types}' if meant else f"write one of {all_types}"
+    return refuse(report, path, f"the argument type '{excerpt(given)}' is unknown", fix)
+
+
+def _read_permissions(values: Any, report: Report, path: str) -> Any:
+    example = "tools:jokes"
+    if not values:  # it may be meant as "no user may call it"
+        fix = f'write "permissions": ["{example}"], or remove it: every user may call then'
+        return refuse(report, path, "the list is empty", fix)
+    read = [_read_permission(value, report, f"{path}[{index}]") for index, value in enumerate(values)]
+    return WRONG if WRONG in read else tuple(dict.fromkeys(read))
+
+
+def _read_permission(value: Any, report: Report, path: str) -> Any:
+    problem = check_permission(value) if isinstance(value, str) else f"{describe_value(value)} instead of a text"
+    return value if problem is None else refuse(report, path, problem, 'write a permission such as "tools:jokes"')
+
+
+PERMISSIONS_KEY: Final = Key(is_list, "a list", ["tools:jokes"], _read_permissions)
+POLICY_KEY: Final = object_key({"timeout": 10})
+_DESCRIPTION: Final = text_key("What the joke is about", is_required=True)
+_VERSION: Final = text_key(VERSION_EXAMPLE)
 
 
 # Descriptors contain texts and frozen JSON, which form no cycles: gc=False excludes them from garbage collection.
@@ -72,8 +161,8 @@ class ConfigParam(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
         required: each tool of the service must set it. Default false, as in TrustGraph.
     """
 
-    name: str
-    required: bool = False
+    name: Annotated[str, name_key("style")]
+    required: Annotated[bool, FLAG_KEY] = False
 
 
 class Instance(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
@@ -82,16 +171,24 @@ class Instance(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
     Attributes:
         id: unique within the service.
         request_queue: whole name of its request topic.
-        response_queue: whole name of its response topic; default: the service's.
+        response_queue: whole name of its response topic; default (``""`` while it is read): the service's.
         weight: share of the calls relative to the other instances, above 0. Default 1.
         version: SemVer version; default: the service's.
     """
 
-    id: str
-    request_queue: str
-    response_queue: str
-    weight: float = 1
-    version: str | None = None
+    id: Annotated[str, name_key("joke-1")]
+    request_queue: Annotated[str, _topic(f"{REQUEST_EXAMPLE}-1")]
+    response_queue: Annotated[str, _topic(f"{RESPONSE_EXAMPLE}-1", is_required=False)] = ""
+    weight: Annotated[float, Key(is_number, "a number", 1, _read_weight)] = 1
+    version: Annotated[str | None, _VERSION] = None
+
+
+_PARAM_EXAMPLE: Final = {"name": "style", "required": False}
+_INSTANCE_EXAMPLE: Final = {
+    "id": "joke-1",
+    "request-queue": f"{REQUEST_EXAMPLE}-1",
+    "response-queue": f"{RESPONSE_EXAMPLE}-1",
+}
 
 
 class ServiceDescriptor(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
@@ -108,14 +205,14 @@ class ServiceDescriptor(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
         permissions: a user needs all of them to call any tool of the service, besides those of the tool. Empty: none.
     """
 
-    id: str
-    request_queue: str
-    response_queue: str
-    config_params: tuple[ConfigParam, ...] = ()
-    instances: tuple[Instance, ...] = ()
-    version: str | None = None
-    policy: Mapping[str, Any] = EMPTY
-    permissions: tuple[str, ...] = ()
+    id: Annotated[str, name_key("joke-service")]
+    request_queue: Annotated[str, _topic(REQUEST_EXAMPLE)]
+    response_queue: Annotated[str, _topic(RESPONSE_EXAMPLE)]
+    config_params: Annotated[tuple[ConfigParam, ...], objects_key(ConfigParam, _PARAM_EXAMPLE)] = ()
+    instances: Annotated[tuple[Instance, ...], objects_key(Instance, _INSTANCE_EXAMPLE)] = ()
+    version: Annotated[str | None, _VERSION] = None
+    policy: Annotated[Mapping[str, Any], POLICY_KEY] = EMPTY
+    permissions: Annotated[tuple[str, ...], PERMISSIONS_KEY] = ()
 
 
 class Argument(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
@@ -128,10 +225,19 @@ class Argument(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
         required: the argument must be given; None: not declared, as by TrustGraph, and so optional.
     """
 
-    name: str
-    type: str
-    description: str
-    required: bool | None = None
+    name: Annotated[str, name_key("topic")]
+    type: Annotated[str, text_key("string", _read_argument_type, is_required=True, may_be_empty=False)]
+    description: Annotated[str, _DESCRIPTION]
+    required: Annotated[bool | None, FLAG_KEY] = None
+
+
+_ARGUMENT_EXAMPLE: Final = {
+    "name": "topic",
+    "type": "string",
+    "description": "What the joke is about",
+    "required": True,
+}
+_SCHEMA_EXAMPLE: Final = {"type": "object", "properties": {"topic": {"type": "string"}}}
 
 
 class ToolDescriptor(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
@@ -163,27 +269,29 @@ class ToolDescriptor(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
         input_schema: JSON Schema 2020-12 of the arguments, in place of ``arguments``; None: ``arguments`` describes them.
     """
 
-    name: str
-    description: str
-    service: str
-    arguments: tuple[Argument, ...] = ()
+    name: Annotated[str, name_key("tell-joke")]
+    description: Annotated[str, text_key("Tell a joke on a given topic", is_required=True)]
+    service: Annotated[str, name_key("joke-service")]
+    arguments: Annotated[tuple[Argument, ...], objects_key(Argument, _ARGUMENT_EXAMPLE)] = ()
     config: Mapping[str, Any] = EMPTY
-    policy: Mapping[str, Any] = EMPTY
-    category: str | None = None
-    tags: tuple[str, ...] = ()
-    author: str | None = None
-    output_schema: Mapping[str, Any] | None = None
-    read_only: bool = False
-    idempotent: bool = False
-    destructive: bool | None = None
-    version: str | None = None
-    requires: str | None = None
-    rollout: Mapping[str, float] = EMPTY
-    permissions: tuple[str, ...] = ()
-    groups: tuple[str, ...] = msgspec.field(default=DEFAULT_GROUPS, name="group")
-    state: str | None = None
-    applicable_states: tuple[str, ...] = ANY_STATE
-    input_schema: Mapping[str, Any] | None = None
+    policy: Annotated[Mapping[str, Any], POLICY_KEY] = EMPTY
+    category: Annotated[str | None, text_key("entertainment")] = None
+    tags: Annotated[tuple[str, ...], texts_key("fun")] = ()
+    author: Annotated[str | None, text_key("the jokes team")] = None
+    output_schema: Annotated[Mapping[str, Any] | None, object_key({"type": "string"})] = None
+    read_only: Annotated[bool, FLAG_KEY] = False
+    idempotent: Annotated[bool, FLAG_KEY] = False
+    destructive: Annotated[bool | None, FLAG_KEY] = None
+    version: Annotated[str | None, _VERSION] = None
+    requires: Annotated[str | None, text_key(RANGE_EXAMPLE)] = None
+    rollout: Annotated[Mapping[str, float], object_key({"2.0.0": 5})] = EMPTY
+    permissions: Annotated[tuple[str, ...], PERMISSIONS_KEY] = ()
+    groups: Annotated[tuple[str, ...], texts_key("default", may_be_empty=True)] = msgspec.field(
+        default=DEFAULT_GROUPS, name="group"
+    )
+    state: Annotated[str | None, text_key("running", lambda state, _report, _path: state or None)] = None
+    applicable_states: Annotated[tuple[str, ...], texts_key("*", may_be_empty=True)] = ANY_STATE
+    input_schema: Annotated[Mapping[str, Any] | None, object_key(_SCHEMA_EXAMPLE)] = None
 
     @property
     def repeatable(self) -> bool:

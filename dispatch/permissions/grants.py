@@ -17,7 +17,6 @@ from dispatch.documents import (
     WRONG,
     DocumentError,
     FileWatch,
-    Mistakes,
     Need,
     Problem,
     Report,
@@ -248,9 +247,9 @@ _NAME: Final = require(
 )
 
 
-def _read_member(name: object, mistakes: Mistakes, path: str) -> Any:
-    text = _MEMBER(name, mistakes, path)
-    return WRONG if text is WRONG else _NAME(text, mistakes, path.rpartition("[")[0])
+def _read_member(name: object, report: Report, path: str) -> Any:
+    text = _MEMBER(name, report, path)
+    return WRONG if text is WRONG else _NAME(text, report, path.rpartition("[")[0])
 
 
 def _text(example: str) -> Rule:
@@ -262,11 +261,11 @@ _MEMBER: Final = _text('["alice"]')
 _GRANT: Final = _text('["tools:jokes"]')
 
 
-def _read_grant(text: Any, mistakes: Mistakes, path: str) -> Any:
-    problem = None if _GRANT(text, mistakes, path) is WRONG else check_grant(text)
+def _read_grant(text: Any, report: Report, path: str) -> Any:
+    problem = None if _GRANT(text, report, path) is WRONG else check_grant(text)
     if problem is not None:
         fix = "write a grant such as 'tools:jokes', 'tools:*' or '!tools:jokes'"
-        mistakes.add_error(path, f"'{excerpt(text)}': {problem}", fix)
+        report.add_error(path, f"'{excerpt(text)}': {problem}", fix)
     return text
 
 

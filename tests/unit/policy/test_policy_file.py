@@ -49,7 +49,7 @@ def test_what_is_no_policy_says_so(tmp_path: Path, content: bytes, problem: str)
 def test_every_mistake_in_code_is_listed() -> None:
     with pytest.raises(PolicyError) as caught:
         Policy(timeout=0, slo=7)  # type: ignore[arg-type] # wrong on purpose
-    assert [key for key, _problem, _fix in caught.value.mistakes] == ["timeout", "slo.availability"]
+    assert [key for key, _problem, _fix in caught.value.mistakes] == ["slo.availability", "timeout"]
     assert str(caught.value).count("\n") == 1
 
 
