@@ -432,8 +432,23 @@ PARSERS: Final = {".json": parse_json, ".yaml": parse_yaml, ".yml": parse_yaml}
 # Files: bounded reading, atomic writing, following.
 
 
-def read_regular_file(path: str | os.PathLike[str], max_bytes: int, too_large: str) -> tuple[bytes, os.stat_result]:
-    """Return the content of a file and its status. Never waits for a pipe.
+Signature = tuple[int, int, int, int, int]
+NOT_REGULAR: Final[Mistake] = "", "not a regular file", "put a file in its place"
+
+
+def sign_status(status: os.stat_result) -> Signature:
+    """Return what changes with every change of a file; the last two are times in nanoseconds.
+
+    Raises:
+        DocumentError: it is not a regular file.
+    """
+    if not stat.S_ISREG(status.st_mode):
+        raise DocumentError(NOT_REGULAR)
+    return status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def read_regular_file(path: str | os.PathLike[str], max_bytes: int, too_large: str) -> tuple[bytes, Signature]:
+    """Return the content of a file and its signature. Never waits for a pipe.
 
     Args:
         max_bytes: of the largest file.
@@ -445,19 +460,23 @@ def read_regular_file(path: str | os.PathLike[str], max_bytes: int, too_large: s
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise DocumentError(NOT_REGULAR)
+        signature = sign_status(os.fstat(descriptor))
         with open(descriptor, "rb", closefd=False) as file:
             content = file.read(max_bytes + 1)
     finally:
         os.close(descriptor)
+    check_size(content, max_bytes, too_large)
+    return content, signature
+
+
+def check_size(content: bytes, max_bytes: int, too_large: str) -> None:
+    """Check the size of a content.
+
+    Raises:
+        DocumentError: it is too large, with ``too_large`` as the fix.
+    """
     if len(content) > max_bytes:
         raise DocumentError(("", f"more than {max_bytes:,} bytes", too_large))
-    return content, status
-
-
-NOT_REGULAR: Final[Mistake] = "", "not a regular file", "put a file in its place"
 
 
 def decode_text(content: bytes) -> str:
@@ -545,14 +564,8 @@ RACY_S: Final = 2.0
 """Seconds for which the content of a changed file is compared on each check: a second change within the granularity of the
 file system's clock (2 s on FAT) does not change the file's time."""
 
-Signature = tuple[int, int, int, int, int]
 Content = TypeVar("Content")
 Struct = TypeVar("Struct", bound=msgspec.Struct)
-
-
-def sign_status(status: os.stat_result) -> Signature:
-    """Return what changes with every change of a file."""
-    return status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class FileWatch(Generic[Content]):
@@ -648,7 +661,7 @@ class FileWatch(Generic[Content]):
         """Return the signature of the file; None: it cannot be read."""
         try:
             return sign_status(os.stat(self._path))
-        except OSError:
+        except (OSError, DocumentError):
             return None
 
     def _report(self, problem: str) -> None:

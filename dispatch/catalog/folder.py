@@ -24,7 +24,17 @@ from dispatch.catalog.descriptors import CatalogError, ItemError
 from dispatch.catalog.items import KINDS, Item, Unreadable, choose_key, require_kind
 from dispatch.catalog.loader import require_valid
 from dispatch.catalog.sources import OnChange, run_in_thread
-from dispatch.documents import DocumentError, Problem, Severity, parse_json, parse_yaml, replace_file
+from dispatch.documents import (
+    PARSERS,
+    DocumentError,
+    Problem,
+    Severity,
+    Signature,
+    parse_document,
+    read_regular_file,
+    replace_file,
+    sign_status,
+)
 
 if TYPE_CHECKING:
     from watchfiles._rust_notify import RustNotify
@@ -35,6 +45,7 @@ if TYPE_CHECKING:
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 """Bytes of the largest descriptor file. Real ones have one or two kilobytes; a larger one is a misplaced data file."""
+TOO_LARGE: Final = "keep data out of the descriptor"
 
 MAX_FILES: Final = 10_000
 """Descriptor files in one folder."""
@@ -53,7 +64,6 @@ RACY_NS: Final = 100_000_000
 """Age in nanoseconds below which a time stamp does not prove that a file is unchanged: a second write within the resolution
 of the file system's clock (4 ms on Linux before 6.13, 10 ms on some kernels) leaves the same time stamp."""
 
-PARSERS: Final = {".json": parse_json, ".yaml": parse_yaml, ".yml": parse_yaml}
 _EXAMPLE: Final = "tool-service/joke-service.json and tool/tell-joke.json"
 
 MAX_KEY_BYTES: Final = 250
@@ -61,8 +71,6 @@ MAX_KEY_BYTES: Final = 250
 
 MAX_USERS: Final = 10
 """Users of a service that one error names."""
-
-Signature = tuple[int, int, int, int, int]
 
 
 class FolderReading(NamedTuple):
@@ -237,10 +245,10 @@ class _Scan:
         digest = b""
         problems: list[Problem]
         try:
-            signature = _sign(os.stat(path))
+            signature = sign_status(os.stat(path))
             if former is not None and former.signature == signature:
                 return former
-            content, signature = _read_content(path)
+            content, signature = read_regular_file(path, MAX_FILE_BYTES, TOO_LARGE)
             digest = blake2b(content, digest_size=16).digest()
             if suffix != ".json" and time.time_ns() - signature[3] < PARTIAL_WRITE_S * 1e9:
                 self.is_recent = True  # the beginning of a YAML text is often valid YAML
@@ -250,7 +258,7 @@ class _Scan:
                 return former._replace(signature=signature)
             if valid is not None and valid[0] == digest:
                 return _File(signature, digest, valid[1], (), valid)
-            item = Item(show_path(path), kind, show_path(stem), PARSERS[suffix](_decode(content)), self._namespace)
+            item = Item(show_path(path), kind, show_path(stem), parse_document(content, path), self._namespace)
             return _File(signature, digest, item, (), (digest, item))
         except OSError as error:
             if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
@@ -289,32 +297,8 @@ def _is_folder(path: str) -> bool:
         return False
 
 
-def _sign(status: os.stat_result) -> Signature:
-    if not stat.S_ISREG(status.st_mode):  # reading a pipe would block
-        raise DocumentError(("", "not a regular file", "put a file in its place"))
-    return status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
 def _is_racy(signature: Signature) -> bool:
     return time.time_ns() - max(signature[3:]) < RACY_NS
-
-
-def _read_content(path: str) -> tuple[bytes, Signature]:
-    with open(path, "rb") as file:
-        signature = _sign(os.fstat(file.fileno()))
-        content = file.read(MAX_FILE_BYTES + 1)
-    if len(content) > MAX_FILE_BYTES:
-        raise DocumentError(("", f"more than {MAX_FILE_BYTES:,} bytes", "keep data out of the descriptor"))
-    return content, signature
-
-
-def _decode(content: bytes) -> str:
-    try:
-        return content.decode("utf-8-sig")  # some editors begin a UTF-8 file with a byte order mark
-    except UnicodeDecodeError as error:
-        encoding = "UTF-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "LATIN1"
-        problem = f"not UTF-8: byte {error.start:,} begins no character"
-        raise DocumentError(("", problem, f"if it is {encoding}, convert it: iconv -f {encoding} -t UTF-8")) from None
 
 
 # The directories whose changes may change the contents of a folder of descriptors: symbolic links are followed.

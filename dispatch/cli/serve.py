@@ -510,11 +510,11 @@ def mcp(
     if address is None and (tokens is not None or allow_host):
         raise CliError("--tokens and --allow-host are for HTTP.", "add --http 127.0.0.1:8080, or use --user")
     try:
-        from dispatch.mcp.server import McpServer, TokenFileError, is_loopback, read_tokens, serve_http
+        from dispatch.mcp.server import BearerTokens, McpServer, TokenFileError, is_loopback, serve_http
     except ImportError as error:
         raise CliError(str(error)) from None
     try:
-        users = None if tokens is None else read_tokens(tokens)
+        users = None if tokens is None else BearerTokens.load(tokens)
     except TokenFileError as error:
         raise CliError(str(error)) from None
     if address is not None and users is None and not is_loopback(address[0]):
