@@ -681,9 +681,10 @@ WRONG: Final = type("Wrong", (), {"__slots__": ()})()
 
 
 Words = str | Callable[[Any], str]
-"""A sentence about a value, in which ``{}`` is the value; or what makes one."""
+"""A sentence about a value, in which ``{!r}`` is the value, ``{shown}`` a short form of it and ``{kind}`` its kind
+(:func:`describe_value`, :func:`describe_kind`); or what makes one."""
 Need = tuple[Callable[[Any], object], Words, Words]
-"""A test, the problem of a value that fails it, and the fix, which has no ``{}``."""
+"""A test, the problem of a value that fails it, and the fix, which has no such fields."""
 
 
 def refuse(report: Report, path: str, problem: str, fix: str) -> Any:
@@ -698,7 +699,10 @@ def require(*needs: Need) -> Rule:
     def read(value: Any, report: Report, path: str) -> Any:
         for test, problem, fix in needs:
             if not test(value):
-                problem = problem.format(value) if isinstance(problem, str) else problem(value)
+                if isinstance(problem, str):
+                    problem = problem.format(value, shown=describe_value(value), kind=describe_kind(value))
+                else:
+                    problem = problem(value)
                 return refuse(report, path, problem, fix if isinstance(fix, str) else fix(value))
         return value
 
@@ -913,7 +917,7 @@ def texts_key(example: str, *, may_be_empty: bool = False) -> Key:
     fix = f"write {write_json(example)}, or remove it"
     elements = list_of(
         require(
-            (is_text, lambda value: f"{describe_value(value)} instead of a text", fix),
+            (is_text, "{shown} instead of a text", fix),
             (lambda text: may_be_empty or text.strip(), "an empty text", fix),
         )
     )
