@@ -55,6 +55,12 @@ class Problem(msgspec.Struct, frozen=True):
         return f"{where}{self.problem}. Fix: {self.fix}."
 
 
+def list_mistakes(what: str, problems: Iterable[Problem]) -> str:
+    """Return ``what``, the number of ``problems``, and a line for each."""
+    lines = [f"  {each}" for each in problems]
+    return "\n".join([f"{what}: {len(lines)} mistake{'' if len(lines) == 1 else 's'}.", *lines])
+
+
 class Report:
     """Collects the problems of one document while it is read; ``has_errors``: one of them is an error.
 
@@ -935,8 +941,13 @@ def object_key(example: Mapping[str, Any], then: Rule | None = None) -> Key:
     return Key(lambda value: isinstance(value, dict), "an object", example, then)
 
 
-def objects_key(kind: type[msgspec.Struct], example: Mapping[str, Any]) -> Key:
-    """Return the rule of a list of objects with the fields of a struct. One that is no object is read as None."""
+def objects_key(kind: type[msgspec.Struct], example: Mapping[str, Any], unique: str, problem: str, fix: str) -> Key:
+    """Return the rule of a list of objects with the fields of a struct. One that is no object is read as None.
+
+    Args:
+        unique: field in which no two of them may be equal.
+        problem: of one that is equal, with ``{}`` for its value; ``fix``: of it.
+    """
 
     def read_one(value: Any, report: Report, path: str) -> Any:
         if not isinstance(value, dict):
@@ -946,16 +957,23 @@ def objects_key(kind: type[msgspec.Struct], example: Mapping[str, Any]) -> Key:
         warn_of_unknown_keys(value, rules_of(kind), report, path)
         return found
 
-    return Key(is_list, "a list", [example], list_of(read_one))
+    elements = list_of(read_one)
+
+    def read(values: Any, report: Report, path: str) -> Any:
+        found = elements(values, report, path)
+        seen: set[str] = set()
+        for index, each in enumerate(found):
+            name = getattr(each, unique, "")
+            if name and name in seen:
+                report.add_error(f"{path}[{index}].{unique}", problem.format(excerpt(name)), fix)
+            seen.add(name)
+        return found
+
+    return Key(is_list, "a list", [example], read)
 
 
 def read_struct(
-    kind: type[Struct],
-    raw: Mapping[str, Any],
-    report: Report,
-    path: str = "",
-    known: Iterable[str] = (),
-    **fields: Any,
+    kind: type[Struct], raw: Mapping[str, Any], report: Report, path: str = "", known: Iterable[str] = (), **fields: Any
 ) -> Struct:
     """Return the struct in an object. After an error it must not be used: a required text with a mistake is ``""``.
 

@@ -24,6 +24,7 @@ from dispatch.documents import (
     describe_kind,
     is_number,
     is_whole,
+    list_mistakes,
     load_document,
     optional,
     refuse,
@@ -52,9 +53,7 @@ class PolicyError(ValueError):
 
     def __str__(self) -> str:
         if self.file:
-            count = f"{len(self.mistakes)} mistake{'' if len(self.mistakes) == 1 else 's'}"
-            lines = [f"The policy in '{self.file}' is invalid: {count}.", *(f"  {each}" for each in self.problems)]
-            return "\n".join(lines)
+            return list_mistakes(f"The policy in '{self.file}' is invalid", self.problems)
         return "\n".join(f"policy key '{key}': {problem}; {fix}" for key, problem, fix in self.mistakes)
 
     @property
@@ -182,6 +181,11 @@ def _checks_of(kind: type[Settings]) -> tuple[tuple[str, str, Rule, Any], ...]:
     return tuple((field, part + key, rule, defaults[field]) for key, (field, rule) in rules_of(kind).items())
 
 
+def _hint(value: object, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(str(value), tuple(known), 1)
+    return f"did you mean '{near[0]}'? " if near else ""
+
+
 def _merge_keys(base: Settings, raw: Mapping[Any, Any], report: Report, path: str) -> Any:
     """Return ``base`` with the values of ``raw``, whose keys are spelt as in a descriptor; :data:`WRONG` after a mistake."""
     fields = rules_of(type(base))
@@ -189,8 +193,7 @@ def _merge_keys(base: Settings, raw: Mapping[Any, Any], report: Report, path: st
     for key, value in raw.items():
         where = f"{path}.{key}" if path else str(key)
         if key not in fields:
-            near = difflib.get_close_matches(str(key), fields, 1) if base.SHOWS_NEAR else ()
-            hint = f"did you mean '{near[0]}'? " if near else ""
+            hint = _hint(key, fields) if base.SHOWS_NEAR else ""
             report.add_error(where, "unknown key", f"{hint}known keys: {', '.join(fields)}")
             changes[""] = WRONG
             continue
@@ -257,13 +260,13 @@ MAX_CHOICES = 256
 """Instances compared for one request: as many as a dispatcher knows of one service."""
 
 
-def _explain_strategy(value: object) -> str:
-    near = difflib.get_close_matches(str(value), STRATEGIES, 1)
-    hint = f"did you mean '{near[0]}'? " if near else ""
-    return f"{hint}known: {', '.join(STRATEGIES)}"
-
-
-_STRATEGY: Final = require((STRATEGIES.__contains__, "{!r} is unknown", _explain_strategy))
+_STRATEGY: Final = require(
+    (
+        STRATEGIES.__contains__,
+        "{!r} is unknown",
+        lambda value: f"{_hint(value, STRATEGIES)}known: {', '.join(STRATEGIES)}",
+    )
+)
 
 
 class Balancing(Settings, frozen=True):
@@ -996,7 +999,8 @@ def load_policy_keys(file: str | os.PathLike[str]) -> Mapping[str, Any]:
             raise DocumentError(("policy", "the keys are one level too deep", f"remove 'policy'; {_FILE_EXAMPLE}"))
         parse_policy(raw)
     except (DocumentError, PolicyError) as error:
-        raise PolicyError(*error.mistakes[0], error.mistakes[1:], name) from None
+        first, *others = [(excerpt(key, 62), excerpt(problem, 200), fix) for key, problem, fix in error.mistakes]
+        raise PolicyError(*first, others, name) from None
     return raw
 
 

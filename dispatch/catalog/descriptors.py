@@ -22,6 +22,7 @@ from dispatch.documents import (
     describe_value,
     is_list,
     is_number,
+    list_mistakes,
     name_key,
     object_key,
     objects_key,
@@ -43,12 +44,8 @@ class CatalogError(ValueError):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: tuple[Problem, ...] = tuple(problems)
         errors = [problem for problem in self.problems if problem.severity == "error"]
-        warnings = [problem for problem in self.problems if problem.severity == "warning"]
-        count = f"{len(errors)} mistake{'' if len(errors) == 1 else 's'}"
-        lines = [f"The tools cannot be loaded: {count}."]
-        lines += [f"  {problem}" for problem in errors]
-        lines += [f"  Warning: {problem}" for problem in warnings]
-        super().__init__("\n".join(lines))
+        warnings = [f"  Warning: {problem}" for problem in self.problems if problem.severity == "warning"]
+        super().__init__("\n".join([list_mistakes("The tools cannot be loaded", errors), *warnings]))
 
     def __reduce__(self) -> tuple[type[CatalogError], tuple[tuple[Problem, ...]]]:
         return type(self), (self.problems,)
@@ -183,12 +180,21 @@ class Instance(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
     version: Annotated[str | None, _VERSION] = None
 
 
-_PARAM_EXAMPLE: Final = {"name": "style", "required": False}
-_INSTANCE_EXAMPLE: Final = {
-    "id": "joke-1",
-    "request-queue": f"{REQUEST_EXAMPLE}-1",
-    "response-queue": f"{RESPONSE_EXAMPLE}-1",
-}
+_PARAMS_KEY: Final = objects_key(
+    ConfigParam,
+    {"name": "style", "required": False},
+    "name",
+    "the config param '{}' is declared twice",
+    "remove one of them",
+)
+_QUEUES_EXAMPLE: Final = {"request-queue": f"{REQUEST_EXAMPLE}-1", "response-queue": f"{RESPONSE_EXAMPLE}-1"}
+_INSTANCES_KEY: Final = objects_key(
+    Instance,
+    {"id": "joke-1", **_QUEUES_EXAMPLE},
+    "id",
+    "the instance id '{}' is not unique",
+    "give each instance its own id",
+)
 
 
 class ServiceDescriptor(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
@@ -208,8 +214,8 @@ class ServiceDescriptor(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
     id: Annotated[str, name_key("joke-service")]
     request_queue: Annotated[str, _topic(REQUEST_EXAMPLE)]
     response_queue: Annotated[str, _topic(RESPONSE_EXAMPLE)]
-    config_params: Annotated[tuple[ConfigParam, ...], objects_key(ConfigParam, _PARAM_EXAMPLE)] = ()
-    instances: Annotated[tuple[Instance, ...], objects_key(Instance, _INSTANCE_EXAMPLE)] = ()
+    config_params: Annotated[tuple[ConfigParam, ...], _PARAMS_KEY] = ()
+    instances: Annotated[tuple[Instance, ...], _INSTANCES_KEY] = ()
     version: Annotated[str | None, _VERSION] = None
     policy: Annotated[Mapping[str, Any], POLICY_KEY] = EMPTY
     permissions: Annotated[tuple[str, ...], PERMISSIONS_KEY] = ()
@@ -231,12 +237,10 @@ class Argument(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
     required: Annotated[bool | None, FLAG_KEY] = None
 
 
-_ARGUMENT_EXAMPLE: Final = {
-    "name": "topic",
-    "type": "string",
-    "description": "What the joke is about",
-    "required": True,
-}
+_TEXT_EXAMPLE: Final = {"name": "topic", "type": "string", "description": "What the joke is about", "required": True}
+_ARGUMENTS_KEY: Final = objects_key(
+    Argument, _TEXT_EXAMPLE, "name", "the argument '{}' is not unique", "give each its own name"
+)
 _SCHEMA_EXAMPLE: Final = {"type": "object", "properties": {"topic": {"type": "string"}}}
 
 
@@ -272,7 +276,7 @@ class ToolDescriptor(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
     name: Annotated[str, name_key("tell-joke")]
     description: Annotated[str, text_key("Tell a joke on a given topic", is_required=True)]
     service: Annotated[str, name_key("joke-service")]
-    arguments: Annotated[tuple[Argument, ...], objects_key(Argument, _ARGUMENT_EXAMPLE)] = ()
+    arguments: Annotated[tuple[Argument, ...], _ARGUMENTS_KEY] = ()
     config: Mapping[str, Any] = EMPTY
     policy: Annotated[Mapping[str, Any], POLICY_KEY] = EMPTY
     category: Annotated[str | None, text_key("entertainment")] = None

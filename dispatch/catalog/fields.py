@@ -10,7 +10,7 @@ import msgspec
 from dispatch._internal import excerpt, write_json
 from dispatch.catalog.descriptors import VERSION_EXAMPLE
 from dispatch.catalog.versions import is_version
-from dispatch.documents import FrozenDict, Report, describe_kind, describe_value, join_path
+from dispatch.documents import FrozenDict, Report, describe_kind, describe_value, is_list, is_number, is_text, join_path
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
 from dispatch.schemas import (
     DIALECT,
@@ -290,29 +290,16 @@ def _find_faults(schema: object, place: tuple[str | int, ...]) -> Iterator[_Faul
                 yield _Fault(at, f"{describe_value(value)} instead of {expected}", fix)
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
 def _is_flag(value: object) -> bool:
     return isinstance(value, bool)
 
 
-def _is_list(value: object) -> bool:
-    return isinstance(value, tuple)
+def _is_positive_number(value: Any) -> bool:
+    return is_number(value) and value > 0
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_positive_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
-
-
-def _is_count(value: object) -> bool:
-    # 2.0 is an integer in JSON Schema.
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 and value == int(value)
+def _is_count(value: Any) -> bool:
+    return is_number(value) and value >= 0 and value == int(value)  # 2.0 is an integer in JSON Schema
 
 
 def _is_unique_texts(value: object) -> bool:
@@ -330,17 +317,17 @@ def _is_texts_by_name(value: object) -> bool:
 
 
 _Rule = tuple[Callable[[object], bool], str, Any]
-_TEXT: Final[_Rule] = (_is_text, "a text", "…")
+_TEXT: Final[_Rule] = (is_text, "a text", "…")
 _FLAG: Final[_Rule] = (_is_flag, "true or false", True)
 _COUNT: Final[_Rule] = (_is_count, "a whole number of at least 0", 1)
-_NUMBER: Final[_Rule] = (_is_number, "a number", 1)
+_NUMBER: Final[_Rule] = (is_number, "a number", 1)
 
 _VALUES: Final[Mapping[str, _Rule]] = {
     "type": (_is_type, f"one of {', '.join(_TYPES)}, or a list of them", "string"),
     "required": (_is_unique_texts, "a list of different names, in the object that has the properties", ["topic"]),
     "dependentRequired": (_is_texts_by_name, "an object of lists of names", {"unit": ["amount"]}),
-    "enum": (_is_list, "a list", ["a", "b"]),
-    "examples": (_is_list, "a list", ["a"]),
+    "enum": (is_list, "a list", ["a", "b"]),
+    "examples": (is_list, "a list", ["a"]),
     "multipleOf": (_is_positive_number, "a number above 0", 1),
     **dict.fromkeys(("maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum"), _NUMBER),
     **dict.fromkeys(

@@ -63,7 +63,6 @@ def read_service(
     known = (*SERVICE_KEYS, "requires")
     service = read_struct(ServiceDescriptor, _name_by_key(raw, "id", key), report, known=known)
     own_id = service.id or _text_of(raw, "id")
-    _check_config_params(service, report)
     version = check_version(service.version, key, report)
     check_policy(service.policy, report, base)
     service = msgspec.structs.replace(
@@ -97,15 +96,6 @@ def _text_of(raw: Mapping[str, Any], key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _check_config_params(service: ServiceDescriptor, report: Report) -> None:
-    names: set[str] = set()
-    for index, param in enumerate(service.config_params):
-        if param is not None and param.name in names:
-            problem = f"the config param '{excerpt(param.name)}' is declared twice"
-            report.add_error(f"config-params[{index}].name", problem, "remove one of them")
-        names |= {param.name} if param is not None and param.name else set()
-
-
 def _check_instances(service: ServiceDescriptor, version: str | None, report: Report) -> tuple[Instance, ...]:
     """Return the instances with the service's values where they have none."""
     found: dict[str, Instance] = {}
@@ -114,9 +104,6 @@ def _check_instances(service: ServiceDescriptor, version: str | None, report: Re
         if instance is None:
             continue
         path = f"instances[{index}]"
-        if instance.id and instance.id in found:
-            problem = f"the instance id '{excerpt(instance.id)}' is not unique"
-            report.add_error(f"{path}.id", problem, "give each instance its own id")
         if instance.request_queue and instance.request_queue in queues:
             report.add_warning(
                 f"{path}.request-queue",
@@ -192,7 +179,6 @@ def read_tool(
     tool = read_struct(ToolDescriptor, own, report, known=("type", *params))
     version = check_version(tool.version, key_parts, report)
     check_policy(tool.policy, report, base)
-    _check_arguments(tool, report)
     _check_range(tool.requires, report)
     _check_rollout(tool.rollout, version, report)
     name = add_namespace("name", tool.name or _text_of(own, "name"), namespace, MAX_MODEL_NAME_CHARS, report)
@@ -312,16 +298,6 @@ def _warn_about_model(tool: ToolDescriptor, name: str, raw: Mapping[str, Any], r
             "the description is empty, and models choose tools by it",
             "say what the tool does, and when to use it",
         )
-
-
-def _check_arguments(tool: ToolDescriptor, report: Report) -> None:
-    names: set[str] = set()
-    for index, argument in enumerate(tool.arguments):
-        name = "" if argument is None else argument.name
-        if name and name in names:
-            problem = f"the argument '{excerpt(name)}' is not unique"
-            report.add_error(f"arguments[{index}].name", problem, "give each its own name")
-        names.add(name)
 
 
 # Items as sources deliver them, and the reading of one item as a descriptor.

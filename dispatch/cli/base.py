@@ -20,11 +20,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TextIO, TypeVar
 
-import msgspec
 import typer
 
-from dispatch._internal import excerpt
 from dispatch.catalog import CatalogError, Problem
+from dispatch.documents import list_mistakes
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.policy import PolicyError, load_policy_keys
 from dispatch.telemetry.observers import DEFAULT_TELEMETRY, METRICS_ADDRESS
@@ -741,10 +740,7 @@ def check_policy_file(name: str) -> tuple[Mapping[str, Any] | None, list[Problem
     try:
         return load_policy_keys(name), []
     except PolicyError as error:
-        return None, [
-            msgspec.structs.replace(each, key=excerpt(each.key, 62), problem=excerpt(each.problem, 200))
-            for each in error.problems
-        ]
+        return None, list(error.problems)
 
 
 def read_policy_file(name: str, how: str) -> Mapping[str, Any]:
@@ -758,7 +754,5 @@ def read_policy_file(name: str, how: str) -> Mapping[str, Any]:
     """
     policy, problems = check_policy_file(name)
     if policy is None:
-        count = f"{len(problems)} mistake{'' if len(problems) == 1 else 's'}"
-        lines = [f"The policy file of {how} is invalid: {count}.", *(f"  {problem}" for problem in problems)]
-        raise CliError("\n".join(lines))
+        raise CliError(list_mistakes(f"The policy file of {how} is invalid", problems))
     return policy

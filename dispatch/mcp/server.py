@@ -159,8 +159,6 @@ async def serve_http(
         running = _Uvicorn(config)
         task = asyncio.create_task(running.serve([listener]))
         try:
-            if verifier is not None:
-                verifier.start()
             actual = listener.getsockname()[1]
             on_ready(f"http://{f'[{host}]' if ':' in host else host}:{actual}{path}")
             await asyncio.shield(task)
@@ -923,26 +921,24 @@ class BearerTokens:
 
     Args:
         users: by their tokens.
-        file: of the tokens, which is followed from :meth:`start` to :meth:`close`.
     """
 
-    def __init__(self, users: Mapping[str, str], file: Path | None = None) -> None:
+    def __init__(self, users: Mapping[str, str]) -> None:
+        self._watch: FileWatch[dict[str, str]] | None = None
         self._replace(users)
-        self._watch = None if file is None else _watch_tokens(file, self._replace)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> BearerTokens:
-        """Return the tokens in a file: see :func:`read_tokens`."""
-        return cls(read_tokens(path), Path(path))
+        """Return the tokens in a file (see :func:`read_tokens`), which is followed until :meth:`close`."""
+        tokens, file = cls(read_tokens(path)), Path(path)
+        parse = partial(_parse_tokens, file)
+        tokens._watch = FileWatch(file, _read_token_file, parse, tokens._replace, "tokens", logger)
+        tokens._watch.start()
+        return tokens
 
     def _replace(self, users: Mapping[str, str]) -> None:
         # By their hashes: the time of a lookup reveals nothing about a token.
         self._users = {_hash(token): user for token, user in users.items()}
-
-    def start(self) -> None:
-        """Begin to follow the file, if there is one."""
-        if self._watch:
-            self._watch.start()
 
     def close(self) -> None:
         """Stop following the file."""
@@ -953,10 +949,6 @@ class BearerTokens:
         """Return the access that ``token`` gives; None: it is unknown."""
         user = self._users.get(_hash(token))
         return None if user is None else AccessToken(token=token, client_id=user, scopes=[], subject=user)
-
-
-def _watch_tokens(file: Path, on_change: Callable[[Mapping[str, str]], object]) -> FileWatch[dict[str, str]]:
-    return FileWatch(file, _read_token_file, partial(_parse_tokens, file), on_change, "tokens", logger)
 
 
 def _hash(token: str) -> bytes:

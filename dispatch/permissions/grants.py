@@ -20,7 +20,7 @@ from dispatch.documents import (
     Need,
     Problem,
     Report,
-    Rule,
+    list_mistakes,
     list_of,
     map_of,
     object_of,
@@ -43,11 +43,8 @@ class GrantsError(ValueError):
     def __init__(self, file: str, problems: Iterable[Problem]) -> None:
         self.file = file
         self.problems = tuple(problems)
-        count = f"{len(self.problems)} mistake{'' if len(self.problems) == 1 else 's'}"
         where = f" of '{file}'" if file else ""
-        super().__init__(
-            "\n".join([f"The grants{where} cannot be loaded: {count}.", *(f"  {p}" for p in self.problems)])
-        )
+        super().__init__(list_mistakes(f"The grants{where} cannot be loaded", self.problems))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.file, self.problems)
@@ -247,22 +244,19 @@ _NAME: Final = require(
 )
 
 
+def _is_text(value: object, report: Report, path: str, example: str) -> bool:
+    if isinstance(value, str):
+        return True
+    report.add_error(path, f"{_describe_kind(value)} in place of a text", f"write a text, as in {example}")
+    return False
+
+
 def _read_member(name: object, report: Report, path: str) -> Any:
-    text = _MEMBER(name, report, path)
-    return WRONG if text is WRONG else _NAME(text, report, path.rpartition("[")[0])
-
-
-def _text(example: str) -> Rule:
-    _, problem, _ = _in_place_of(str, "a text", example)
-    return require((lambda value: isinstance(value, str), problem, f"write a text, as in {example}"))
-
-
-_MEMBER: Final = _text('["alice"]')
-_GRANT: Final = _text('["tools:jokes"]')
+    return _NAME(name, report, path.rpartition("[")[0]) if _is_text(name, report, path, '["alice"]') else WRONG
 
 
 def _read_grant(text: Any, report: Report, path: str) -> Any:
-    problem = None if _GRANT(text, report, path) is WRONG else check_grant(text)
+    problem = check_grant(text) if _is_text(text, report, path, '["tools:jokes"]') else None
     if problem is not None:
         fix = "write a grant such as 'tools:jokes', 'tools:*' or '!tools:jokes'"
         report.add_error(path, f"'{excerpt(text)}': {problem}", fix)

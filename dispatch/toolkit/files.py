@@ -29,6 +29,7 @@ from dispatch.documents import (
     optional,
     parse_yaml,
     read_regular_file,
+    replace_file,
     require,
 )
 from dispatch.toolkit.graph import (
@@ -440,7 +441,7 @@ def write_file(path: str | Path, file: ToolkitFile) -> None:
         ) from None
     document = _Writer(file).build()
     text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
-    Path(path).write_text(text, encoding="utf-8")
+    replace_file(path, text)
 
 
 class _Writer:

@@ -21,6 +21,7 @@ async def test_a_changed_file_is_in_force(tmp_path: Path, caplog: pytest.LogCapt
     file = tmp_path / "tokens.json"
     file.write_text(json.dumps({"alice": ALICE}))
     tokens = BearerTokens.load(file)
+    tokens.close()  # the test makes the checks
     assert await users(tokens) == ["alice", None]
     assert tokens._watch is not None
     file.write_text(json.dumps({"alice": [ALICE, NEXT]}))
