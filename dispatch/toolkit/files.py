@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import errno
 import importlib
 import itertools
+import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -232,6 +234,8 @@ def read_file(path: str | Path, connect_mcp: ConnectMcp | None = None) -> Toolki
     """
     report = Report(str(path))
     try:
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         document = parse_yaml(decode_text(read_regular_file(path, MAX_FILE_BYTES, "split it")[0]))
     except DocumentError as error:
         raise CatalogError([Problem(str(path), *mistake) for mistake in error.mistakes]) from None
