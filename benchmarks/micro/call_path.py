@@ -1,6 +1,6 @@
 """CPU time of the path of a call, and of each of its parts: ``python -m benchmarks.micro.call_path``.
 
-No broker, no session, no transport: an instant invoker (:mod:`benchmarks.micro.instant_invoker`) answers in the next turn
+No broker, no session, no transport: instant instances (:mod:`benchmarks.micro.instant_instances`) answers in the next turn
 of the loop. Callers run side by side, each making one call after the other. Method of measurement:
 :mod:`benchmarks.micro.rounds`.
 """
@@ -15,13 +15,13 @@ import pstats
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from benchmarks.harness.environment import load
 from benchmarks.micro.guard_stacks import OFF, Call, Stack, catalog
-from benchmarks.micro.instant_invoker import InstantInvoker, Turn
+from benchmarks.micro.instant_instances import InstantPools, Turn
 from benchmarks.micro.instant_transport import AnsweringTransport
 from benchmarks.micro.rounds import (
     Costs,
@@ -34,7 +34,6 @@ from benchmarks.micro.rounds import (
     writable,
 )
 from dispatch import Dispatcher
-from dispatch.calls.instances import InstanceInvoker, ToolInvoker
 from dispatch.messaging.wire import encode_request, json_text
 from dispatch.telemetry.observers import SILENT, Telemetry
 
@@ -72,20 +71,18 @@ async def _encoded() -> AsyncIterator[Call]:
 def _path(
     policy: dict[str, Any], telemetry: Callable[[], Telemetry], instances: int = 1
 ) -> Callable[[], AbstractAsyncContextManager[Call]]:
-    """Return a contender: a whole call over an instant invoker.
+    """Return a contender: a whole call over instant instances.
 
     Args:
         policy: of the tool.
         telemetry: of the dispatcher.
-        instances: of the service; 0: the invoker asks no balancer.
+        instances: of the service.
     """
 
     @asynccontextmanager
     async def make() -> AsyncIterator[Call]:
         async with Dispatcher(AnsweringTransport(), catalog(policy), telemetry=telemetry()) as dispatcher:
-            runtime = dispatcher._running
-            instant = cast(InstanceInvoker, InstantInvoker(instances))
-            runtime.attempts._invoker = ToolInvoker(instant, runtime._local)
+            dispatcher._running.attempts._pools = InstantPools(instances)
             yield lambda: dispatcher.call("work", ARGUMENTS, user="alice")
 
     return make
@@ -108,8 +105,7 @@ STACKS = (
     Stack("traced", "'call' with the default telemetry, no OpenTelemetry SDK", _path(DEFAULT, _default_telemetry)),
     Stack("silent", "'call' without metrics", _path(DEFAULT, lambda: SILENT)),
     Stack("unguarded", "'call' without breaker, bulkhead and retries", _path(OFF, _metrics)),
-    Stack("unbalanced", "'call' without the balancer", _path(DEFAULT, _metrics, 0)),
-    Stack("path", "'call' without all three", _path(OFF, lambda: SILENT, 0)),
+    Stack("path", "'call' without guards and metrics", _path(OFF, lambda: SILENT)),
 )
 DIFFERENCES = (
     Difference("the whole path", "call", "bare", 14.0),
@@ -119,8 +115,7 @@ DIFFERENCES = (
     Difference("traces without an SDK", "traced", "call"),
     Difference("metrics", "call", "silent"),
     Difference("breaker, bulkhead, retries", "call", "unguarded"),
-    Difference("balancer, one instance", "call", "unbalanced"),
-    Difference("the path without guards, metrics and balancer", "path", "encoded"),
+    Difference("the path without guards and metrics", "path", "encoded"),
 )
 
 
@@ -139,7 +134,7 @@ def parser() -> argparse.ArgumentParser:
     """The options."""
     made = argparse.ArgumentParser(
         prog="python -m benchmarks.micro.call_path",
-        description=f"CPU time of the path of a call with {IN_FLIGHT} callers, over an instant invoker, with and without "
+        description=f"CPU time of the path of a call with {IN_FLIGHT} callers, over instant instances, with and without "
         "each of its parts. No broker; under a minute on an idle machine.",
         epilog="contenders: " + ", ".join(stack.name for stack in STACKS),
     )

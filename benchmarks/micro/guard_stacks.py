@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from typing import Any, cast
 
-from benchmarks.micro.instant_invoker import instance_pool
+from benchmarks.micro.instant_instances import instance_pool
 from benchmarks.micro.instant_transport import AnsweringTransport
 from dispatch import Catalog, Dispatcher, RejectedError
 from dispatch.calls.attempt import Admission

@@ -23,7 +23,7 @@ from benchmarks.micro.guard_stacks import catalog
 from benchmarks.micro.instant_transport import AnsweringTransport
 from benchmarks.micro.otel_sdk import Dropping, exporting
 from dispatch import Dispatcher, Telemetry
-from dispatch.calls import instances
+from dispatch.calls import runtime
 from dispatch.errors import Outcome
 
 if TYPE_CHECKING:
@@ -138,12 +138,12 @@ async def retained(
 @asynccontextmanager
 async def _forgetful(dispatcher: Dispatcher) -> AsyncIterator[Dispatcher]:
     """It, started, with an exchange that remembers :data:`FORMER` requests."""
-    usual = instances.Correlator
-    instances.Correlator = partial(usual, max_tombstones=FORMER)  # type: ignore[assignment,misc] # made once, when it is started
+    usual = runtime.Correlator
+    runtime.Correlator = partial(usual, max_tombstones=FORMER)  # type: ignore[assignment,misc] # made once, when it is started
     try:
         await dispatcher.start()
     finally:
-        instances.Correlator = usual  # type: ignore[misc] # as it was
+        runtime.Correlator = usual  # type: ignore[misc] # as it was
     try:
         yield dispatcher
     finally:

@@ -3,8 +3,9 @@
 :meth:`Attempts.begin` makes the first attempt inline and hedges it where the policy says so; :meth:`Attempts.retry` follows
 while policy, budget and deadline allow. One attempt (:meth:`Attempts.attempt`) goes through
 
-    a breaker · b rate limit · c bulkhead (:mod:`dispatch.calls.attempt`)
-    d balancer · e exchange (the :class:`Invoker`) · f finish
+    a breaker · b rate limit · c bulkhead (:class:`Admission`)
+    d balancer (:class:`~dispatch.routing.pool.InstancePool`) · e exchange (an :class:`~dispatch.routing.instance.Instance`)
+    f finish
 
 and every permit gets exactly one outcome, whatever happens.
 """
@@ -12,7 +13,7 @@ and every permit gets exactly one outcome, whatever happens.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,21 +22,30 @@ import msgspec
 from dispatch._internal import Clock, Rejection
 from dispatch.calls.error_messages import (
     error_from_closing,
+    error_from_disconnection,
     error_from_exchange,
+    error_from_key_holder_loss,
+    error_from_missing_instance,
+    error_from_oversized_request,
     error_from_rejection,
+    error_from_requirement,
+    error_from_unanswered_request,
+    error_from_unserved_topic,
     name_missing_argument,
 )
 from dispatch.calls.guards import ToolGuards
 from dispatch.calls.resolution import ResolvedTool
 from dispatch.errors import DispatchError, ErrorType, Origin, Outcome, ToolError, TransportError
-from dispatch.messaging.request import READER_IDLE, TOOL_IDLE, Answer, Request, Settled, Tally, TimedOut
+from dispatch.messaging.request import READER_IDLE, TOOL_IDLE, Answer, Lost, Refused, Request, Settled, Tally, TimedOut
+from dispatch.messaging.wire import Refusal
+from dispatch.protocol.events import Failure
 from dispatch.resilience.aio import OUTPACED, hedged, retry
 from dispatch.resilience.breaker import BreakerPermit
 from dispatch.resilience.bulkhead import BulkheadGuard, BulkheadPermit
 from dispatch.resilience.durations import attempt_deadline
 from dispatch.resilience.rate_limit import RatePermit, Waiter
 from dispatch.resilience.retry import ANSWERED, NoHedgeReason, NoRetryReason, RetryDecision, RetryTarget, may_have_run
-from dispatch.routing.instance import Claim, Holder, Instance
+from dispatch.routing.instance import DISCOVERY_S, GONE_S, IN_PROCESS, Channel, Claim, Connection, Holder, Instance
 from dispatch.routing.pool import InstancePool, SelectedInstance
 from dispatch.telemetry.observers import NO_PROPERTIES, NULL_REQUEST, CallObserver, RequestObserver
 
@@ -459,7 +469,7 @@ class Attempt(msgspec.Struct, eq=False):
             self.admission.place.restart(now)
         self.start(now)
         self.sent = False
-        self.error = self.retry_after = None
+        self.error = self.retry_after = self.settled = None
         self.counts_for_instance = self.counts_for_tool = True
 
     def claim_key(self, pool: InstancePool, instance: Instance) -> None:
@@ -530,7 +540,7 @@ class Attempt(msgspec.Struct, eq=False):
             # Its instance is spared; the tool pauses only when all have asked for that.
             pool = self.call.guards.pool
             self.counts_for_tool = pool is None or not pool.has_other_unpaused(self.selected.pick.instance)
-        never_left = isinstance(error, TransportError) and not error.sent
+        never_left = type(self.settled) is Refused or (isinstance(error, TransportError) and not error.sent)
         if self.sent and (never_left or error.rejected_by == "exchange"):
             self.sent = False
             self.call.requests -= 1
@@ -572,7 +582,7 @@ class Attempt(msgspec.Struct, eq=False):
             error.origin = Origin.INSTANCE
             self.counts_for_tool = False
         instance = selected.instance
-        if instance is not None and error.type in _INSTANCE_ENDED:
+        if instance.is_named and error.type in _INSTANCE_ENDED:
             if instance.is_loss_counted:
                 self.counts_for_instance = self.counts_for_tool = False
             instance.is_loss_counted = True
@@ -587,7 +597,7 @@ class Attempt(msgspec.Struct, eq=False):
             return
         settled, instance = self.settled, selected.instance
         if self.outcome is not _SUCCESS:
-            self.remembered = instance is not None and selected.route.instances.get(instance.name) is instance
+            self.remembered = instance.has_key_memory and selected.route.instances.get(instance.name) is instance
         in_flight = settled.in_flight if type(settled) is Answer else None
         request.on_end(self.outcome, self.error, instance=selected.pick.instance, sent=self.sent)
         outcome = self.outcome if not self.is_impatient else _CANCELLED
@@ -626,49 +636,51 @@ _KEY_HOLDER, _ANY_INSTANCE = RetryTarget.KEY_HOLDER, RetryTarget.ANY_INSTANCE
 _TIMED = ANSWERED | {_TIMEOUT}
 
 
-class Invoker(Protocol):
-    """Steps d and e of an attempt: has the tool executed. A dispatcher's sends the request to an instance of the tool's
-    service, or executes a local tool; a wrapped client's calls that client."""
+LEAST_REST = 0.1
+"""Share of a call's time that is left to the tool when its call waits for an instance, where it usually takes less."""
+MAX_WAITING = 20_000
+"""Calls that wait for an instance at once: some kilobytes each."""
+MAX_HOPS = 4
+"""Instances that are tried in turn while each one declines the request, because it is draining or overloaded."""
 
-    def is_ready(self, call: Call) -> bool:
-        """Whether the request of a call could be sent now."""
+_ENDED = frozenset({Failure.SILENT, Failure.RESTARTED, Failure.CLOSED})
+"""Why a session ends whose instance has ended, or is about to: another one may take its place."""
+_NO_INSTANCE = Rejection("balancer", "no-instance")
 
-    async def await_ready(self, call: Call) -> None:
-        """Wait until it can be sent: for the connection, and for an instance. The call holds no permit meanwhile.
+
+class Pools(Protocol):
+    """The instance pools of tools."""
+
+    def get(self, user: ResolvedTool) -> InstancePool | None:
+        """Return the pool of a tool's service if it is open."""
+
+    async def open(self, user: ResolvedTool, deadline: float) -> InstancePool:
+        """Return the pool of a tool's service, opened if necessary.
 
         Raises:
-            DispatchError: it cannot. Nothing was sent.
+            TransportError: the broker is out of reach, or refuses, or takes longer than ``deadline``.
         """
-
-    def invoke(self, attempt: Attempt) -> Awaitable[None]:
-        """Send the request of an admitted attempt and :meth:`~Attempt.conclude` it: with the whole reply, or with the first
-        chunk of a stream.
-
-        Raises:
-            DispatchError: there was nothing to send the request to, or sending failed.
-        """
-
-    def attribute_failure(self, attempt: Attempt) -> None:
-        """Find out where a failure arose (:class:`~dispatch.errors.Origin`), and so which guards count it."""
-
-    def has_untried(self, call: Call) -> bool:
-        """Whether there is an instance that no attempt of the call was sent to."""
 
 
 class Attempts:
     """Makes the attempts of calls.
 
     Args:
-        invoker: sends their requests.
+        pools: the instances of each service.
         clock: the loop's.
+        new_id: returns an id that was never used before.
+        broker: the connection over which pools are opened, but for tools of this process.
 
     Attributes:
         is_closing: no attempt begins any more.
     """
 
-    def __init__(self, invoker: Invoker, clock: Clock) -> None:
-        self._invoker = invoker
+    def __init__(self, pools: Pools, clock: Clock, new_id: Callable[[], str], broker: Connection = IN_PROCESS) -> None:
+        self._pools = pools
         self._now = clock
+        self._new_id = new_id
+        self._broker = broker
+        self._waiting = 0
         self.is_closing = False
 
     async def run(self, call: Call) -> Attempt:
@@ -690,7 +702,7 @@ class Attempts:
             lambda second: self.attempt(call, 1, _ANY_INSTANCE if second else target, hedge=second),
             hedging,
             deadline=call.deadline,
-            others=partial(self._invoker.has_untried, call),
+            others=partial(self._has_untried, call),
             listener=call.on_hedge_decision,
         )
 
@@ -728,21 +740,19 @@ class Attempts:
                 return attempt
             while True:
                 # An open circuit rejects at once, and a hedge does not wait.
-                if not (self._invoker.is_ready(call) or hedge) and (
-                    guards.breaker is None or guards.breaker.can_admit()
-                ):
-                    await self._invoker.await_ready(call)
+                if not (self._is_ready(call) or hedge) and (guards.breaker is None or guards.breaker.can_admit()):
+                    await self._await_ready(call)
                 rejection = admission.try_acquire(call.options.user, call.deadline, self._now())  # a, b, c
                 if not admission.must_wait:
                     break
                 rejection = await self._wait(attempt, hedge=hedge)
-                if rejection is not None or self._invoker.is_ready(call):
+                if rejection is not None or self._is_ready(call):
                     break
                 admission.release()  # the instances were lost meanwhile
             if rejection is not None:
                 attempt.reject(error_from_rejection(rejection, call.tool.label))
                 return attempt
-            await self._invoker.invoke(attempt)  # d, e
+            await self._send(attempt)  # d, e
             if call.is_stream:
                 self._attribute(attempt)
             else:
@@ -787,7 +797,188 @@ class Attempts:
 
     def _attribute(self, attempt: Attempt) -> None:
         if attempt.outcome in FAILURES:
-            self._invoker.attribute_failure(attempt)
+            selected = attempt.selected
+            disconnected = selected is not None and selected.route.connection.was_disconnected_since(attempt.began)
+            attempt.attribute_failure(disconnected=disconnected, now=self._now())
+
+    def _is_ready(self, call: Call) -> bool:
+        """Whether the request of a call can be sent now: the broker is in reach, and an instance."""
+        pool = self._pools.get(call.tool)
+        return pool is not None and pool.connection.connected and _can_send(pool, call)
+
+    def _has_untried(self, call: Call) -> bool:
+        """Whether the service has an instance that no attempt of the call was sent to."""
+        pool = self._pools.get(call.tool)
+        return pool is not None and pool.has_untried(call.tried, call.tool.requires)
+
+    async def _await_ready(self, call: Call) -> None:
+        """Wait for the broker, briefly, and for an instance of the tool's service: until :meth:`_latest_start`. The call
+        holds no permit meanwhile.
+
+        Raises:
+            DispatchError: there is none. Nothing was sent.
+        """
+        tool, deadline = call.tool, call.deadline
+        broker = IN_PROCESS if tool.is_local else self._broker
+        if not broker.connected and not await broker.await_connection(deadline):
+            raise error_from_disconnection(tool.label, broker.url)
+        pool = self._pools.get(tool) or await self._pools.open(tool, deadline)
+        if _can_send(pool, call):
+            return
+        for route in pool.routes:
+            if not (route.is_known or broker.has_subscriber(route.request_queue)):
+                raise error_from_unserved_topic(tool.label, route.request_queue)
+        if self._waiting >= MAX_WAITING:
+            raise error_from_rejection(_NO_INSTANCE, tool.label)
+        ends = self._latest_start(call)
+        is_over = False
+        self._waiting += 1
+        try:
+            while is_over or not _can_send(pool, call):
+                now = self._now()
+                errors = [route.opening_error for route in pool.routes]
+                if errors[0] is not None and all(errors):
+                    raise TransportError(errors[0].type, errors[0].message, sent=False)
+                if tool.is_local and (absence := _find_absence(pool, tool.label)) is not None:
+                    raise absence
+                if now >= ends:
+                    if (size := len(call.payload)) > (limit := pool.connection.max_message_bytes):
+                        raise error_from_oversized_request(tool.label, size, int(limit))
+                    raise _error_without_instance(tool, pool)
+                await self._await_turn(pool.routes, min(ends, now + DISCOVERY_S))
+                pool = self._pools.get(tool) or await self._pools.open(tool, deadline)
+                # What has waited for instances of dispatch's own does not go to the shared topic.
+                is_over = self._now() >= ends and not pool.known and any(each.had_instances for each in pool.routes)
+        finally:
+            self._waiting -= 1
+
+    def _latest_start(self, call: Call) -> float:
+        """Return until when a call waits for an instance: as long as the tool could still be executed afterwards. Where no
+        instance has been known for :data:`GONE_S`, only for :data:`DISCOVERY_S`."""
+        now, tool = self._now(), call.tool
+        usual = call.guards.usual.value(now) or 0.0
+        latest = call.deadline - min(max(usual, call.limit * LEAST_REST), call.limit / 2)
+        pool = self._pools.get(tool)
+        if pool is None or pool.known:
+            return latest
+        if tool.policy.known_instances_only or any(route.had_instances for route in pool.routes):
+            gone = max(route.asked_since for route in pool.routes) + GONE_S
+        elif len(call.payload) > pool.connection.max_message_bytes:
+            gone = now
+        else:
+            return latest
+        return min(latest, max(now + DISCOVERY_S, gone))
+
+    async def _await_turn(self, channels: Sequence[Channel], until: float) -> None:
+        """Wait for a change of what can be reached through ``channels``."""
+        turns = [(channel, channel.create_turn()) for channel in channels]
+        for channel in channels:
+            channel.seek_instances()
+        try:
+            await asyncio.wait(
+                [turn for _, turn in turns], timeout=until - self._now(), return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for channel, turn in turns:
+                channel.leave(turn)
+                turn.cancel()
+
+    async def _send(self, attempt: Attempt) -> None:
+        """Steps d and e: send the request of an admitted attempt and await the whole reply, or the first chunk of a stream;
+        where an instance declines the request, send it to another one.
+
+        Raises:
+            DispatchError: no instance may or can have the request, or its topics cannot be opened.
+        """
+        call = attempt.call
+        tool = call.tool
+        pool = call.guards.pool = self._pools.get(tool) or await self._pools.open(tool, call.deadline)
+        attempt.start(self._now())
+        hops = 0
+        while True:
+            hops += 1
+            selected = self._select(attempt, pool)
+            instance, route = selected.instance, selected.route
+            request = attempt.create_request(pool.tally)
+            instance.send(request, attempt)
+            if not call.is_stream:
+                settled = await request
+                attempt.conclude(settled)
+            elif await attempt.read_first_chunk(request, self._now):
+                return
+            else:
+                settled = attempt.conclude_stream()
+            if not instance.is_named:
+                if type(settled) is TimedOut and not route.is_known:
+                    limit, topic = attempt.limit, route.request_queue
+                    attempt.fail(
+                        error_from_unanswered_request(
+                            tool.label, limit, settled.clock, topic, repeatable=tool.repeatable
+                        )
+                    )
+                elif type(settled) is Answer and settled.instance is None:
+                    route.record_answer(self._now())
+            if attempt.outcome is _SUCCESS or hops >= MAX_HOPS or not _is_declined(attempt, pool, selected, settled):
+                return
+            was_sent = attempt.sent
+            attempt.release_instance()
+            attempt.clear(self._now())
+            if not _can_send(pool, call):
+                if attempt.admission.place is not None:
+                    attempt.admission.place.suspend()
+                try:
+                    await self._await_ready(call)
+                except DispatchError:
+                    attempt.sent = was_sent
+                    attempt.conclude(settled)  # no instance has taken the place of the one that declined
+                    return
+                pool = call.guards.pool = self._pools.get(tool) or await self._pools.open(tool, call.deadline)
+                attempt.clear(self._now())
+
+    def _select(self, attempt: Attempt, pool: InstancePool) -> SelectedInstance:
+        """Step d: pick the instance of the next request.
+
+        Raises:
+            DispatchError: there is no instance that may, or can, have the request.
+        """
+        call, at_home = attempt.call, attempt.target is _KEY_HOLDER
+        tool, options = call.tool, call.options
+        key = options.idempotency_key
+        is_large = len(call.payload) > pool.connection.max_message_bytes  # only a session carries it
+        selected = pool.pick(
+            call.guards,
+            call.tried,
+            key=key if at_home else None,
+            user=options.user,
+            refused=call.refused_by,
+            is_large=is_large,
+            requires=tool.requires,
+        )
+        if selected is None:
+            raise _error_without_instance(tool, pool)
+        attempt.selected = selected
+        instance, topic = selected.instance, selected.route.request_queue
+        if call.key_holder is not None and at_home and instance is not call.key_holder:
+            raise error_from_key_holder_loss(tool.label)
+        if not instance.is_named:
+            if is_large:
+                raise error_from_oversized_request(
+                    tool.label, len(call.payload), int(pool.connection.max_message_bytes)
+                )
+            if tool.policy.known_instances_only and selected.route.hello is not None:
+                raise error_from_missing_instance(tool.label, topic)
+        attempt.request_id = instance.next_request_id or self._new_id()
+        call.tried.append(selected.pick.instance)
+        attempt.request = call.observer.on_request(
+            instance.topic, topic, attempt.request_id, attempt.number, attempt.reason
+        )
+        if not instance.is_named:
+            selected.route.watch_missing()
+        attempt.sent = True
+        call.requests += 1
+        if key is not None and at_home and instance.has_key_memory:
+            attempt.claim_key(pool, instance)
+        return selected
 
     def follow_stream(self, attempt: Attempt) -> None:
         """Return the permits of a stream when its tool has ended, or a limit has passed: its reader may be slow, or gone."""
@@ -810,3 +1001,55 @@ class Attempts:
             attempt.conclude_stream()
             self._attribute(attempt)
         attempt.finish()
+
+
+def _can_send(pool: InstancePool, call: Call) -> bool:
+    tool = call.tool
+    is_large = len(call.payload) > pool.connection.max_message_bytes
+    return pool.can_send(
+        needs_instance=is_large or tool.policy.known_instances_only,
+        repeatable=tool.repeatable,
+        requires=tool.requires,
+    )
+
+
+def _find_absence(pool: InstancePool, tool: str) -> DispatchError | None:
+    """Return why a call need not wait for an instance in this process; None: it may."""
+    errors = []
+    for route in pool.routes:
+        for instance in route.instances:
+            error = instance.find_absence(tool)
+            if error is None:
+                return None
+            errors.append(error)
+    return min(errors, key=lambda error: error.retry_after or 0.0, default=error_from_rejection(_NO_INSTANCE, tool))
+
+
+def _error_without_instance(tool: ResolvedTool, pool: InstancePool) -> DispatchError:
+    requires = tool.requires
+    if not pool.known and pool.routes[0].hello is not None:
+        return error_from_missing_instance(tool.label, pool.routes[0].request_queue)
+    if requires is None or pool.select_versions(requires):
+        return error_from_rejection(_NO_INSTANCE, tool.label)
+    return error_from_requirement(tool.label, tool.service_id, requires.text, pool.versions, by="balancer")
+
+
+def _is_declined(attempt: Attempt, pool: InstancePool, selected: SelectedInstance, settled: Settled) -> bool:
+    """Whether the instance surely did not execute the request, because it is draining, overloaded or gone, so that
+    another one may; or an instance was found for a repeatable request that was sent to the shared topic. After an
+    instance that has ended the call waits for one, unless it is a hedge."""
+    instance = selected.instance
+    if not instance.is_named:
+        return type(settled) is Lost and not settled.sent
+    if type(settled) is Refused:
+        return settled.elsewhere and pool.has_other(instance.name)
+    if type(settled) is Answer and settled.refused == Refusal.OVERLOADED:
+        return pool.has_other(instance.name)
+    if type(settled) is Answer and settled.refused == Refusal.DRAINING:
+        selected.route.retire(instance)
+        has_ended = True
+    elif not isinstance(settled, Lost | TransportError) or settled.sent:
+        return False
+    else:
+        has_ended = isinstance(settled, Lost) and settled.reason in _ENDED
+    return len(selected.route.instances) > 0 or (has_ended and attempt.reason != "hedge")

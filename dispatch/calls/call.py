@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from logging import INFO
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from dispatch._internal import yield_to_others
+from dispatch._internal import Clock, yield_to_others
 from dispatch.calls.attempt import NO_OPTIONS, Attempt, Attempts, Call, CallOptions
 from dispatch.calls.error_messages import (
     add_alternatives,
@@ -25,8 +25,7 @@ from dispatch.calls.error_messages import (
     error_from_timeout,
 )
 from dispatch.calls.guards import ToolGuards
-from dispatch.calls.instances import Runtime
-from dispatch.calls.resolution import ResolvedTool, ToolResolver, hide_names
+from dispatch.calls.resolution import ResolvedTool
 from dispatch.catalog import ToolDescriptor
 from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.request import Answer, Lost, TimedOut
@@ -35,15 +34,14 @@ from dispatch.permissions import GRANTED, Authorizer, Decision, PermissionSet, R
 from dispatch.permissions.authorizer import LOOKUP_TIMEOUT_S
 from dispatch.policy import Policy, PolicyError, check_seconds
 from dispatch.protocol.settings import DEFAULT_SETTINGS
+from dispatch.resilience.aio import SingleFlight
 from dispatch.result import CallResult, ResultContent
+from dispatch.routing.instance import InFlight
 from dispatch.schemas import InvalidSchemaError, Mistake, ValidatorCache, join_mistakes
 from dispatch.telemetry.events import AUDIT, Listeners, log_decision
 from dispatch.telemetry.observers import NO_PROPERTIES, CallObserver
 
 # Checks the arguments of a call against the schema of its tool, where the policy's ``check-arguments`` says so.
-
-
-_log = logging.getLogger("dispatch.calls")
 
 
 def must_check_arguments(tool: ResolvedTool, options: CallOptions) -> bool:
@@ -224,6 +222,16 @@ _COUNTING = (TimedOut, Lost)
 """The failures of an exchange that count the chunks that arrived."""
 
 
+class CallRuntime(Protocol):
+    """What :class:`Calls` needs of a dispatcher that is connected, or of a wrapped client."""
+
+    now: Clock
+    attempts: Attempts
+    flights: SingleFlight[CallResult]
+    guards_of: Callable[[ResolvedTool], ToolGuards]
+    pool_calls_of: Callable[[ResolvedTool], InFlight]
+
+
 class Calls:
     """Makes calls, for one dispatcher that is connected.
 
@@ -236,7 +244,7 @@ class Calls:
 
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: CallRuntime,
         authorizer: Authorizer,
         alternatives: Callable[[str, PermissionSet], tuple[str, ...]],
         listeners: Listeners[FinishedCall],
@@ -248,30 +256,6 @@ class Calls:
         self._attempts: Attempts = runtime.attempts
         self._alternatives = alternatives
         self._argument_check = ArgumentCheck()
-        self._is_empty_reported = False
-
-    async def select_tool(
-        self, resolver: ToolResolver, name: str, version: str | None, user: str, idempotency_key: str | None
-    ) -> ResolvedTool:
-        """Select the tool and its version for one call (:meth:`ToolResolver.select`). A call for which there is none is
-        counted.
-
-        Raises:
-            DispatchError: there is none.
-        """
-        runtime, caller = self._runtime, user or idempotency_key or ""
-        try:
-            return resolver.select(name, version, caller, can_admit=runtime.can_admit, randomness=runtime.randomness)
-        except DispatchError as error:
-            runtime.observe_unresolved(name, error)
-            if not resolver.catalog.tools and not self._is_empty_reported and not list(runtime.sources()):
-                self._is_empty_reported = True
-                _log.warning(
-                    "No tools are loaded, because connect(catalog=…) was not given: give a folder, a Catalog or a source."
-                )
-            await yield_to_others()
-            permissions = self._authorizer.known_permissions(user, self._now())
-            raise hide_names(resolver.catalog, error, name, permissions) from None
 
     async def perform(
         self,
@@ -284,22 +268,20 @@ class Calls:
         """Make one call and return its result; only cancellation is raised. ``started``: when it began, if before now."""
         if started is None:
             started = self._now()
-        guards = self._runtime.guards_of(tool)
+        runtime = self._runtime
+        guards = runtime.guards_of(tool)
         observer = guards.observer.start_call(tool, started)
         reply = NO_PROPERTIES
         call: Call | DispatchError | None = None
         try:
-            if tool.requirement is not None:  # 2 authorize
-                decision = self._authorizer.decide(options.user, tool.requirement, started)
-                if decision is not GRANTED or AUDIT.isEnabledFor(INFO):
-                    call = await authorize_call(self._authorizer, tool, tool.requirement, decision, observer, options)
-            if call is None:
-                check = self._argument_check
-                call = prepare_call(tool, guards, observer, arguments, options, started, check)  # 3 deadline
+            # perf: a function where most calls wait for nothing
+            call = self._begin(tool, guards, observer, arguments, options, started) or await self._authorize(
+                tool, guards, observer, arguments, options, started
+            )
             if isinstance(call, DispatchError):
                 result = self._failure(tool, call, options.user, started)
             else:
-                calls, pool_calls = guards.calls, self._runtime.pool_calls_of(tool)
+                calls, pool_calls = guards.calls, runtime.pool_calls_of(tool)
                 calls.count += 1  # perf: not as context managers, which are two function calls each
                 pool_calls.count += 1
                 try:
@@ -317,9 +299,7 @@ class Calls:
         except BaseException:
             observer.on_cancel(self._now() - started, call.requests if isinstance(call, Call) else 0)
             raise
-        observer.on_end(result, reply)  # 6 observe
-        if self._listeners.current:
-            self._listeners.publish(FinishedCall(tool.label, options.user, result, options.by_model))
+        self._end(result, reply, observer, options)  # 6 observe
         if result.error is not None:
             await yield_to_others()
         return result
@@ -344,13 +324,9 @@ class Calls:
         observer = guards.observer.start_call(tool, started)
         call: Call | DispatchError | None = None
         try:
-            if tool.requirement is not None:
-                decision = self._authorizer.decide(options.user, tool.requirement, started)
-                if decision is not GRANTED or AUDIT.isEnabledFor(INFO):
-                    call = await authorize_call(self._authorizer, tool, tool.requirement, decision, observer, options)
+            call = self._begin(tool, guards, observer, arguments, options, started, is_stream=True)
             if call is None:
-                check = self._argument_check
-                call = prepare_call(tool, guards, observer, arguments, options, started, check, is_stream=True)
+                call = await self._authorize(tool, guards, observer, arguments, options, started, is_stream=True)
             if isinstance(call, DispatchError):
                 result, reply = self._failure(tool, call, options.user, started), NO_PROPERTIES
             else:
@@ -372,14 +348,57 @@ class Calls:
         except BaseException:
             observer.on_cancel(self._now() - started, call.requests if isinstance(call, Call) else 0)
             raise
-        observer.on_end(result, reply)
-        if self._listeners.current:
-            self._listeners.publish(FinishedCall(tool.label, options.user, result, options.by_model))
+        self._end(result, reply, observer, options)
         if on_result is not None:
             self._listeners.call(on_result, result)
         if result.error is not None:
             await yield_to_others()
             raise result.error
+
+    def _begin(
+        self,
+        tool: ResolvedTool,
+        guards: ToolGuards,
+        observer: CallObserver,
+        arguments: Mapping[str, Any],
+        options: CallOptions,
+        started: float,
+        *,
+        is_stream: bool = False,
+    ) -> Call | DispatchError | None:
+        """Steps 2 and 3, of a call that needs no wait and no audit line; None: :meth:`_authorize` does them."""
+        if tool.requirement is not None and (
+            self._authorizer.decide(options.user, tool.requirement, started) is not GRANTED or AUDIT.isEnabledFor(INFO)
+        ):
+            return None
+        check = self._argument_check
+        return prepare_call(tool, guards, observer, arguments, options, started, check, is_stream=is_stream)
+
+    async def _authorize(
+        self,
+        tool: ResolvedTool,
+        guards: ToolGuards,
+        observer: CallObserver,
+        arguments: Mapping[str, Any],
+        options: CallOptions,
+        started: float,
+        *,
+        is_stream: bool = False,
+    ) -> Call | DispatchError:
+        """As :meth:`_begin`, for a call whose permission is looked up or logged."""
+        assert tool.requirement is not None
+        decision = self._authorizer.decide(options.user, tool.requirement, started)
+        error = await authorize_call(self._authorizer, tool, tool.requirement, decision, observer, options)
+        if error is not None:
+            return error
+        check = self._argument_check
+        return prepare_call(tool, guards, observer, arguments, options, started, check, is_stream=is_stream)
+
+    def _end(self, result: CallResult, reply: Mapping[str, str], observer: CallObserver, options: CallOptions) -> None:
+        """Step 6: observe the end of a call."""
+        observer.on_end(result, reply)
+        if self._listeners.current:
+            self._listeners.publish(FinishedCall(result.tool, options.user, result, options.by_model))
 
     async def _share(self, call: Call, started: float) -> CallResult:
         """Single flight: equal calls in flight at the same time share one exchange."""

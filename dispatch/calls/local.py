@@ -1,20 +1,20 @@
-"""The interface of what executes tools in this process."""
+"""Tools that this process executes: their calls, and the instance that executes them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from dispatch._internal import Clock, Rejection, ends_task, retrieve_error, unwrap
-from dispatch.calls.attempt import Attempt, Call
-from dispatch.calls.error_messages import error_from_rejection
+from dispatch._internal import Clock, ends_task, loop_clock, retrieve_error, unwrap
+from dispatch.calls.attempt import Attempt
 from dispatch.errors import DispatchError, TransportError
-from dispatch.messaging.request import Answer, ChunkBuffer, Closed, Overflow, Request
+from dispatch.messaging.request import Answer, ChunkBuffer, Closed, Overflow, Refused, Request
 from dispatch.messaging.wire import decode_request, utf8_size
 from dispatch.result import ResultContent, read_tool_error
 from dispatch.telemetry.events import ExceptionLogger
@@ -23,18 +23,19 @@ from dispatch.telemetry.events import ExceptionLogger
 
 
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The call in which a function of this process runs. A parameter with this annotation receives it.
+    """The call in which a function runs, in this process or at a service. A parameter with this annotation receives it.
 
     Attributes:
         tool: name of the tool.
         user: on whose behalf the tool is called; ``""``: none was given.
         call_id: id of the attempt, unique in all processes; the attribute ``request_id`` of its result.
         attempt: number of the attempt, from 1.
-        deadline: when the attempt is cancelled, in seconds on ``clock``.
+        deadline: when the attempt is cancelled, in seconds on ``clock``; infinite: a third-party caller gave none.
         clock: of the event loop; it may be read in any thread.
         trace_id: the trace that the call is in, as 32 hex digits; ``""``: none.
         traceparent: the W3C trace context for requests to other systems; ``""``: none.
-        context: what the caller gave as ``context`` to :func:`dispatch.calling.call_function`; None: nothing.
+        context: what the caller gave as ``context`` to :func:`dispatch.calling.call_function`; None: nothing, or at a
+            service.
     """
 
     tool: str
@@ -54,7 +55,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocalCall(msgspec.Struct, eq=False):
-    """One attempt of a call, for its executor.
+    """One attempt of a call, for what executes the tool.
 
     Attributes:
         tool: name of the tool in the catalogue.
@@ -62,7 +63,7 @@ class LocalCall(msgspec.Struct, eq=False):
         config: values of the tool's config params.
         context: of the call.
         concurrency: the limit of the tool's bulkhead; None: it has none.
-        occupied: set by the executor before it raises ``CancelledError`` while a thread still executes the tool: the call
+        occupied: set before ``execute`` raises ``CancelledError`` while a thread still executes the tool: the call
             keeps its place in the bulkhead until this future is done.
     """
 
@@ -88,47 +89,38 @@ class LocalResult(msgspec.Struct, frozen=True):
     instance: str = ""
 
 
-class LocalExecutor(Protocol):
-    """Executes the tools of one local service. It has no timeouts, retries or limits of its own: the call path has."""
+Execute = Callable[[LocalCall], Awaitable[str | LocalResult | AsyncIterator[str]]]
+"""Executes a tool, in a task of its own, which is cancelled at the deadline: timeouts, retries and limits are those of the
+path of a call. It returns the result as text, or with content; or the chunks of a stream.
 
-    @property
-    def request_queue(self) -> str:
-        """The request topic of the service (:func:`~dispatch.calls.resolution.local_queue`)."""
-
-    async def execute(self, call: LocalCall) -> str | LocalResult | AsyncIterator[str]:
-        """Execute the tool. It runs in a task of its own, which is cancelled at the deadline.
-
-        Returns:
-            The result as text, or with content; or the chunks of a stream.
-
-        Raises:
-            RefusedCallError: the tool was not executed.
-            FailedCallError: the connection to the tool failed; it may have been executed.
-            Exception: the tool's own error; its type and message reach the caller.
-        """
+It raises :class:`RefusedCallError` where the tool was not executed, :class:`FailedCallError` where the way to the tool
+failed, and any other exception as the tool's own error: its type and message reach the caller.
+"""
 
 
 class RefusedCallError(Exception):
-    """An executor refuses a call; the tool was not executed.
+    """An instance refuses a call; the tool was not executed.
 
     Args:
         error: that the caller gets.
+        elsewhere: another instance of the service may execute it.
     """
 
-    def __init__(self, error: DispatchError) -> None:
+    def __init__(self, error: DispatchError, *, elsewhere: bool = False) -> None:
         super().__init__(error.message)
         self.error = error
+        self.elsewhere = elsewhere
 
 
 class FailedCallError(Exception):
-    """The connection of an executor to its tool failed during a call; the tool may have been executed.
+    """The connection of an instance to its tool failed during a call; the tool may have been executed.
 
     Args:
-        error: that the caller gets.
+        error: that the caller gets; None: the time limit has passed.
     """
 
-    def __init__(self, error: TransportError) -> None:
-        super().__init__(error.message)
+    def __init__(self, error: DispatchError | None) -> None:
+        super().__init__("the time limit has passed" if error is None else error.message)
         self.error = error
 
 
@@ -142,62 +134,33 @@ MAX_BYTES_AHEAD = 4 * 1024
 """Bytes of chunks, each its payload and 64, that a stream may be ahead of its reader; then its tool waits: 64 short chunks.
 In one process more would save nothing."""
 
-KeepPlace = Callable[[asyncio.Future[Any]], object]
-"""Keeps the place of an attempt in the bulkhead until the future is done."""
-
 
 class LocalExecution:
     """Executes one request in a task (:class:`~dispatch.messaging.request.Executor`).
 
     Args:
-        executor: of the tool's service.
-        call: the attempt.
+        instance: that executes it.
+        call: the attempt, for the tool.
         request: that is settled.
-        keep_place: called when the execution goes on after its caller.
-        mark_occupied: called when a thread goes on after its cancellation, with what is done when the thread is.
-        activate: called in the task before the tool.
-        failures: logs what the tool raises unexpectedly.
+        attempt: the same for dispatch.
 
     Attributes:
-        refused: the error of an executor that did not execute the tool.
         task: executes the tool.
     """
 
-    __slots__ = (
-        "_call",
-        "_failures",
-        "_keep_place",
-        "_loop",
-        "_mark_occupied",
-        "_space",
-        "_timer",
-        "refused",
-        "request",
-        "task",
-    )
+    __slots__ = ("_admission", "_call", "_instance", "_loop", "_repeatable", "_space", "_timer", "request", "task")
 
-    def __init__(
-        self,
-        executor: LocalExecutor,
-        call: LocalCall,
-        request: Request,
-        *,
-        keep_place: KeepPlace,
-        mark_occupied: KeepPlace,
-        activate: Callable[[], object],
-        failures: ExceptionLogger,
-    ) -> None:
-        self.refused: DispatchError | None = None
+    def __init__(self, instance: LocalInstance, call: LocalCall, request: Request, attempt: Attempt) -> None:
         self.request = request
+        self._instance = instance
         self._call = call
-        self._keep_place = keep_place
-        self._mark_occupied = mark_occupied
-        self._failures = failures
+        self._admission = attempt.admission
+        self._repeatable = attempt.call.tool.repeatable
         self._space: asyncio.Event | None = None
         loop = self._loop = asyncio.get_running_loop()
         self._timer = loop.call_at(request.deadline, request.expire, request.clock)
         request.executor = self
-        self.task = loop.create_task(self._run(executor, activate))
+        self.task = loop.create_task(self._run(attempt.request.activate))
 
     # -- the caller ---------------------------------------------------------------------------------------------
 
@@ -219,14 +182,14 @@ class LocalExecution:
             task.cancel()
             ended = self._loop.create_future()
             task.add_done_callback(partial(self._await_thread, ended))
-            self._keep_place(ended)
+            self._admission.keep_place(ended)
 
     # -- the tool -----------------------------------------------------------------------------------------------
 
-    async def _run(self, executor: LocalExecutor, activate: Callable[[], object]) -> None:
+    async def _run(self, activate: Callable[[], object]) -> None:
         try:
             activate()
-            result = await executor.execute(self._call)
+            result = await self._instance.execute(self._call)
             if isinstance(result, LocalResult):
                 self._end_with_content(result)
                 return
@@ -235,17 +198,22 @@ class LocalExecution:
             else:
                 await self._read(result)
         except RefusedCallError as refused:
-            self.refused = refused.error
-            self._fail(refused.error.type, refused.error.message)
+            self.request.settle(Refused(refused.error, refused.elsewhere))
         except FailedCallError as failed:
+            if failed.error is None:
+                self.request.expire(self.request.clock)
+                return
+            if isinstance(failed.error, TransportError) and failed.error.sent:
+                failed.error.retryable = self._repeatable
             self.request.settle(failed.error)
         except BaseException as raised:  # one that leaves the task, such as SystemExit, would end the event loop
             if isinstance(raised, GeneratorExit) and ends_task(raised, self.task):
                 raise
             self._fail_by(raised)
 
-    def settle_ended(self, task: asyncio.Task[None]) -> None:
+    def on_end(self, task: asyncio.Task[None]) -> None:
         """Settle an attempt whose task has ended without settling it: it was cancelled before it began, for example."""
+        self._instance.running.discard(self)
         if self.request.settled is None:
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
             self._fail_by(error or asyncio.CancelledError())
@@ -257,7 +225,7 @@ class LocalExecution:
         self._fail(*read_tool_error(raised))
         if not isinstance(unwrap(raised), DispatchError) and not ends_task(raised, self.task):
             tool = self._call.tool
-            self._failures.log(f"tool '{tool}' failed", raised, tool=tool)
+            self._instance.failures.log(f"tool '{tool}' failed", raised, tool=tool)
 
     async def _read(self, chunks: AsyncIterator[str]) -> None:
         """Read the chunks of a stream."""
@@ -326,7 +294,7 @@ class LocalExecution:
         if occupied is None or occupied.done():
             _complete(ended)
         else:
-            self._mark_occupied(occupied)
+            self._admission.mark_occupied(occupied)
             occupied.add_done_callback(lambda _: _complete(ended))
 
 
@@ -335,120 +303,83 @@ def _complete(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-# Steps d and e of an attempt whose tool this process executes: a function, or another system's tool behind an executor.
+# What executes tools in this process, as an instance of their service.
 
 
 logger = logging.getLogger("dispatch.dispatcher")
 
 CLOSE_S = 1.0
-"""Seconds that :meth:`LocalInvoker.close` waits for cancelled tools: long enough for clean-up, short for a person."""
+"""Seconds that :func:`close_local` waits for cancelled tools: long enough for clean-up, short for a person."""
+LOCAL = "(local)"
+"""The name of the only instance of a service that this process has: names of instances have no parentheses."""
 
-_NO_EXECUTOR = Rejection("balancer", "no-instance")
 
-
-class LocalInvoker:
-    """Executes the tools of local services (:class:`~dispatch.calls.attempt.Invoker`).
+class LocalInstance:
+    """Executes the tools of a service in this process (:class:`~dispatch.routing.instance.Instance`).
 
     Args:
-        executors: by the request topics of their services.
-        clock: the loop's.
-        new_id: returns an id that was never used before.
-        content: texts of tools' exceptions may be logged.
+        execute: a tool.
+        name: see :class:`~dispatch.routing.instance.Instance`.
+
+    Attributes:
+        failures: logs what tools raise unexpectedly.
+        running: executions whose tasks have not ended.
     """
 
-    def __init__(
-        self, executors: Mapping[str, LocalExecutor], clock: Clock, new_id: Callable[[], str], *, content: bool = False
-    ) -> None:
-        self._executors = executors
-        self._now = clock
-        self._new_id = new_id
-        self._running: set[LocalExecution] = set()
-        self._failures = ExceptionLogger(logger, clock, content=content)
+    is_named = True
+    has_key_memory = is_loss_counted = False
+    incarnation = topic = next_request_id = ""
 
-    def is_ready(self, call: Call) -> bool:
-        """True: no broker takes part."""
-        return True
+    def __init__(self, execute: Execute, name: str = LOCAL) -> None:
+        self.name = name
+        self.execute = execute
+        self.failures = ExceptionLogger(logger, time.monotonic)
+        self.running: set[LocalExecution] = set()
 
-    async def await_ready(self, call: Call) -> None:
-        """Do nothing: no broker takes part."""
+    @property
+    def version(self) -> str | None:
+        """See :class:`~dispatch.routing.instance.Instance`."""
+        return None
 
-    def has_untried(self, call: Call) -> bool:
-        """Return False: there is one executor."""
+    @property
+    def is_suspect(self) -> bool:
+        """See :class:`~dispatch.routing.instance.Instance`."""
         return False
 
-    def attribute_failure(self, attempt: Attempt) -> None:
-        """Do nothing: every failure is the tool's."""
+    def find_absence(self, _tool: str) -> DispatchError | None:
+        """See :class:`~dispatch.routing.instance.Instance`."""
+        return None
 
-    async def invoke(self, attempt: Attempt) -> None:
-        """Execute the tool, and await its result or first chunk.
-
-        Raises:
-            DispatchError: the executor is gone, or refuses the call.
-        """
-        call = attempt.call
-        tool = call.tool
-        executor = self._executors.get(tool.service.request_queue)
-        if executor is None:
-            raise error_from_rejection(_NO_EXECUTOR, tool.label)
-        attempt.start(self._now())
-        id = attempt.request_id = self._new_id()
-        observer = attempt.request = call.observer.on_request("", "", id, attempt.number, attempt.reason)
-        given = decode_request(call.payload)
+    def send(self, request: Request, attempt: Attempt) -> None:
+        """Execute the tool in a task of its own, in a copy of the caller's context."""
+        call, number = attempt.call, attempt.number
+        tool, observer = call.tool, call.observer
+        given = decode_request(request.payload)
         context = CallContext(
             tool=tool.label,
             user=call.options.user,
-            call_id=id,
-            attempt=attempt.number,
+            call_id=request.id,
+            attempt=number,
             deadline=attempt.deadline,
-            clock=self._now,
-            trace_id=call.observer.trace_id,
-            traceparent=observer.properties.get("traceparent", ""),
+            clock=loop_clock(),
+            trace_id=observer.trace_id,
+            traceparent=request.properties.get("traceparent", ""),
             context=call.options.context,
         )
-        attempt.sent = True
-        call.requests += 1
         bulkhead = tool.policy.bulkhead
         concurrency = None if bulkhead is None else bulkhead.max_concurrent_calls
-        request = attempt.create_request()
-        execution = LocalExecution(
-            executor,
-            LocalCall(tool.label, given.arguments, given.config, context, concurrency),
-            request,
-            keep_place=attempt.admission.keep_place,
-            mark_occupied=attempt.admission.mark_occupied,
-            activate=observer.activate,
-            failures=self._failures,
-        )
-        self._running.add(execution)
-        execution.task.add_done_callback(partial(self._on_task_end, execution))
-        if call.is_stream:
-            if await attempt.read_first_chunk(request, self._now):
-                return
-        else:
-            await request
-        if execution.refused is not None:
-            attempt.sent = False
-            call.requests -= 1
-            raise execution.refused
-        settled = request.settled
-        assert settled is not None
-        if isinstance(settled, TransportError):
-            settled.retryable = tool.repeatable
-        if call.is_stream:
-            attempt.conclude_stream()
-        else:
-            attempt.conclude(settled)
+        local = LocalCall(tool.label, given.arguments, given.config, context, concurrency)
+        execution = LocalExecution(self, local, request, attempt)
+        self.running.add(execution)
+        execution.task.add_done_callback(execution.on_end)
 
-    def _on_task_end(self, execution: LocalExecution, task: asyncio.Task[None]) -> None:
-        self._running.discard(execution)
-        execution.settle_ended(task)
 
-    async def close(self) -> None:
-        """Cancel the tools that run, and wait a moment for them. Their callers are told that the dispatcher was closed."""
-        running = tuple(self._running)
-        for execution in running:
-            execution.request.settle(Closed(sent=True))
-        if running:
-            _, pending = await asyncio.wait([each.task for each in running], timeout=CLOSE_S)
-            if pending:
-                logger.warning("%d tools of this process ignore their cancellation and still run", len(pending))
+async def close_local(instances: Iterable[LocalInstance]) -> None:
+    """Cancel the tools that run, and wait a moment for them. Their callers are told that the dispatcher was closed."""
+    running = [execution for instance in instances for execution in instance.running]
+    for execution in running:
+        execution.request.settle(Closed(sent=True))
+    if running:
+        _, pending = await asyncio.wait([each.task for each in running], timeout=CLOSE_S)
+        if pending:
+            logger.warning("%d tools of this process ignore their cancellation and still run", len(pending))

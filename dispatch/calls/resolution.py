@@ -6,7 +6,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -37,43 +37,12 @@ from dispatch.catalog.registry import Registry
 from dispatch.catalog.sources import Source
 from dispatch.catalog.versions import Range, parse_range, version_key
 from dispatch.errors import DispatchError, ErrorType, RejectedError
-from dispatch.messaging.wire import TopicName, json_text
+from dispatch.messaging.wire import TopicName, is_local_queue, json_text, tool_type_of
 from dispatch.permissions import Authorizer, PermissionSet, require_permissions
 from dispatch.permissions.grants import Requirement
 from dispatch.policy import Policy, PolicyError, PolicyLike, read_policy
 from dispatch.routing.pool import PoolKey
 from dispatch.telemetry.observers import DispatcherObserver
-
-# Names of request topics whose tools this process executes itself. They are never opened at a broker.
-#
-# The namespace is the type of the tools, as OpenTelemetry names it in ``gen_ai.tool.type``.
-
-
-ToolType = Literal["function", "extension"]
-"""``function``: a function of this process; ``extension``: an interface to another system, such as an MCP server."""
-
-_PREFIX: Final = "non-persistent://dispatch-local/"
-
-
-def local_queue(id: str, tool_type: ToolType) -> str:
-    """Return the request topic of the local tool service ``id``."""
-    return f"{_PREFIX}{tool_type}/{id}"
-
-
-def local_reply_queue(id: str, tool_type: ToolType) -> str:
-    """Return the response topic of the local tool service ``id``, which its descriptor must have."""
-    return f"{_PREFIX}{tool_type}/{id}-reply"
-
-
-def is_local_queue(request_queue: str) -> bool:
-    """Return whether the tools of a service with that request topic are executed in this process."""
-    return request_queue.startswith(_PREFIX)
-
-
-def tool_type_of(request_queue: str) -> str:
-    """Return the type of the tools of a service: an ``extension``, unless they are functions of this process."""
-    return "function" if request_queue.startswith(f"{_PREFIX}function/") else "extension"
-
 
 # A resolved tool: what does not change from call to call.
 

@@ -191,8 +191,11 @@ def read_tool(
         version=version,
         groups=DEFAULT_GROUPS if tool.groups == DEFAULT_GROUPS else tool.groups,
         applicable_states=ANY_STATE if tool.applicable_states == ANY_STATE else tool.applicable_states,
-        **_schemas(tool, own, report, is_foreign),
+        **_schemas(tool, report, is_foreign),
     )
+    if tool.input_schema is not None and tool.arguments:
+        _check_arguments(tool, report)
+        tool = msgspec.structs.replace(tool, arguments=())  # for TrustGraph's agents, which read no schema
     if tool.read_only and tool.destructive:
         report.add_error(
             "destructive",
@@ -253,18 +256,12 @@ def _check_rollout(shares: Mapping[str, float], version: str | None, report: Rep
         add_error("rollout", f"the shares have a sum of {total:g} per cent", "reduce them to at most 100 in all")
 
 
-def _schemas(tool: ToolDescriptor, raw: Mapping[str, Any], report: Report, is_foreign: bool) -> dict[str, Any]:
+def _schemas(tool: ToolDescriptor, report: Report, is_foreign: bool) -> dict[str, Any]:
     """Return the schemas in the dialect of dispatch."""
     found = {}
     if tool.output_schema is not None:
         found["output_schema"] = read_schema(tool.output_schema, report, "output-schema", is_foreign=is_foreign)
     if tool.input_schema is not None:
-        if raw.get("arguments") is not None:
-            report.add_error(
-                "input-schema",
-                "both 'input-schema' and 'arguments' describe the arguments",
-                "remove 'arguments', which the schema replaces, or remove 'input-schema'",
-            )
         found["input_schema"] = read_input_schema(tool.input_schema, report, is_foreign=is_foreign)
     return found
 
@@ -297,6 +294,19 @@ def _warn_about_model(tool: ToolDescriptor, name: str, raw: Mapping[str, Any], r
             "description",
             "the description is empty, and models choose tools by it",
             "say what the tool does, and when to use it",
+        )
+
+
+def _check_arguments(tool: ToolDescriptor, report: Report) -> None:
+    """Report ``arguments`` that differ from the input schema."""
+    names = {each.name for each in tool.arguments if each is not None}
+    known = {each.name for each in tool.described_arguments}
+    for name in sorted(names ^ known):
+        here, there = ("arguments", "input-schema") if name in names else ("input-schema", "arguments")
+        report.add_error(
+            there,
+            f"the argument '{excerpt(name)}' is in '{here}' only",
+            "describe the same arguments in both, or remove 'arguments', which dispatch does not need beside the schema",
         )
 
 

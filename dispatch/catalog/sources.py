@@ -30,8 +30,8 @@ class Source(Protocol):
     - ``on_change`` ("apply"): ``hold``: a changed definition waits for its approval, and the former one stays in force.
     - ``connect(broker)``: called once before the first :meth:`discover` of a source that needs the broker, with a
       :class:`~dispatch.catalog.sources.Broker`.
-    - ``executor``: executes the tools of its local service in this process
-      (:class:`~dispatch.calls.local.LocalExecutor`).
+    - ``request_queue`` and ``instances``: of its service in this process
+      (:func:`~dispatch.messaging.wire.local_queue`, :class:`~dispatch.calls.local.LocalInstance`).
     - ``use_providers(providers)``: called before :meth:`discover`, with what the dispatcher provides to functions.
     - ``async close()``: called once when the source is removed or the dispatcher is closed.
     """
@@ -127,6 +127,24 @@ class Broker(Protocol):
         Raises:
             TimeoutError: no response within ``timeout``; the request may have been executed.
             TransportError: the broker is out of reach or refuses a topic.
+        """
+
+    async def ask_instance(
+        self, request_queue: str, response_queue: str, payload: bytes, *, timeout: float, resend_after: float
+    ) -> bytes:
+        """Send a question to the instances of a service and return the payload of the first answer. Its sender consumes the
+        namespace of ``request_queue``: only there the id of the question can be read.
+
+        Raises:
+            TimeoutError: no answer within ``timeout``.
+            TransportError: as :meth:`request`.
+        """
+
+    async def publish(self, topic: str, payload: bytes) -> None:
+        """Publish a message, best effort: it may be lost.
+
+        Raises:
+            TransportError: the broker is out of reach or refuses the topic.
         """
 
     async def subscribe(self, topic: str, on_message: OnMessage) -> BrokerSubscription:

@@ -44,8 +44,8 @@ from dispatch.messaging.plain import Correlator
 from dispatch.messaging.sessions import SessionExchange
 from dispatch.messaging.wire import REQUEST_NAMESPACE, RESPONSE_NAMESPACE, service_queues
 from dispatch.routing.channels import Channels
-from dispatch.routing.instance import Channel, Instance
-from dispatch.serving.server import ToolServer
+from dispatch.routing.instance import SessionInstance, TopicChannel
+from dispatch.server import ToolServer
 from dispatch.transports import Security, Transport, open_transport
 from dispatch.transports.errors import describe_without_call
 from dispatch.transports.pulsar.handshake import endpoints
@@ -349,6 +349,7 @@ async def _check_services(transport: Transport, services: Sequence[ServiceDescri
         for service in services:
             try:
                 channel = await channels.open(service.request_queue, service.response_queue)
+                assert isinstance(channel, TopicChannel)  # services of a broker have topics
                 yield await _check_service(channel, service)
             except TransportError as error:
                 yield CheckResult(
@@ -360,7 +361,7 @@ async def _check_services(transport: Transport, services: Sequence[ServiceDescri
         await channels.close()
 
 
-async def _check_service(channel: Channel, service: ServiceDescriptor) -> CheckResult:
+async def _check_service(channel: TopicChannel, service: ServiceDescriptor) -> CheckResult:
     name = f"sessions of {service.id}"
     if channel.endpoint is None:
         return CheckResult(name, "skipped", "persistent topics have the plain exchange")
@@ -382,7 +383,7 @@ async def _check_service(channel: Channel, service: ServiceDescriptor) -> CheckR
     )
 
 
-def _report(instance: Instance) -> SessionReport:
+def _report(instance: SessionInstance) -> SessionReport:
     session = instance.session
     counts = session.statistics
     return SessionReport(

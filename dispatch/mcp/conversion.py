@@ -18,7 +18,6 @@ from mcp.types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS, METHOD_
 from dispatch._internal import ErrorBoundary, Rejection, excerpt, first_sentence, type_name, unwrap
 from dispatch.calls.error_messages import error_from_rejection
 from dispatch.calls.local import FailedCallError, LocalResult, RefusedCallError
-from dispatch.calls.resolution import local_queue, local_reply_queue
 from dispatch.catalog.descriptors import PERMISSIONS_KEY, POLICY_KEY
 from dispatch.catalog.fields import MAX_MODEL_NAME_CHARS, check_policy
 from dispatch.catalog.items import Item, Refused
@@ -57,6 +56,7 @@ from dispatch.errors import (
     TransportError,
 )
 from dispatch.mcp.replies import RefusedTool, TransportFailure, compact_json, describe_invalid, find_retry_after
+from dispatch.messaging.wire import local_queue, local_reply_queue
 from dispatch.result import ResultContent
 from dispatch.telemetry.events import ExceptionLogger
 
@@ -128,11 +128,11 @@ def error_from_input_required(tool: str, result: types.InputRequiredResult) -> T
 
 
 def error_from_mcp_error(error: MCPError, tool: str, server: str) -> RefusedCallError | FailedCallError:
-    """Return what the executor raises for an error of the protocol, of the server or of the transport."""
+    """Return what an instance raises for an error of the protocol, of the server or of the transport."""
     reason = excerpt(first_sentence(" ".join(error.message.split())), MAX_REASON_CHARS)
     refusal = _refusal_of(error, reason, tool, f"its MCP server '{excerpt(server)}'")
     if refusal is not None:
-        return RefusedCallError(refusal)
+        return RefusedCallError(refusal, elsewhere=isinstance(refusal, ThrottledError))
     if error.code == TransportFailure.MALFORMED:
         return error_from_unreadable_result(tool, server, error)
     if error.code == TransportFailure.REPLY_LOST or (
@@ -225,9 +225,9 @@ def _describe_problem(problem: Exception) -> str:
     return describe_invalid(problem) if path is None else f"{path} does not match the output schema"
 
 
-def error_from_missing_session(tool: str, retry_after: float) -> RefusedCallError:
+def error_from_missing_session(tool: str, retry_after: float) -> DispatchError:
     """Return the error of a call while its server is not connected."""
-    return RefusedCallError(error_from_rejection(Rejection("balancer", "no-instance", retry_after), tool))
+    return error_from_rejection(Rejection("balancer", "no-instance", retry_after), tool)
 
 
 # The configuration of MCP servers: the common form of ``mcp.json`` with keys of dispatch. No input or output.

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -17,10 +17,10 @@ from mcp.client.subscriptions import SubscriptionLost
 from mcp.types import HEADER_MISMATCH, INVALID_PARAMS
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
-from dispatch._internal import Randomness, cancel_and_wait, excerpt, loop_clock
-from dispatch.balancing.balancer import Balancer, Pick
-from dispatch.calls.local import FailedCallError, LocalCall, LocalResult, RefusedCallError
-from dispatch.errors import Outcome
+from dispatch._internal import Randomness, cancel_and_wait, excerpt
+from dispatch.calls.local import LocalCall, LocalInstance, LocalResult, RefusedCallError
+from dispatch.catalog.versions import is_version
+from dispatch.errors import DispatchError
 from dispatch.mcp.conversion import (
     TOOL_PARAM,
     Callbacks,
@@ -33,7 +33,7 @@ from dispatch.mcp.conversion import (
 )
 from dispatch.mcp.replies import RefusedTool, TransportFailure, describe_invalid, find_refused_tools, find_retry_after
 from dispatch.mcp.transports import HttpTransport, StdioTransport
-from dispatch.policy import Policy
+from dispatch.routing.instance import Instances
 from dispatch.version import __version__
 
 # The list of a server's tools: read with all pages, and read again after each change.
@@ -72,6 +72,8 @@ class Pages:
         self.tools: list[ListedTool] = []
         self.cursor: str | None = None
         self.problem = ""
+        info = client.server_info
+        self.version = info.version if info is not None and is_version(info.version) else None
         self._client = client
         self._followed: set[str] = set()
         self._names: set[str] = set()
@@ -261,6 +263,7 @@ class McpSession:
     Attributes:
         tools: of the server; None: never read. They stay while the server is out of reach.
         problem: why there is no session; empty: there is one.
+        version: of the server; None: unknown, or no semantic version.
     """
 
     def __init__(
@@ -277,6 +280,7 @@ class McpSession:
         self.name = name
         self.tools: tuple[ListedTool, ...] | None = None
         self.problem = "not connected yet"
+        self.version: str | None = None
         self._open_transport = open_transport
         self._callbacks = callbacks
         self._on_change = on_change
@@ -443,6 +447,8 @@ class McpSession:
         client = await ready
         found = await tools.read(client)
         self.problem = ""
+        info = client.server_info
+        self.version = info.version if info is not None and is_version(info.version) else None
         self._client = client
         self._opened_at = asyncio.get_running_loop().time()
         self._is_reopening = False
@@ -472,7 +478,7 @@ def describe_failure(error: BaseException) -> str:
     return excerpt(f"{type(error).__name__}: {text}" if text else type(error).__name__, 300)
 
 
-# The sessions of one server: which one gets the next call, and the call.
+# The sessions of one server, as instances of its service.
 
 
 REOPEN_S: Final = 2.0
@@ -487,136 +493,53 @@ class ForgottenSessionError(UnsentCallError):
     """The server does not know the session."""
 
 
-class SessionPool:
-    """The sessions of one server: one, or one for each of its addresses.
+class McpInstance(LocalInstance):
+    """Executes the tools of a server over one session, which has them under the config value :data:`TOOL_PARAM`.
 
     Args:
-        sessions: at least one.
-        policy: its balancing and outlier detection.
-        callbacks: that the sessions have.
+        session: with the server.
+        callbacks: that the session has.
     """
 
-    def __init__(self, sessions: Sequence[McpSession], policy: Policy, callbacks: Callbacks) -> None:
-        self._sessions = {session.name: session for session in sessions}
-        self._only = sessions[0] if len(sessions) == 1 else None
-        self._policy = policy
+    def __init__(self, session: McpSession, callbacks: Callbacks) -> None:
+        super().__init__(self.call, session.name)
+        self.session = session
         self._callbacks = callbacks
-        self._balancer: Balancer | None = None
-
-    def start(self) -> None:
-        """Open all sessions."""
-        for session in self._sessions.values():
-            session.start()
-
-    async def close(self) -> None:
-        """End all sessions."""
-        await asyncio.gather(*(session.close() for session in self._sessions.values()))
-
-    async def wait_first(self) -> None:
-        """Wait until a session is open, or the first attempt of each one has failed."""
-        waits = {asyncio.create_task(session.wait_first()) for session in self._sessions.values()}
-        try:
-            while waits and not self.is_connected:
-                _, waits = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
 
     @property
-    def is_connected(self) -> bool:
-        """Whether a session is open."""
-        return any(session.client is not None for session in self._sessions.values())
+    def version(self) -> str | None:
+        """The version of the server, if it is a semantic one."""
+        return self.session.version
 
     @property
-    def tools(self) -> tuple[ListedTool, ...] | None:
-        """The tools of the server: those of the first open session, or otherwise of the first one that had any."""
-        sessions = sorted(self._sessions.values(), key=lambda session: session.client is None)
-        return next((session.tools for session in sessions if session.tools is not None), None)
+    def is_suspect(self) -> bool:
+        """See :class:`~dispatch.routing.instance.Instance`."""
+        return self.session.client is None and not self.session.is_reopening
 
-    @property
-    def problem(self) -> str:
-        """Why no session is open."""
-        return "; ".join(
-            f"{each.name}: {each.problem}" if self._only is None else each.problem for each in self._sessions.values()
-        )
+    def find_absence(self, tool: str) -> DispatchError | None:
+        """See :class:`~dispatch.routing.instance.Instance`."""
+        return error_from_missing_session(tool, self.session.retry_after) if self.is_suspect else None
 
-    @property
-    def retry_after(self) -> float:
-        """Seconds until the next attempt to connect."""
-        return min(session.retry_after for session in self._sessions.values())
-
-    @contextmanager
-    def pick(self, tried: Collection[str]) -> Iterator[McpSession | None]:
-        """Pick the session of a call, and record how the call ends. None: no session is open, except those ``tried``."""
-        names = (name for name, session in self._sessions.items() if session.client is not None)
-        capable = frozenset(name for name in names if name not in tried)
-        if self._only is not None:
-            yield self._only if capable else None
-            return
-        if self._balancer is None:
-            self._balancer = Balancer(
-                tuple(self._sessions),
-                balancing=self._policy.balancing,
-                outlier_detection=self._policy.outlier_detection,
-                clock=loop_clock(),
-                randomness=random.random,
-            )
-        pick = self._balancer.pick(frozenset(), capable)
-        if not isinstance(pick, Pick):
-            yield None
-            return
-        outcome = Outcome.CANCELLED
-        try:
-            yield self._sessions[pick.instance]
-            outcome = Outcome.SUCCESS
-        except (FailedCallError, UnsentCallError):
-            outcome = Outcome.TRANSPORT
-            raise
-        except RefusedCallError:
-            outcome = Outcome.INVALID_ARGUMENTS
-            raise
-        except Exception:  # the tool's own error: the server has answered
-            outcome = Outcome.TOOL_ERROR
-            raise
-        finally:
-            pick.finish(outcome)
-
-    async def execute(self, call: LocalCall) -> LocalResult:
-        """Call the tool at a server, which has it under the config value :data:`TOOL_PARAM`. Cancelling this cancels the
-        call there.
+    async def call(self, call: LocalCall) -> LocalResult:
+        """Call the tool at the server. Cancelling this cancels the call there.
 
         Raises:
             ToolError: of the tool.
             RefusedCallError: the server is out of reach, or refuses the call.
             FailedCallError: the server ended, or did not answer by the protocol; the tool may have been executed.
         """
-        tried: set[str] = set()
-        while True:
-            try:
-                with self.pick(tried) as session:
-                    if session is None:
-                        if not tried and await self._wait_reopened():
-                            continue
-                        raise error_from_missing_session(call.tool, self.retry_after)
-                    tried.add(session.name)
-                    return await self._execute_at(session, call)
-            except UnsentCallError:
-                continue  # at another address
-
-    async def _wait_reopened(self) -> bool:
-        """Wait for the sessions that are being opened again; return whether one is open."""
-        sessions = [session for session in self._sessions.values() if session.is_reopening]
-        await asyncio.gather(*(session.wait_reopened(REOPEN_S) for session in sessions))
-        return bool(sessions) and self.is_connected
-
-    async def _execute_at(self, session: McpSession, call: LocalCall) -> LocalResult:
+        session = self.session
         try:
+            if session.client is None:
+                await session.wait_reopened(REOPEN_S)
             try:
-                result = await self._call(session, call)
+                result = await self._call(call)
             except ForgottenSessionError:
-                if not await session.wait_reopened(REOPEN_S):
-                    raise
-                result = await self._call(session, call)
+                await session.wait_reopened(REOPEN_S)
+                result = await self._call(call)
+        except UnsentCallError:
+            error = error_from_missing_session(call.tool, session.retry_after)
+            raise RefusedCallError(error, elsewhere=True) from None
         except MCPError as error:
             if error.code == TransportFailure.INVALID_RESULT:
                 raise error_from_invalid_result(call.tool, session.name, error) from None
@@ -627,14 +550,14 @@ class SessionPool:
             raise error_from_input_required(call.tool, result)
         return read_result(result, session.name)
 
-    async def _call(self, session: McpSession, call: LocalCall) -> types.CallToolResult | types.InputRequiredResult:
+    async def _call(self, call: LocalCall) -> types.CallToolResult | types.InputRequiredResult:
         """Return the result.
 
         Raises:
             UnsentCallError: there is no connection, or the server has forgotten the session.
             MCPError: an error of the server, or of the connection.
         """
-        client, name = session.client, call.config[TOOL_PARAM]
+        client, name = self.session.client, call.config[TOOL_PARAM]
         if client is None:
             raise UnsentCallError
         try:
@@ -651,3 +574,43 @@ class SessionPool:
             return await client.call_tool(name, call.arguments)  # was not executed; it reads the tool's schema again
         assert isinstance(result, (types.CallToolResult, types.InputRequiredResult))
         return result
+
+
+class McpInstances(Instances[McpInstance]):
+    """The sessions of one server: one, or one for each of its addresses. At least one."""
+
+    def start(self) -> None:
+        """Open all sessions."""
+        for each in self:
+            each.session.start()
+
+    async def close(self) -> None:
+        """End all sessions."""
+        await asyncio.gather(*(each.session.close() for each in self))
+
+    async def wait_first(self) -> None:
+        """Wait until a session is open, or the first attempt of each one has failed."""
+        waits = {asyncio.create_task(each.session.wait_first()) for each in self}
+        try:
+            while waits and not self.is_connected:
+                _, waits = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a session is open."""
+        return any(each.session.client is not None for each in self)
+
+    @property
+    def tools(self) -> tuple[ListedTool, ...] | None:
+        """The tools of the server: those of the first open session, or otherwise of the first one that had any."""
+        sessions = sorted((each.session for each in self), key=lambda session: session.client is None)
+        return next((session.tools for session in sessions if session.tools is not None), None)
+
+    @property
+    def problem(self) -> str:
+        """Why no session is open."""
+        is_only = len(self) == 1
+        return "; ".join(each.session.problem if is_only else f"{each.name}: {each.session.problem}" for each in self)

@@ -1,4 +1,4 @@
-"""One MCP server as a source of the catalogue, and the executor of its tools."""
+"""MCP servers as sources of the catalogue, and their sessions as instances."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ import msgspec
 from mcp.client.session import ElicitationFnT, ListRootsFnT, SamplingFnT
 
 from dispatch._internal import yield_to_others
-from dispatch.calls.local import LocalCall, LocalResult, RefusedCallError
-from dispatch.calls.resolution import local_queue, local_reply_queue
+from dispatch.calls.local import LocalCall, LocalInstance, LocalResult, RefusedCallError
 from dispatch.catalog.descriptors import CatalogError
 from dispatch.catalog.items import Item
 from dispatch.catalog.sources import OnChange, Source
@@ -37,16 +36,15 @@ from dispatch.mcp.conversion import (
     tool_item,
 )
 from dispatch.mcp.replies import RefusedTool
-from dispatch.mcp.sessions import ListedTool, McpSession, SessionPool, SessionTransport
+from dispatch.mcp.sessions import ListedTool, McpInstance, McpInstances, McpSession, SessionTransport
 from dispatch.mcp.transports import HttpTransport, StdioTransport
-from dispatch.policy import DEFAULT_POLICY, Policy
+from dispatch.messaging.wire import local_queue, local_reply_queue
+from dispatch.routing.instance import Instances
 from dispatch.trustgraph.config import TrustGraphConfig
 from dispatch.version import __version__
 
 if TYPE_CHECKING:
     from mcp import Client
-
-    from dispatch.toolkit.graph import McpConfig, McpTransportConfig
 
 
 logger = logging.getLogger("dispatch.mcp")
@@ -86,12 +84,7 @@ class McpServerSource:
         self._reported: set[str] = set()
         self._items: dict[str, tuple[bytes, Item]] = {}
         self._is_changed = asyncio.Event()
-        self._pool: SessionPool | None = None
-
-    @property
-    def executor(self) -> McpServerSource:
-        """Executes the tools."""
-        return self
+        self._instances: McpInstances | None = None
 
     # -- the source ---------------------------------------------------------------------------------------------
 
@@ -99,16 +92,24 @@ class McpServerSource:
         """Have the items read again."""
         self._is_changed.set()
 
-    def _start(self) -> SessionPool:
-        if self._pool is None:
+    def _on_session(self) -> None:
+        if self._instances is not None:
+            self._instances.renew()  # their versions
+        self.announce_change()
+
+    @property
+    def instances(self) -> McpInstances:
+        """The sessions with the server, which are opened now."""
+        if self._instances is None:
             self._is_changed = asyncio.Event()  # the former one may belong to another event loop
-            self._pool = SessionPool(self._create_sessions(), Policy().merged(self.settings.policy), self._callbacks)
-            self._pool.start()
-        return self._pool
+            callbacks = self._callbacks
+            self._instances = McpInstances(*(McpInstance(each, callbacks) for each in self._create_sessions()))
+            self._instances.start()
+        return self._instances
 
     def _create_sessions(self) -> list[McpSession]:
         settings = self.settings
-        create = partial(McpSession, callbacks=self._callbacks, on_change=self.announce_change)
+        create = partial(McpSession, callbacks=self._callbacks, on_change=self._on_session)
         if settings.command:
             return [create(settings.name, self._open_stdio, poll=False, is_process=True)]
         several = len(settings.urls) > 1
@@ -127,7 +128,7 @@ class McpServerSource:
 
     async def changes(self) -> AsyncIterator[None]:
         """Yield after each change of the tools or of the connection."""
-        self._start()
+        _ = self.instances
         while True:
             await self._is_changed.wait()
             self._is_changed.clear()
@@ -140,11 +141,11 @@ class McpServerSource:
             McpServerError: the server is out of reach.
         """
         await yield_to_others()
-        pool = self._start()
-        await pool.wait_first()
-        if not pool.is_connected:
-            raise McpServerError(f"{pool.problem}; it is tried again")
-        tools = {tool.name: tool for tool in pool.tools or () if self._is_used(tool.name)}
+        instances = self.instances
+        await instances.wait_first()
+        if not instances.is_connected:
+            raise McpServerError(f"{instances.problem}; it is tried again")
+        tools = {tool.name: tool for tool in instances.tools or () if self._is_used(tool.name)}
         self._report_unknown(tools)
         names = self._names.update(self.settings.name, [name for name in tools if name])
         items: dict[str, tuple[bytes, Item]] = {}
@@ -176,21 +177,9 @@ class McpServerSource:
 
     async def close(self) -> None:
         """End the sessions and the processes of the server."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
-
-    # -- the executor -------------------------------------------------------------------------------------------
-
-    async def execute(self, call: LocalCall) -> LocalResult:
-        """Call the tool at the server. Cancelling this cancels the call there.
-
-        Raises:
-            ToolError: of the tool.
-            RefusedCallError: the server is out of reach, or refuses the call.
-            FailedCallError: the server ended, or did not answer by the protocol; the tool may have been executed.
-        """
-        return await self._start().execute(call)
+        instances, self._instances = self._instances, None
+        if instances is not None:
+            await instances.close()
 
 
 def _instance_name(server: str, url: str) -> str:
@@ -332,7 +321,8 @@ class TrustGraphMcpTools(TrustGraphConfig):
         self.request_queue = local_queue(id, "extension")
         self._servers: Mapping[str, Server] = {}
         self._remote_names: Mapping[str, str] = {}
-        self._pools: dict[Server, SessionPool] = {}
+        self.instances = Instances(LocalInstance(self._execute))
+        self._sessions: dict[Server, McpInstance] = {}
         self._service = Item(
             f"{id}: (service)",
             "tool-service",
@@ -344,11 +334,6 @@ class TrustGraphMcpTools(TrustGraphConfig):
                 "config-params": [{"name": SERVER_PARAM, "required": True}, {"name": TOOL_PARAM}],
             },
         )
-
-    @property
-    def executor(self) -> TrustGraphMcpTools:
-        """Executes the tools."""
-        return self
 
     def read_item(self, workspace: str, kind: str, key: str, text: str, namespace: str) -> Item:
         """Return the item in a value of the configuration; a tool as one of this source's service."""
@@ -381,25 +366,25 @@ class TrustGraphMcpTools(TrustGraphConfig):
         return [self._service, *tools]
 
     async def _set_servers(self, servers: set[Server]) -> None:
-        gone = [self._pools.pop(server) for server in list(self._pools) if server not in servers]
-        for server in servers - self._pools.keys():
+        gone = [self._sessions.pop(server) for server in list(self._sessions) if server not in servers]
+        for server in servers - self._sessions.keys():
             headers = {"Authorization": f"Bearer {server.token}"} if server.token else {}
             opener = partial(HttpTransport, server.url, headers)
             session = McpSession(server.url, opener, Callbacks(), lambda: None, poll=False)
-            pool = self._pools[server] = SessionPool([session], DEFAULT_POLICY, Callbacks())
-            pool.start()
-        await asyncio.gather(*(pool.close() for pool in gone))
+            self._sessions[server] = McpInstance(session, Callbacks())
+            session.start()
+        await asyncio.gather(*(each.session.close() for each in gone))
 
     async def close(self) -> None:
         """End the sessions and the subscription."""
         await self._set_servers(set())
         await super().close()
 
-    async def execute(self, call: LocalCall) -> LocalResult:
-        """Call the tool at its server, in one of its sessions."""
+    async def _execute(self, call: LocalCall) -> LocalResult:
+        """Call the tool over the session with its server."""
         place = call.config[SERVER_PARAM]
-        pool = self._pools.get(self._servers.get(place, Server("", "")))
-        if pool is None:
+        instance = self._sessions.get(self._servers.get(place, Server("", "")))
+        if instance is None:
             raise RefusedCallError(
                 RejectedError(
                     ErrorType.UNKNOWN_TOOL,
@@ -408,9 +393,9 @@ class TrustGraphMcpTools(TrustGraphConfig):
                     rejected_by="catalog",
                 )
             )
-        await pool.wait_first()
+        await instance.session.wait_first()
         name = self._remote_names.get(place) or place.partition("/")[2]
-        return await pool.execute(msgspec.structs.replace(call, config={**call.config, TOOL_PARAM: name}))
+        return await instance.call(msgspec.structs.replace(call, config={**call.config, TOOL_PARAM: name}))
 
 
 def _config_of(item: Item, name: str) -> str | None:
@@ -424,11 +409,11 @@ def _place_of(item: Item) -> str:
     return f"{workspace}/{key}"
 
 
-# Connections to the MCP servers of a toolkit file: one session for one use.
+# A session with one server for one use, as :class:`dispatch.toolkit.McpService` opens them.
 
 
-class ToolkitConnection:
-    """A session with one server, for :class:`dispatch.toolkit.McpService`. The task that opens it must close it.
+class McpConnection:
+    """A session with one server. The task that opens it must close it.
 
     Args:
         client: of the session.
@@ -467,8 +452,27 @@ class ToolkitConnection:
         await self._stack.aclose()
 
 
-async def connect_mcp(config: McpConfig) -> ToolkitConnection:
-    """Open a connection to an MCP server of a toolkit.
+async def connect_server(
+    name: str,
+    *,
+    transport_type: str,
+    url: str,
+    command: str,
+    args: Sequence[str] | None,
+    env: Mapping[str, str],
+    headers: Mapping[str, Any],
+    timeout: float,
+    sse_read_timeout: float,
+) -> McpConnection:
+    """Open a session with an MCP server.
+
+    Args:
+        name: of the server, for messages.
+        transport_type: ``STDIO``, ``SSE`` or ``STREAMABLE_HTTP``.
+        url, headers: of the server; not for STDIO.
+        command, args, env: of the process to start; for STDIO.
+        timeout: seconds for the connection; for SSE.
+        sse_read_timeout: seconds for an event; for SSE.
 
     Raises:
         ImportError: MCP's SDK is not installed; the message names the extra.
@@ -476,27 +480,20 @@ async def connect_mcp(config: McpConfig) -> ToolkitConnection:
     """
     from mcp import Client, types
 
+    from dispatch.mcp.transports import check_headers
+
+    texts = {key: str(value) for key, value in headers.items()}
+    transport: Any
+    if transport_type == "STDIO":
+        transport = StdioTransport(name, command, args or (), env, None)
+    elif transport_type == "SSE":
+        from mcp.client.sse import sse_client
+
+        transport = sse_client(url, check_headers(texts), timeout=timeout, sse_read_timeout=sse_read_timeout)
+    else:
+        transport = HttpTransport(url, texts)
     async with AsyncExitStack() as stack:
-        client = Client(
-            _open_transport(config.name, config.transport_config),
-            mode="auto",
-            client_info=types.Implementation(name="dispatch", version=__version__),
-        )
+        implementation = types.Implementation(name="dispatch", version=__version__)
+        client = Client(transport, mode="auto", client_info=implementation)
         await stack.enter_async_context(client)
-        return ToolkitConnection(client, stack.pop_all())
-
-
-def _open_transport(name: str, config: McpTransportConfig) -> Any:
-    from dispatch.mcp.transports import HttpTransport, StdioTransport, check_headers
-
-    headers = {key: str(value) for key, value in config.headers.items()}
-    match config.transport_type.value:
-        case "STDIO":
-            return StdioTransport(name, config.command, config.args or (), config.env, None)
-        case "SSE":
-            from mcp.client.sse import sse_client
-
-            return sse_client(
-                config.url, check_headers(headers), timeout=config.timeout, sse_read_timeout=config.sse_read_timeout
-            )
-    return HttpTransport(config.url, headers)
+        return McpConnection(client, stack.pop_all())

@@ -80,7 +80,7 @@ class PendingReply(msgspec.Struct, eq=False):
 
     Attributes:
         request: that waits for them.
-        channel: on whose shared topic it was sent.
+        topic: the shared topic on which it was sent.
         max_buffer: bytes of chunks that may wait for the reader of a stream.
         ticket: of the publish.
         is_shared: whether the first reply came on a topic that other agents share; None: there was none.
@@ -91,7 +91,7 @@ class PendingReply(msgspec.Struct, eq=False):
     """
 
     request: Request
-    channel: object | None
+    topic: object | None
     max_buffer: int
     ticket: Ticket | None = None
     is_shared: bool | None = None
@@ -273,7 +273,7 @@ class Correlator:
         return f"{self.session.prefix}{self._count:x}-{os.urandom(_NONCE_BYTES).hex()}"
 
     def send(
-        self, request: Request, publisher: Publisher, properties: Mapping[str, str], channel: object | None = None
+        self, request: Request, publisher: Publisher, properties: Mapping[str, str], topic: object | None = None
     ) -> None:
         """Publish a request; ``properties`` hold its id. It may be settled at once."""
         if self._closed:
@@ -285,7 +285,7 @@ class Correlator:
         if self.now() >= request.deadline:
             request.settle(TimedOut(request.clock, sent=False))
             return
-        pending = self._pending[request.id] = PendingReply(request, channel, self._max_buffer, parts=[])
+        pending = self._pending[request.id] = PendingReply(request, topic, self._max_buffer, parts=[])
         self._deadlines.watch(request.deadline)
         request.begin(self)
         try:
@@ -326,12 +326,12 @@ class Correlator:
     def on_read(self, request: Request, size: int) -> None:
         """Do nothing: a third-party service cannot be held back."""
 
-    def on_instance(self, channel: object) -> None:
-        """An instance of dispatch's own is known on ``channel`` now. What was sent to the shared topic before has probably
-        reached nothing: repeatable requests end, to be sent again, and the others hold no place."""
+    def on_instance(self, topic: object) -> None:
+        """An instance of dispatch's own consumes the shared ``topic`` now. What was sent there before has probably reached
+        nothing: repeatable requests end, to be sent again, and the others hold no place."""
         for pending in list(self._pending.values()):
             request = pending.request
-            if pending.channel is not channel or request.chunks:
+            if pending.topic is not topic or request.chunks:
                 continue
             if request.is_repeatable:
                 request.settle(Lost(Failure.REPLACED, sent=False))

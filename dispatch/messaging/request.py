@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from dispatch._internal import Rejection, loop_clock
-from dispatch.errors import TransportError
+from dispatch.errors import DispatchError
 from dispatch.protocol.events import Failure, OutgoingRequest
 from dispatch.protocol.frames import CHUNK_BYTES
 from dispatch.result import ResultContent
@@ -135,7 +135,15 @@ class Closed(msgspec.Struct, frozen=True):
     sent: bool
 
 
-Settled = Answer | TimedOut | Unreadable | Overflow | Lost | Restarted | Closed | Rejection | TransportError
+class Refused(msgspec.Struct, frozen=True):
+    """What executes tools in this process refuses the request, with the error that its caller gets: the tool was not
+    executed. ``elsewhere``: another instance may execute it."""
+
+    error: DispatchError
+    elsewhere: bool = False
+
+
+Settled = Answer | TimedOut | Unreadable | Overflow | Lost | Restarted | Closed | Rejection | Refused | DispatchError
 """How a request ended."""
 
 # The chunks of one stream that wait for their reader, and the limit of idleness, of its tool and of its reader.

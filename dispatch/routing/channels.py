@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 from dispatch._internal import cancel_and_wait, retrieve_error
 from dispatch.errors import TransportError
@@ -21,11 +22,11 @@ from dispatch.messaging.endpoint import Endpoint
 from dispatch.messaging.flow import CountedReplies, Pace, PacedPublisher
 from dispatch.messaging.plain import Correlator, read_properties
 from dispatch.messaging.sessions import SessionExchange
-from dispatch.messaging.wire import Property, TopicName, announcement_topic, hello_topic, reply_topic
+from dispatch.messaging.wire import Property, TopicName, announcement_topic, hello_topic, is_local_queue, reply_topic
 from dispatch.protocol.frames import is_packet
 from dispatch.protocol.table import SessionTable
 from dispatch.routing.discovery import Discovery
-from dispatch.routing.instance import Channel
+from dispatch.routing.instance import Channel, Instances, TopicChannel
 from dispatch.telemetry.observers import NULL_DISPATCHER, DispatcherObserver
 from dispatch.transports import Handler, Message, Mode, Publisher, Subscription, Transport
 from dispatch.transports.errors import closed
@@ -151,8 +152,12 @@ class Channels:
         self._address = f"{exchange.session.key}-{name}"
         self._endpoints: dict[str, Endpoint] = {}
         """By the dispatcher's own reply topic."""
-        self._open: dict[tuple[str, str], Channel] = {}
-        self._opening: dict[tuple[str, str], asyncio.Task[Channel]] = {}
+        self._open: dict[tuple[str, str], TopicChannel] = {}
+        self._opening: dict[tuple[str, str], asyncio.Task[TopicChannel]] = {}
+        self._local: dict[str, Channel] = {}
+        """Of services that this process has, by their request topics."""
+        self._local_instances: WeakValueDictionary[str, Instances[Any]] = WeakValueDictionary()
+        """The same; their sources own them."""
         self._subscriptions = SharedSubscriptions(transport, f"dispatch-{name}")
         self._closing: set[asyncio.Task[None]] = set()
         self._replies: dict[str, CountedReplies] = {}
@@ -160,8 +165,20 @@ class Channels:
         sessions.on_session_event = self.discovery.on_session_event
 
     def get(self, key: tuple[str, str]) -> Channel | None:
-        """Return the channel over a request topic and a response topic if it is open."""
-        return self._open.get(key)
+        """Return the channel over a request topic and a response topic if it is open; one in this process always is."""
+        if not is_local_queue(key[0]):
+            return self._open.get(key)
+        channel = self._local.get(key[0])
+        if channel is None:
+            channel = self._local[key[0]] = Channel(self._local_instances.get(key[0]) or Instances())
+        return channel
+
+    def set_local(self, request_queue: str, instances: Instances[Any]) -> None:
+        """Let ``instances`` execute the tools of a service that this process has, in place of former ones."""
+        self._local_instances[request_queue] = instances
+        channel = self._local.get(request_queue)
+        if channel is not None:
+            channel.replace_instances(instances)
 
     async def open(self, request_queue: str, response_queue: str) -> Channel:
         """Return the channel over these topics, opened if necessary. Concurrent callers share one opening, which the
@@ -171,7 +188,7 @@ class Channels:
             TransportError: the broker is out of reach, or refuses.
         """
         key = (request_queue, response_queue)
-        channel = self._open.get(key)
+        channel = self.get(key)
         if channel is not None:
             return channel
         opening = self._opening.get(key)
@@ -188,7 +205,7 @@ class Channels:
                 raise closed() from None
             raise
 
-    async def _make(self, request_queue: str, response_queue: str) -> Channel:
+    async def _make(self, request_queue: str, response_queue: str) -> TopicChannel:
         key = request_queue, response_queue
         reply_to = reply_topic(response_queue, self._address)
         keeps_requests, keeps_replies = (TopicName.parse(name).persistent for name in key)
@@ -203,8 +220,10 @@ class Channels:
         if not keeps_replies:
             pace = Pace(burst=math.inf) if keeps_requests else None
             publisher = PacedPublisher(publisher, pace, replies.window)
-        channel = Channel(request_queue, publisher, reply_to, endpoint, self._exchange, self._exchange.now())
+        exchange = self._exchange
+        channel = TopicChannel(request_queue, publisher, reply_to, endpoint, exchange, self._transport, exchange.now())
         channel.topic = topic
+        channel.discovery = self.discovery
         if has_sessions:
             # Some brokers refuse topics that do not exist; the exchange is a plain one then.
             with contextlib.suppress(TransportError):
@@ -267,7 +286,10 @@ class Channels:
             is_wanted: whether the channel is used again; called at once, or when it has been opened.
         """
         opening = self._opening.get(key)
-        if opening is not None:
+        if key[0] in self._local:
+            if not is_wanted():
+                self._local.pop(key[0]).close()
+        elif opening is not None:
             opening.add_done_callback(lambda _: self.close_unused(key, is_wanted))
         elif not is_wanted():
             self._close_channel(key)
@@ -282,7 +304,7 @@ class Channels:
             self.discovery.close_sessions(channel.instances)
         self._close_later(self._end(channel, endpoint))
 
-    async def _end(self, channel: Channel | None, endpoint: Endpoint | None) -> None:
+    async def _end(self, channel: TopicChannel | None, endpoint: Endpoint | None) -> None:
         if endpoint is not None:
             await self.discovery.close_handshakes(endpoint)
             await endpoint.close()
@@ -303,8 +325,15 @@ class Channels:
         for endpoint in self._endpoints.values():
             await endpoint.abandon()
 
+    @property
+    def local_instances(self) -> list[Any]:
+        """What executes tools in this process."""
+        return [instance for channel in self._local.values() for instance in channel.instances]
+
     async def close(self) -> None:
         """Close all channels."""
+        for local in self._local.values():
+            local.close()
         try:
             await cancel_and_wait(list(self._opening.values()))
             await self.discovery.close_handshakes()

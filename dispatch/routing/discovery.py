@@ -32,7 +32,7 @@ from dispatch.protocol.events import (
     SessionOpened,
 )
 from dispatch.protocol.session import CallerSession
-from dispatch.routing.instance import MAX_INSTANCES, Channel, Instance
+from dispatch.routing.instance import MAX_INSTANCES, SessionInstance, TopicChannel
 from dispatch.transports import Message
 
 logger = logging.getLogger("dispatch.dispatcher")
@@ -98,7 +98,7 @@ class Discovery:
     """
 
     def __init__(
-        self, correlator: Correlator, sessions: SessionExchange, channels: Mapping[tuple[str, str], Channel]
+        self, correlator: Correlator, sessions: SessionExchange, channels: Mapping[tuple[str, str], TopicChannel]
     ) -> None:
         self._correlator = correlator
         self._sessions = sessions
@@ -106,7 +106,7 @@ class Discovery:
         self._channels = channels
         self._handshakes: dict[tuple[Endpoint, str], Handshake] = {}
         """By the endpoint and the instance's own topic."""
-        self._instances: dict[CallerSession, Instance] = {}
+        self._instances: dict[CallerSession, SessionInstance] = {}
         """With an open session, those included that get no further requests."""
         self._probed_at: dict[str, float] = {}
         """By the name of an instance with another incarnation that was announced."""
@@ -114,12 +114,12 @@ class Discovery:
 
     # -- hello --------------------------------------------------------------------------------------------------
 
-    def seek(self, channel: Channel) -> None:
+    def seek(self, channel: TopicChannel) -> None:
         """Ask for instances, and again while calls wait for one."""
         if channel.hello is not None and "seek" not in channel.timers:
             self._seek(channel, 0)
 
-    def _seek(self, channel: Channel, hellos: int) -> None:
+    def _seek(self, channel: TopicChannel, hellos: int) -> None:
         channel.timers.pop("seek", None)
         is_first = hellos < len(FIRST_HELLOS_S)
         if len(channel.instances) or not (channel.waiting or is_first):
@@ -130,12 +130,12 @@ class Discovery:
         )
         channel.call_later("seek", wait, self._seek, channel, hellos + 1)
 
-    def watch_missing(self, channel: Channel) -> None:
+    def watch_missing(self, channel: TopicChannel) -> None:
         """A call waits while no instance is known: say so after :data:`WARN_MISSING_S`, once until there is an answer."""
         if not channel.is_missing_reported and channel.hello is not None and "missing" not in channel.timers:
             channel.call_later("missing", WARN_MISSING_S, self._report_missing, channel, self._now())
 
-    def _report_missing(self, channel: Channel, began: float) -> None:
+    def _report_missing(self, channel: TopicChannel, began: float) -> None:
         channel.timers.pop("missing", None)
         is_answered = len(channel.instances) or channel.joined_at >= began or channel.answered_at >= began
         if is_answered or not (channel.waiting or channel.requests.count):
@@ -150,14 +150,14 @@ class Discovery:
                 "no reply, and no instance has announced itself on %s: is the service running?", channel.request_queue
             )
 
-    def send_due_hello(self, channel: Channel) -> None:
+    def send_due_hello(self, channel: TopicChannel) -> None:
         """Ask for instances if that is due; called whenever the channel is used."""
         if channel.hello is not None:
             now = self._now()
             if now >= channel.hello_at:
                 self._send_hello(channel, now)
 
-    def _send_hello(self, channel: Channel, now: float) -> None:
+    def _send_hello(self, channel: TopicChannel, now: float) -> None:
         assert channel.hello is not None
         channel.hello_at = now + (HELLO_EVERY_S if len(channel.instances) else HELLO_AGAIN_S)
         self._close_unused_sessions()
@@ -194,7 +194,7 @@ class Discovery:
             elif known.incarnation != incarnation:
                 self._doubt(known, channel)
 
-    def _doubt(self, instance: Instance, channel: Channel) -> None:
+    def _doubt(self, instance: SessionInstance, channel: TopicChannel) -> None:
         """Find out whether ``instance`` has restarted: its new incarnation does not know the session, and answers a probe
         so. A forged announcement changes nothing."""
         now = self._now()
@@ -205,7 +205,7 @@ class Discovery:
         instance.endpoint.wake(instance.session)
         asyncio.get_running_loop().call_later(DOUBT_S, self._report_contradiction, instance, channel.request_queue, now)
 
-    def _report_contradiction(self, instance: Instance, request_queue: str, probed_at: float) -> None:
+    def _report_contradiction(self, instance: SessionInstance, request_queue: str, probed_at: float) -> None:
         """Warn of an announcement that the instance of that name has refuted."""
         if instance.session in self._instances and instance.session.heard_at >= probed_at:
             self._warn(
@@ -222,7 +222,7 @@ class Discovery:
 
     # -- sessions -----------------------------------------------------------------------------------------------
 
-    def _connect(self, channel: Channel, endpoint: Endpoint, name: str) -> None:
+    def _connect(self, channel: TopicChannel, endpoint: Endpoint, name: str) -> None:
         """Open a session with an instance, or use the one that another channel has."""
         inbox = instance_topic(channel.request_queue, name)
         for instance in self._instances.values():
@@ -298,13 +298,13 @@ class Discovery:
         if session.peer_name != handshake.name:
             endpoint.end(session)
             return
-        instance = self._instances[session] = Instance(session, endpoint, topic, self._sessions)
+        instance = self._instances[session] = SessionInstance(session, endpoint, topic, self._sessions)
         for channel in self._channels.values():
             if channel.request_queue == handshake.request_queue and channel.endpoint is endpoint:
                 self._add(channel, instance)
         self._end_gathering(handshake)
 
-    def _add(self, channel: Channel, instance: Instance) -> None:
+    def _add(self, channel: TopicChannel, instance: SessionInstance) -> None:
         is_first = not len(channel.instances)
         channel.instances.add(instance)
         channel.had_instances = True
@@ -316,10 +316,10 @@ class Discovery:
             if self._has_handshakes(channel):
                 channel.gathers_until = self._now() + GATHER_S
                 channel.call_later("gather", GATHER_S, channel.next_turn)
-            self._correlator.on_instance(channel)
+            self._correlator.on_instance(channel.shared)
         channel.next_turn()
 
-    def _has_handshakes(self, channel: Channel) -> bool:
+    def _has_handshakes(self, channel: TopicChannel) -> bool:
         return any(
             each.endpoint is channel.endpoint and each.request_queue == channel.request_queue
             for each in self._handshakes.values()
@@ -337,7 +337,7 @@ class Discovery:
         if key is not None:
             self._give_up(key)
 
-    def _on_closed(self, instance: Instance, reason: Failure) -> None:
+    def _on_closed(self, instance: SessionInstance, reason: Failure) -> None:
         del self._instances[instance.session]
         channels = self._channels_of(instance)
         self.retire(instance)
@@ -347,12 +347,12 @@ class Discovery:
                 if channel.endpoint is not None and reason not in _NOT_OPENED_AGAIN:
                     self._connect(channel, channel.endpoint, instance.name)
 
-    def _channels_of(self, instance: Instance) -> list[Channel]:
+    def _channels_of(self, instance: SessionInstance) -> list[TopicChannel]:
         return [each for each in self._channels.values() if each.instances.get(instance.name) is instance]
 
     # -- the end of instances -----------------------------------------------------------------------------------
 
-    def retire(self, instance: Instance) -> None:
+    def retire(self, instance: SessionInstance) -> None:
         """Send nothing new to ``instance``, which leaves or is gone. What it has is finished."""
         for channel in self._channels_of(instance):
             channel.instances.remove(instance)
@@ -366,7 +366,7 @@ class Discovery:
         """End the sessions with retired instances that have no requests in flight."""
         self.close_sessions(each for each in list(self._instances.values()) if not each.in_flight)
 
-    def close_sessions(self, instances: Iterable[Instance]) -> None:
+    def close_sessions(self, instances: Iterable[SessionInstance]) -> None:
         """End the sessions with those of ``instances`` that no open channel uses."""
         for instance in instances:
             if instance.session in self._instances and not self._channels_of(instance):
@@ -381,14 +381,14 @@ class Discovery:
         await cancel_and_wait([task for task in tasks if task is not None])
 
 
-def _suspend_places(instance: Instance) -> None:
+def _suspend_places(instance: SessionInstance) -> None:
     """Let other calls have the places of the requests at an instance that cannot be reached."""
     for request in instance.session.waiting.values():
         if isinstance(request, Request) and request.place is not None:
             request.place.suspend()
 
 
-def _resume_places(instance: Instance) -> None:
+def _resume_places(instance: SessionInstance) -> None:
     for request in instance.session.waiting.values():
         if isinstance(request, Request) and request.place is not None:
             request.place.resume()

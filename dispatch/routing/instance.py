@@ -1,4 +1,4 @@
-"""The instances of a service that a dispatcher knows by name: those with an open session."""
+"""What executes the requests of a service, and how it is reached: instances and channels."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from itertools import count
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from dispatch.errors import TransportError
+from dispatch.errors import DispatchError, TransportError
 from dispatch.messaging.endpoint import Endpoint
 from dispatch.messaging.plain import Correlator
 from dispatch.messaging.request import Request
@@ -21,8 +22,50 @@ MAX_INSTANCES = 256
 """Known instances of one service at most; further ones receive requests from the shared topic only."""
 
 
-class Instance:
-    """One service instance, and the session with it (:class:`~dispatch.messaging.request.Executor`).
+SHARED = "(shared)"
+"""The name of a service's own topic among its instances: names of instances have no parentheses."""
+
+
+class Instance(Protocol):
+    """What a request can be sent to: a process that serves the tool, the topic that such processes share, or what executes
+    the tool in this process.
+
+    Attributes:
+        name: unique among the instances of its service.
+        incarnation: of the process; ``""``: it does not restart.
+        version: that it declares itself; None: the catalogue's.
+        topic: of its requests; ``""``: there is none.
+        is_named: it is one executor, rather than any consumer of a topic.
+        has_key_memory: it executes a request with an idempotency key once.
+        is_loss_counted: a request failed because this incarnation ended: further failures for that reason count as the
+            same one.
+        next_request_id: the id of the next request, as the instance names it, too; ``""``: any.
+        is_suspect: it can probably not be reached: others are preferred.
+    """
+
+    name: str
+    incarnation: str
+    topic: str
+    is_named: bool
+    has_key_memory: bool
+    is_loss_counted: bool
+
+    @property
+    def version(self) -> str | None: ...
+    @property
+    def next_request_id(self) -> str: ...
+    @property
+    def is_suspect(self) -> bool: ...
+
+    def send(self, request: Request, attempt: Any) -> None:
+        """Send ``request``, which may be settled at once. ``attempt`` is the one that it belongs to."""
+
+    def find_absence(self, tool: str) -> DispatchError | None:
+        """Return why a call of ``tool`` need not wait for this instance, which cannot be reached; None: it may."""
+
+
+class SessionInstance:
+    """One service instance, and the session with it (:class:`Instance`).
 
     Args:
         session: open; it has the instance's name and incarnation.
@@ -30,11 +73,10 @@ class Instance:
         topic: of the instance alone.
         exchange: the requests in sessions.
 
-    Attributes:
-        is_loss_counted: a request failed because this incarnation ended: further failures for that reason count as the
-            same one.
     """
 
+    is_named = has_key_memory = True
+    version = None
     __slots__ = (
         "_exchange",
         "_request_prefix",
@@ -58,10 +100,10 @@ class Instance:
 
     @property
     def next_request_id(self) -> str:
-        """The id of the next request, as the instance names it, too."""
+        """See :class:`Instance`."""
         return f"{self._request_prefix}{self.session.next_stream}"
 
-    def send(self, request: Request) -> None:
+    def send(self, request: Request, _attempt: object = None) -> None:
         """Send ``request`` at the end of this turn of the loop; it may be settled at once."""
         if self._exchange.send(request, self.session, self):
             self.endpoint.wake(self.session)
@@ -81,6 +123,9 @@ class Instance:
         if self.session.consume_chunks(request, size):
             self.endpoint.wake(self.session)
 
+    def find_absence(self, _tool: str) -> None:
+        """See :class:`Instance`."""
+
     @property
     def in_flight(self) -> int:
         """Pending requests of this dispatcher."""
@@ -92,48 +137,104 @@ class Instance:
         return self.session.is_suspect
 
 
-class Instances:
+class SharedTopic:
+    """The topic that all instances of a service consume, for the plain exchange (:class:`Instance`).
+
+    Args:
+        topic: the request topic.
+        publisher: to it.
+        reply_topic: the dispatcher's own.
+        exchange: the plain exchange.
+    """
+
+    name = SHARED
+    incarnation = next_request_id = ""
+    version = None
+    is_named = has_key_memory = is_suspect = is_loss_counted = False
+    __slots__ = ("_exchange", "_publisher", "_reply_topic", "topic")
+
+    def __init__(self, topic: str, publisher: Publisher, reply_topic: str, exchange: Correlator) -> None:
+        self.topic = topic
+        self._publisher = publisher
+        self._reply_topic = reply_topic
+        self._exchange = exchange
+
+    def send(self, request: Request, _attempt: object = None) -> None:
+        """Publish ``request``; it may be settled at once."""
+        exchange = self._exchange
+        # An execution with a key goes on when its attempt ends: the next attempt gets its reply.
+        deadline = request.deadline if request.key is None or request.run_until is None else request.run_until
+        properties = {
+            Property.ID: request.id,
+            Property.REPLY_TO: self._reply_topic,
+            Property.SESSION: exchange.session.secret,
+            Property.REMAINING_MS: str(max(1, int((deadline - exchange.now()) * 1000))),
+            Property.LARGEST: str(request.max_reply_bytes),
+            **request.properties,
+        }
+        if request.key is not None:
+            properties[Property.IDEMPOTENCY_KEY] = request.key
+        if request.number > 1:
+            properties[Property.ATTEMPT] = str(request.number)
+        if request.is_redeliverable:
+            properties[Property.REPEATABLE] = "1"
+        exchange.send(request, self._publisher, properties, self)
+
+    def find_absence(self, _tool: str) -> None:
+        """See :class:`Instance`."""
+
+
+InstanceT = TypeVar("InstanceT", bound=Instance)
+
+_changes = count(1)
+
+
+class Instances(Generic[InstanceT]):
     """The known instances of one service.
 
     Attributes:
-        version: incremented with each change.
+        version: another number after each change, larger than any before.
     """
 
-    def __init__(self) -> None:
-        self._known: dict[str, Instance] = {}
-        self.version = 0
+    def __init__(self, *instances: InstanceT) -> None:
+        self._known: dict[str, InstanceT] = {each.name: each for each in instances}
+        self.version = next(_changes)
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def __iter__(self) -> Iterator[Instance]:
+    def __iter__(self) -> Iterator[InstanceT]:
         return iter(tuple(self._known.values()))
 
     @property
     def has_ready(self) -> bool:
         """Whether an instance can be reached, as far as is known."""
         for each in self._known.values():  # noqa: SIM110 # perf: no generator; each request asks, and most end at the first
-            if not each.session.is_suspect:
+            if not each.is_suspect:
                 return True
         return False
 
-    def get(self, name: str) -> Instance | None:
+    def get(self, name: str) -> InstanceT | None:
         """Return the instance with this name; None if unknown."""
         return self._known.get(name)
 
-    def add(self, instance: Instance) -> Instance | None:
+    def add(self, instance: InstanceT) -> InstanceT | None:
         """Add ``instance`` and return its previous incarnation, if that was known."""
         former = self._known.pop(instance.name, None)
         self._known[instance.name] = instance
-        self.version += 1
+        self.version = next(_changes)
         return former
 
-    def remove(self, instance: Instance) -> bool:
+    def renew(self) -> None:
+        """The version of an instance has changed."""
+        self.version = next(_changes)
+
+    def remove(self, instance: InstanceT) -> bool:
         """Remove ``instance``. Return whether it was known."""
         if self._known.get(instance.name) is not instance:
             return False
         del self._known[instance.name]
-        self.version += 1
+        self.version = next(_changes)
         return True
 
 
@@ -197,7 +298,136 @@ MAX_UNANSWERED = 32
 service, and an instance that announces itself later finds places for their calls."""
 
 
+class Connection(Protocol):
+    """The properties of a :class:`~dispatch.transports.Transport` that matter to calls over it."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def connected(self) -> bool: ...
+    @property
+    def max_message_bytes(self) -> float: ...
+    async def await_connection(self, deadline: float) -> bool: ...
+    def was_disconnected_since(self, instant: float) -> bool: ...
+    def has_subscriber(self, topic: str) -> bool: ...
+
+
+class _InProcess:
+    """The connection with what this process executes itself."""
+
+    url, connected, max_message_bytes = "", True, math.inf
+
+    async def await_connection(self, _deadline: float) -> bool:
+        return True
+
+    def was_disconnected_since(self, _instant: float) -> bool:
+        return False
+
+    def has_subscriber(self, _topic: str) -> bool:
+        return True
+
+
+IN_PROCESS: Connection = _InProcess()
+
+
 class Channel:
+    """How the instances of one service are reached: this one without topics, because this process has them.
+
+    Args:
+        instances: that are known by name.
+
+    Attributes:
+        request_queue: the topic that all instances share; ``""``: there is none.
+        connection: over which they are reached.
+        shared: that topic as an instance; None: there is none.
+        requests: in flight; the channel is closed after the last one.
+        joined_at: when the last instance became known.
+        met_at: when the first instance became known, while none was.
+        hello, hello_at, had_instances, is_known: see :class:`TopicChannel`.
+    """
+
+    __slots__ = ("_turns", "connection", "instances", "joined_at", "met_at", "request_queue", "requests", "shared")
+    hello: Publisher | None = None
+    hello_at = math.inf
+    had_instances = False
+    asked_since = -math.inf
+    is_known = True
+
+    def __init__(self, instances: Instances[Any], request_queue: str = "", connection: Connection = IN_PROCESS) -> None:
+        self.request_queue = request_queue
+        self.connection = connection
+        self.instances = instances
+        self.shared: SharedTopic | None = None
+        self.requests = InFlight()
+        self.joined_at = self.met_at = -math.inf
+        self._turns: dict[asyncio.Future[None], None] = {}
+
+    @property
+    def opening_error(self) -> TransportError | None:
+        """Why the channel cannot be opened at present; None: it is open."""
+        return None
+
+    def can_send(self, _now: float, *, needs_instance: bool, repeatable: bool) -> bool:
+        """Return whether a request can be sent now."""
+        return self.instances.has_ready
+
+    def greet(self) -> None:
+        """Ask for instances: that is due."""
+
+    def seek_instances(self) -> None:
+        """A call waits for an instance."""
+
+    def watch_missing(self) -> None:
+        """A request was sent to the shared topic."""
+
+    def record_answer(self, now: float) -> None:
+        """A third-party service has answered over the shared topic."""
+
+    def retire(self, instance: Any) -> None:
+        """``instance`` accepts nothing new."""
+
+    def replace_instances(self, instances: Instances[Any]) -> None:
+        """Use other instances from now on: another source has the service."""
+        self.instances = instances
+        self.next_turn()
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for an instance."""
+        return len(self._turns)
+
+    def create_turn(self) -> asyncio.Future[None]:
+        """Return a future that is done at the next change of what can be reached. :meth:`leave` ends the wait."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns[turn] = None
+        return turn
+
+    def leave(self, turn: asyncio.Future[None]) -> None:
+        """Wait no longer."""
+        self._turns.pop(turn, None)
+
+    def next_turn(self) -> None:
+        """Let waiting calls check again."""
+        turns, self._turns = self._turns, {}
+        for turn in turns:
+            if not turn.done():
+                turn.set_result(None)
+
+    def close(self) -> None:
+        """Let waiting calls check again."""
+        self.next_turn()
+
+
+class Seeker(Protocol):
+    """Finds the instances that serve a topic (:class:`~dispatch.routing.discovery.Discovery`)."""
+
+    def seek(self, channel: TopicChannel) -> None: ...
+    def send_due_hello(self, channel: TopicChannel) -> None: ...
+    def watch_missing(self, channel: TopicChannel) -> None: ...
+    def retire(self, instance: SessionInstance) -> None: ...
+
+
+class TopicChannel(Channel):
     """Request publisher, reply topic and known instances of one service over one pair of topics.
 
     Args:
@@ -207,17 +437,15 @@ class Channel:
         endpoint: of the sessions with instances, whose packets arrive on ``reply_topic``; None on persistent topics, which
             have the plain exchange only.
         exchange: the plain exchange.
+        connection: with the broker.
 
     Attributes:
         topic: the publisher to the request topic itself, which knows why it cannot be opened; None: not known.
-        instances: those with an open session.
-        requests: in flight; the topics are closed after the last one.
+        discovery: finds its instances; None: none are looked for.
         hello: publisher to the topic on which instances receive hellos; None if there is none.
         hello_at: when the next hello is due.
         met: set while an instance is known.
         had_instances: an instance has been known.
-        met_at: when the first instance became known, while none was.
-        joined_at: when the last instance became known.
         asked_since: when the channel began to look for instances: when it was opened, or its last instance was lost.
         gathers_until: instances have just announced themselves, and their handshakes are under way: calls wait for these, so
             that the first instance does not get all of them.
@@ -227,27 +455,23 @@ class Channel:
     """
 
     __slots__ = (
-        "_turns",
         "answered_at",
         "asked_since",
+        "discovery",
         "endpoint",
-        "exchange",
         "gathers_until",
         "had_instances",
         "hello",
         "hello_at",
-        "instances",
         "is_missing_reported",
-        "joined_at",
         "met",
-        "met_at",
         "publisher",
         "reply_topic",
-        "request_queue",
-        "requests",
         "timers",
         "topic",
     )
+    instances: Instances[SessionInstance]
+    shared: SharedTopic
 
     def __init__(
         self,
@@ -256,30 +480,28 @@ class Channel:
         reply_topic: str,
         endpoint: Endpoint | None,
         exchange: Correlator,
+        connection: Connection = IN_PROCESS,
         asked_since: float = -math.inf,
     ) -> None:
-        self.request_queue = request_queue
+        super().__init__(Instances[SessionInstance](), request_queue, connection)
+        self.shared = SharedTopic(request_queue, publisher, reply_topic, exchange)
         self.publisher = publisher
         self.reply_topic = reply_topic
         self.topic: TopicPublisher | None = None
+        self.discovery: Seeker | None = None
         self.endpoint = endpoint
-        self.exchange = exchange
-        self.instances = Instances()
-        self.requests = InFlight()
-        self.hello: Publisher | None = None
+        self.hello = None
         self.hello_at = 0.0
         self.met = asyncio.Event()
         self.had_instances = False
-        self.met_at = self.joined_at = -math.inf
         self.asked_since = asked_since
         self.gathers_until = 0.0
         self.answered_at = -math.inf
         self.is_missing_reported = False
         self.timers: dict[str, asyncio.TimerHandle] = {}
-        self._turns: dict[asyncio.Future[None], None] = {}
 
     @property
-    def is_known(self) -> bool:
+    def is_known(self) -> bool:  # type: ignore[override] # a channel without topics always is
         """Whether an instance has announced itself, or a third-party service has answered, at any time."""
         return self.hello is None or self.had_instances or self.answered_at > -math.inf
 
@@ -287,11 +509,6 @@ class Channel:
     def opening_error(self) -> TransportError | None:
         """Why the request topic cannot be opened at present; None: it is open."""
         return None if self.topic is None else self.topic.opening_error
-
-    @property
-    def waiting(self) -> int:
-        """Calls that wait for an instance."""
-        return len(self._turns)
 
     def can_send(self, now: float, *, needs_instance: bool, repeatable: bool) -> bool:
         """Return whether a request can be sent now.
@@ -316,42 +533,32 @@ class Channel:
             return False
         return now >= self.asked_since + (HELLO_WAIT_S if repeatable else DISCOVERY_S)
 
-    def send(self, request: Request) -> None:
-        """Publish ``request`` to the topic that all instances share; it may be settled at once."""
-        exchange = self.exchange
-        # An execution with a key goes on when its attempt ends: the next attempt gets its reply.
-        deadline = request.deadline if request.key is None or request.run_until is None else request.run_until
-        properties = {
-            Property.ID: request.id,
-            Property.REPLY_TO: self.reply_topic,
-            Property.SESSION: exchange.session.secret,
-            Property.REMAINING_MS: str(max(1, int((deadline - exchange.now()) * 1000))),
-            Property.LARGEST: str(request.max_reply_bytes),
-            **request.properties,
-        }
-        if request.key is not None:
-            properties[Property.IDEMPOTENCY_KEY] = request.key
-        if request.number > 1:
-            properties[Property.ATTEMPT] = str(request.number)
-        if request.is_redeliverable:
-            properties[Property.REPEATABLE] = "1"
-        exchange.send(request, self.publisher, properties, self)
+    def greet(self) -> None:
+        """Ask for instances: that is due."""
+        if self.discovery is not None:
+            self.discovery.send_due_hello(self)
+
+    def seek_instances(self) -> None:
+        """Ask for instances, because a call waits for one."""
+        if self.discovery is not None:
+            self.discovery.seek(self)
+            self.discovery.watch_missing(self)
+
+    def watch_missing(self) -> None:
+        """Report it if nothing answers a request that was sent to the shared topic."""
+        if self.discovery is not None:
+            self.discovery.watch_missing(self)
+
+    def retire(self, instance: SessionInstance) -> None:
+        """Send nothing new to ``instance``, which is draining."""
+        if self.discovery is not None:
+            self.discovery.retire(instance)
 
     def record_answer(self, now: float) -> None:
         """Record that a third-party service has answered over the shared topic."""
         is_first, self.answered_at = self.answered_at == -math.inf, now
         if is_first:
             self.next_turn()
-
-    def create_turn(self) -> asyncio.Future[None]:
-        """Return a future that is done at the next change of what can be reached. :meth:`leave` ends the wait."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._turns[turn] = None
-        return turn
-
-    def leave(self, turn: asyncio.Future[None]) -> None:
-        """Wait no longer."""
-        self._turns.pop(turn, None)
 
     def call_later(self, purpose: str, wait: float, callback: Callable[..., object], *arguments: object) -> None:
         """Call ``callback`` in ``wait`` seconds, unless the channel is closed or the timer replaced before."""
@@ -365,14 +572,7 @@ class Channel:
         for timer in self.timers.values():
             timer.cancel()
         self.timers.clear()
-        self.next_turn()
-
-    def next_turn(self) -> None:
-        """Let waiting calls check again."""
-        turns, self._turns = self._turns, {}
-        for turn in turns:
-            if not turn.done():
-                turn.set_result(None)
+        super().close()
 
 
 # Affinity of idempotency keys: each instance remembers its own keys, so a key goes to the instance that may have executed

@@ -1,8 +1,8 @@
 """The instances of a service that a dispatcher can call, and which one gets the next request.
 
-There are three kinds: instances of dispatch's service base, which have announced themselves and are known by name; topics
-that the service's descriptor lists as instances, without a known name; and otherwise the service's own topic, over whose
-consumers the broker distributes the requests.
+There are four kinds: instances of dispatch's service base, which have announced themselves and are known by name; topics
+that the service's descriptor lists as instances, without a known name; otherwise the service's own topic, over whose
+consumers the broker distributes the requests; and what executes tools in this process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import Protocol
@@ -26,18 +26,15 @@ from dispatch.catalog import ServiceDescriptor
 from dispatch.catalog.versions import Range, version_key
 from dispatch.errors import ErrorType, Outcome, TransportError
 from dispatch.messaging.request import Tally
-from dispatch.messaging.wire import name_service
+from dispatch.messaging.wire import is_local_queue, name_service
 from dispatch.policy import Balancing, OutlierDetection, Policy
 from dispatch.resilience.breaker import BreakerPermit, CircuitBreaker
 from dispatch.routing.channels import Channels
-from dispatch.routing.instance import Channel, Holder, InFlight, Instance, KeyHolders
+from dispatch.routing.instance import SHARED, Channel, Connection, Holder, InFlight, Instance, KeyHolders
 from dispatch.telemetry.observers import (
     NULL_DISPATCHER,
     DispatcherObserver,
 )
-
-SHARED = "(shared)"
-"""The name of a service's own topic among its instances: names of instances have no parentheses."""
 
 Routes = Sequence[tuple[str, float, Channel]]
 """Channels, each with its name and weight as an instance."""
@@ -53,7 +50,7 @@ class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     Attributes:
         route: the channel.
-        instance: the addressee; None: any consumer of the topic.
+        instance: the addressee.
         pick: the balancer's permit, to be finished.
         probe: the permit of the tool's breaker at this instance; None: not acquired.
 
@@ -61,7 +58,7 @@ class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
     """
 
     route: Channel
-    instance: Instance | None
+    instance: Instance
     pick: Pick
     probe: BreakerPermit | None
 
@@ -79,11 +76,6 @@ class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
         if self.probe is not None:
             self.probe.finish(outcome, retry_after=retry_after)
         self.route.requests.end()
-
-    @property
-    def topic(self) -> str:
-        """The topic of the request."""
-        return self.route.request_queue if self.instance is None else self.instance.topic
 
 
 class InstanceAdmission(Protocol):
@@ -104,12 +96,12 @@ class InstancePool:
         versions: declared versions of the channels, by name.
         balancing, outlier_detection: choice and ejection of instances.
         clock, randomness: of the balancer.
-        greet: called with a channel whose next hello is due.
         observer: of the dispatcher.
         service, label: id of the service, and its label in metrics.
         is_former: the catalogue in force does not have the service: nothing is reported.
 
     Attributes:
+        connection: over which its instances are reached.
         tally: counts its replies.
         keys: which instance may have executed which idempotency key.
     """
@@ -122,7 +114,6 @@ class InstancePool:
         outlier_detection: OutlierDetection | None,
         clock: Clock,
         randomness: Randomness,
-        greet: Callable[[Channel], object],
         observer: DispatcherObserver = NULL_DISPATCHER,
         service: str = "",
         label: str = "",
@@ -137,12 +128,12 @@ class InstancePool:
         if not is_former:
             self._count_replies()
         self._routes = list(routes)
+        self.connection: Connection = self._routes[0][2].connection
         self._route_versions = versions
         self._versions: dict[str, str | None] = {}
         self._in_range: dict[Range, frozenset[str]] = {}
-        self._greet = greet
         self._clock = clock
-        self._places: dict[str, tuple[Channel, Instance | None]] = {}
+        self._places: dict[str, tuple[Channel, Instance]] = {}
         self._lives: dict[str, str] = {}
         self._only: str | None = None  # the only instance
         self._seen = -1
@@ -241,8 +232,8 @@ class InstancePool:
         """
         seen, now = 0, self._clock()
         for _, _, route in self._routes:
-            if route.hello is not None and now >= route.hello_at:
-                self._greet(route)
+            if now >= route.hello_at:
+                route.greet()
             seen += route.instances.version
         if seen != self._seen:
             self._refresh(seen)
@@ -256,7 +247,7 @@ class InstancePool:
             self._asking = guards
             if is_large:
                 # Without one, the request is refused with the reason.
-                accepting = frozenset(name for name, (_, instance) in self._places.items() if instance is not None)
+                accepting = frozenset(name for name, (_, instance) in self._places.items() if instance.is_named)
                 eligible = accepting if eligible is None else accepting & eligible or eligible
             if eligible:
                 pick = self.balancer.pick(frozenset(tried), eligible)
@@ -279,10 +270,9 @@ class InstancePool:
     def can_send(self, *, needs_instance: bool, repeatable: bool, requires: Range | None = None) -> bool:
         """Return whether a request can be sent now; arguments as of :meth:`Channel.can_send` and :meth:`pick`."""
         now = self._clock()
-        if requires is not None and (eligible := self.select_versions(requires)):
-            instances = [self._places[name][1] for name in eligible]
-            if not any(instance is None or not instance.is_suspect for instance in instances):
-                return False
+        eligible = () if requires is None else self.select_versions(requires)
+        if eligible and all(self._places[name][1].is_suspect for name in eligible):
+            return False
         for _, _, route in self._routes:  # noqa: SIM110 # perf: no generator; each request asks
             if route.can_send(now, needs_instance=needs_instance, repeatable=repeatable):
                 return True
@@ -291,12 +281,14 @@ class InstancePool:
     def has_other(self, name: str) -> bool:
         """Return whether there is another instance that can be reached and has asked for no pause."""
         self._refresh_if_changed()
-        others = [
-            id
-            for id, (_, instance) in self._places.items()
-            if id != name and (instance is None or not instance.is_suspect)
-        ]
-        return self.balancer.has_calm(others)
+        places = self._places.items()
+        return self.balancer.has_calm([id for id, (_, each) in places if id != name and not each.is_suspect])
+
+    def has_untried(self, tried: Collection[str], requires: Range | None) -> bool:
+        """Return whether there is an instance of these versions that is not among ``tried``."""
+        self._refresh_if_changed()
+        names = self._places if requires is None else self.select_versions(requires)
+        return any(name not in tried for name in names)
 
     def has_other_unpaused(self, name: str) -> bool:
         """Return whether there is another instance that has asked for no pause: a suspected or ejected one has not."""
@@ -331,14 +323,13 @@ class InstancePool:
         named = [
             name
             for name, (_, instance) in self._places.items()
-            if instance is not None and (eligible is None or name in eligible)
+            if instance.is_named and (eligible is None or name in eligible)
         ]
         willing = [name for name in named if name not in refused] or named
         return max(willing, key=lambda name: _weight(name, key)) if willing else None
 
     def _admits(self, name: str) -> bool:
-        instance = self._places[name][1]
-        if instance is not None and instance.is_suspect:
+        if self._places[name][1].is_suspect:
             return False
         guards = self._asking
         return guards is None or guards.admits(name)
@@ -351,25 +342,24 @@ class InstancePool:
     def _refresh(self, seen: int) -> None:
         """Update the balancer after a change of the known instances."""
         self._seen = seen
-        places: dict[str, tuple[Channel, Instance | None]] = {}
+        places: dict[str, tuple[Channel, Instance]] = {}
         weights: dict[str, float] = {}
         self._versions, self._in_range = {}, {}
         for name, weight, route in self._routes:
             version = self._route_versions.get(name)
-            named = list(route.instances)
-            for each in named:
+            for each in route.instances:
                 places[each.name] = route, each
                 weights[each.name] = weight
-                self._versions[each.name] = version
-            if not named:
-                places[name] = route, None
+                self._versions[each.name] = each.version or version
+            if not len(route.instances) and route.shared is not None:
+                places[name] = route, route.shared
                 weights[name] = weight
                 self._versions[name] = version
         there, self._places = self._places, places
         self._only = next(iter(places)) if len(places) == 1 else None
         self.balancer.replace(weights)
         for name, (_, instance) in places.items():
-            if instance is None:
+            if not instance.is_named:
                 continue
             former = self._lives.pop(name, instance.incarnation)
             if former != instance.incarnation:
@@ -381,10 +371,10 @@ class InstancePool:
 
     def _report(self, former: Collection[str], now: Collection[str]) -> None:
         for name in now:
-            if name not in former and name != SHARED:
+            if name not in former and not name.startswith("("):
                 self._on_change(name, "joined", "here")
         for name in former:
-            if name not in now and name != SHARED:
+            if name not in now and not name.startswith("("):
                 self._on_change(name, "left", "gone")
 
     def glimpse(self) -> tuple[InstanceView, ...]:
@@ -646,6 +636,13 @@ class PoolRegistry:
             for name, channel in entry.channels.items()
             if name in wanted and wanted[name].topics == former[name].topics
         }
+        for name, route in wanted.items():
+            if (
+                name not in entry.channels
+                and is_local_queue(route.topics[0])
+                and (channel := self._routes.get(route.topics))
+            ):
+                entry.channels[name] = channel
         self._apply(entry)
         for route in former.values():
             self._release(route.topics)
@@ -695,7 +692,6 @@ class PoolRegistry:
             outlier_detection=policy.outlier_detection,
             clock=self._clock,
             randomness=self._randomness,
-            greet=self._routes.discovery.send_due_hello,
             observer=self._observer,
             service=entry.key.service,
             label=entry.key.meter_label,

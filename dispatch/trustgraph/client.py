@@ -5,54 +5,53 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import os
 import random
 import weakref
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from dispatch._internal import (
+    Clock,
     ErrorBoundary,
     UserCodeError,
-    ends_task,
+    cancel_and_wait,
     excerpt,
     explain_keywords,
+    loop_clock,
     read_text,
-    running_task,
 )
 from dispatch.balancing.instances import InstanceView
-from dispatch.calls.attempt import Attempt, Attempts, Call, CallOptions
-from dispatch.calls.call import authorize_call
-from dispatch.calls.error_messages import error_from_client_failure, error_from_mistake, error_from_timeout
+from dispatch.calls.attempt import Attempt, Attempts, CallOptions
+from dispatch.calls.call import Calls
+from dispatch.calls.error_messages import error_from_client_failure
 from dispatch.calls.guards import ToolGuards, create_rate_limiter
+from dispatch.calls.local import LOCAL, FailedCallError, LocalCall, LocalInstance
 from dispatch.calls.resolution import ResolvedTool
 from dispatch.catalog import ServiceDescriptor
-from dispatch.catalog.sources import BrokerSubscription, OnMessage, SourceStatus
-from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, Origin, Outcome, ToolError, TransportError
-from dispatch.messaging.plain import read_properties
-from dispatch.messaging.request import Answer
-from dispatch.messaging.wire import Property, json_text
+from dispatch.catalog.sources import SourceStatus
+from dispatch.catalog.versions import Range
+from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, ToolError
+from dispatch.messaging.request import Request
+from dispatch.messaging.wire import json_text
 from dispatch.permissions import Authorizer, Grants, GrantsFunction, check_permission, require_permissions
 from dispatch.policy import (
     UNDECLARED,
     Annotations,
     Policy,
-    PolicyError,
     PolicyLike,
     check_repeats,
-    check_seconds,
     read_policy,
     repeatable,
 )
+from dispatch.resilience.aio import SingleFlight
 from dispatch.resilience.breaker import CircuitBreaker, State
 from dispatch.result import CallResult
-from dispatch.routing.pool import PoolKey
-from dispatch.telemetry.events import Event, Events
+from dispatch.routing.instance import Channel, InFlight, Instances
+from dispatch.routing.pool import InstancePool, PoolKey
+from dispatch.telemetry.events import Event, Events, Listeners
 from dispatch.telemetry.observers import DEFAULT_TELEMETRY, NULL_DISPATCHER, DispatcherObserver, Telemetry
-from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
-from dispatch.transports.errors import closed
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher
@@ -152,9 +151,6 @@ _NO_SERVICE = ServiceDescriptor("", "", "")
 """A wrapped client has topics of its own."""
 _NO_POOL = PoolKey("", ("", ""))
 
-Ask = Callable[[float], Awaitable[str]]
-"""Calls the client, with the seconds that it has."""
-
 
 @explain_keywords
 def wrap(
@@ -215,9 +211,10 @@ class WrappedClient:
         own = () if self.policy.hedging is None else ("hedging",)
         check_repeats(annotations, self.policy, own)
         self._repeatable = repeatable(annotations)
-        self._takes_user = has_user_parameter(client)
+        has_user_parameter(client)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tool_guards: ToolGuards | None = None
+        self._calls: Calls | None = None
         self._observer: DispatcherObserver = NULL_DISPATCHER
         self._resolved = ResolvedTool(
             tool,
@@ -227,6 +224,7 @@ class WrappedClient:
             self._repeatable,
             _NO_POOL,
             requirement=require_permissions(_check_permissions(permissions)),
+            is_local=True,
         )
         self._grants = grants
         self._authorizer = Authorizer(grants)
@@ -267,6 +265,8 @@ class WrappedClient:
                 label=self.tool,
             )
             self._observer.attach(self)
+            runtime = _ClientRuntime(self._client, self.policy, self._tool_guards)
+            self._calls = Calls(runtime, self._authorizer, lambda *_: (), Listeners("a listener of calls"))
         return self._tool_guards
 
     def on_event(self, listener: Callable[[Event], object]) -> Callable[[], None]:
@@ -303,91 +303,29 @@ class WrappedClient:
         """As :meth:`dispatch.ToolServiceClient.call`. ``timeout``: seconds for the whole call; None: the policy's."""
         limit = self.policy.timeout if timeout is None else timeout
         given = bind_values(("config", "arguments", "timeout"), values, named | {"timeout": limit})
-        call = self._start(given)
-        return await self._perform(call, lambda seconds: self._client.call(*self._leading(given), timeout=seconds))
+        request = _ClientRequest(given["config"], given["arguments"])
+        options = CallOptions(given["user"], given["timeout"], context=request)
+        self._guards()
+        assert self._calls is not None
+        result = await self._calls.perform(self._resolved, given["arguments"] or {}, options)
+        if result.error is not None:
+            raise result.error
+        return result.text
 
     async def call_streaming(self, *values: Any, timeout: float | None = None, **named: Any) -> str:
         """As :meth:`dispatch.ToolServiceClient.call_streaming`. The call is not retried once a chunk was given."""
         limit = self.policy.timeout if timeout is None else timeout
         given = bind_values(("config", "arguments", "callback", "timeout"), values, named | {"timeout": limit})
-        call = self._start(given, is_stream=True)
-        loop = asyncio.get_running_loop()
-
-        async def callback(chunk: str) -> None:
-            # Checked at each chunk too: before Python 3.12 asyncio.wait_for, which TrustGraph's client uses, can swallow
-            # the cancellation by which a limit is enforced.
-            if loop.time() >= call.deadline:
-                raise TimeoutError
-            call.has_delivered = True
-            task = running_task()
-            try:
+        request = _ClientRequest(given["config"], given["arguments"], is_stream=True)
+        # The client has no limit for the time between two chunks.
+        options = CallOptions(given["user"], given["timeout"], 2 * given["timeout"], context=request)
+        self._guards()
+        assert self._calls is not None
+        stream = self._calls.stream(self._resolved, given["arguments"] or {}, options)
+        async with contextlib.aclosing(stream):  # a callback that raises must not leave it open
+            async for chunk in stream:
                 await call_back(given["callback"], chunk)
-            except BaseException as raised:
-                if ends_task(raised, task):
-                    raise
-                raise _CallbackError(raised) from raised
-
-        return await self._perform(
-            call, lambda seconds: self._client.call_streaming(*self._leading(given), callback, timeout=seconds)
-        )
-
-    def _leading(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
-        if self._takes_user:
-            return given["user"], given["config"], given["arguments"]
-        return given["config"], given["arguments"]
-
-    def _start(self, given: Mapping[str, Any], *, is_stream: bool = False) -> Call:
-        """Check the caller's values and begin the call.
-
-        Raises:
-            InvalidArgumentsError: the timeout or the arguments are invalid; nothing was sent.
-        """
-        guards = self._guards()
-        try:
-            limit = check_seconds(given["timeout"])
-            json_text(given["arguments"] or {}, "arguments")
-        except (PolicyError, TypeError) as error:
-            raise error_from_mistake(self.tool, guards.policy, error) from None
-        now = asyncio.get_running_loop().time()
-        return Call(
-            self._resolved,
-            guards,
-            guards.observer.start_call(self._resolved, now),
-            CallOptions(given["user"], limit),
-            b"",
-            deadline=now + limit,
-            limit=limit,
-            is_stream=is_stream,
-        )
-
-    async def _authorize(self, call: Call, started: float) -> DispatchError | None:
-        requirement = call.tool.requirement
-        if requirement is None:
-            return None
-        decision = self._authorizer.decide(call.options.user, requirement, started)
-        return await authorize_call(self._authorizer, call.tool, requirement, decision, call.observer, call.options)
-
-    async def _perform(self, call: Call, ask: Ask) -> str:
-        """Make the attempts of a call, as a dispatcher does, and return the answer or raise the error."""
-        now = asyncio.get_running_loop().time
-        started = call.deadline - call.limit
-        try:
-            refusal = await self._authorize(call, started)
-            if refusal is None:
-                attempt = await Attempts(ClientInvoker(ask), now).run(call)
-        except BaseException:
-            call.observer.on_cancel(now() - started, call.requests)
-            raise
-        if refusal is not None:
-            call.observer.on_end(CallResult(self.tool, refusal.outcome, error=refusal, duration=now() - started), {})
-            raise refusal
-        text = attempt.settled.text if isinstance(attempt.settled, Answer) else ""
-        error = attempt.error
-        outcome = Outcome.SUCCESS if error is None else error.outcome
-        call.observer.on_end(CallResult(self.tool, outcome, text, error, now() - started, call.requests), {})
-        if error is not None:
-            raise error
-        return text
+        return request.text
 
 
 def _check_permissions(permissions: Collection[str]) -> tuple[str, ...]:
@@ -402,73 +340,137 @@ def _check_permissions(permissions: Collection[str]) -> tuple[str, ...]:
     return tuple(permissions)
 
 
-class ClientInvoker:
-    """Sends the requests of one call by a client of TrustGraph's (:class:`~dispatch.calls.attempt.Invoker`).
+class _ClientRequest:
+    """The values of one call, for :class:`ClientInstance`: the client gets them as they are.
 
-    Args:
-        ask: calls the client.
+    Attributes:
+        text: that the client returned for a stream.
     """
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self, config: Any, arguments: Any, *, is_stream: bool = False) -> None:
+        self.config = config
+        self.arguments = arguments
+        self.is_stream = is_stream
+        self.text = ""
 
-    def is_ready(self, call: Call) -> bool:
-        """True: the connection is the client's own."""
-        return True
 
-    async def await_ready(self, call: Call) -> None:
-        """Do nothing: the client waits for its connection itself."""
+class ClientInstance(LocalInstance):
+    """Calls a client of TrustGraph's (:class:`~dispatch.routing.instance.Instance`).
 
-    def has_untried(self, call: Call) -> bool:
-        """True: the client has one topic, and its broker may give the request to another instance."""
-        return True
+    Args:
+        client: see :func:`wrap`.
+    """
 
-    def attribute_failure(self, attempt: Attempt) -> None:
-        """Only a failure of this process is not counted: the client does not tell instances apart."""
-        if attempt.error is not None and attempt.error.origin is Origin.LOCAL:
-            attempt.counts_for_instance = attempt.counts_for_tool = False
+    is_named = False  # the client's topic is shared by the instances of its service
 
-    async def invoke(self, attempt: Attempt) -> None:
-        """Call the client within the attempt's deadline.
+    def __init__(self, client: Any) -> None:
+        super().__init__(self._call)
+        self._client = client
+        self._has_user = has_user_parameter(client)
+
+    def send(self, request: Request, attempt: Attempt) -> None:
+        """Call the client. Its own limit is for each message and starts late; that of the request covers everything. It ends
+        a moment later, because TrustGraph's client cleans up after its own limit only."""
+        request.deadline += CLEANUP_S
+        super().send(request, attempt)
+
+    async def _call(self, call: LocalCall) -> str | AsyncIterator[str]:
+        request: _ClientRequest = call.context.context
+        values: tuple[Any, ...] = (request.config, request.arguments)
+        if self._has_user:
+            values = (call.context.user, *values)
+        seconds = call.context.remaining
+        if request.is_stream:
+            return self._stream(request, call.tool, values, seconds)
+        return await self._ask(call.tool, self._client.call(*values, timeout=seconds))
+
+    async def _stream(
+        self, request: _ClientRequest, tool: str, values: tuple[Any, ...], seconds: float
+    ) -> AsyncIterator[str]:
+        """Yield the chunks that the client gives to its callback, which waits until each one is read."""
+        chunks: asyncio.Queue[str | None] = asyncio.Queue(1)
+        has_ended = False
+
+        async def on_chunk(chunk: str) -> None:
+            if has_ended:  # before Python 3.12 asyncio.wait_for, which the client uses, can swallow a cancellation
+                raise TimeoutError
+            await chunks.put(chunk)
+
+        def on_end(_task: object) -> None:
+            if chunks.empty():
+                chunks.put_nowait(None)
+
+        asking = asyncio.create_task(self._ask(tool, self._client.call_streaming(*values, on_chunk, timeout=seconds)))
+        asking.add_done_callback(on_end)
+        try:
+            while not (asking.done() and chunks.empty()):
+                chunk = await chunks.get()
+                if chunk is not None:
+                    yield chunk
+            request.text = await asking
+        finally:
+            has_ended = True
+            while not chunks.empty():
+                chunks.get_nowait()
+            await cancel_and_wait((asking,))
+
+    async def _ask(self, tool: str, answer: Awaitable[str]) -> str:
+        """Return the answer of the client.
 
         Raises:
-            DispatchError: the client failed, or took too long.
+            FailedCallError: the tool or the client failed, or its time limit has passed.
         """
-        call = attempt.call
-        loop_time = asyncio.get_running_loop().time
-        tool = call.tool.label
-        attempt.start(loop_time())
-        attempt.request = call.observer.on_request("", "", "", attempt.number, attempt.reason)
-        attempt.sent = True
-        call.requests += 1
-        seconds = attempt.deadline - attempt.began
         try:
-            # The client's own limit is for each message and starts late; this one covers everything. It ends a moment
-            # later, because TrustGraph's client cleans up after its own limit only.
-            async with asyncio.timeout(seconds + CLEANUP_S):
-                with ErrorBoundary():
-                    text = await self._ask(seconds)
-        except _CallbackError as failed:
-            attempt.outcome = Outcome.SUCCESS  # of the tool: what failed is the caller's own callback
-            raise failed.error from None
+            with ErrorBoundary():
+                return await answer
+        except DispatchError as error:
+            raise FailedCallError(error) from None
         except TimeoutError:
-            raise error_from_timeout(tool, attempt.limit, attempt.clock, repeatable=call.guards.repeatable) from None
-        except DispatchError:
-            raise
+            raise FailedCallError(None) from None
         except Exception as error:
+            failure: DispatchError
             if isinstance(error, RuntimeError) and not isinstance(error, UserCodeError):
                 # TrustGraph's client preserves the message of the tool's error, and drops its type.
-                raise ToolError(ErrorType.TOOL_ERROR, read_text(error)) from error
-            raise error_from_client_failure(tool, error) from error
-        attempt.conclude(Answer(text))
+                failure = ToolError(ErrorType.TOOL_ERROR, read_text(error))
+            else:
+                failure = error_from_client_failure(tool, error)
+            failure.__cause__ = error
+            raise FailedCallError(failure) from error
 
 
-class _CallbackError(Exception):
-    """Carries what the caller's callback raised through the client: it is the caller's own, not the client's failure."""
+class _ClientPool(InstancePool):
+    """The pool of one client. Any attempt may reach another instance."""
 
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(read_text(error))
-        self.error = error
+    def has_untried(self, _tried: Collection[str], _requires: Range | None) -> bool:
+        """See :class:`InstancePool`."""
+        return True
+
+
+class _ClientRuntime:
+    """Has the instance pool of one client, and what :class:`~dispatch.calls.call.Calls` needs."""
+
+    def __init__(self, client: Any, policy: Policy, guards: ToolGuards) -> None:
+        self.now: Clock = loop_clock()
+        self.flights: SingleFlight[CallResult] = SingleFlight()
+        calls, route = InFlight(), Channel(Instances(ClientInstance(client)))
+        self._pool = _ClientPool(
+            [(LOCAL, 1.0, route)],
+            balancing=policy.balancing,
+            outlier_detection=None,  # of one instance
+            clock=self.now,
+            randomness=random.random,
+        )
+        self.attempts = Attempts(self, self.now, lambda: "")
+        self.guards_of: Callable[[ResolvedTool], ToolGuards] = lambda _tool: guards
+        self.pool_calls_of: Callable[[ResolvedTool], InFlight] = lambda _tool: calls
+
+    def get(self, _tool: ResolvedTool) -> InstancePool:
+        """Return the pool."""
+        return self._pool
+
+    async def open(self, _tool: ResolvedTool, _deadline: float) -> InstancePool:
+        """Return the pool."""
+        return self._pool
 
 
 class ToolServiceClient:
@@ -536,125 +538,3 @@ class ToolServiceClient:
                 chunks.append(chunk)
                 await call_back(given["callback"], chunk)
         return "".join(chunks)
-
-
-# The broker as sources see it, over the connection of a dispatcher.
-
-
-class ConfigBroker:
-    """Implements :class:`dispatch.catalog.sources.Broker`. Topics are opened on first use.
-
-    Args:
-        transport: a started connection.
-        name: of the dispatcher; part of the names of its subscriptions.
-    """
-
-    def __init__(self, transport: Transport, name: str) -> None:
-        self._transport = transport
-        self._name = f"dispatch-config-{name}"
-        self._waiting: dict[str, asyncio.Future[bytes]] = {}
-        self._opening = asyncio.Lock()
-        self._publishers: dict[str, Publisher] = {}
-        self._responses: dict[str, Subscription] = {}
-        self._notifications: set[_Notifications] = set()
-        self._is_closed = False
-
-    @property
-    def is_connected(self) -> bool:
-        """See :attr:`dispatch.catalog.sources.Broker.is_connected`."""
-        return self._transport.connected
-
-    def was_disconnected_since(self, instant: float) -> bool:
-        """See :meth:`dispatch.catalog.sources.Broker.was_disconnected_since`."""
-        return self._transport.was_disconnected_since(instant)
-
-    async def request(
-        self, topic: str, response_topic: str, payload: bytes, *, timeout: float, resend_after: float | None = None
-    ) -> bytes:
-        """See :meth:`dispatch.catalog.sources.Broker.request`."""
-        async with asyncio.timeout(timeout):
-            publisher = await self._open(topic, response_topic)
-            response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-            # Clients of all processes share the response topic, and each sees the ids of the others' responses.
-            id = os.urandom(16).hex()
-            self._waiting[id] = response
-            try:
-                while True:
-                    self._send(publisher, payload, {Property.ID: id}, response)
-                    answered, _ = await asyncio.wait([response], timeout=resend_after)
-                    if answered:
-                        return response.result()
-                    if resend_after is not None:
-                        resend_after *= 2
-            finally:
-                del self._waiting[id]
-                if not response.cancel() and not response.cancelled():
-                    response.exception()  # of a failure that came together with the timeout
-
-    def _send(
-        self, publisher: Publisher, payload: bytes, properties: Mapping[str, str], response: asyncio.Future[bytes]
-    ) -> None:
-        def on_failure(error: TransportError) -> None:
-            if not response.done():
-                response.set_exception(error)
-
-        publisher.publish(payload, properties, flow=publisher.topic, on_failure=on_failure)
-
-    async def _open(self, topic: str, response_topic: str) -> Publisher:
-        async with self._opening:
-            if self._is_closed:
-                raise closed()
-            # The response topic first: it must be open when the response arrives.
-            if response_topic not in self._responses:
-                self._responses[response_topic] = await self._transport.subscribe(
-                    response_topic, self._on_response, mode=Mode.FANOUT, name=self._unique_name()
-                )
-            if topic not in self._publishers:
-                self._publishers[topic] = await self._transport.publisher(topic)
-            return self._publishers[topic]
-
-    def _unique_name(self) -> str:
-        return f"{self._name}-{os.urandom(4).hex()}"
-
-    def _on_response(self, message: Message) -> None:
-        response = self._waiting.get(read_properties(message).get(Property.ID, ""))
-        # A response to another client, or a late or a duplicate one.
-        if response is not None and not response.done():
-            response.set_result(message.data())
-
-    async def subscribe(self, topic: str, on_message: OnMessage) -> BrokerSubscription:
-        """See :meth:`dispatch.catalog.sources.Broker.subscribe`."""
-        if self._is_closed:
-            raise closed()
-
-        def handle(message: Message) -> None:
-            on_message(message.data())
-
-        subscription = await self._transport.subscribe(topic, handle, mode=Mode.FANOUT, name=self._unique_name())
-        notifications = _Notifications(subscription, self._notifications)
-        self._notifications.add(notifications)
-        return notifications
-
-    async def close(self) -> None:
-        """Close all topics. Requests that wait fail. Idempotent."""
-        self._is_closed = True
-        for response in self._waiting.values():
-            if not response.done():
-                response.set_exception(closed())
-        async with self._opening:
-            for notifications in list(self._notifications):
-                await notifications.close()
-            while self._responses:
-                await self._responses.popitem()[1].close()
-            while self._publishers:
-                await self._publishers.popitem()[1].close()
-
-
-class _Notifications:
-    def __init__(self, subscription: Subscription, open: set[_Notifications]) -> None:
-        self._subscription = subscription
-        self._open = open
-
-    async def close(self) -> None:
-        self._open.discard(self)
-        await self._subscription.close()

@@ -9,12 +9,11 @@ from unittest import mock
 
 import pytest
 
-from dispatch.calls.instances import InstanceInvoker
 from dispatch.messaging.request import Lost
 from dispatch.protocol.delivery import Path, Reassembly, SeenNumbers
 from dispatch.protocol.events import Failure
 from dispatch.protocol.session import CalleeSession, CallerSession, Session
-from dispatch.routing.instance import Instance
+from dispatch.routing.instance import SessionInstance
 from dispatch.serving.replies import IdempotencyKeys
 from tests.at_most_once.shard import examine
 
@@ -45,9 +44,7 @@ def no_request_may_have_run(self: CallerSession, request: Any) -> bool:
     return False
 
 
-def a_sent_request_goes_to_another_instance(
-    self: InstanceInvoker, _attempt: Any, _pool: Any, selected: Any, settled: Any
-) -> bool:
+def a_sent_request_goes_to_another_instance(_attempt: Any, _pool: Any, selected: Any, settled: Any) -> bool:
     return type(settled) is Lost and len(selected.route.instances) > 0
 
 
@@ -82,7 +79,9 @@ def a_stream_ends_before_its_last_chunk(
     on_end(self, frame, events, packet, now)
 
 
-def a_request_that_ended_still_counts(self: Instance, request: Any, *, on_settled: Any = Instance.on_settled) -> None:
+def a_request_that_ended_still_counts(
+    self: SessionInstance, request: Any, *, on_settled: Any = SessionInstance.on_settled
+) -> None:
     self._exchange.pending += 1
     on_settled(self, request)
 
@@ -98,13 +97,13 @@ FAULTS: dict[str, Callable[..., Any]] = {
     "dispatch.protocol.delivery.Path.record_ack": a_lost_packet_is_not_sent_again,
     "dispatch.protocol.session.Session.handle_timer": silence_is_death_at_once,
     "dispatch.protocol.session.CallerSession._may_have_run": no_request_may_have_run,
-    "dispatch.calls.instances.InstanceInvoker._is_declined": a_sent_request_goes_to_another_instance,
+    "dispatch.calls.attempt._is_declined": a_sent_request_goes_to_another_instance,
     "dispatch.resilience.aio.may_have_run": what_may_have_run_is_repeated,
     "dispatch.protocol.delivery.Reassembly.add": fragments_are_joined_as_they_arrive,
     "dispatch.protocol.session.CalleeSession.consume": released_requests_free_no_window,
     "dispatch.protocol.session.CallerSession._on_chunk": chunks_are_shown_as_they_arrive,
     "dispatch.protocol.session.CallerSession._on_end": a_stream_ends_before_its_last_chunk,
-    "dispatch.routing.instance.Instance.on_settled": a_request_that_ended_still_counts,
+    "dispatch.routing.instance.SessionInstance.on_settled": a_request_that_ended_still_counts,
     "dispatch.serving.replies.IdempotencyKeys.claim": a_key_is_always_new,
 }
 

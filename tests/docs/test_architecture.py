@@ -8,7 +8,7 @@ import tomllib
 import pytest
 
 from dispatch import results, schemas
-from dispatch.calls import instances
+from dispatch.calls import attempt
 from dispatch.messaging import flow, plain, wire
 from dispatch.protocol import settings
 from dispatch.routing import discovery, instance
@@ -55,7 +55,7 @@ def test_the_constants_have_the_values_of_the_code() -> None:
         f"or {instance.HELLO_WAIT_S:g} s if the call may be repeated",
         "unanswered requests": f"{instance.MAX_UNANSWERED} on a shared topic before its first answer",
         "memory of a lost service": f"{instance.GONE_S:g} s",
-        "calls that wait for an instance": f"{instances.MAX_WAITING:,}",
+        "calls that wait for an instance": f"{attempt.MAX_WAITING:,}",
         "gathering of first instances": f"{discovery.GATHER_S:g} s",
         "receiver queue": f"{client.RECEIVER_QUEUE:,} permits",
         "stored results": f"{results.RETENTION_S:,.0f} s, {results.MAX_BYTES >> 20} MiB",

@@ -6,11 +6,17 @@ They check that nothing is retained after a call, replace a limit, or play a pee
 from __future__ import annotations
 
 from dispatch import Dispatcher, ToolServer
+from dispatch.calls.attempt import Attempts
 from dispatch.messaging.plain import Correlator
 from dispatch.messaging.sessions import SessionExchange
 from dispatch.protocol.table import SessionTable
 from dispatch.serving.replies import IdempotencyKeys
 from dispatch.transports import Transport
+
+
+def attempts_of(dispatcher: Dispatcher) -> Attempts:
+    """Return what makes the attempts of a started dispatcher."""
+    return dispatcher._running.attempts
 
 
 def correlator_of(dispatcher: Dispatcher) -> Correlator:

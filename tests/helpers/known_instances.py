@@ -9,7 +9,7 @@ from dispatch.messaging.endpoint import Endpoint
 from dispatch.messaging.sessions import SessionExchange
 from dispatch.protocol import CallerSession, OutgoingRequest, SessionTable
 from dispatch.protocol.events import Event
-from dispatch.routing.instance import Instance
+from dispatch.routing.instance import SessionInstance
 
 DISPATCHER = "dispatcher"
 
@@ -63,20 +63,20 @@ class Line:
         self.now = end
 
 
-def known_instance(name: str = "a", incarnation: str = "1", exchange: SessionExchange | None = None) -> Instance:
+def known_instance(name: str = "a", incarnation: str = "1", exchange: SessionExchange | None = None) -> SessionInstance:
     """Return an instance with an open session; ``exchange``: None for one that is sent no requests."""
     line = Line(name, incarnation)
-    return Instance(line.session, cast(Endpoint, line), f"topic-{name}", cast(SessionExchange, exchange))
+    return SessionInstance(line.session, cast(Endpoint, line), f"topic-{name}", cast(SessionExchange, exchange))
 
 
-def occupy(instance: Instance) -> OutgoingRequest:
+def occupy(instance: SessionInstance) -> OutgoingRequest:
     """Send a request to ``instance``, which does not answer it."""
     request = OutgoingRequest()
     assert instance.session.send_request(request, "tool", b"{}", None, line_of(instance).now)
     return request
 
 
-def arouse_suspicion(instance: Instance) -> None:
+def arouse_suspicion(instance: SessionInstance) -> None:
     """Let ``instance`` leave probes unanswered."""
     line = line_of(instance)
     instance.session.probe()
@@ -85,6 +85,6 @@ def arouse_suspicion(instance: Instance) -> None:
     assert instance.is_suspect
 
 
-def line_of(instance: Instance) -> Line:
+def line_of(instance: SessionInstance) -> Line:
     """Return the endpoint of :func:`known_instance`."""
     return cast(Line, instance.endpoint)

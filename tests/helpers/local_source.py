@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import dispatch
-from dispatch.calls.local import LocalCall
-from dispatch.calls.resolution import local_queue, local_reply_queue
+from dispatch.calls.local import LocalCall, LocalInstance
 from dispatch.catalog.items import Item
+from dispatch.messaging.wire import local_queue, local_reply_queue
+from dispatch.routing.instance import Instances
 
 Execute = Callable[[LocalCall], Awaitable[Any]]
 
@@ -23,7 +24,7 @@ class Local:
         self._execute = execute
         self.policy = policy
         self.keys: dict[str, Any] = {}
-        self.executor = self
+        self.instances = Instances(LocalInstance(self.execute))
         self.request_queue = local_queue("local", "function")
 
     async def execute(self, call: LocalCall) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, Peer, catalog, dispatching, serving
-from tests.helpers.internals import correlator_of
+from tests.helpers.internals import attempts_of
 
 KEPT = RESPONSES.replace("non-persistent", "persistent")
 
@@ -54,8 +54,8 @@ async def test_a_forged_cancellation_or_copy_ends_no_call(session: dict[str, str
         dispatching(catalog(service={"response-queue": KEPT})) as dispatcher,
         Peer.as_caller() as agent,
     ):
-        new_id = correlator_of(dispatcher).new_id
-        correlator_of(dispatcher).new_id = lambda: ids.append(new_id()) or ids[-1]  # type: ignore[method-assign, func-returns-value]
+        new_id = attempts_of(dispatcher)._new_id
+        attempts_of(dispatcher)._new_id = lambda: ids.append(new_id()) or ids[-1]  # type: ignore[func-returns-value] # one expression
         calls = [asyncio.create_task(dispatcher.execute("work")) for _ in range(10)]
         await advance(1)
         assert len(ids) == 10

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.micro import otel_sdk
 from benchmarks.micro.guard_stacks import Absent
 from benchmarks.micro.memory import MAX_BLOCKS, MAX_RESIDENT, Reading, Retained, retained, table
-from dispatch.calls import instances
+from dispatch.calls import runtime
 from dispatch.messaging.plain import Correlator
 
 READING = Reading(64 * 2**20, 500_000, 110)
@@ -23,7 +23,7 @@ async def test_nothing_stays_of_a_few_thousand() -> None:
     assert 0 < found["calls"].spans < 200, "a call in a hundred, of two spans"
     for kept in found.values():
         assert kept.after.series == kept.before.series > 0
-    assert instances.Correlator is Correlator, "as it was before"
+    assert runtime.Correlator is Correlator, "as it was before"
     assert found["names"].before.series > found["calls"].before.series, "those of _OTHER"
 
 

@@ -172,7 +172,7 @@ def formatted() -> list[DispatchError]:
 
 
 UNSEEN = ("NOT_SENT", "FORGOTTEN", "INVALID_RESULT")
-"""Failures of MCP's transports that :class:`SessionPool` handles itself."""
+"""Failures of MCP's transports that :class:`McpInstance` handles itself."""
 
 
 def of_mcp_servers() -> list[DispatchError]:
@@ -188,7 +188,7 @@ def of_mcp_servers() -> list[DispatchError]:
         *(error_from_mcp_error(each, "work", "server").error for each in answers),
         error_from_loss("work", "server").error,
         error_from_unreadable_result("work", "server", ValueError("No. Content.")).error,
-        error_from_missing_session("work", 3.0).error,
+        error_from_missing_session("work", 3.0),
     ]
 
 

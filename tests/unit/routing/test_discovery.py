@@ -28,7 +28,7 @@ from dispatch.routing.discovery import (
     WARN_EVERY_S,
     Discovery,
 )
-from dispatch.routing.instance import Channel, Instance
+from dispatch.routing.instance import SessionInstance, TopicChannel
 from dispatch.transports import Message, Mode
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle
@@ -52,15 +52,15 @@ class Scene:
         self.inbox = reply_topic(self.topics[1], f"{KEY}-one")
         table = SessionTable("one", "1", [self.inbox], random_bytes=os.urandom, secret=SECRET)
         self.endpoint = Endpoint(self.transport, table, self.sessions.handle_events)
-        self.channels: dict[tuple[str, str], Channel] = {}
+        self.channels: dict[tuple[str, str], TopicChannel] = {}
         self.discovery = Discovery(self.correlator, self.sessions, self.channels)
         self.sessions.on_session_event = self.discovery.on_session_event
         self.hellos = FakePublisher()
         self.channel = self.open_channel()
         self.callees: list[Callee] = []
 
-    def open_channel(self) -> Channel:
-        channel = Channel(self.topics[0], FakePublisher(), self.inbox, self.endpoint, self.correlator)
+    def open_channel(self) -> TopicChannel:
+        channel = TopicChannel(self.topics[0], FakePublisher(), self.inbox, self.endpoint, self.correlator)
         channel.hello = self.hellos
         self.channels[self.topics[0], f"{self.topics[1]}-{len(self.channels)}"] = channel
         return channel
@@ -103,7 +103,7 @@ class Scene:
     def known(self) -> list[str]:
         return sorted(instance.name for instance in self.channel.instances)
 
-    def instance(self, name: str) -> Instance:
+    def instance(self, name: str) -> SessionInstance:
         found = self.channel.instances.get(name)
         assert found is not None
         return found

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dispatch.routing.instance import Instances
+from dispatch.routing.instance import Instances, SessionInstance
 from tests.helpers.known_instances import arouse_suspicion, known_instance, line_of, occupy
 
 
-def known(*names: str) -> Instances:
-    made = Instances()
+def known(*names: str) -> Instances[SessionInstance]:
+    made = Instances[SessionInstance]()
     for name in names:
         made.add(known_instance(name))
     return made

@@ -10,8 +10,8 @@ from dispatch.balancing.instances import EjectionRules
 from dispatch.calls.guards import ToolGuards, create_rate_limiter
 from dispatch.errors import Outcome
 from dispatch.policy import Balancing, Breaker, Policy
-from dispatch.routing.instance import Channel, InFlight, Instance, Instances
-from dispatch.routing.pool import SHARED, InstancePool
+from dispatch.routing.instance import IN_PROCESS, SHARED, Channel, InFlight, Instances, SessionInstance, SharedTopic
+from dispatch.routing.pool import InstancePool
 from tests.helpers.known_instances import arouse_suspicion, known_instance
 
 
@@ -19,16 +19,17 @@ class Way:
     """A route, as far as a fleet looks at it."""
 
     def __init__(self, *names: str) -> None:
-        self.instances = Instances()
+        self.instances = Instances[SessionInstance]()
+        self.shared = SharedTopic("topic", cast(Any, None), "replies", cast(Any, None))
+        self.connection = IN_PROCESS
         self.requests = InFlight()
         self.greeted = 0
         self.turns = 0
-        self.hello: object = self  # whoever is asked who is there
         self.hello_at = 0.0
         for name in names:
             self.add(name)
 
-    def add(self, name: str, life: str = "1") -> Instance:
+    def add(self, name: str, life: str = "1") -> SessionInstance:
         made = known_instance(name, life)
         self.instances.add(made)
         return made
@@ -58,7 +59,6 @@ class Stand:
             outlier_detection=settings.outlier_detection,
             clock=lambda: self.now,
             randomness=random.Random(1).random,
-            greet=lambda route: cast(Way, route).greet(),
         )
 
     def replace(self, *ways: tuple[str, float, Way]) -> None:
@@ -90,7 +90,7 @@ def test_where_nobody_is_known_it_goes_to_the_services_topic() -> None:
     stand = Stand((SHARED, 1, way))
     place = stand.pool.pick(stand.guards)
     assert place is not None
-    assert (place.route, place.instance, place.probe) == (way, None, None)
+    assert (place.route, place.instance, place.probe) == (way, way.shared, None)
     assert way.greeted == 1
     assert stand.pool.known == 0
 

@@ -8,8 +8,8 @@ from typing import cast
 from dispatch.catalog.versions import parse_range
 from dispatch.policy import Policy
 from dispatch.resilience.breaker import State
-from dispatch.routing.instance import Channel
-from dispatch.routing.pool import MAX_RANGES, SHARED
+from dispatch.routing.instance import SHARED, Channel
+from dispatch.routing.pool import MAX_RANGES
 from tests.unit.routing.test_instance_pool import Stand, Way
 
 TWO = parse_range("^2")

@@ -101,7 +101,7 @@ async def test_one_limit_covers_whatever_the_client_does() -> None:
         ("call", client.call(CONFIG, ARGUMENTS, timeout=5)),
         ("stream", client.call_streaming(CONFIG, ARGUMENTS, lambda _: None, timeout=5)),
     ):
-        with pytest.raises(CallTimeoutError, match=r"within 5 s; tool 'work' may have been executed") as caught:
+        with pytest.raises(CallTimeoutError, match=r"within 5 s.*; tool 'work' may have been executed") as caught:
             await call
         assert (caught.value.clock, caught.value.retryable) == (clock, False)
     assert asyncio.get_running_loop().time() == pytest.approx(START + 10 + 2 * CLEANUP_S, abs=0.01)
@@ -151,7 +151,7 @@ async def test_a_client_that_swallows_cancellation_is_stopped_all_the_same() -> 
     got: list[str] = []
     with pytest.raises(CallTimeoutError):
         await dispatch.wrap(Deaf(ha), tool="work").call_streaming(CONFIG, ARGUMENTS, got.append, timeout=5)
-    assert got == ["chunk"] * 4
+    assert got == ["chunk"] * 5
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("mine"), RuntimeError("mine"), TimeoutError("mine")])

@@ -143,6 +143,7 @@ async def test_a_caller_that_leaves_gives_its_place_back_and_counts_as_nothing()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
+        await idle()  # until the client has ended
     assert wrapped.breaker.state is State.CLOSED
     assert await wrapped.call({}, {}) == "done"
 

@@ -24,7 +24,7 @@ from dispatch.protocol.events import (
     RequestFailed,
     RequestRefused,
 )
-from dispatch.routing.instance import Instance
+from dispatch.routing.instance import SessionInstance
 from dispatch.transports.errors import opening_failed
 from tests.helpers.clock import START, advance
 from tests.helpers.known_instances import known_instance
@@ -44,7 +44,7 @@ def sent(to: SessionExchange, deadline: float = START + 30.0, *, idle: float | N
 def handle(to: SessionExchange, request: Request, event: Event) -> Disposition | None:
     """Have the exchange process an event of a request. Return the disposition that it counts, if any."""
     before = dict(to._replies)
-    assert isinstance(request.executor, Instance)
+    assert isinstance(request.executor, SessionInstance)
     to.handle_events(request.executor.session, [event])
     return next((each for each, count in to._replies.items() if count != before[each]), None)
 
@@ -147,7 +147,7 @@ async def test_an_inbox_that_the_broker_refuses_is_the_cause_for_requests_that_h
         made = exchange()
         request = sent(made)
         error = opening_failed("TopicNotFound", url="pulsar://x", topic="non-persistent://tg/request/work")
-        assert isinstance(request.executor, Instance)
+        assert isinstance(request.executor, SessionInstance)
         request.executor.session.end_error = error
         handle(made, request, RequestFailed(request, Failure.BROKER_REFUSED, may_have_run))
         ended = await request

@@ -1,0 +1,240 @@
+"""The runtime of a dispatcher: what it has while it is connected."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from dispatch._internal import Clock, Randomness, yield_to_others
+from dispatch.balancing.instances import InstanceView
+from dispatch.calls.attempt import Attempts
+from dispatch.calls.guards import GuardKey, GuardRegistry, ToolGuards
+from dispatch.calls.local import LocalInstance, close_local
+from dispatch.calls.resolution import ResolvedTool, ToolResolver, hide_names
+from dispatch.catalog.catalog import CatalogChanges
+from dispatch.catalog.sources import SourceStatus
+from dispatch.errors import DispatchError
+from dispatch.messaging.plain import Correlator
+from dispatch.messaging.request import Disposition, Tally
+from dispatch.messaging.sessions import SessionExchange
+from dispatch.permissions import Authorizer
+from dispatch.policy import Policy
+from dispatch.resilience.aio import SingleFlight
+from dispatch.resilience.breaker import State
+from dispatch.result import CallResult
+from dispatch.routing.channels import Channels
+from dispatch.routing.instance import InFlight, Instances
+from dispatch.routing.pool import PoolRegistry
+from dispatch.telemetry.events import ExceptionLogger
+from dispatch.telemetry.observers import NO_PROPERTIES, OTHER, DispatcherObserver
+from dispatch.transports import Transport
+
+_log = logging.getLogger("dispatch.calls")
+
+
+class Runtime:
+    """Created on the running loop, when the transport is connected.
+
+    Args:
+        transport: the connection.
+        name: the dispatcher's.
+        randomness: see :class:`dispatch.Dispatcher`.
+        tools: of the catalogue in force.
+        observer: of the dispatcher.
+        sources: returns the state of each source of the catalogue.
+        content: texts of tools' exceptions may be logged.
+
+    Attributes:
+        now: the loop's clock.
+        observer, randomness, sources: as given.
+        exchange: the requests in flight of the plain exchange.
+        sessions: the requests in flight in sessions.
+        routes: topics and discovery.
+        attempts: makes the attempts of calls.
+        flights: calls that share an exchange.
+        guards_of: returns the guards of a version of a tool.
+        pool_calls_of: returns the counter of calls in flight over the instance pool of a tool.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        name: str,
+        randomness: Randomness,
+        tools: ToolResolver,
+        observer: DispatcherObserver,
+        sources: Callable[[], Iterable[SourceStatus]] = tuple,
+        *,
+        content: bool = False,
+    ) -> None:
+        self.sources = sources
+        self.randomness = randomness
+        self._transport = transport
+        self._tools = tools
+        self.observer = observer
+        unmatched = observer.observe_service(OTHER, OTHER)
+        self.exchange = Correlator(strange=None if unmatched is None else Tally(unmatched))
+        self.now: Clock = self.exchange.now
+        self.sessions = SessionExchange(self.exchange.replies)
+        self.routes = Channels(transport, self.exchange, self.sessions, name, observer)
+        self._pools = PoolRegistry(self.routes, randomness, tools, observer)
+        self.pool_calls_of: Callable[[ResolvedTool], InFlight] = self._pools.calls_of
+        self._guards = GuardRegistry(self.now, randomness, observer, self._find_policy)
+        self.guards_of: Callable[[ResolvedTool], ToolGuards] = self._guards.of_tool
+        self._failures = ExceptionLogger(logging.getLogger("dispatch.dispatcher"), self.now, content=content)
+        self.attempts = Attempts(self._pools, self.now, self.exchange.new_id, transport)
+        self.flights: SingleFlight[CallResult] = SingleFlight()
+        self._is_empty_reported = False
+        observer.attach(self)
+
+    def set_local(self, request_queue: str, instances: Instances[LocalInstance]) -> None:
+        """Let ``instances`` execute the tools of a service that this process has, in place of those of a former source."""
+        for each in instances:
+            each.failures = self._failures
+        self.routes.set_local(request_queue, instances)
+
+    async def select_tool(
+        self,
+        resolver: ToolResolver,
+        authorizer: Authorizer,
+        name: str,
+        version: str | None,
+        user: str,
+        idempotency_key: str | None,
+    ) -> ResolvedTool:
+        """Select the tool and its version for one call (:meth:`ToolResolver.select`). A call for which there is none is
+        counted.
+
+        Raises:
+            DispatchError: there is none.
+        """
+        caller = user or idempotency_key or ""
+        try:
+            return resolver.select(name, version, caller, can_admit=self.can_admit, randomness=self.randomness)
+        except DispatchError as error:
+            self.observe_unresolved(name, error)
+            if not resolver.catalog.tools and not self._is_empty_reported and not list(self.sources()):
+                self._is_empty_reported = True
+                _log.warning(
+                    "No tools are loaded, because connect(catalog=…) was not given: give a folder, a Catalog or a source."
+                )
+            await yield_to_others()
+            permissions = authorizer.known_permissions(user, self.now())
+            raise hide_names(resolver.catalog, error, name, permissions) from None
+
+    def can_admit(self, tool: ResolvedTool) -> bool:
+        """Return whether the circuit breaker of a version of a tool admits calls."""
+        breaker = self.guards_of(tool).breaker
+        return breaker is None or breaker.can_admit()
+
+    def observe_unresolved(self, name: str, error: DispatchError) -> None:
+        """Observe a call for which no tool, or no version of it, was found."""
+        now, catalog = self.now(), self._tools.catalog
+        versions = catalog.versions(name) if name in catalog.tools else ()
+        known = next((found for each in versions if (found := self._tools.find(name, each.version)) is not None), None)
+        if known is None:
+            self.observer.on_unknown_tool(name, error, now)
+            return
+        observer = self.guards_of(known).observer.start_call(known, now)
+        observer.on_end(CallResult(name, error.outcome, error=error), NO_PROPERTIES)
+
+    def instances(self, service: str) -> tuple[InstanceView, ...]:
+        """Return the state of each instance of all versions of a service, as tools without balancing settings of their own
+        see it."""
+        return tuple(view for pool in self._pools.of_service(service) for view in pool.instances())
+
+    def _find_policy(self, key: GuardKey) -> tuple[Policy, bool] | None:
+        is_tool, name, version = key
+        tool = self._tools.find_guarded(name, version, is_tool=is_tool)
+        return None if tool is None else (tool.policy, tool.repeatable)
+
+    def renew(self, tools: ToolResolver, changes: CatalogChanges) -> None:
+        """Apply another catalogue or policy. The time grows with the changes, not with the catalogue, unless the policy of
+        the dispatcher changes.
+
+        Guards, pools, metric series and topics of removed tools are retained (:mod:`dispatch._internal`).
+
+        Args:
+            tools: of the catalogue.
+            changes: between the catalogue in force and that of ``tools``.
+        """
+        former, self._tools = self._tools, tools
+        owners = [(True, name) for name in changes.tools] + [(False, id) for id in changes.services]
+        if tools.policy != former.policy:
+            owners = [*{*owners, *self._guards.owners, *self._pools.owners}]
+        self._guards.renew(self._find_policy, owners)
+        self._pools.renew(tools, owners)
+
+    # -- gauges, read by a scrape on any thread -----------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker is in reach."""
+        return self._transport.connected
+
+    @property
+    def pending(self) -> int:
+        """Requests in flight."""
+        return self.exchange.pending + self.sessions.pending
+
+    def reply_counts(self) -> dict[Disposition, int]:
+        """Return how many replies arrived, by disposition."""
+        counts = dict(self.exchange.replies)
+        for disposition, count in self.sessions.unmatched_replies().items():
+            counts[disposition] += count
+        return counts
+
+    def circuits(self) -> Iterable[tuple[str, State]]:
+        """Return the state of the circuit breaker of each version of each tool, with the tool's label."""
+        return [(each.label, each.breaker.state) for each in self._guards.all() if each.breaker is not None]
+
+    def queued(self) -> Mapping[str, int]:
+        """Return how many calls wait for a rate limit or the bulkhead, by the tool's label."""
+        return self._guards.waiting
+
+    def abandoned_threads(self) -> Mapping[str, int]:
+        """Return how many threads still execute a function although its call ended a second ago, by the tool's label."""
+        found: dict[str, int] = {}
+        for each in self._guards.all():
+            if each.bulkhead is not None:
+                found[each.label] = found.get(each.label, 0) + each.bulkhead.guard.occupied
+        return found
+
+    def pools(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
+        """Return the instances of each service, by the service's name in metrics. Each instance is listed once, in the state
+        that the service's own pool has of it; pools of tools with balancing settings of their own may differ."""
+        services: dict[str, dict[str, InstanceView]] = {}
+        for key, pool in self._pools.all():
+            views = services.setdefault(key.meter_label, {})
+            for view in pool.glimpse():
+                known = views.get(view.id)
+                if known is not None:
+                    view = msgspec.structs.replace(known, in_flight=known.in_flight + view.in_flight)
+                views[view.id] = view
+        return [(service, tuple(views.values())) for service, views in services.items()]
+
+    async def abandon(self) -> None:
+        """Close what does not need the event loop of the dispatcher, because that loop has ended."""
+        self.attempts.is_closing = True
+        self.observer.close()
+        await self.routes.abandon()
+
+    async def close(self, drain: float) -> None:
+        """See :meth:`dispatch.Dispatcher.close`."""
+        self.attempts.is_closing = True
+        self._guards.close()
+        async with contextlib.AsyncExitStack() as stack:  # every callback runs, also when the drain is cancelled
+            stack.callback(self.observer.close)  # after the sessions, whose ends are counted
+            stack.push_async_callback(self.routes.close)
+            stack.push_async_callback(self._pools.close)
+            stack.callback(self.exchange.close)
+            stack.callback(self.sessions.close)
+            stack.push_async_callback(close_local, self.routes.local_instances)
+            if drain > 0 and self._guards.calls_in_flight:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(drain):
+                        await self._guards.wait_idle()
