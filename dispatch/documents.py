@@ -439,6 +439,7 @@ PARSERS: Final = {".json": parse_json, ".yaml": parse_yaml, ".yml": parse_yaml}
 
 
 Signature = tuple[int, int, int, int, int]
+Typed = TypeVar("Typed")
 NOT_REGULAR: Final[Mistake] = "", "not a regular file", "put a file in its place"
 
 
@@ -507,6 +508,19 @@ def parse_document(content: bytes, path: str | os.PathLike[str]) -> Any:
     """
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     return PARSERS.get(suffix, parse_json)(decode_text(content))
+
+
+def parse_typed(content: bytes, path: str | os.PathLike[str], kind: type[Typed]) -> Typed:
+    """Return the value of a file's content as a type of msgspec, for files that programs write, and for those with secrets:
+    their first mistake is enough, and its text has no value of the file.
+
+    Raises:
+        DocumentError: it is not valid; the first mistake.
+    """
+    try:
+        return msgspec.convert(parse_document(content, path), kind)
+    except msgspec.ValidationError as error:
+        raise DocumentError(("", excerpt(str(error), 200), "correct it")) from None
 
 
 def load_document(path: str | os.PathLike[str], max_bytes: int, too_large: str, example: str) -> Any:

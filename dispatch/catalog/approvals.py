@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from dispatch._internal import cancel_and_wait, excerpt
+from dispatch._internal import cancel_and_wait
 from dispatch.catalog.activation import Activator
 from dispatch.catalog.merge import Merger, on_change_of
 from dispatch.catalog.sources import Source
@@ -22,7 +22,7 @@ from dispatch.documents import (
     POLL_S,
     DocumentError,
     FileWatch,
-    decode_text,
+    parse_typed,
     read_regular_file,
     replace_file,
     sign_status,
@@ -84,9 +84,9 @@ class Approvals:
             ApprovalsError: it is not such a file.
         """
         try:
-            return msgspec.json.decode(decode_text(content), type=_Document).approved
-        except (msgspec.MsgspecError, DocumentError, RecursionError) as error:
-            raise self._error(f"is not a file of approvals: {excerpt(str(error))}", _RESTORE) from None
+            return parse_typed(content, "", _Document).approved
+        except DocumentError as error:
+            raise self._error(f"is not a file of approvals: {error}", _RESTORE) from None
 
     def add(self, approved: Fingerprints) -> Fingerprints:
         """Replace the fingerprints of the given keys, write the file and return everything that is approved. The file is

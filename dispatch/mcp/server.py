@@ -61,7 +61,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dispatch._internal import encode_text, scalar_value, type_name
 from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.dispatcher import BoundTool
-from dispatch.documents import DocumentError, FileWatch, parse_document, read_regular_file, thaw
+from dispatch.documents import DocumentError, FileWatch, parse_typed, read_regular_file, thaw
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError
 from dispatch.result import CallResult
 from dispatch.results import ReadResultTool, ResultFormatter, ResultStore
@@ -1213,10 +1213,9 @@ def _read_token_file(path: Path) -> bytes:
 def _parse_tokens(path: Path, content: bytes) -> dict[str, str]:
     form = 'write {"alice": "TOKEN"}, a token or a list of tokens for each user'
     try:
-        given = msgspec.convert(parse_document(content, path), dict[str, str | list[str]])
-    except (msgspec.ValidationError, DocumentError) as error:
-        # The message of an error may contain no value of the file.
-        raise TokenFileError(f"The token file '{path}' is invalid ({type(error).__name__}): {form}.") from None
+        given = parse_typed(content, path, dict[str, str | list[str]])
+    except DocumentError:  # its text may have a value of the file
+        raise TokenFileError(f"The token file '{path}' is invalid: {form}.") from None
     users: dict[str, str] = {}
     mistakes = []
     for user, tokens in given.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.documents import DocumentError, load_document, read_regular_file
+from dispatch.documents import DocumentError, load_document, parse_typed, read_regular_file
 
 
 def load(path: Path) -> object:
@@ -48,3 +48,11 @@ def test_pipes_and_folders_are_no_files_and_leave_no_descriptor_open(tmp_path: P
     with pytest.raises(DocumentError, match="cannot be read: No such file"):
         load(tmp_path / "missing")
     assert not before or len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_a_type_of_msgspec_is_read_from_json_and_yaml() -> None:
+    assert parse_typed(b'\xef\xbb\xbf{"a": ["x"]}', "keys.json", dict[str, list[str]]) == {"a": ["x"]}
+    assert parse_typed(b"a: [x]", "keys.yaml", dict[str, list[str]]) == {"a": ["x"]}
+    with pytest.raises(DocumentError, match=r"Expected `str`, got `int` - at `\$\[\.\.\.\]`") as caught:
+        parse_typed(b'{"a": 5}', "keys.json", dict[str, str])
+    assert "5" not in str(caught.value)
