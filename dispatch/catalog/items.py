@@ -194,7 +194,8 @@ def read_tool(
         **_schemas(tool, report, is_foreign),
     )
     if tool.input_schema is not None and tool.arguments:
-        _check_arguments(tool, report)
+        if not any(each.key.startswith(("arguments", "input-schema")) for each in report.problems):
+            _check_arguments(tool, report)
         tool = msgspec.structs.replace(tool, arguments=())  # for TrustGraph's agents, which read no schema
     if tool.read_only and tool.destructive:
         report.add_error(
@@ -299,7 +300,7 @@ def _warn_about_model(tool: ToolDescriptor, name: str, raw: Mapping[str, Any], r
 
 def _check_arguments(tool: ToolDescriptor, report: Report) -> None:
     """Report ``arguments`` that differ from the input schema."""
-    names = {each.name for each in tool.arguments if each is not None}
+    names = {each.name for each in tool.arguments}
     known = {each.name for each in tool.described_arguments}
     for name in sorted(names ^ known):
         here, there = ("arguments", "input-schema") if name in names else ("input-schema", "arguments")
