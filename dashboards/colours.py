@@ -61,6 +61,8 @@ SERVICE_REJECTION_REASONS: Final = {
     "expired": "dark-blue",
     "stopped": NEUTRAL,
     "invalid-request": "yellow",
+    "invalid-arguments": "light-yellow",
+    "unknown-tool": "light-orange",
     "request-too-large": "orange",
     "reply-evicted": "purple",
 }

@@ -2,131 +2,58 @@
 
 async with dispatch.connect("pulsar://localhost:6650", catalog="tools/") as dispatcher:
     text = await dispatcher.call("tell-joke", {"topic": "cats"}, user="alice", timeout=5)
+
+Names and packages are imported on their first use. ``__init__.pyi`` has the names for type checkers.
 """
 
 import importlib
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from dispatch.mcp.sources import McpServers, TrustGraphMcpTools
+_PACKAGES: Final = ("adapters", "calling", "mcp", "results", "schemas", "search", "testing", "toolkit")
+_NAMES: Final = {
+    "announcements.messages": ("Announce",),
+    "announcements.source": ("Announced",),
+    "announcements.trust": ("Trust",),
+    "calls.local": ("CallContext",),
+    "catalog": ("Catalog", "CatalogError", "Folder"),
+    "dispatcher": ("BoundTool", "Dispatcher", "Found", "connect"),
+    "errors": (
+        *("CallTimeoutError", "DispatchError", "InvalidArgumentsError", "Origin", "Outcome"),
+        *("RejectedError", "ThrottledError", "ToolError", "TransportError"),
+    ),
+    "functions": ("Functions", "ToolPackage", "provide", "tool"),
+    "mcp.sources": ("McpServers", "TrustGraphMcpTools"),
+    "permissions": ("Grants", "GrantsError"),
+    "policy": (
+        *("Annotations", "Balancing", "Breaker", "Bulkhead", "OutlierDetection"),
+        *("Policy", "PolicyError", "RateLimit", "Retry", "Slo"),
+    ),
+    "result": ("CallResult",),
+    "server": ("ToolServer", "serve"),
+    "serving.tool_service": ("ToolService",),
+    "telemetry.events": (
+        *("CatalogChanged", "ChangeHeld", "CircuitChanged", "Event"),
+        *("InstanceChanged", "ItemRefused", "ItemShadowed", "SourceChanged"),
+    ),
+    "telemetry.observers": ("Telemetry",),
+    "transports": ("Security",),
+    "trustgraph.client": ("ToolServiceClient", "WrappedClient", "wrap"),
+    "trustgraph.config": ("TrustGraphConfig",),
+    "version": ("__version__",),
+}
+_MODULES: Final = {name: module for module, names in _NAMES.items() for name in names}
 
-try:
-    from dispatch.calls.local import CallContext
-    from dispatch.catalog import Catalog, CatalogError, Folder
-    from dispatch.dispatcher import Dispatcher, Tool, connect
-    from dispatch.errors import (
-        CallTimeoutError,
-        DispatchError,
-        InvalidArgumentsError,
-        Origin,
-        Outcome,
-        RejectedError,
-        ThrottledError,
-        ToolError,
-        TransportError,
-    )
-    from dispatch.functions import Functions, ToolPackage, tool
-    from dispatch.permissions import Grants, GrantsError
-    from dispatch.policy import (
-        Annotations,
-        Balancing,
-        Breaker,
-        Bulkhead,
-        OutlierDetection,
-        Policy,
-        PolicyError,
-        RateLimit,
-        Retry,
-        Slo,
-    )
-    from dispatch.result import CallResult
-    from dispatch.serving.server import ToolServer, serve
-    from dispatch.serving.tool_service import ToolService
-    from dispatch.telemetry.events import (
-        CatalogChanged,
-        ChangeHeld,
-        CircuitChanged,
-        Event,
-        InstanceChanged,
-        ItemRefused,
-        ItemShadowed,
-        SourceChanged,
-    )
-    from dispatch.telemetry.observers import Telemetry
-    from dispatch.transports import Security
-    from dispatch.trustgraph.client import ToolServiceClient, WrappedClient, wrap
-    from dispatch.trustgraph.config import TrustGraphConfig
-    from dispatch.version import __version__
-except KeyboardInterrupt:
-    if sys.argv[:1] != ["-m"] and not sys.argv[0].endswith(("/dispatch", "\\dispatch.exe")):
-        raise
-    # The command line, which is still being imported: Ctrl-C is no fault. "-m" is what Python has there at that moment.
-    sys.stderr.write("Interrupted.\n")
-    sys.exit(130)
-
-__all__ = [
-    "Annotations",
-    "Balancing",
-    "Breaker",
-    "Bulkhead",
-    "CallContext",
-    "CallResult",
-    "CallTimeoutError",
-    "Catalog",
-    "CatalogChanged",
-    "CatalogError",
-    "ChangeHeld",
-    "CircuitChanged",
-    "DispatchError",
-    "Dispatcher",
-    "Event",
-    "Folder",
-    "Functions",
-    "Grants",
-    "GrantsError",
-    "InstanceChanged",
-    "InvalidArgumentsError",
-    "ItemRefused",
-    "ItemShadowed",
-    "McpServers",
-    "Origin",
-    "Outcome",
-    "OutlierDetection",
-    "Policy",
-    "PolicyError",
-    "RateLimit",
-    "RejectedError",
-    "Retry",
-    "Security",
-    "Slo",
-    "SourceChanged",
-    "Telemetry",
-    "ThrottledError",
-    "Tool",
-    "ToolError",
-    "ToolPackage",
-    "ToolServer",
-    "ToolService",
-    "ToolServiceClient",
-    "TransportError",
-    "TrustGraphConfig",
-    "TrustGraphMcpTools",
-    "WrappedClient",
-    "__version__",
-    "connect",
-    "serve",
-    "tool",
-    "wrap",
-]
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    """Import packages, and what needs an extra, on their first use."""
-    if name in ("adapters", "calling", "toolkit"):
+    if name in _PACKAGES:
         return importlib.import_module(f"dispatch.{name}")
-    if name in ("McpServers", "TrustGraphMcpTools"):
-        from dispatch.mcp import sources
+    if name not in _MODULES:
+        raise AttributeError(f"module 'dispatch' has no attribute '{name}'")
+    value = globals()[name] = getattr(importlib.import_module(f"dispatch.{_MODULES[name]}"), name)
+    return value
 
-        return sources.McpServers if name == "McpServers" else sources.TrustGraphMcpTools
-    raise AttributeError(f"module 'dispatch' has no attribute '{name}'")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES, *_PACKAGES})

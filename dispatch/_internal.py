@@ -1,21 +1,17 @@
-"""Helpers without domain knowledge: clock, queues, permits, suggestions."""
+"""Helpers without domain knowledge: clock, timers, threads, permits, suggestions, texts."""
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import difflib
 import functools
 import inspect
 import json
 import math
-import os
 import re
-import sys
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from types import TracebackType
@@ -46,60 +42,6 @@ async def yield_to_others() -> None:
     the call that closes a circuit again, or the embedding of tools.
     """
     await asyncio.sleep(0)
-
-
-# Runs a coroutine on the event loop of another thread, which may stop at any time.
-
-
-LOOP_POLL_S = 0.1
-"""Seconds between checks whether the other event loop still runs."""
-
-
-async def run_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], Coroutine[Any, Any, object]]) -> bool:
-    """Run the coroutine that ``function`` returns on ``loop``. Return False if the loop does not run, or stops meanwhile."""
-    if not loop.is_running():
-        return False
-    result = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(function(), loop))
-    while loop.is_running():
-        if (await asyncio.wait([result], timeout=LOOP_POLL_S))[0]:
-            if result.cancelled():  # a loop that ends cancels its tasks
-                return False
-            result.result()
-            return True
-    result.cancel()
-    return False
-
-
-# glibc's allocator: freed memory that is kept for the next large payload.
-
-
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_THRESHOLD = -3
-_LARGEST_BLOCK = 32 * 1024 * 1024
-"""Bytes above which a block has pages of its own: glibc's upper limit of this threshold."""
-_KEPT = 64 * 1024 * 1024
-"""Freed bytes that the process keeps: several of the largest replies in flight."""
-_OWN_SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
-
-
-def keep_freed_memory() -> bool:
-    """Keep up to 64 MiB of freed memory in the process, where its allocator is glibc's. Idempotent.
-
-    Without it, glibc returns the memory of a large payload to the kernel and fetches it page by page for the next one: that
-    is half of the processor time of replies of 100 kB. Settings of the user's environment are left as they are.
-
-    Returns:
-        Whether the thresholds are set.
-    """
-    is_set_by_user = any(name in os.environ for name in _OWN_SETTINGS) or "malloc" in os.environ.get(
-        "GLIBC_TUNABLES", ""
-    )
-    if is_set_by_user or not sys.platform.startswith("linux"):
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:  # another C library
-        return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, _LARGEST_BLOCK)) and bool(mallopt(_M_TRIM_THRESHOLD, _KEPT))
 
 
 # Cancels tasks without hiding the cancellation of the caller.
@@ -510,82 +452,6 @@ class DeadlineTimer(Generic[T]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer, self._timer_at = None, math.inf
-
-
-# A bounded fair queue: first in, first out within a flow, and round-robin between flows. Pure.
-
-
-class QueueFullError(Exception):
-    """The queue is full, in items or in bytes."""
-
-
-class FairQueue(Generic[T]):
-    """Items with sizes, in flows that are served round-robin.
-
-    Args:
-        max_items: largest number of items.
-        max_bytes: largest sum of their sizes, in bytes.
-    """
-
-    def __init__(self, max_items: int, max_bytes: int) -> None:
-        self.max_items = max_items
-        self.max_bytes = max_bytes
-        self.bytes = 0
-        self._items = 0
-        # OrderedDict, not dict: repeated removal at the front of a dict scans its deleted entries.
-        self._flows: OrderedDict[str, OrderedDict[T, int]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return self._items
-
-    def put(self, flow: str, item: T, size: int) -> None:
-        """Add ``item`` of ``size`` bytes at the end of its flow.
-
-        Raises:
-            QueueFullError: the queue is full; the item was not added.
-        """
-        if self._items >= self.max_items or self.bytes + size > self.max_bytes:
-            raise QueueFullError
-        queued = self._flows.get(flow)
-        if queued is None:
-            queued = self._flows[flow] = OrderedDict()
-        queued[item] = size
-        self._items += 1
-        self.bytes += size
-
-    def pop(self) -> T | None:
-        """Remove and return the next item; None: the queue is empty."""
-        if not self._flows:
-            return None
-        flow, queued = self._flows.popitem(last=False)
-        item, size = queued.popitem(last=False)
-        if queued:
-            self._flows[flow] = queued  # to the end: the other flows are next
-        self._items -= 1
-        self.bytes -= size
-        return item
-
-    def remove(self, flow: str, item: T) -> bool:
-        """Remove an item. Return False if it is not in the queue."""
-        queued = self._flows.get(flow)
-        if queued is None or item not in queued:
-            return False
-        self.bytes -= queued.pop(item)
-        self._items -= 1
-        if not queued:
-            del self._flows[flow]
-        return True
-
-    def has_flow(self, flow: str) -> bool:
-        """Return whether an item of ``flow`` is queued."""
-        return flow in self._flows
-
-    def clear(self) -> list[T]:
-        """Empty the queue and return its items."""
-        items = [item for queued in self._flows.values() for item in queued]
-        self._flows.clear()
-        self._items = self.bytes = 0
-        return items
 
 
 # Explanations of wrong arguments of the public interface: a misspelt keyword, a class in place of an instance, a value of

@@ -1,4 +1,4 @@
-"""The public face of the calling side: :func:`connect`, :class:`Dispatcher` and :class:`Tool`."""
+"""The public face of the calling side: :class:`Dispatcher`, also as ``connect``, and :class:`BoundTool`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import Any, NamedTuple, Self, TypeVar, Unpack
 
 from dispatch._internal import (
     Randomness,
     check_instance,
-    describe_type,
     explain_keywords,
     loop_clock,
-    run_on_loop,
     yield_to_others,
 )
 from dispatch.balancing.instances import InstanceView
@@ -33,25 +31,158 @@ from dispatch.catalog.merge import CatalogLike
 from dispatch.catalog.registry import Registry
 from dispatch.catalog.sources import Source
 from dispatch.errors import DispatchError
-from dispatch.functions.sources import Providers
+from dispatch.functions.sources import MODULE_PROVIDERS, Providers
 from dispatch.permissions import Authorizer, Grants, GrantsFunction
 from dispatch.policy import DEFAULT_POLICY, PolicyLike
 from dispatch.resilience.breaker import CircuitBreaker
 from dispatch.result import CallResult
 from dispatch.results import ReadResultTool, ResultFormatter, ResultStore, ToolAnswer
 from dispatch.routing.instance import Instances
-from dispatch.search.search import DEFAULT_LIMIT, Found, ToolSearch
+from dispatch.search.search import DEFAULT_LIMIT, ToolSearch
 from dispatch.telemetry.events import CatalogChanged, Event, Events, EventStream, Listeners
 from dispatch.telemetry.observers import DEFAULT_TELEMETRY, EXPECTED_TELEMETRY, Telemetry
-from dispatch.transports import Security, Transport, open_transport
-from dispatch.trustgraph.client import ConfigBroker
+from dispatch.transports import BROKER_VARIABLE, PUBLISH_WINDOW, Security, Transport, open_transport
+from dispatch.trustgraph.config import ConfigBroker
 
-if TYPE_CHECKING:
-    from dispatch.mcp.server import McpServer, McpServerOptions
+# A tool for agent frameworks: name, description, schema and coroutine.
 
 
-# The life cycle of a dispatcher: it connects, and releases everything when it is closed.
+NO_ARGUMENTS: Mapping[str, Any] = {}
 
+
+class BoundTool:
+    """A tool of a dispatcher, bound to its user and a range of versions, from :meth:`Dispatcher.tool`.
+
+    Attributes:
+        name: name for the model.
+        description: text by which the model chooses the tool.
+        user: the user on whose behalf the tool is called.
+        version: range of versions that are called; None: see :meth:`Dispatcher.call`.
+    """
+
+    __slots__ = ("_descriptor", "_dispatcher", "description", "name", "user", "version")
+
+    def __init__(
+        self, dispatcher: Dispatcher, descriptor: ToolDescriptor, user: str = "", version: str | None = None
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._descriptor = descriptor
+        self.name = descriptor.name
+        self.description = descriptor.description
+        self.user = user
+        self.version = version
+
+    async def invoke(self, /, **arguments: Any) -> str:
+        """Call the tool with named arguments and return its result.
+
+        Raises:
+            DispatchError: as :meth:`Dispatcher.call`.
+        """
+        return await self._dispatcher.call(self.name, arguments, user=self.user, version=self.version)
+
+    async def execute(
+        self,
+        arguments: Mapping[str, Any] = NO_ARGUMENTS,
+        *,
+        by_model: bool = False,
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+        context: Any = None,
+    ) -> CallResult:
+        """Call the tool and return every outcome as a value; see :meth:`Dispatcher.execute`."""
+        return await self._dispatcher.execute(
+            self.name,
+            arguments,
+            user=self.user,
+            timeout=timeout,
+            idempotency_key=idempotency_key,
+            version=self.version,
+            by_model=by_model,
+            context=context,
+        )
+
+    async def answer(self, arguments: Mapping[str, Any], *, user: str | None = None, context: Any = None) -> ToolAnswer:
+        """Call the tool with arguments that a model wrote, and return what the model reads. A failed call is an answer with
+        the error text; only cancellation is raised.
+
+        Args:
+            user: on whose behalf; None: the user that it is bound to.
+            context: any value, for functions of this process (:class:`dispatch.CallContext`).
+        """
+        tool = self if user is None else BoundTool(self._dispatcher, self._descriptor, user, self.version)
+        result = await tool.execute(arguments, by_model=True, context=context)
+        return ToolAnswer.of_content(tool.format_result(result), result.error)
+
+    def format_result(self, result: CallResult) -> dict[str, Any]:
+        """Return a result of this tool as content for a model (:meth:`dispatch.results.ResultFormatter.format`): validated
+        against the tool's ``output-schema``, and cut as the policy's ``max-result-chars`` says. The whole text of a cut
+        result is in :attr:`Dispatcher.results`."""
+        return self._dispatcher._format_result(self, result)
+
+    @property
+    def result_reader(self) -> ReadResultTool:
+        """The tool ``read_result``, by which a model reads the rest of the results of this user."""
+        return self._dispatcher.results.tool(self.user)
+
+    def stream(self, /, **arguments: Any) -> AsyncGenerator[str, None]:
+        """Call the tool and yield the chunks of its result as they arrive."""
+        return self._dispatcher.stream(self.name, arguments, user=self.user, version=self.version)
+
+    @property
+    def read_only(self) -> bool:
+        """The tool is declared to change nothing."""
+        return self._descriptor.read_only
+
+    @property
+    def destructive(self) -> bool | None:
+        """The tool is declared to destroy something (true) or not (false); None: not declared."""
+        return self._descriptor.destructive
+
+    @property
+    def idempotent(self) -> bool:
+        """The tool is declared to have no further effect when it is called again."""
+        return self._descriptor.idempotent
+
+    @property
+    def descriptor(self) -> ToolDescriptor:
+        """The tool's descriptor."""
+        return self._descriptor
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The arguments as a JSON Schema object, as model APIs expect them: a copy of the descriptor's ``input-schema``, or
+        a schema of its ``arguments``."""
+        schema: dict[str, Any] = thaw(self._descriptor.parameters)
+        return schema
+
+    def __repr__(self) -> str:
+        return f"BoundTool({self.name!r})"
+
+
+class Found(NamedTuple):
+    """A tool that :meth:`Dispatcher.find` has found.
+
+    Attributes:
+        name: of the tool.
+        score: in [0, 1], comparable within one search; 0: the tool does not match.
+        why: what matches, and why the search was only lexical or found nothing.
+        tool: bound to the user of the search.
+    """
+
+    name: str
+    score: float
+    why: str
+    tool: BoundTool
+
+
+# The dispatcher: calls tools by name. The path of a call is
+#
+# 1 resolve · 2 authorize · 3 deadline · 4 attempts · 5 result · 6 observe
+#
+# Step 1 is :meth:`Dispatcher.call`; the others are :meth:`dispatch.calls.call.Calls.perform`.
+
+
+T = TypeVar("T")
 
 OTHER_LOOP = (
     "this dispatcher was started on another event loop and works on that one only; create one for each event loop "
@@ -60,32 +191,63 @@ OTHER_LOOP = (
 NOT_STARTED = "the dispatcher is not started; use 'async with dispatch.connect(...)' or await start()"
 
 
-class DispatcherLifecycle:
-    """Connects a dispatcher and closes it; the arguments are those of :class:`dispatch.Dispatcher`."""
+class Dispatcher:
+    """Calls tools by name over one connection to a broker. One per process and event loop is enough for any number of
+    callers. Use it with ``async with``, or ``await start()`` and ``close()``. ``dispatch.connect`` is another name of it.
 
+    Args:
+        broker: ``pulsar://HOST:PORT``, ``pulsar+ssl://HOST:PORT``, or ``memory://[NAME]`` (embedded, in process); or a
+            transport that is not started yet, which is closed with the dispatcher. Default: the value of
+            ``DISPATCH_BROKER``, else ``pulsar://localhost:6650``.
+        catalog: a :class:`Catalog`, a folder with ``tool-service/ID.json`` and ``tool/NAME.json``, a source
+            (:class:`Folder`, :class:`TrustGraphConfig`, :class:`Functions`, :class:`ToolPackage`), or a list of them:
+            where two have a tool of the same name, that of the first one is used.
+        policy: defaults under the policies of services and tools: a :class:`Policy`, or an object of its keys as in a
+            descriptor, over the defaults: ``{"timeout": 10}``.
+        grants: permissions of users: :class:`Grants`, or a callable ``user -> list of grants``, also a coroutine function,
+            asked at most once a minute for each user, for at most 1 s. None: tools with permissions are refused.
+        approvals: file of the approved definitions of sources with ``on_change="hold"``.
+        security: token and TLS settings; None: from the environment (``DISPATCH_TOKEN`` …).
+        publish_window: publishes in flight to the broker at once, over the whole connection; further ones are queued.
+        client_id: the dispatcher's id, part of the names of its reply topics; default: 12 random hex digits.
+        telemetry: settings of metrics, traces and logs.
+        randomness: for backoff, open durations and balancing; tests set it.
+
+    Raises:
+        CatalogError: the folder has invalid descriptors; the message lists every problem with file, key and fix.
+        PolicyError: ``policy`` is invalid together with the policy of a service or a tool.
+        TransportError: ``broker`` is no address, or its scheme is unknown.
+        TypeError: ``security`` or ``publish_window`` beside a transport, which has its own.
+    """
+
+    @explain_keywords
     def __init__(
         self,
-        transport: Transport,
-        catalog: CatalogLike | None,
+        broker: str | Transport = BROKER_VARIABLE,
+        catalog: CatalogLike | None = None,
         *,
-        policy: PolicyLike | None,
-        grants: Grants | GrantsFunction | None,
-        approvals: str | Path | None,
-        client_id: str | None,
-        telemetry: Telemetry,
-        randomness: Randomness,
+        policy: PolicyLike = DEFAULT_POLICY,
+        grants: Grants | GrantsFunction | None = None,
+        approvals: str | Path | None = None,
+        security: Security | None = None,
+        publish_window: int = PUBLISH_WINDOW,
+        client_id: str | None = None,
+        telemetry: Telemetry = DEFAULT_TELEMETRY,
+        randomness: Randomness = random.random,
     ) -> None:
-        if isinstance(transport, str):  # as ToolServer takes it
-            raise TypeError(f"Dispatcher takes a transport, not a URL; use dispatch.connect({transport!r}, ...)")
-        if isinstance(transport, type) or not hasattr(transport, "subscribe"):
-            raise TypeError(
-                f"Dispatcher takes a transport, not {describe_type(transport)}; use dispatch.connect(URL, ...)"
+        if isinstance(broker, str | type) or not hasattr(broker, "subscribe"):
+            broker = open_transport(
+                broker,  # type: ignore[arg-type] # refuses all but addresses
+                security=security,
+                publish_window=publish_window,
             )
+        elif security is not None or publish_window != PUBLISH_WINDOW:
+            raise TypeError("security and publish_window belong to an address; give them to the transport itself.")
         check_instance("telemetry", telemetry, Telemetry, EXPECTED_TELEMETRY)
         self.telemetry = telemetry
         self._events = Events(content=telemetry.content)
         self.client_id = client_id or os.urandom(6).hex()
-        self._transport = transport
+        self._transport = broker
         self._randomness = randomness
         self._live = LiveCatalog(catalog, policy, approvals, randomness)
         self._authorizer = Authorizer(grants)
@@ -93,11 +255,13 @@ class DispatcherLifecycle:
         self._runtime: Runtime | None = None
         self._calls: Calls | None = None
         self._broker: ConfigBroker | None = None
-        self._providers = Providers()
+        self._providers = Providers(MODULE_PROVIDERS)
         self._on_call: Listeners[FinishedCall] = Listeners("a listener of calls", content=telemetry.content)
         self._results = ResultStore()
         self._result_formatter = ResultFormatter(self._results)
         self._search: ToolSearch | None = None
+
+    # -- life cycle ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Connect to the broker.
@@ -188,15 +352,6 @@ class DispatcherLifecycle:
         await self.close()
 
     @property
-    def search(self) -> ToolSearch:
-        """The search of :meth:`find`: ``use_embedder`` and ``refresh``. Its first use starts it."""
-        if self._search is None:
-            search = self._search = ToolSearch(lambda: self._live.resolver.catalog)
-            self._on_call.subscribe(search.record_call)
-            self._events.subscribe(lambda event: search.request_update() if isinstance(event, CatalogChanged) else None)
-        return self._search
-
-    @property
     def _running(self) -> Runtime:
         if self._runtime is None:
             raise RuntimeError(NOT_STARTED)
@@ -227,168 +382,6 @@ class DispatcherLifecycle:
         instances: Instances[LocalInstance] | None = getattr(source, "instances", None)
         if instances is not None and is_in_force:
             self._running.set_local(source.request_queue, instances)  # type: ignore[attr-defined] # it has both
-
-
-# A tool for agent frameworks: name, description, schema and coroutine.
-
-
-NO_ARGUMENTS: Mapping[str, Any] = {}
-
-
-class Tool:
-    """A handle on one tool of a dispatcher, from :meth:`Dispatcher.tool`.
-
-    Attributes:
-        name: name for the model.
-        description: text by which the model chooses the tool.
-        user: the user on whose behalf the tool is called.
-        version: range of versions that are called; None: see :meth:`Dispatcher.call`.
-    """
-
-    __slots__ = ("_descriptor", "_dispatcher", "description", "name", "user", "version")
-
-    def __init__(
-        self, dispatcher: Dispatcher, descriptor: ToolDescriptor, user: str = "", version: str | None = None
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._descriptor = descriptor
-        self.name = descriptor.name
-        self.description = descriptor.description
-        self.user = user
-        self.version = version
-
-    async def invoke(self, /, **arguments: Any) -> str:
-        """Call the tool with named arguments and return its result.
-
-        Raises:
-            DispatchError: as :meth:`Dispatcher.call`.
-        """
-        return await self._dispatcher.call(self.name, arguments, user=self.user, version=self.version)
-
-    async def execute(
-        self,
-        arguments: Mapping[str, Any] = NO_ARGUMENTS,
-        *,
-        by_model: bool = False,
-        timeout: float | None = None,
-        idempotency_key: str | None = None,
-        context: Any = None,
-    ) -> CallResult:
-        """Call the tool and return every outcome as a value; see :meth:`Dispatcher.execute`."""
-        return await self._dispatcher.execute(
-            self.name,
-            arguments,
-            user=self.user,
-            timeout=timeout,
-            idempotency_key=idempotency_key,
-            version=self.version,
-            by_model=by_model,
-            context=context,
-        )
-
-    async def answer(self, arguments: Mapping[str, Any], *, user: str | None = None, context: Any = None) -> ToolAnswer:
-        """Call the tool with arguments that a model wrote, and return what the model reads. A failed call is an answer with
-        the error text; only cancellation is raised.
-
-        Args:
-            user: on whose behalf; None: the user of this handle.
-            context: any value, for functions of this process (:class:`dispatch.CallContext`).
-        """
-        tool = self if user is None else Tool(self._dispatcher, self._descriptor, user, self.version)
-        result = await tool.execute(arguments, by_model=True, context=context)
-        return ToolAnswer.of_content(tool.format_result(result), result.error)
-
-    def format_result(self, result: CallResult) -> dict[str, Any]:
-        """Return a result of this tool as content for a model (:meth:`dispatch.results.ResultFormatter.format`): validated
-        against the tool's ``output-schema``, and cut as the policy's ``max-result-chars`` says. The whole text of a cut
-        result is in :attr:`Dispatcher.results`."""
-        return self._dispatcher._format_result(self, result)
-
-    @property
-    def result_reader(self) -> ReadResultTool:
-        """The tool ``read_result``, by which a model reads the rest of the results of this handle's user."""
-        return self._dispatcher.results.tool(self.user)
-
-    def stream(self, /, **arguments: Any) -> AsyncGenerator[str, None]:
-        """Call the tool and yield the chunks of its result as they arrive."""
-        return self._dispatcher.stream(self.name, arguments, user=self.user, version=self.version)
-
-    @property
-    def read_only(self) -> bool:
-        """The tool is declared to change nothing."""
-        return self._descriptor.read_only
-
-    @property
-    def destructive(self) -> bool | None:
-        """The tool is declared to destroy something (true) or not (false); None: not declared."""
-        return self._descriptor.destructive
-
-    @property
-    def idempotent(self) -> bool:
-        """The tool is declared to have no further effect when it is called again."""
-        return self._descriptor.idempotent
-
-    @property
-    def descriptor(self) -> ToolDescriptor:
-        """The tool's descriptor."""
-        return self._descriptor
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The arguments as a JSON Schema object, as model APIs expect them: a copy of the descriptor's ``input-schema``, or
-        a schema of its ``arguments``."""
-        schema: dict[str, Any] = thaw(self._descriptor.parameters)
-        return schema
-
-    def __repr__(self) -> str:
-        return f"Tool({self.name!r})"
-
-
-# The dispatcher: calls tools by name. The path of a call is
-#
-# 1 resolve · 2 authorize · 3 deadline · 4 attempts · 5 result · 6 observe
-#
-# Step 1 is :meth:`Dispatcher.call`; the others are :meth:`dispatch.calls.call.Calls.perform`.
-
-
-T = TypeVar("T")
-
-
-class Dispatcher(DispatcherLifecycle):
-    """Calls tools by name over one connection. One per process and event loop is enough for any number of callers.
-
-    Args:
-        transport: a connection that is not started yet; closed with the dispatcher.
-        catalog, policy, grants, approvals, client_id, telemetry: see :func:`dispatch.connect`.
-        randomness: for backoff, open durations and balancing; tests set it.
-
-    Raises:
-        TypeError: ``transport`` is a URL, which :func:`dispatch.connect` takes.
-    """
-
-    @explain_keywords
-    def __init__(
-        self,
-        transport: Transport,
-        catalog: CatalogLike | None,
-        *,
-        policy: PolicyLike = DEFAULT_POLICY,
-        grants: Grants | GrantsFunction | None = None,
-        approvals: str | Path | None = None,
-        client_id: str | None = None,
-        telemetry: Telemetry = DEFAULT_TELEMETRY,
-        randomness: Randomness = random.random,
-    ) -> None:
-        super().__init__(
-            transport,
-            catalog,
-            policy=policy,
-            grants=grants,
-            approvals=approvals,
-            client_id=client_id,
-            telemetry=telemetry,
-            randomness=randomness,
-        )
 
     # -- the catalogue ------------------------------------------------------------------------------------------
 
@@ -434,11 +427,11 @@ class Dispatcher(DispatcherLifecycle):
         """Return how many replies arrived, by disposition: matched, late, duplicate, unknown, malformed."""
         return {str(disposition): count for disposition, count in self._running.reply_counts().items()}
 
-    def tool(self, name: str, *, user: str = "", version: str | None = None) -> Tool:
-        """Return a handle on one tool, for agent frameworks: ``await tool.invoke(topic="cats")``.
+    def tool(self, name: str, *, user: str = "", version: str | None = None) -> BoundTool:
+        """Return one tool, bound to a user, for agent frameworks: ``await tool.invoke(topic="cats")``.
 
         Args:
-            version: range of versions that the handle describes and calls; see :meth:`call`.
+            version: range of versions that it describes and calls; see :meth:`call`.
 
         Raises:
             RejectedError: there is no such tool or version, and the message has similar names or the versions; or ``user``
@@ -449,12 +442,12 @@ class Dispatcher(DispatcherLifecycle):
         now = 0.0 if self._runtime is None else self._runtime.now()
         resolved = resolve_visible(self._live.resolver, name, version, user, self._authorizer, now)
         assert resolved.descriptor is not None  # a tool of the catalogue
-        return Tool(self, resolved.descriptor, user, version)
+        return BoundTool(self, resolved.descriptor, user, version)
 
     async def tools(
         self, *, user: str = "", find: str | None = None, **filters: Unpack[ListConditions]
-    ) -> tuple[Tool, ...]:
-        """Return handles on the tools that ``user`` may call, in the order of the catalogue.
+    ) -> tuple[BoundTool, ...]:
+        """Return the tools that ``user`` may call, bound to the user, in the order of the catalogue.
 
         Args:
             find: a query: only the five tools that fit it best, as :meth:`find` orders them.
@@ -474,7 +467,7 @@ class Dispatcher(DispatcherLifecycle):
             visible = tuple(each.descriptor for each in ranked)
         else:
             visible = await list_visible(catalog, self._authorizer, user, found)
-        return tuple(Tool(self, each, user, None if version is None else each.version) for each in visible)
+        return tuple(BoundTool(self, each, user, None if version is None else each.version) for each in visible)
 
     @property
     def results(self) -> ResultStore:
@@ -483,13 +476,13 @@ class Dispatcher(DispatcherLifecycle):
 
     def format_result(self, result: CallResult, *, user: str = "") -> dict[str, Any]:
         """Return a result of ``user`` as content for a model, also of a tool that is unknown or was removed; see
-        :meth:`Tool.format_result`."""
+        :meth:`BoundTool.format_result`."""
         descriptor = self.catalog.tools.get(result.tool)
         if descriptor is None:
             return self._result_formatter.format(result, user=user)
-        return Tool(self, descriptor, user).format_result(result)
+        return BoundTool(self, descriptor, user).format_result(result)
 
-    def _format_result(self, tool: Tool, result: CallResult) -> dict[str, Any]:
+    def _format_result(self, tool: BoundTool, result: CallResult) -> dict[str, Any]:
         try:
             policy = self._live.resolver.tool(tool.name, tool.version).policy
         except DispatchError:  # removed from the catalogue after the call
@@ -497,6 +490,15 @@ class Dispatcher(DispatcherLifecycle):
         return self._result_formatter.format(
             result, tool.descriptor.output_schema, max_chars=policy.max_result_chars, user=tool.user
         )
+
+    @property
+    def search(self) -> ToolSearch:
+        """The search of :meth:`find`: ``use_embedder`` and ``refresh``. Its first use starts it."""
+        if self._search is None:
+            search = self._search = ToolSearch(lambda: self._live.resolver.catalog)
+            self._on_call.subscribe(search.record_call)
+            self._events.subscribe(lambda event: search.request_update() if isinstance(event, CatalogChanged) else None)
+        return self._search
 
     async def find(
         self,
@@ -527,7 +529,7 @@ class Dispatcher(DispatcherLifecycle):
             tools = {tool.name: tool for tool in catalog.list(category=category, tags_any=tags_any or ())}
         select_visible = partial(list_visible, catalog, self._authorizer, user)
         found = await self.search.rank(query, tools, limit, context=context, select_visible=select_visible)
-        return [Found(tool.name, score, why, Tool(self, tool, user)) for tool, score, why in found]
+        return [Found(tool.name, score, why, BoundTool(self, tool, user)) for tool, score, why in found]
 
     def provide(self, type: type[T], provider: T | Callable[[], T]) -> None:
         """Provide parameters with the annotation ``type`` to functions that are tools; models see no such parameter.
@@ -540,17 +542,6 @@ class Dispatcher(DispatcherLifecycle):
             TypeError: ``type`` is no class, or ``provider`` neither its instance nor a function.
         """
         self._providers.add(type, provider)
-
-    def mcp_server(self, **options: Unpack[McpServerOptions]) -> McpServer:
-        """Return an MCP server over the tools of this dispatcher (extra ``mcp``): ``await server.serve_stdio()``, or
-        ``server.app()`` for an ASGI application.
-
-        Args:
-            options: see :class:`dispatch.mcp.server.McpServer`.
-        """
-        from dispatch.mcp.server import McpServer
-
-        return McpServer(self, **options)
 
     def _resolve_service(self, service: str) -> ResolvedTool:
         """Resolve a service for calls without a tool, as TrustGraph's client makes them."""
@@ -720,49 +711,29 @@ class Dispatcher(DispatcherLifecycle):
                 yield chunk
 
 
-# The function that creates a dispatcher.
+# Runs a coroutine on the event loop of another thread, which may stop at any time.
 
 
-@explain_keywords
-def connect(
-    broker: str,
-    catalog: CatalogLike | None = None,
-    *,
-    policy: PolicyLike = DEFAULT_POLICY,
-    grants: Grants | GrantsFunction | None = None,
-    approvals: str | Path | None = None,
-    security: Security | None = None,
-    publish_window: int = 64,
-    client_id: str | None = None,
-    telemetry: Telemetry = DEFAULT_TELEMETRY,
-) -> Dispatcher:
-    """Create a dispatcher on ``broker``; use it with ``async with``, or ``await start()`` and ``close()``.
-
-    Args:
-        broker: ``pulsar://HOST:PORT``, ``pulsar+ssl://HOST:PORT``, or ``memory://[NAME]`` (embedded, in process).
-        catalog: a :class:`Catalog`, a folder with ``tool-service/ID.json`` and ``tool/NAME.json``, a source
-            (:class:`Folder`, :class:`TrustGraphConfig`, :class:`Functions`, :class:`ToolPackage`), or a list of them:
-            where two have a tool of the same name, that of the first one is used.
-        policy: defaults under the policies of services and tools: a :class:`Policy`, or an object of its keys as in a
-            descriptor, over the defaults: ``{"timeout": 10}``.
-        grants: permissions of users: :class:`Grants`, or a callable ``user -> list of grants``, also a coroutine function,
-            asked at most once a minute for each user, for at most 1 s. None: tools with permissions are refused.
-        approvals: file of the approved definitions of sources with ``on_change="hold"``.
-        security: token and TLS settings; None: from the environment (``DISPATCH_TOKEN`` …).
-        publish_window: publishes in flight to the broker at once, over the whole connection; further ones are queued. 64
-            (measured): larger bursts make a broker drop messages on non-persistent topics.
-        client_id: the dispatcher's id, part of the names of its reply topics; default: 12 random hex digits.
-        telemetry: settings of metrics, traces and logs.
-
-    Raises:
-        CatalogError: the folder has invalid descriptors; the message lists every problem with file, key and fix.
-        PolicyError: ``policy`` is invalid together with the policy of a service or a tool.
-        TransportError: the scheme of ``broker`` is unknown.
-    """
-    transport = open_transport(broker, security=security, publish_window=publish_window)
-    return Dispatcher(
-        transport, catalog, policy=policy, grants=grants, approvals=approvals, client_id=client_id, telemetry=telemetry
-    )
+LOOP_POLL_S = 0.1
+"""Seconds between checks whether the other event loop still runs."""
 
 
-__all__ = ["Dispatcher", "Tool", "connect"]
+async def run_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], Coroutine[Any, Any, object]]) -> bool:
+    """Run the coroutine that ``function`` returns on ``loop``. Return False if the loop does not run, or stops meanwhile."""
+    if not loop.is_running():
+        return False
+    result = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(function(), loop))
+    while loop.is_running():
+        if (await asyncio.wait([result], timeout=LOOP_POLL_S))[0]:
+            if result.cancelled():  # a loop that ends cancels its tasks
+                return False
+            result.result()
+            return True
+    result.cancel()
+    return False
+
+
+connect = Dispatcher
+"""``async with dispatch.connect("pulsar://localhost:6650", catalog="tools/") as dispatcher`` says what it does."""
+
+__all__ = ["BoundTool", "Dispatcher", "Found", "connect"]

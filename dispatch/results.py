@@ -199,7 +199,7 @@ class ReadResultTool:
         return f"{page.text}\n\n{describe_page(page.next_offset - page.offset, page.total, page.next_offset, handle)}"
 
     async def answer(self, arguments: Mapping[str, Any], *, user: str | None = None, context: Any = None) -> ToolAnswer:
-        """Return a page, or the error text, for arguments that a model wrote; see :meth:`dispatch.Tool.answer`."""
+        """Return a page, or the error text, for arguments that a model wrote; see :meth:`dispatch.BoundTool.answer`."""
         reader = self if user is None else ReadResultTool(self._store, user)
         unknown = sorted(arguments.keys() - self.parameters["properties"].keys())
         try:

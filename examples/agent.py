@@ -111,7 +111,7 @@ class ScriptedModel:
         """What the next tool should do."""
         return self.TURNS[self._turn][0] if self._turn < len(self.TURNS) else ""
 
-    async def reply(self, _messages: list[dict], tools: Sequence[dispatch.Tool]) -> str | dict:
+    async def reply(self, _messages: list[dict], tools: Sequence[dispatch.BoundTool]) -> str | dict:
         if self._turn == len(self.TURNS):
             euros, km = self._answers[-2:]
             return f"20 dollars are {euros} euros with tax, and 26.2 miles are {km}."
@@ -154,7 +154,7 @@ class ApiModel:
         self._key = os.environ[variable]
         self.dispatcher: dispatch.Dispatcher | None = None
 
-    async def reply(self, messages: list[dict], tools: Sequence[dispatch.Tool]) -> dict:
+    async def reply(self, messages: list[dict], tools: Sequence[dispatch.BoundTool]) -> dict:
         is_openai = self._provider == "openai"
         assert self.dispatcher is not None
         described = await adapters.specs(self.dispatcher, style="openai-chat" if is_openai else "anthropic")

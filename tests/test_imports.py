@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import grimp
 import pytest
 
 import dispatch
+from benchmarks.figures import count_cycles
 
 GRAPH = grimp.build_graph("dispatch", include_external_packages=True, cache_dir=None)
 MODULES = sorted(module for module in GRAPH.modules if module.split(".")[0] == "dispatch")
@@ -53,6 +56,10 @@ def test_pure_cores_use_no_loop_clock_chance_or_io(module: str) -> None:
     assert not imports_of(module) & set(IMPURE)
 
 
+def test_no_modules_import_each_other_not_even_for_types_or_inside_functions() -> None:
+    assert count_cycles() == []
+
+
 def test_every_pure_core_exists() -> None:
     assert {f"dispatch.{name}" for name in PURE} <= set(MODULES)
 
@@ -71,6 +78,8 @@ def test_the_top_level_has_few_modules() -> None:
         ("opentelemetry", ("telemetry",)),
         ("prometheus_client", ("telemetry",)),
         ("semver", ("catalog.versions",)),
+        ("tenacity", ("resilience",)),
+        ("aiolimiter", ("resilience.rate_limit",)),
         ("networkx", ("toolkit",)),
         ("jsonschema_rs", ("schemas",)),
         ("matplotlib", ("toolkit",)),
@@ -134,6 +143,25 @@ def test_the_names_that_users_import_are_all_there() -> None:
         assert getattr(dispatch, name) is not None
 
 
-@pytest.mark.parametrize("package", ["adapters", "calling", "toolkit"])
-def test_packages_are_imported_on_their_first_use(package: str) -> None:
-    assert getattr(dispatch, package).__name__ == f"dispatch.{package}"
+def test_packages_and_names_are_imported_on_their_first_use() -> None:
+    script = "import sys, dispatch\nprint(*(name for name in sys.modules if name.startswith('dispatch.')))"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout.split() == []
+    for package in dispatch._PACKAGES:
+        assert getattr(dispatch, package).__name__ == f"dispatch.{package}"
+    assert {*dispatch._PACKAGES, *dispatch.__all__} <= {*dir(dispatch)}
+    with pytest.raises(AttributeError, match="module 'dispatch' has no attribute 'conect'"):
+        dispatch.conect  # noqa: B018 # its import is the test
+
+
+def test_type_checkers_see_the_names_that_are_imported() -> None:
+    assert dispatch.__file__ is not None
+    stub = ast.parse(Path(dispatch.__file__).with_suffix(".pyi").read_text("utf-8"))
+    seen = {
+        (f"dispatch.{name.name}" if each.module == "dispatch" else each.module, name.asname)
+        for each in stub.body
+        if isinstance(each, ast.ImportFrom)
+        for name in each.names
+    }
+    packages = {(f"dispatch.{name}", name) for name in dispatch._PACKAGES}
+    assert seen == packages | {(f"dispatch.{module}", name) for name, module in dispatch._MODULES.items()}

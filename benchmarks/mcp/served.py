@@ -12,6 +12,7 @@ from mcp.server import Server, ServerRequestContext
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent, Tool
 
 import dispatch
+from dispatch.mcp import McpServer
 from dispatch.mcp.server import open_listener, serve_http
 
 BROKER = "memory://benchmark"
@@ -56,7 +57,7 @@ async def serve_tools(on_ready: Callable[[str], object]) -> None:
     """Serve the tool of a dispatcher."""
     service, dispatcher = start()
     async with service, dispatcher:
-        await serve_http(dispatcher.mcp_server(), "127.0.0.1", 0, on_ready=on_ready)
+        await serve_http(McpServer(dispatcher), "127.0.0.1", 0, on_ready=on_ready)
 
 
 async def serve_echo(on_ready: Callable[[str], object]) -> None:

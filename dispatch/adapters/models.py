@@ -32,8 +32,8 @@ async def list_model_tools(dispatcher: Dispatcher, user: str, **filters: Any) ->
 async def answer_call(
     dispatcher: Dispatcher, name: str, arguments: Mapping[str, Any], *, user: str = "", context: Any = None
 ) -> ToolAnswer:
-    """Call a tool by name with arguments that a model wrote; see :meth:`dispatch.Tool.answer`. An unknown name is an answer,
-    too."""
+    """Call a tool by name with arguments that a model wrote; see :meth:`dispatch.BoundTool.answer`. An unknown name is an
+    answer, too."""
     if name == READ_RESULT and name not in dispatcher.catalog.tools:
         return await dispatcher.results.tool(user).answer(arguments)
     result = await dispatcher.execute(name, arguments, user=user, by_model=True, context=context)

@@ -28,7 +28,7 @@ from dispatch.calling.json_repair import MAX_CALLS, CallForm, ParsedCall
 from dispatch.calling.native import NATIVE_FORMS, write_native_answer
 from dispatch.calling.parsing import parse
 from dispatch.catalog import ToolDescriptor
-from dispatch.dispatcher import Tool
+from dispatch.dispatcher import BoundTool
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, RejectedError, ToolError
 from dispatch.functions.schema import NO_DECLARATION, find_declaration
 from dispatch.functions.sources import FunctionTool
@@ -37,7 +37,7 @@ from dispatch.results import ReadResultTool, ToolAnswer
 
 
 class CallableTool(Protocol):
-    """A tool that a model may call: :class:`dispatch.Tool`, or any object with these attributes.
+    """A tool that a model may call: :class:`dispatch.BoundTool`, or any object with these attributes.
 
     Two more are read where they exist: ``read_only`` and ``destructive`` (booleans, as in a descriptor). Without them a
     tool is neither.
@@ -60,7 +60,7 @@ class CallableTool(Protocol):
         """Function or coroutine function that is called with the arguments by name."""
 
 
-ModelTool = Tool | ReadResultTool
+ModelTool = BoundTool | ReadResultTool
 """A tool of a dispatcher as a model uses it: described by name and schema, answered by text."""
 
 
@@ -83,18 +83,18 @@ class NamedFunction(Protocol):
 def list_tools(tools: Iterable[CallableTool | NamedFunction]) -> list[ModelTool | LocalTool]:
     """Return ``tools`` as a model uses them, with ``read_result`` if they are tools of a dispatcher."""
     found = [_convert(tool) for tool in tools]
-    owned = next((tool for tool in found if isinstance(tool, Tool)), None)
+    owned = next((tool for tool in found if isinstance(tool, BoundTool)), None)
     if owned is not None and all(tool.name != owned.result_reader.name for tool in found):
         found.append(owned.result_reader)
     return found
 
 
 def _convert(tool: CallableTool | NamedFunction) -> ModelTool | LocalTool:
-    if isinstance(tool, Tool | ReadResultTool):
+    if isinstance(tool, BoundTool | ReadResultTool):
         return tool
     function = None if hasattr(tool, "invoke") else getattr(tool, "function", None)
     owner = getattr(function, "__self__", None)
-    if isinstance(owner, Tool) and owner.name == tool.name:
+    if isinstance(owner, BoundTool) and owner.name == tool.name:
         return owner  # a tool of a dispatcher in a toolkit: it takes the path of a model's calls
     return LocalTool(tool, function)
 
@@ -112,7 +112,7 @@ class LocalTool:
         owner = getattr(function, "__self__", None)
         self._tool = tool
         self._function = function
-        self._handle = owner if isinstance(owner, Tool) else None
+        self._handle = owner if isinstance(owner, BoundTool) else None
         marks = tool if function is None else self._handle or find_declaration(function) or NO_DECLARATION
         self.name: str = tool.name
         self.read_only = getattr(marks, "read_only", False) is True
@@ -233,7 +233,7 @@ class _Execution:
         self._tools: dict[str, ModelTool | LocalTool] = {}
         for tool in list_tools(tools):
             self._tools.setdefault(tool.name, tool)
-        self._has_dispatcher = any(isinstance(tool, Tool) for tool in self._tools.values())
+        self._has_dispatcher = any(isinstance(tool, BoundTool) for tool in self._tools.values())
 
     async def run(self, calls: Sequence[ParsedCall]) -> list[FunctionCallResult]:
         results: list[FunctionCallResult] = []

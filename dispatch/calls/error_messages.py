@@ -261,6 +261,9 @@ def name_missing_argument(error: ToolError, tool: ToolDescriptor, payload: bytes
     return error
 
 
+_NOT_EXECUTED = " was not executed: "
+
+
 def _error_from_reply(answer: Answer, tool: str, limit: float, repeatable: bool) -> DispatchError:
     refused = answer.refused
     if refused is None:
@@ -288,6 +291,18 @@ def _error_from_reply(answer: Answer, tool: str, limit: float, repeatable: bool)
     if refused == Refusal.STOPPED:
         return error_from_timeout(tool, limit, "call", repeatable=repeatable, chunks=answer.chunks - 1)
     why = first_sentence(answer.error_message)
+    _, is_whole, problem = why.partition(_NOT_EXECUTED)
+    if refused == Refusal.INVALID_ARGUMENTS:
+        return InvalidArgumentsError(
+            ErrorType.INVALID_ARGUMENTS,
+            f"Tool '{tool}'{_NOT_EXECUTED}{problem if is_whole else why}. Correct the arguments and call it once more.",
+        )
+    if refused == Refusal.UNKNOWN_TOOL:
+        return RejectedError(
+            ErrorType.UNKNOWN_TOOL,
+            f"Tool '{tool}'{_NOT_EXECUTED}{problem if is_whole else why}. Use another tool.",
+            rejected_by="service",
+        )
     if refused == Refusal.INVALID_REQUEST:
         return InvalidArgumentsError(
             ErrorType.INVALID_REQUEST,

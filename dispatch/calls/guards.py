@@ -13,10 +13,10 @@ import msgspec
 from dispatch._internal import Clock, Randomness, Retention
 from dispatch.calls.resolution import ResolvedTool, meter_label
 from dispatch.policy import DEFAULT_RETRY, Policy, RateLimit
-from dispatch.resilience.aio import AsyncBulkhead, AsyncRateLimiter, LimiterBucket, user_buckets
+from dispatch.resilience.aio import AsyncBulkhead, AsyncRateLimiter, user_buckets
 from dispatch.resilience.breaker import CircuitBreaker, State
 from dispatch.resilience.durations import LatencyHistogram, Quantile
-from dispatch.resilience.rate_limit import UserBuckets
+from dispatch.resilience.rate_limit import LeakyBucket, UserBuckets
 from dispatch.resilience.retry import MIN_REPEATS_PER_S, Hedging, RetryBudget, RetryPolicy
 from dispatch.routing.instance import InFlight
 from dispatch.telemetry.observers import NULL_DISPATCHER, DispatcherObserver
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dispatch.routing.pool import InstancePool
 
 
-SharedUsers = Callable[[RateLimit], UserBuckets[LimiterBucket]]
+SharedUsers = Callable[[RateLimit], UserBuckets[LeakyBucket]]
 """Returns the buckets of users for a rate that several tools share."""
 RateLimits = tuple[RateLimit | None, RateLimit | None, RateLimit | None]
 
@@ -320,7 +320,7 @@ class GuardRegistry:
         self._retention: Retention[GuardKey] = Retention(
             self._drop, lambda key, callback: self._guards[key].calls.await_idle(callback)
         )
-        self._users: dict[RateLimit, UserBuckets[LimiterBucket]] = {}
+        self._users: dict[RateLimit, UserBuckets[LeakyBucket]] = {}
         self._user_holders: Counter[RateLimit] = Counter()
         """The number of tools with each shared rate limit."""
         self._user_retention: Retention[RateLimit] = Retention(self._users.pop, lambda _rate, _callback: False)
@@ -454,7 +454,7 @@ class GuardRegistry:
 
     # -- rate limits of users that several tools share ----------------------------------------------------------
 
-    def _shared(self, rate: RateLimit) -> UserBuckets[LimiterBucket]:
+    def _shared(self, rate: RateLimit) -> UserBuckets[LeakyBucket]:
         users = self._users.get(rate)
         if users is None:
             users = self._users[rate] = user_buckets(rate)

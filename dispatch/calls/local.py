@@ -23,18 +23,19 @@ from dispatch.telemetry.events import ExceptionLogger
 
 
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The call in which a function of this process runs. A parameter with this annotation receives it.
+    """The call in which a function runs, in this process or at a service. A parameter with this annotation receives it.
 
     Attributes:
         tool: name of the tool.
         user: on whose behalf the tool is called; ``""``: none was given.
         call_id: id of the attempt, unique in all processes; the attribute ``request_id`` of its result.
         attempt: number of the attempt, from 1.
-        deadline: when the attempt is cancelled, in seconds on ``clock``.
+        deadline: when the attempt is cancelled, in seconds on ``clock``; infinite: a third-party caller gave none.
         clock: of the event loop; it may be read in any thread.
         trace_id: the trace that the call is in, as 32 hex digits; ``""``: none.
         traceparent: the W3C trace context for requests to other systems; ``""``: none.
-        context: what the caller gave as ``context`` to :func:`dispatch.calling.call_function`; None: nothing.
+        context: what the caller gave as ``context`` to :func:`dispatch.calling.call_function`; None: nothing, or at a
+            service.
     """
 
     tool: str

@@ -258,6 +258,9 @@ def read_tool(
         applicable_states=_texts_or(reader, "applicable-states", ANY_STATE),
         input_schema=_input_schema(reader, is_foreign),
     )
+    if tool.input_schema is not None and tool.arguments:
+        _check_arguments(reader, tool)
+        tool = msgspec.structs.replace(tool, arguments=())  # for TrustGraph's agents, which read no schema
     if tool.read_only and tool.destructive:
         reader.add_error(
             "destructive",
@@ -341,12 +344,6 @@ def _input_schema(reader: ObjectReader, is_foreign: bool) -> dict[str, Any] | No
     schema = reader.read_object("input-schema", {"type": "object", "properties": {"topic": {"type": "string"}}})
     if schema is None:
         return None
-    if reader.raw.get("arguments") is not None:
-        reader.add_error(
-            "input-schema",
-            "both 'input-schema' and 'arguments' describe the arguments",
-            "remove 'arguments', which the schema replaces, or remove 'input-schema'",
-        )
     return read_input_schema(schema, reader.report, is_foreign=is_foreign)
 
 
@@ -407,6 +404,19 @@ def _arguments(reader: ObjectReader) -> tuple[Argument, ...]:
         arguments[argument.name] = argument
         entry.warn_of_unknown_keys()
     return tuple(arguments.values())
+
+
+def _check_arguments(reader: ObjectReader, tool: ToolDescriptor) -> None:
+    """Report ``arguments`` that differ from the input schema."""
+    names = {each.name for each in tool.arguments}
+    known = {each.name for each in tool.described_arguments}
+    for name in sorted(names ^ known):
+        here, there = ("arguments", "input-schema") if name in names else ("input-schema", "arguments")
+        reader.add_error(
+            there,
+            f"the argument '{excerpt(name)}' is in '{here}' only",
+            "describe the same arguments in both, or remove 'arguments', which dispatch does not need beside the schema",
+        )
 
 
 def _argument_type(entry: ObjectReader) -> str:

@@ -129,6 +129,24 @@ class Broker(Protocol):
             TransportError: the broker is out of reach or refuses a topic.
         """
 
+    async def ask_instance(
+        self, request_queue: str, response_queue: str, payload: bytes, *, timeout: float, resend_after: float
+    ) -> bytes:
+        """Send a question to the instances of a service and return the payload of the first answer. Its sender consumes the
+        namespace of ``request_queue``: only there the id of the question can be read.
+
+        Raises:
+            TimeoutError: no answer within ``timeout``.
+            TransportError: as :meth:`request`.
+        """
+
+    async def publish(self, topic: str, payload: bytes) -> None:
+        """Publish a message, best effort: it may be lost.
+
+        Raises:
+            TransportError: the broker is out of reach or refuses the topic.
+        """
+
     async def subscribe(self, topic: str, on_message: OnMessage) -> BrokerSubscription:
         """Call ``on_message`` with each message that is published to ``topic`` from now on.
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from dispatch._internal import install_extra
-
 EXIT_USAGE = 2
 
 
@@ -16,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: command line without the program name; None: ``sys.argv[1:]``.
     """
-    try:
+    try:  # all imports: Ctrl-C meanwhile is no fault
         import rich  # noqa: F401 - checks the installation
         import typer  # noqa: F401 - as above
 
@@ -26,6 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as missing:
         if missing.name not in ("rich", "typer"):
             raise
+        from dispatch._internal import install_extra
+
         sys.stderr.write(f"dispatch: the command line requires the package '{missing.name}': {install_extra('cli')}\n")
         return EXIT_USAGE
     except KeyboardInterrupt:

@@ -10,7 +10,24 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from dispatch.cli import bench, broker, call, check, dashboards, demo, doctor, items, rules, serve, toolkit, tools
+from dispatch.cli import (
+    bench,
+    broker,
+    call,
+    check,
+    dashboards,
+    demo,
+    doctor,
+    export,
+    init,
+    items,
+    mirror,
+    rules,
+    serve,
+    toolkit,
+    tools,
+    wire,
+)
 from dispatch.cli.base import (
     EXIT_CODES_HELP,
     Exit,
@@ -92,8 +109,14 @@ app.command("check")(check.check)
 app.command("put")(items.put)
 app.command("rm")(items.rm)
 app.command("get")(items.get)
+app.command("init")(init.init)
 app.command("serve")(serve.serve)
+app.command("export")(export.export)
 app.command("mcp")(serve.mcp)
+app.command("ping")(wire.ping)
+app.command("info")(wire.info)
+app.command("stats")(wire.stats)
+app.command("mirror")(mirror.mirror)
 app.command("doctor")(doctor.doctor)
 app.add_typer(broker.app, name="broker")
 app.add_typer(dashboards.app, name="dashboards")

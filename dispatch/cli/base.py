@@ -30,14 +30,15 @@ from dispatch.catalog.fields import DocumentError, check_policy, parse_json
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.policy import PolicyError
 from dispatch.telemetry.observers import DEFAULT_TELEMETRY, METRICS_ADDRESS
+from dispatch.transports import DEFAULT_BROKER, default_broker
 from dispatch.transports.errors import describe_without_call
-from dispatch.transports.pulsar.handshake import DEFAULT_PORTS
 from dispatch.trustgraph.config import DEFAULT_WORKSPACE
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from dispatch.announcements.trust import Trust
     from dispatch.permissions import Grants
     from dispatch.policy import Policy
     from dispatch.transports import Security
@@ -334,7 +335,6 @@ def show_logs(verbose: bool, level: int = logging.WARNING) -> None:
 # environment, default.
 
 
-DEFAULT_BROKER = f"pulsar://localhost:{DEFAULT_PORTS['pulsar']}"
 DEFAULT_CATALOG = "tools"
 
 _PANEL = "Connection"
@@ -422,6 +422,27 @@ _OPTIONS: dict[str, Any] = {
             rich_help_panel=_PANEL,
         ),
     ],
+    "announced": Annotated[
+        bool,
+        typer.Option(
+            "--announced",
+            help="Use the tools of services that announce themselves on the broker. They come after all others. Default if "
+            "there is no other source.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "trust": Annotated[
+        str | None,
+        typer.Option(
+            "--trust",
+            metavar="FILE",
+            help="JSON file that says which announced services are trusted (docs/how-to/announce-services.md). Implies "
+            "--announced. Default: DISPATCH_TRUST, else all in the namespaces of TrustGraph's tenant.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ],
     "approvals": Annotated[
         str | None,
         typer.Option(
@@ -438,7 +459,7 @@ _OPTIONS: dict[str, Any] = {
     ],
 }
 
-_FLAGS = ("trustgraph", "verbose")
+_FLAGS = ("trustgraph", "announced", "verbose")
 
 
 @dataclass
@@ -453,13 +474,17 @@ class Settings:
     trust_certs: str | None = None
     trustgraph: bool = False
     workspace: str | None = None
+    announced: bool = False
+    trust: str | None = None
+    can_be_announced: bool = False
+    """Whether the command has the option ``--announced``."""
     approvals: str | None = None
     verbose: bool = False
 
     @property
     def broker_url(self) -> str:
         """Return the URL of the broker."""
-        return self.broker or os.environ.get("DISPATCH_BROKER") or DEFAULT_BROKER
+        return self.broker or default_broker()
 
     def require_pulsar_url(self, command: str) -> str:
         """Return the URL for a command that communicates with other processes.
@@ -480,6 +505,26 @@ class Settings:
     def trustgraph_workspace(self) -> str | None:
         """Return the workspace in TrustGraph's configuration; None if the configuration is not asked for."""
         return self.workspace or (DEFAULT_WORKSPACE if self.trustgraph else None)
+
+    @property
+    def uses_announced(self) -> bool:
+        """Return whether announced services are a source: asked for, or there is no other one."""
+        is_only = not self.catalog_folders and self.trustgraph_workspace is None
+        return self.can_be_announced and (self.announced or self.trust is not None or is_only)
+
+    def load_trust(self) -> Trust:
+        """Load the trust in announced services.
+
+        Raises:
+            CliError: the file is invalid.
+        """
+        from dispatch.announcements.trust import Trust, TrustFileError
+
+        path = self.trust or os.environ.get("DISPATCH_TRUST")
+        try:
+            return Trust() if not path else Trust.load(path)
+        except TrustFileError as error:
+            raise CliError(str(error)) from None
 
     @property
     def approvals_file(self) -> str | None:
@@ -609,6 +654,7 @@ def with_settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., A
         def run(*, context: typer.Context, **values: Any) -> Any:
             root = context.find_root()
             settings = root.obj = root.obj or Settings()
+            settings.can_be_announced = "announced" in names
             for name in (*names, "verbose"):
                 given = values.pop(name)
                 if given:
@@ -703,6 +749,7 @@ MetricsPort = Annotated[
         metavar="PORT",
         min=0,
         max=65535,
+        envvar="DISPATCH_METRICS_PORT",
         help="Serve metrics for Prometheus at http://ADDRESS:PORT/metrics; 0: any free port.",
         show_default=False,
     ),

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 import typer
 
 from dispatch.cli.base import (
-    DEFAULT_BROKER,
     Exit,
     Settings,
     align_columns,
@@ -19,6 +18,7 @@ from dispatch.cli.base import (
     print_out,
     with_settings,
 )
+from dispatch.transports import DEFAULT_BROKER
 
 if TYPE_CHECKING:
     from dispatch.devtools.localbroker import DetachedBroker

@@ -26,17 +26,17 @@ from dispatch.cli.base import (
     run_async,
     with_settings,
 )
-from dispatch.cli.sources import load_catalog
+from dispatch.cli.sources import list_sources, load_catalog
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES
 from dispatch.policy import DEFAULT_POLICY
 
 if TYPE_CHECKING:
-    from dispatch.catalog import ServiceDescriptor
+    from dispatch.catalog import Catalog, ServiceDescriptor
     from dispatch.dispatcher import Dispatcher
     from dispatch.result import CallResult
 
 
-@with_settings("broker", "catalog", "policy", "grants", "token_file", "trust_certs")
+@with_settings("broker", "catalog", "policy", "grants", "announced", "trust", "token_file", "trust_certs")
 def call(
     settings: Settings,
     tool: Annotated[
@@ -88,6 +88,8 @@ def call(
 
     [bold]dispatch call tell-joke topic=cats[/bold]
 
+    Without a catalogue the tool is one of the services that announce themselves on the broker.
+
     [bold]dispatch call tell-story subject="a goat" words=60 --stream[/bold]
 
     [bold]echo '{"topic": "cats"}' | dispatch call tell-joke --arguments - --json[/bold]
@@ -99,30 +101,59 @@ def call(
     from dispatch.dispatcher import connect
     from dispatch.result import CallResult
 
+    def read(catalog: Catalog) -> dict[str, Any]:
+        return read_arguments(catalog.tool(tool), words or (), arguments, print_warning)
+
     broker = settings.require_pulsar_url("dispatch call")
-    catalog = load_catalog(settings)
-    try:
-        descriptor = catalog.tool(tool)
-    except UnknownToolError as unknown:
-        # Checked before connecting, so that a mistyped name is reported without a broker.
-        error = error_from_unknown_name(unknown)
-        result = CallResult(tool, error.outcome, error=error)
-        service = None
+    known: Catalog | None = None
+    given: Arguments = read
+    if not settings.uses_announced:
+        known = load_catalog(settings)
+        try:
+            given = read(known)
+        except UnknownToolError as unknown:
+            # Checked before connecting, so that a mistyped name is reported without a broker.
+            error = error_from_unknown_name(unknown)
+            raise typer.Exit(
+                show(CallResult(tool, error.outcome, error=error), None, streamed=False, json=json)
+            ) from None
+    dispatcher = connect(
+        broker,
+        known or list_sources(settings, until=tool),
+        policy=settings.load_policy(),
+        grants=settings.load_grants(),
+        security=settings.security(),
+    )
+    if stream:
+        result = run_async(stream_tool(dispatcher, tool, given, user=user, timeout=timeout, json=json))
     else:
-        given = read_arguments(descriptor, words or (), arguments, print_warning)
-        service = catalog.service_or_default(descriptor)
-        dispatcher = connect(
-            broker, catalog, policy=settings.load_policy(), grants=settings.load_grants(), security=settings.security()
-        )
-        if stream:
-            result = run_async(stream_tool(dispatcher, tool, given, user=user, timeout=timeout, json=json))
-        else:
-            result = run_async(call_tool(dispatcher, tool, given, user=user, timeout=timeout))
-    raise typer.Exit(show(result, service, streamed=stream, json=json))
+        result = run_async(call_tool(dispatcher, tool, given, user=user, timeout=timeout))
+    catalog = dispatcher.catalog
+    service = catalog.service_or_default(catalog.tools[tool]) if tool in catalog.tools else None
+    uses_announced = settings.uses_announced
+    raise typer.Exit(show(result, service, streamed=stream, json=json, uses_announced=uses_announced))
+
+
+Arguments = dict[str, Any] | Callable[["Catalog"], dict[str, Any]]
+"""The arguments of a call, or a function that reads them once the catalogue is there."""
+
+
+def read_given(given: Arguments, catalog: Catalog) -> dict[str, Any]:
+    """Return the arguments of a call; none of an unknown tool, whose call is refused.
+
+    Raises:
+        CliError: they cannot be read.
+    """
+    if isinstance(given, dict):
+        return given
+    try:
+        return given(catalog)
+    except UnknownToolError:
+        return {}
 
 
 async def call_tool(
-    dispatcher: Dispatcher, tool: str, arguments: dict[str, Any], *, user: str, timeout: float | None
+    dispatcher: Dispatcher, tool: str, arguments: Arguments, *, user: str, timeout: float | None
 ) -> CallResult:
     """Connect, call, disconnect. A failed connection is a result like any other error."""
     from dispatch.errors import DispatchError
@@ -131,13 +162,14 @@ async def call_tool(
     started = time.monotonic()
     try:
         async with dispatcher:
-            return await dispatcher.execute(tool, arguments, user=user, timeout=timeout)
+            given = read_given(arguments, dispatcher.catalog)
+            return await dispatcher.execute(tool, given, user=user, timeout=timeout)
     except DispatchError as error:
         return CallResult(tool, error.outcome, error=error, duration=time.monotonic() - started)
 
 
 async def stream_tool(
-    dispatcher: Dispatcher, tool: str, arguments: dict[str, Any], *, user: str, timeout: float | None, json: bool
+    dispatcher: Dispatcher, tool: str, arguments: Arguments, *, user: str, timeout: float | None, json: bool
 ) -> CallResult:
     """Connect, call and print each chunk to stdout as it arrives."""
     from dispatch.errors import DispatchError, Outcome
@@ -148,7 +180,8 @@ async def stream_tool(
     started = time.monotonic()
     try:
         async with dispatcher:
-            async for chunk in dispatcher.stream(tool, arguments, user=user, timeout=timeout):
+            given = read_given(arguments, dispatcher.catalog)
+            async for chunk in dispatcher.stream(tool, given, user=user, timeout=timeout):
                 chunks.append(chunk)
                 if json:
                     print_json({"chunk": chunk})
@@ -168,26 +201,34 @@ async def stream_tool(
     )
 
 
-def show(result: CallResult, service: ServiceDescriptor | None, *, streamed: bool, json: bool) -> Exit:
+def show(
+    result: CallResult, service: ServiceDescriptor | None, *, streamed: bool, json: bool, uses_announced: bool = False
+) -> Exit:
     """Print the result and return the exit code.
 
     Args:
         service: service of the tool; None if the tool is unknown.
         streamed: whether the chunks have been printed.
+        uses_announced: whether announced services were asked.
     """
     if json:
         line = result.as_dict()
         print_json({"result": line} if streamed else line)
     elif result.error is not None:
-        print_call_error(result.error, _hint(result, service))
+        print_call_error(result.error, _hint(result, service, uses_announced))
     elif not streamed:
         print_out(format_result(result.text), end="" if result.text.endswith("\n") else "\n")
     return exit_code_of(result.error)
 
 
-def _hint(result: CallResult, service: ServiceDescriptor | None) -> str:
+def _hint(result: CallResult, service: ServiceDescriptor | None, uses_announced: bool) -> str:
     from dispatch.errors import ErrorType, Outcome
 
+    is_unknown = result.error is not None and result.error.type == ErrorType.UNKNOWN_TOOL
+    if is_unknown and uses_announced:
+        return (
+            "'dispatch ping' lists the services that announce themselves; --catalog DIR names a folder of descriptors"
+        )
     is_missing = result.error is not None and result.error.type == ErrorType.NO_INSTANCE
     is_unanswered = result.outcome is Outcome.TIMEOUT and result.chunks == 0 and result.instance is None
     if service is not None and (is_missing or is_unanswered):

@@ -45,7 +45,7 @@ from dispatch.messaging.sessions import SessionExchange
 from dispatch.messaging.wire import REQUEST_NAMESPACE, RESPONSE_NAMESPACE, service_queues
 from dispatch.routing.channels import Channels
 from dispatch.routing.instance import SessionInstance, TopicChannel
-from dispatch.serving.server import ToolServer
+from dispatch.server import ToolServer
 from dispatch.transports import Security, Transport, open_transport
 from dispatch.transports.errors import describe_without_call
 from dispatch.transports.pulsar.handshake import endpoints

@@ -135,7 +135,12 @@ MAX_SHOWN: Final = 10
 """Mistakes in one error."""
 
 
-def _open_source(settings: Settings, command: str) -> ItemSource:
+def open_source(settings: Settings, command: str) -> ItemSource:
+    """Return the one source of items that the options name.
+
+    Raises:
+        CliError: they name none, or several, or a folder that does not exist.
+    """
     workspace = settings.trustgraph_workspace
     if workspace is not None:
         if settings.catalog:
@@ -152,7 +157,7 @@ def _open_source(settings: Settings, command: str) -> ItemSource:
     return Folder(folders[0])
 
 
-def _run(settings: Settings, source: ItemSource, command: str, function: Callable[[], Awaitable[T]]) -> T:
+def run_on_source(settings: Settings, source: ItemSource, command: str, function: Callable[[], Awaitable[T]]) -> T:
     """Return the result of ``function``, called while ``source`` is connected."""
 
     async def run() -> T:
@@ -271,7 +276,7 @@ def put(
         raise CliError("The descriptor is given twice.", "give a FILE, or --stdin")
     if file is None and not stdin:
         raise CliError("No descriptor is given.", f"name its file, or give it on stdin: dispatch put {target} -")
-    source = _open_source(settings, "dispatch put")
+    source = open_source(settings, "dispatch put")
     document = read_document(file or STDIN)
     if isinstance(source, TrustGraphConfig) and not isinstance(document.raw, dict):
         raise CliError(f"{target} was not written: the descriptor is not an object.", 'write one JSON object: {"…": …}')
@@ -288,7 +293,7 @@ def put(
             )
 
     try:
-        existed, warnings = _run(settings, source, "dispatch put", write)
+        existed, warnings = run_on_source(settings, source, "dispatch put", write)
     except CatalogError as error:
         raise refuse_write(target, error) from None
     except ItemError as error:
@@ -334,7 +339,7 @@ def rm(
     [bold]dispatch rm tool-service/joke-service --trustgraph --workspace default[/bold]
     """
     target = parse_target(item, type, key)
-    source = _open_source(settings, "dispatch rm")
+    source = open_source(settings, "dispatch rm")
 
     async def remove() -> str:
         with _explain_os_errors("read", ""):
@@ -345,7 +350,7 @@ def rm(
         return place
 
     try:
-        place = _run(settings, source, "dispatch rm", remove)
+        place = run_on_source(settings, source, "dispatch rm", remove)
     except ItemError as error:
         raise CliError(error.problem, f"{error.fix}, or give --force") from None
     except ValueError as error:
@@ -377,10 +382,10 @@ def get(
 
     [bold]dispatch get tool --trustgraph[/bold]
     """
-    source = _open_source(settings, "dispatch get")
+    source = open_source(settings, "dispatch get")
     kind = (item or "").rstrip("/") if type is None else type if key is None and item is None else ""
     if kind in KINDS:
-        keys = _run(settings, source, "dispatch get", lambda: source.list(kind))
+        keys = run_on_source(settings, source, "dispatch get", lambda: source.list(kind))
         print_json(list(keys)) if json else print_out(
             "".join(f"{each}\n" for each in map(make_printable, keys)), end=""
         )
@@ -394,7 +399,7 @@ def get(
             raise _make_unknown_error(source, target, keys)
         return found
 
-    found = _run(settings, source, "dispatch get", read)
+    found = run_on_source(settings, source, "dispatch get", read)
     if json:
         print_json(found)
     else:

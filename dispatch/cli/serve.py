@@ -1,35 +1,33 @@
-"""``dispatch serve``: serve a tool service until a signal stops it."""
+"""``dispatch serve``: serve functions or tool services until a signal stops them."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.util
-import inspect
+import contextlib
 import logging
 import math
 import os
 import signal
 import sys
 import threading
-import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
-from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import msgspec
 import typer
 
-from dispatch._internal import cancel_and_wait, find_near_names, join_alternatives, read_text
-from dispatch.catalog import TopicError, TopicName
+from dispatch._internal import cancel_and_wait, join_names, read_text
+from dispatch.announcements.messages import DEFAULT_TOPIC, Announce
+from dispatch.catalog import Folder, TopicError, TopicName
 from dispatch.cli.base import (
     CliError,
     MetricsAddress,
     MetricsPort,
     Settings,
     format_count,
+    make_printable,
     print_err,
     print_json,
     run_async,
@@ -37,19 +35,24 @@ from dispatch.cli.base import (
     with_settings,
 )
 from dispatch.cli.sources import list_sources
+from dispatch.cli.targets import Reloader, load_target, name_target
+from dispatch.functions.served import Descriptors
 from dispatch.messaging.wire import MAX_PAYLOAD_BYTES, service_queues
-from dispatch.serving.server import DEFAULT_CONCURRENCY, DEFAULT_DRAIN_S, DEFAULT_QUEUE
-from dispatch.serving.tool_service import ToolService, read_invoke
+from dispatch.server import DEFAULT_CONCURRENCY, DEFAULT_DRAIN_S, DEFAULT_QUEUE
 from dispatch.telemetry.observers import METRICS_ADDRESS
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher
-    from dispatch.serving.server import ToolServer
+    from dispatch.server import ToolServer
+    from dispatch.transports import Transport
 
 
 _THREADS = "dispatch-serve"
 _OWN_THREADS = 8
 """Threads of the default executor in addition to those for tools that use ``asyncio.to_thread``."""
+_ANNOUNCEMENTS = "Announcements"
+RELOAD_CHECK_S = 0.25
+"""Seconds between two checks whether a file has changed: within half a second a developer expects an edit in force."""
 IDLE_S = 15.0
 """Seconds without a request after which the command reports it once."""
 _THREAD_END_S = 0.5
@@ -59,11 +62,12 @@ _THREAD_END_S = 0.5
 @with_settings("broker", "token_file", "trust_certs")
 def serve(
     settings: Settings,
-    target: Annotated[
-        str,
+    targets: Annotated[
+        list[str],
         typer.Argument(
-            metavar="MODULE:CLASS",
-            help="Service class: package.module:CLASS or path/to/file.py:CLASS.",
+            metavar="TARGET",
+            help="Module or file: shop.py serves its functions, shop.py:price,order some of them, jokes.py:Joke a service "
+            "class. Each target is a service; all share one connection.",
             show_default=False,
         ),
     ],
@@ -72,7 +76,9 @@ def serve(
         typer.Option(
             "--service",
             metavar="NAME",
-            help="Name of the service: 'joke' consumes {} and replies on {}.".format(*service_queues("joke")),
+            envvar="DISPATCH_SERVICE",
+            help="Name of the service: 'joke' consumes {} and replies on {}. Default for functions: the name of the "
+            "file or module.".format(*service_queues("joke")),
             show_default=False,
         ),
     ] = None,
@@ -86,10 +92,23 @@ def serve(
     ] = None,
     instance: Annotated[
         str | None,
-        typer.Option("--instance", metavar="ID", help="Id of this instance. Default: generated.", show_default=False),
+        typer.Option(
+            "--instance",
+            metavar="ID",
+            envvar="DISPATCH_INSTANCE",
+            help="Id of this instance. Default: generated.",
+            show_default=False,
+        ),
     ] = None,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", min=1, help="Requests executed at the same time.")
+        int,
+        typer.Option(
+            "--concurrency",
+            metavar="N",
+            min=1,
+            envvar="DISPATCH_CONCURRENCY",
+            help="Requests of a service executed at the same time.",
+        ),
     ] = DEFAULT_CONCURRENCY,
     max_queue: Annotated[
         int, typer.Option("--max-queue", min=0, help="Requests that may wait; further ones are rejected.")
@@ -106,52 +125,127 @@ def serve(
             "--drain-timeout", metavar="SECONDS", min=0, help="Time for running requests to finish after a signal."
         ),
     ] = DEFAULT_DRAIN_S,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Load functions again when a file changes, for development. After a mistake the former functions stay.",
+        ),
+    ] = False,
+    descriptors: Annotated[
+        str | None,
+        typer.Option(
+            "--descriptors",
+            metavar="DIR",
+            help="Folder with the descriptors of service classes, which are announced; those of functions are generated.",
+            show_default=False,
+            rich_help_panel=_ANNOUNCEMENTS,
+        ),
+    ] = None,
+    announce: Annotated[
+        str,
+        typer.Option(
+            "--announce",
+            metavar="TOPIC",
+            help="Topic on which the services announce themselves; 'off': they do not.",
+            rich_help_panel=_ANNOUNCEMENTS,
+        ),
+    ] = DEFAULT_TOPIC,
+    signing_keys: Annotated[
+        str | None,
+        typer.Option(
+            "--signing-keys",
+            metavar="FILE",
+            envvar="DISPATCH_SIGNING_KEYS",
+            help='JSON file of secrets that sign the announcements, {"ID": "SECRET"}, two at most.',
+            show_default=False,
+            rich_help_panel=_ANNOUNCEMENTS,
+        ),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            metavar="KEY=VALUE",
+            help="Label of the instance, such as zone=eu; repeatable.",
+            show_default=False,
+            rich_help_panel=_ANNOUNCEMENTS,
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Report events (ready, draining, stopped) as lines of JSON.")
     ] = False,
     metrics_port: MetricsPort = None,
     metrics_address: MetricsAddress = METRICS_ADDRESS,
 ) -> None:
-    """Serve a tool service until it is stopped.
+    """Serve functions or tool services until they are stopped.
 
-    [bold]dispatch serve jokes.py:Joke --service joke[/bold]
+    [bold]dispatch serve shop.py --watch[/bold]
 
-    [bold]dispatch serve jokes.py:Joke --service joke --concurrency 8 --metrics-port 9464[/bold]
+    [bold]dispatch serve shop.py jokes.py:Joke --concurrency 8 --metrics-port 9464[/bold]
+
+    A file or module without a name serves its functions that are declared with @dispatch.tool; if none is, its only service
+    class, or its public functions. 'dispatch export' writes the descriptors of functions.
 
     SIGTERM and the first Ctrl-C drain: running requests finish, others are rejected. A second Ctrl-C stops immediately.
 
     The exit code after SIGTERM is 0, after Ctrl-C 130.
     """
-    from dispatch.serving.server import ToolServer
+    from dispatch.server import ToolServer
+    from dispatch.transports import open_transport
 
     broker = settings.require_pulsar_url("dispatch serve")
     if not math.isfinite(drain_timeout):
         raise CliError(f"--drain-timeout {drain_timeout} is not a number of seconds.", "use for instance 30")
-    request_queue, response_queue = _resolve_topics(service, request_queue, response_queue)
-    implementation = load_service(target)
+    if len(targets) > 1 and (service or request_queue or response_queue):
+        raise CliError(
+            "--service, --request-queue and --response-queue name one service, and there are several targets.",
+            "leave them out: each service has the name of its file or module",
+        )
+    announcing = read_announce(announce, signing_keys, label or ())
+    transport = open_transport(broker, security=settings.security())
+    servers: dict[str, ToolServer] = {}
+    reloaders: dict[str, Reloader] = {}
+    for target in targets:
+        name = service or (None if request_queue else name_target(target))
+        topics = _resolve_topics(name, request_queue, response_queue)
+        if topics[0] in servers:
+            raise CliError(f"Two services are named '{name}'.", "give their files different names")
+        sys.dont_write_bytecode = sys.dont_write_bytecode or watch  # it is stale after two edits within a second
+        loaded = load_target(target)
+        if watch:
+            if not loaded.functions:
+                raise CliError(f"--watch reloads functions, and '{target}' is a service class.", "leave it out")
+            reloaders[topics[0]] = Reloader(target, loaded.module)
+        described = Descriptors({}, [])
+        if descriptors is not None and not loaded.functions:
+            described = read_descriptors(descriptors, topics[0])
+        try:
+            servers[topics[0]] = ToolServer(
+                loaded.implementation,
+                transport,
+                functions=loaded.functions or None,
+                service=name,
+                request_queue=topics[0],
+                response_queue=topics[1],
+                instance=instance,
+                concurrency=concurrency,
+                max_queue=max_queue,
+                max_payload_bytes=max_payload_bytes,
+                drain_timeout=drain_timeout,
+                tools=described.tools,
+                descriptor=described.service,
+                announce=announcing,
+            )
+        except (TypeError, ValueError) as error:
+            raise CliError(str(error)) from None
     if not settings.verbose:
         # Connection events matter here, unlike in commands that end by themselves.
         logging.getLogger("dispatch.transport").setLevel(logging.INFO)
-    security = settings.security()
-    try:
-        server = ToolServer(
-            implementation,
-            broker,
-            service=service,
-            request_queue=request_queue,
-            response_queue=response_queue,
-            instance=instance,
-            concurrency=concurrency,
-            max_queue=max_queue,
-            max_payload_bytes=max_payload_bytes,
-            drain_timeout=drain_timeout,
-            security=security,
-        )
-    except (TypeError, ValueError) as error:
-        raise CliError(str(error)) from None
+    reporters = [ServerReporter(server, json, reloaders.get(queue)) for queue, server in servers.items()]
     pool = ThreadPoolExecutor(concurrency + _OWN_THREADS, thread_name_prefix=_THREADS)
     with serve_metrics(metrics_port, metrics_address):
-        received = run_async(_serve_with(pool, server, ServerReporter(server, json)))
+        received = run_async(_serve_with(pool, transport, reporters))
     if received is not signal.SIGTERM:
         raise KeyboardInterrupt
 
@@ -170,23 +264,159 @@ def _resolve_topics(service: str | None, request_queue: str | None, response_que
         raise CliError(f"{error.problem}.", error.fix) from None
 
 
-class ServerReporter:
-    """Reports server events: for people on stderr, for programs as JSON on stdout."""
+def read_announce(topic: str, keys: str | None, labels: Sequence[str]) -> Announce | None:
+    """Return how the services announce themselves; None: not at all.
 
-    def __init__(self, server: ToolServer, json: bool) -> None:
-        self._server = server
+    Args:
+        topic: ``off``: not at all.
+        keys: name of a JSON file of secrets by id.
+        labels: each ``KEY=VALUE``.
+
+    Raises:
+        CliError: one of them is invalid.
+    """
+    if topic == "off":
+        return None
+    secrets: Mapping[str, str] = {}
+    try:
+        if keys is not None:
+            with open(keys, "rb") as file:
+                secrets = msgspec.json.decode(file.read(), type=dict[str, str])
+        pairs = [each.partition("=") for each in labels]
+        if wrong := next((each for each, pair in zip(labels, pairs, strict=True) if not pair[1]), None):
+            raise CliError(f"--label '{wrong}' is not KEY=VALUE.", "write for instance --label zone=eu")
+        signing = {id: secret.encode() for id, secret in secrets.items()}
+        return Announce(topic=topic, keys=signing, labels={key: value for key, _, value in pairs})
+    except TopicError as error:
+        raise CliError(f"{error.problem}.", error.fix) from None
+    except OSError as error:
+        raise CliError(f"The file '{keys}' cannot be read: {error.strerror}.", "change --signing-keys") from None
+    except msgspec.DecodeError as error:
+        raise CliError(f"The file '{keys}' is invalid: {error}.", 'write {"ID": "SECRET"}') from None
+    except ValueError as error:
+        raise CliError(str(error)) from None
+
+
+def read_descriptors(folder: str, request_queue: str) -> Descriptors:
+    """Return the descriptors of the service with that request topic, and of its tools.
+
+    Raises:
+        CatalogError: the folder has an invalid descriptor.
+        CliError: it has no such service, or no tools of it.
+    """
+    items = Folder(folder).load()
+    services = [item for item in items if item.kind == "tool-service"]
+    for item in services:
+        raw = cast(dict[str, Any], item.raw)
+        if str(TopicName.parse(raw["request-queue"])) == request_queue:
+            service = {**raw, "id": raw.get("id", item.key_name)}
+            tools = [
+                {"name": each.key_name, **cast(dict[str, Any], each.raw)}
+                for each in items
+                if each.kind == "tool" and cast(dict[str, Any], each.raw).get("service") == service["id"]
+            ]
+            if tools:
+                return Descriptors(service, tools)
+    raise CliError(
+        f"'{folder}' has no tools of a service with the request-queue {request_queue}.",
+        "name the folder of its descriptors, or leave --descriptors out",
+    )
+
+
+class ServerReporter:
+    """Reports the events of one server: for people on stderr, for programs as JSON on stdout.
+
+    Args:
+        server: the server.
+        json: for programs.
+        reloader: loads its functions again; None: they stay.
+    """
+
+    def __init__(self, server: ToolServer, json: bool, reloader: Reloader | None = None) -> None:
+        self.server = server
         self._json = json
+        self._reloader = reloader
 
     def report(self, event: str, text: str, **facts: Any) -> None:
         if self._json:
-            print_json({"event": event, "instance": self._server.instance, **facts})
+            print_json({"event": event, "instance": self.server.instance, **facts})
         else:
             print_err(text)
 
+    def report_ready(self) -> None:
+        """Report the topics and the tools."""
+        server = self.server
+        tools = [each["name"] for each in server.descriptors.tools]
+        shown = f" Tools: {join_names(tools)}." if tools else ""
+        self.report(
+            "ready",
+            f"{server.instance} consumes {server.request_queue} and replies on {server.response_queue}.{shown} Ctrl-C "
+            "drains and stops.",
+            request_queue=server.request_queue,
+            response_queue=server.response_queue,
+            **({"tools": tools} if tools else {}),
+        )
 
-async def _serve_with(pool: ThreadPoolExecutor, server: ToolServer, reporter: ServerReporter) -> signal.Signals:
+    def report_idle(self) -> None:
+        """Report that no request has arrived: the callers may use another topic."""
+        server = self.server
+        if not server.requests:
+            self.report(
+                "idle",
+                f"No request has arrived in {IDLE_S:g} s. Callers must use {server.request_queue} as request-queue on this "
+                "broker: 'dispatch tools NAME' shows that of a tool, 'dispatch doctor' checks the whole path.",
+                request_queue=server.request_queue,
+            )
+
+    async def reload(self) -> None:
+        """Replace the functions whenever a file changes. A mistake is reported, and the former functions stay."""
+        server = self.server
+        while self._reloader is not None:
+            await asyncio.sleep(RELOAD_CHECK_S)
+            if not self._reloader.has_changed():
+                continue
+            try:
+                with self._reloader.load() as loaded:
+                    server.replace_functions(loaded.functions)
+            except (Exception, SystemExit) as error:  # of the code of the module, too
+                problem = read_text(error)
+                fix = f" Fix: {error.fix}." if isinstance(error, CliError) and error.fix else ""
+                text = f"{server.service}: not loaded again, the former functions stay. {problem}{fix}"
+                self.report("reload-failed", make_printable(text), problem=problem)
+            else:
+                tools = [each["name"] for each in server.descriptors.tools]
+                self.report("reloaded", f"{server.service}: loaded again. Tools: {join_names(tools)}.", tools=tools)
+
+    async def drain(self, received: signal.Signals, at_once: asyncio.Event) -> None:
+        """Drain the server, until ``at_once`` is set."""
+        server = self.server
+        hint = " Ctrl-C again stops immediately." if received is signal.SIGINT else ""
+        self.report(
+            "draining",
+            f"Draining: {server.running} running, {server.queued} queued; at most {server.drain_timeout:g} s.{hint}",
+            running=server.running,
+            queued=server.queued,
+        )
+        drained = await _drain(server, at_once, asyncio.get_running_loop())
+        self.report(
+            "stopped",
+            f"{drained} {format_count(server.requests, 'request')} received, {sum(server.refused.values()):,} rejected.",
+            drained=drained == _DRAINED,
+            requests=server.requests,
+            refused=dict(server.refused),
+            malformed=server.malformed,
+        )
+
+
+async def _serve_with(
+    pool: ThreadPoolExecutor, transport: Transport, reporters: Sequence[ServerReporter]
+) -> signal.Signals:
     asyncio.get_running_loop().set_default_executor(pool)
-    received = await serve_until_signal(server, reporter)
+    try:
+        await transport.start()
+        received = await serve_until_signal(reporters)
+    finally:
+        await transport.close()
     pool.shutdown(wait=False, cancel_futures=True)
     if _has_running_threads():
         # A blocked thread cannot be stopped; waiting for it would keep the process alive forever.
@@ -194,7 +424,7 @@ async def _serve_with(pool: ThreadPoolExecutor, server: ToolServer, reporter: Se
     return received
 
 
-async def serve_until_signal(server: ToolServer, reporter: ServerReporter) -> signal.Signals:
+async def serve_until_signal(reporters: Sequence[ServerReporter]) -> signal.Signals:
     """Serve until a signal arrives; return the first one."""
     loop = asyncio.get_running_loop()
     received: list[signal.Signals] = []
@@ -206,53 +436,24 @@ async def serve_until_signal(server: ToolServer, reporter: ServerReporter) -> si
         if len(received) > 2:
             _exit_process(130)
 
-    await server.start()
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        for reporter in reporters:
+            await reporter.server.start()
+            stack.push_async_callback(reporter.server.close)
+        # Before the servers are closed: a second Ctrl-C must not leak a connection.
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, on_signal, number)
-        reporter.report(
-            "ready",
-            f"{server.instance} consumes {server.request_queue} and replies on {server.response_queue}. Ctrl-C drains and "
-            "stops.",
-            request_queue=server.request_queue,
-            response_queue=server.response_queue,
-        )
-        idle = loop.call_later(IDLE_S, _report_idle, server, reporter)
+            stack.callback(loop.remove_signal_handler, number)
+        for reporter in reporters:
+            reporter.report_ready()
+        idle = [loop.call_later(IDLE_S, reporter.report_idle) for reporter in reporters]
+        reloads = [loop.create_task(reporter.reload()) for reporter in reporters]
         await stop.wait()
-        idle.cancel()
-        hint = " Ctrl-C again stops immediately." if received[0] is signal.SIGINT else ""
-        reporter.report(
-            "draining",
-            f"Draining: {server.running} running, {server.queued} queued; at most {server.drain_timeout:g} s.{hint}",
-            running=server.running,
-            queued=server.queued,
-        )
-        drained = await _drain(server, at_once, loop)
-        reporter.report(
-            "stopped",
-            f"{drained} {format_count(server.requests, 'request')} received, {sum(server.refused.values()):,} rejected.",
-            drained=drained == _DRAINED,
-            requests=server.requests,
-            refused=dict(server.refused),
-            malformed=server.malformed,
-        )
-    finally:
-        # Closed while the handlers are installed: a second Ctrl-C must not leak a connection.
-        await server.close()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+        for timer in idle:
+            timer.cancel()
+        await cancel_and_wait(reloads)
+        await asyncio.gather(*(reporter.drain(received[0], at_once) for reporter in reporters))
     return received[0]
-
-
-def _report_idle(server: ToolServer, reporter: ServerReporter) -> None:
-    """Report that no request has arrived: the callers may use another topic."""
-    if not server.requests:
-        reporter.report(
-            "idle",
-            f"No request has arrived in {IDLE_S:g} s. Callers must use {server.request_queue} as request-queue on this "
-            "broker: 'dispatch tools NAME' shows that of a tool, 'dispatch doctor' checks the whole path.",
-            request_queue=server.request_queue,
-        )
 
 
 _DRAINED = "Drained."
@@ -294,143 +495,6 @@ def _exit_process(code: int) -> None:
     os._exit(code)
 
 
-# Loading of a tool service from ``MODULE:CLASS``.
-
-
-def load_service(target: str) -> object:
-    """Load the service that ``target`` names.
-
-    Args:
-        target: ``package.module:CLASS`` or ``path/to/file.py:CLASS``. CLASS may be a class without constructor arguments, an
-            instance, or a function that returns one; default: the module's only service class.
-
-    Raises:
-        CliError: the target does not exist, cannot be imported, or is not a service.
-    """
-    module_name, _, name = target.rpartition(":") if _has_name(target) else (target, "", "")
-    module = _import_file(Path(module_name)) if _is_path(module_name) else _import_module(module_name)
-    found = _only_service(module, module_name) if not name else _attribute(module, module_name, name)
-    return _instance(found, f"{module_name}:{name or getattr(found, '__name__', '')}")
-
-
-def _has_name(target: str) -> bool:
-    return ":" in target and not target.endswith(".py")
-
-
-def _is_path(name: str) -> bool:
-    return name.endswith(".py") or "/" in name
-
-
-def _import_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise CliError(f"The file '{path}' does not exist.", "give the path of the file with your service class")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise CliError(f"'{path}' is not a Python file.", "give a file with the extension .py")
-    sys.path.insert(0, str(path.resolve().parent))  # modules beside it can be imported, as when Python runs the file
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise _import_failed(str(path), error) from error
-    return module
-
-
-def _import_module(name: str) -> ModuleType:
-    sys.path.insert(0, str(Path.cwd()))  # as 'python -m' does
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise CliError(
-                f"The module '{error.name}' does not exist.",
-                "give MODULE:CLASS with an importable module, or the path of a file: jokes.py:Joke",
-            ) from None
-        raise _import_failed(name, error) from error
-    except Exception as error:
-        raise _import_failed(name, error) from error
-
-
-def _import_failed(name: str, error: Exception) -> CliError:
-    if isinstance(error, SyntaxError):
-        where = f" ({error.filename}, line {error.lineno})"
-    else:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
-        where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
-    text = error.msg if isinstance(error, SyntaxError) else read_text(error)
-    return CliError(
-        f"'{name}' cannot be imported: {type(error).__name__}: {text}{where}.",
-        "fix the module; --verbose shows the traceback",
-    )
-
-
-def _attribute(module: ModuleType, module_name: str, name: str) -> Any:
-    found: Any = module
-    for part in name.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            near = _find_near_services(found, part)
-            fix = (
-                f"did you mean {join_alternatives(near)}?"
-                if near
-                else "give the name of your service class after the ':'"
-            )
-            raise CliError(f"'{module_name}' has no '{name}'.", fix) from None
-    return found
-
-
-def _find_near_services(owner: Any, name: str) -> tuple[str, ...]:
-    """Return names of ``owner`` that ``name`` may mean: of services, or else of functions and classes that lead to one. A
-    constant is never served."""
-    names = [known for known in dir(owner) if not known.startswith("_")]
-    services = [known for known in names if _is_service(getattr(owner, known, None))]
-    near = find_near_names(name, services) or tuple(
-        known for known in services if known.casefold() in name.casefold() or name.casefold() in known.casefold()
-    )
-    others = [known for known in names if callable(getattr(owner, known, None)) and known not in services]
-    return near or find_near_names(name, others)
-
-
-def _is_service(value: Any) -> bool:
-    """Return whether ``value`` is a class with an ``invoke``, or an object of one; not the base class itself."""
-    return value is not ToolService and callable(getattr(value, "invoke", None))
-
-
-def _only_service(module: ModuleType, module_name: str) -> Any:
-    own = [
-        value
-        for value in vars(module).values()
-        if inspect.isclass(value) and issubclass(value, ToolService) and value.__module__ == module.__name__
-    ]
-    if len(own) == 1:
-        return own[0]
-    example = f"{module_name}:{own[0].__name__ if own else 'Joke'}"
-    names = ", ".join(value.__name__ for value in own)
-    raise CliError(
-        f"'{module_name}' has several services: {names}." if own else f"'{module_name}' has no ToolService class.",
-        f"select one: {example}",
-    )
-
-
-def _instance(found: Any, name: str) -> object:
-    try:
-        if inspect.isclass(found) or (inspect.isroutine(found) and not hasattr(found, "invoke")):
-            found = found()
-        read_invoke(found)
-    except Exception as error:
-        # The message about a wrong 'invoke' is specific; constructor arguments can only come from the module.
-        fix = (
-            "fix the class"
-            if "invoke" in str(error)
-            else "the class is created without arguments; if it needs some, create the instance in the module and name it"
-        )
-        raise CliError(f"'{name}' cannot be served: {type(error).__name__}: {error}.", fix) from error
-    return found
-
-
 # ``dispatch mcp``: serve all tools over MCP.
 
 
@@ -443,7 +507,17 @@ class Search(StrEnum):
 
 
 @with_settings(
-    "broker", "catalog", "policy", "grants", "token_file", "trust_certs", "trustgraph", "workspace", "approvals"
+    "broker",
+    "catalog",
+    "policy",
+    "grants",
+    "token_file",
+    "trust_certs",
+    "trustgraph",
+    "workspace",
+    "announced",
+    "trust",
+    "approvals",
 )
 def mcp(
     settings: Settings,
@@ -497,6 +571,8 @@ def mcp(
     """Serve all tools over MCP (Model Context Protocol).
 
     [bold]dispatch mcp --catalog tools/[/bold]
+
+    The tools of all services that announce themselves: [bold]dispatch mcp --announced[/bold]
 
     [bold]dispatch mcp --http 127.0.0.1:8080 --tokens tokens.json[/bold]
 

@@ -11,14 +11,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
+from dispatch.announcements.source import Announced
 from dispatch.catalog import Catalog, CatalogError, Folder, Item, Problem, check_items
 from dispatch.catalog.merge import Merged, Merger
 from dispatch.catalog.sources import Source
 from dispatch.cli.base import CliError, Exit, Settings, colorize, print_err, run_async
 from dispatch.errors import DispatchError
 from dispatch.transports import open_transport
-from dispatch.trustgraph.client import ConfigBroker
-from dispatch.trustgraph.config import ConfigServiceError, TrustGraphConfig
+from dispatch.trustgraph.config import ConfigBroker, ConfigServiceError, TrustGraphConfig
 
 _log = logging.getLogger("dispatch.catalog")
 
@@ -148,18 +148,25 @@ PROGRESS_AFTER_S: Final = 2.0
 """Seconds after which a command says what it waits for."""
 
 
-def list_sources(settings: Settings, *, watch: bool = False) -> list[Source]:
-    """Return the sources, the highest precedence first. TrustGraph's configuration is not connected yet.
+def list_sources(settings: Settings, *, watch: bool = False, until: str = "") -> list[Source]:
+    """Return the sources, the highest precedence first. Those on the broker are not connected yet.
+
+    Args:
+        watch: follow folders.
+        until: of announced services: see :class:`~dispatch.announcements.source.Announced`.
 
     Raises:
         CliError: there is none, or one is given twice, or the workspace is reserved.
     """
     workspace = settings.trustgraph_workspace
-    folders = settings.require_catalog_folders() if workspace is None else settings.catalog_folders
+    is_alone = workspace is None and not settings.uses_announced
+    folders = settings.require_catalog_folders() if is_alone else settings.catalog_folders
     sources: list[Source] = [Folder(path, watch=watch) for path in folders]
     require_distinct(sources)
     if workspace is not None:
         sources.append(make_trustgraph_config(workspace))
+    if settings.uses_announced:
+        sources.append(Announced(settings.load_trust(), until=until))
     return sources
 
 
@@ -183,7 +190,7 @@ async def connect_sources(settings: Settings, sources: Sequence[Source], command
         CliError: the broker is the embedded one.
         TransportError: no broker answers.
     """
-    remote = [source for source in sources if isinstance(source, TrustGraphConfig)]
+    remote = [source for source in sources if isinstance(source, TrustGraphConfig | Announced)]
     if not remote:
         yield
         return
@@ -217,9 +224,12 @@ def read_given_sources(settings: Settings, command: str) -> Snapshot:
 
     for source in sources:
         if not isinstance(source, Folder):
-            run_with_progress(
-                read_remote(source), f"Reading TrustGraph's configuration through {settings.broker_url} …"
+            what = (
+                "Looking for announced services"
+                if isinstance(source, Announced)
+                else "Reading TrustGraph's configuration"
             )
+            run_with_progress(read_remote(source), f"{what} through {settings.broker_url} …")
     return read_sources(sources, remote)
 
 

@@ -71,7 +71,9 @@ if TYPE_CHECKING:
 _FILTERS = "Filters"
 
 
-@with_settings("broker", "catalog", "trustgraph", "workspace", "approvals", "token_file", "trust_certs")
+@with_settings(
+    "broker", "catalog", "trustgraph", "workspace", "announced", "trust", "approvals", "token_file", "trust_certs"
+)
 def tools(
     settings: Settings,
     name: Annotated[
@@ -103,7 +105,7 @@ def tools(
         typer.Option(
             "--source",
             metavar="ID",
-            help="Of this source: folder:DIR or trustgraph.",
+            help="Of this source: folder:DIR, trustgraph or announced.",
             show_default=False,
             rich_help_panel=_FILTERS,
         ),
@@ -217,7 +219,7 @@ def tools(
     if listed:
         list_tools(listed, circuits).print()
     elif wanted.is_empty:
-        print_out(f"{_name_sources(snapshot)} contains no tools.")
+        print_out(_describe_no_tools(settings, snapshot))
     else:
         print_out("No tool meets these conditions.")
     if all:
@@ -236,7 +238,7 @@ def _watch(
 
     if name is not None:
         raise CliError("--watch follows the list of tools.", f"select the tool with --text {name}")
-    needs_broker = settings.trustgraph_workspace is not None
+    needs_broker = settings.trustgraph_workspace is not None or settings.uses_announced
     broker = settings.require_pulsar_url("dispatch tools") if needs_broker else "memory://"
     dispatcher = connect(broker, list_sources(settings, watch=True), security=settings.security())
     show_logs(settings.verbose, logging.ERROR)  # its warnings are among the events that are shown
@@ -270,8 +272,13 @@ def _find_tool(catalog: Catalog, name: str, version: str | None, unused: Sequenc
         raise CliError(str(error)) from None
 
 
-def _name_sources(snapshot: Snapshot) -> str:
-    return ", ".join(id.removeprefix("folder:") for id in snapshot.merged.reports)
+def _describe_no_tools(settings: Settings, snapshot: Snapshot) -> str:
+    if [*snapshot.merged.reports] == ["announced"]:
+        return (
+            f"No service announces itself on {settings.broker_url}: 'dispatch serve' starts one. Or give --catalog DIR."
+        )
+    names = ", ".join(id.removeprefix("folder:") for id in snapshot.merged.reports)
+    return f"{names} contains no tools."
 
 
 def _hint_at_unused(count: int) -> None:
@@ -285,7 +292,7 @@ def _hint_at_unused(count: int) -> None:
 # ``dispatch find``: the tools of all sources that fit a query.
 
 
-@with_settings("broker", "catalog", "trustgraph", "workspace", "token_file", "trust_certs")
+@with_settings("broker", "catalog", "trustgraph", "workspace", "announced", "trust", "token_file", "trust_certs")
 def find(
     settings: Settings,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="What a tool should do, in words.", show_default=False)],
@@ -340,7 +347,9 @@ async def _search(catalog: Catalog, query: str, tools: dict[str, ToolDescriptor]
 # ``dispatch tools approve``: approve changed definitions.
 
 
-@with_settings("broker", "catalog", "trustgraph", "workspace", "approvals", "token_file", "trust_certs")
+@with_settings(
+    "broker", "catalog", "trustgraph", "workspace", "announced", "trust", "approvals", "token_file", "trust_certs"
+)
 def approve(
     settings: Settings,
     names: Annotated[

@@ -1,6 +1,7 @@
-"""Python functions as tools: :func:`tool`, :class:`Functions` and :class:`ToolPackage`."""
+"""Python functions as tools: :func:`tool`, :func:`provide`, :class:`Functions` and :class:`ToolPackage`."""
 
 from dispatch.functions.schema import tool
+from dispatch.functions.served import provide
 from dispatch.functions.sources import Functions, ToolPackage
 
-__all__ = ["Functions", "ToolPackage", "tool"]
+__all__ = ["Functions", "ToolPackage", "provide", "tool"]

@@ -14,23 +14,20 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import FunctionType, ModuleType
-from typing import Any, Final, Literal, NamedTuple
-
-import msgspec
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from dispatch._internal import excerpt, explain_keywords, find_near_names, read_text, type_name
-from dispatch.calls.local import CallContext, LocalCall, LocalInstance, RefusedCallError
+from dispatch.calls.local import CallContext, LocalInstance, RefusedCallError
 from dispatch.catalog.catalog import check_items
 from dispatch.catalog.descriptors import CatalogError, Problem, Report
 from dispatch.catalog.fields import MAX_MODEL_NAME_CHARS
 from dispatch.catalog.items import Item, Refused
 from dispatch.catalog.sources import OnChange, run_in_thread
-from dispatch.errors import ErrorType, InvalidArgumentsError, RejectedError, ThrottledError
+from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, RejectedError, ThrottledError
 from dispatch.functions.schema import (
     NO_DECLARATION,
     Arguments,
     describe_type,
-    encode_custom,
     find_declaration,
     find_injected_type,
     is_declared,
@@ -38,17 +35,22 @@ from dispatch.functions.schema import (
     read_parameters,
     unwrap,
 )
-from dispatch.messaging.wire import check_result_text, local_queue, local_reply_queue, result_text
+from dispatch.messaging.wire import Refusal, check_result_text, local_queue, local_reply_queue, result_text
 from dispatch.routing.instance import Instances
-from dispatch.serving.tool_service import ToolExecutor
+from dispatch.serving.tool_service import RefusedRequestError, ToolExecutor
 
 # Values that are injected into parameters of functions, by the type of the parameter.
 
 
 class Providers:
-    """What :meth:`dispatch.Dispatcher.provide` was given."""
+    """What :meth:`dispatch.Dispatcher.provide` was given.
 
-    def __init__(self) -> None:
+    Args:
+        parent: provides types that have no provider here.
+    """
+
+    def __init__(self, parent: Providers | None = None) -> None:
+        self._parent = parent
         self._providers: dict[type, Callable[[], Any]] = {}
 
     def add(self, type: type, provider: Any) -> None:
@@ -70,7 +72,7 @@ class Providers:
             )
 
     def __contains__(self, type: object) -> bool:
-        return type in self._providers
+        return type in self._providers or (self._parent is not None and type in self._parent)
 
     def get(self, type: type) -> Any:
         """Return the value for a parameter of ``type``: the instance, or what the function returns.
@@ -78,13 +80,28 @@ class Providers:
         Raises:
             LookupError: there is no provider.
         """
-        try:
-            create = self._providers[type]
-        except KeyError:
+        create = self._providers.get(type)
+        if create is None:
+            if self._parent is not None and type in self._parent:
+                return self._parent.get(type)
             raise LookupError(
                 f"no provider of {type.__name__}. Fix: call dispatcher.provide({type.__name__}, …) before the start."
-            ) from None
+            )
         return create()
+
+    def copy(self) -> Providers:
+        """Return a copy, which later changes do not affect."""
+        copied = Providers(self._parent)
+        copied.restore(self)
+        return copied
+
+    def restore(self, saved: Providers) -> None:
+        """Provide what ``saved`` does, a copy."""
+        self._providers = dict(saved._providers)
+
+
+MODULE_PROVIDERS: Final = Providers()
+"""What :func:`dispatch.provide` was given, for the whole process."""
 
 
 def _is_instance(value: object, cls: type) -> bool:
@@ -102,7 +119,7 @@ _CLASS = type
 FunctionKind = Literal["async", "stream", "thread"]
 """How a function is called: awaited, iterated, or called in a thread."""
 
-CONFIG_PARAM: Final = "function"
+CONFIG_PARAM: Final = "tool"
 """Config param of services of functions: the key of the function that a tool calls."""
 
 IsProvided = Callable[[Any], bool]
@@ -120,6 +137,10 @@ class FunctionTool:
 
     Attributes:
         function: that is called.
+        name: of the tool, without the namespace.
+        full_name: with the namespace.
+        description: its docstring.
+        version: its version; None: it declares none.
         origin: module and qualified name, for messages.
         key: ``NAME`` or ``NAME@VERSION``, unique in its source.
         kind: how it is called.
@@ -133,13 +154,15 @@ class FunctionTool:
         self.function = function
         self.origin = describe_function(function)
         self._declaration = find_declaration(function) or NO_DECLARATION
-        self._name: str = self._declaration.name or str(getattr(below, "__name__", ""))
-        self._docstring = read_docstring(getattr(below, "__doc__", None))
-        version = self._declaration.version
-        self.key = self._name if version is None else f"{self._name}@{version}"
+        self.name: str = self._declaration.name or str(getattr(below, "__name__", ""))
+        self.full_name = f"{namespace}-{self.name}" if namespace else self.name
+        docstring = read_docstring(getattr(below, "__doc__", None))
+        self.description = docstring.description
+        self.version = self._declaration.version
+        self.key = self.name if self.version is None else f"{self.name}@{self.version}"
         self.report = Report(self.origin)
         self.kind: FunctionKind = self._read_kind()
-        self._check_name(namespace)
+        self._check_name()
         self.injected: dict[str, Any] = {}
         given = []
         for parameter in read_parameters(function, self.report):
@@ -152,7 +175,7 @@ class FunctionTool:
                     self.report.add_error(
                         parameter.name, "an injected parameter is passed by name", "remove the '/' behind it"
                     )
-        self.arguments = Arguments(given, self._docstring.parameters, self.report)
+        self.arguments = Arguments(given, docstring.parameters, self.report)
         if is_provided is not None:
             self._report_unprovided()
 
@@ -160,8 +183,8 @@ class FunctionTool:
         """Return the tool's descriptor; ``service``: id of its service."""
         return {
             "type": "tool-service",
-            "name": self._name,
-            "description": self._docstring.description,
+            "name": self.name,
+            "description": self.description,
             "service": service,
             CONFIG_PARAM: self.key,
             "input-schema": self.arguments.schema,
@@ -178,8 +201,8 @@ class FunctionTool:
             )
         return "async" if inspect.iscoroutinefunction(call) else "thread"
 
-    def _check_name(self, namespace: str) -> None:
-        name = f"{namespace}-{self._name}" if namespace else self._name
+    def _check_name(self) -> None:
+        name = self.full_name
         is_refused = not name.isascii() or not name.replace("-", "_").replace("_", "a").isalnum()
         if is_refused or len(name) > MAX_MODEL_NAME_CHARS:
             self.report.add_error(
@@ -195,9 +218,38 @@ class FunctionTool:
             self.report.add_error(
                 name,
                 f"the type '{shown}' is neither provided nor a type of JSON values",
-                f"call dispatcher.provide({shown}, …) before the dispatcher starts, or annotate a type such as str or a "
-                "dataclass",
+                f"call dispatch.provide({shown}, …) in its module, or dispatcher.provide({shown}, …) before the dispatcher "
+                "starts; or annotate a type such as str or a dataclass",
             )
+
+
+class FoundFunction(NamedTuple):
+    """A function that is to be a tool.
+
+    Attributes:
+        function: the function.
+        namespace: prefix of its name; empty: none.
+    """
+
+    function: Callable[..., Any]
+    namespace: str = ""
+
+
+def read_tools(found: Iterable[FoundFunction], is_provided: IsProvided | None) -> Iterator[FunctionTool]:
+    """Yield the tools of functions. Each has a report of its mistakes, such as the name of an earlier one."""
+    origins: dict[tuple[str, str | None], str] = {}
+    for function, namespace in found:
+        tool = FunctionTool(function, is_provided, namespace)
+        name = (tool.full_name, tool.version)
+        if name in origins:
+            tool.report.add_error(
+                "",
+                f"{origins[name]} has the name '{excerpt(tool.key)}' already",
+                "give one of them another name with @dispatch.tool(name=…), or its own version",
+            )
+        elif not tool.report.has_errors:
+            origins[name] = tool.origin
+        yield tool
 
 
 def describe_function(function: Any) -> str:
@@ -216,6 +268,46 @@ IDLE_S: Final = 10.0
 """Seconds after which an idle thread ends: as many as a pause between two turns of an agent."""
 
 
+class FunctionCall(Protocol):
+    """What the executor needs of a call: a :class:`~dispatch.calls.local.LocalCall`, or a request at a service."""
+
+    arguments: dict[str, Any]
+    config: dict[str, Any]
+    occupied: asyncio.Future[Any] | None
+
+    @property
+    def tool(self) -> str:
+        """Name of the tool."""
+
+    @property
+    def concurrency(self) -> int | None:
+        """Threads of its function at most; None: :data:`MAX_THREADS`."""
+
+    @property
+    def context(self) -> CallContext:
+        """For a parameter with this type."""
+
+
+_REFUSALS: Final = {
+    ErrorType.INVALID_ARGUMENTS: Refusal.INVALID_ARGUMENTS,
+    ErrorType.UNKNOWN_TOOL: Refusal.UNKNOWN_TOOL,
+    ErrorType.BULKHEAD_FULL: Refusal.OVERLOADED,
+}
+
+
+class RefusedFunctionError(RefusedCallError, RefusedRequestError):
+    """A function was not called, in this process or at a service.
+
+    Args:
+        error: that the caller gets.
+    """
+
+    def __init__(self, error: DispatchError) -> None:
+        RefusedRequestError.__init__(self, _REFUSALS[ErrorType(error.type)], error.message)
+        self.error = error
+        self.elsewhere = False
+
+
 class FunctionExecutor:
     """Executes the functions of one source.
 
@@ -224,7 +316,7 @@ class FunctionExecutor:
     """
 
     def __init__(self) -> None:
-        self.providers = Providers()
+        self.providers = MODULE_PROVIDERS
         self._tools: Mapping[str, FunctionTool] = {}
         self._threads: dict[str, ToolExecutor] = {}
         self._released: list[ToolExecutor] = []
@@ -246,7 +338,7 @@ class FunctionExecutor:
         self._released = [each for each in (*self._released, *self._threads.values()) if each.abandoned]
         self._threads = {}
 
-    async def execute(self, call: LocalCall) -> str | AsyncIterator[str]:
+    async def execute(self, call: FunctionCall) -> str | AsyncIterator[str]:
         """Call the function of the tool.
 
         Raises:
@@ -256,27 +348,39 @@ class FunctionExecutor:
         key = call.config.get(CONFIG_PARAM)
         tool = self._tools.get(key) if isinstance(key, str) else None
         if tool is None:
-            raise RefusedCallError(_error_from_unknown(call.tool, key))
+            raise RefusedFunctionError(_error_from_unknown(call.tool, key))
         try:
             positional, named = tool.arguments.convert(call.tool, call.arguments)
         except InvalidArgumentsError as error:
-            raise RefusedCallError(error) from None
-        for name, type in tool.injected.items():
-            named[name] = call.context if type is CallContext else await self._provide(type)
+            raise RefusedFunctionError(error) from None
+        if tool.injected:
+            await self._inject(tool, call, named)
         if tool.kind == "thread":
             result = await self._run_in_thread(tool, call, positional, named)
         else:
             result = tool.function(*positional, **named)
-        while inspect.isawaitable(result):
-            result = await result
-        return _write_chunks(result) if isinstance(result, AsyncIterator) else write_result(result)
+            if tool.kind == "async":
+                result = await result
+        if type(result) is str:  # perf: the checks below would take a third of the time of a call
+            if result.isascii():
+                return result
+        else:
+            while inspect.isawaitable(result):
+                result = await result
+            if isinstance(result, AsyncIterator):
+                return _write_chunks(result)
+        return write_result(result)
+
+    async def _inject(self, tool: FunctionTool, call: FunctionCall, named: dict[str, Any]) -> None:
+        for name, type in tool.injected.items():
+            named[name] = call.context if type is CallContext else await self._provide(type)
 
     async def _provide(self, type: Any) -> Any:
         value = self.providers.get(type)
         return await value if inspect.isawaitable(value) and not isinstance(value, type) else value
 
     async def _run_in_thread(
-        self, tool: FunctionTool, call: LocalCall, positional: list[Any], named: dict[str, Any]
+        self, tool: FunctionTool, call: FunctionCall, positional: list[Any], named: dict[str, Any]
     ) -> Any:
         threads = self._threads.get(tool.key)
         limit = call.concurrency or MAX_THREADS
@@ -284,7 +388,7 @@ class FunctionExecutor:
             threads = self._threads[tool.key] = ToolExecutor(limit, f"dispatch-{tool.key}", idle_s=IDLE_S)
         threads.max_threads = limit
         if len(threads.abandoned) >= limit:
-            raise RefusedCallError(_error_from_threads(call.tool, limit))
+            raise RefusedFunctionError(_error_from_threads(call.tool, limit))
         try:
             return await threads.run(partial(tool.function, *positional, **named))
         except asyncio.CancelledError:
@@ -294,14 +398,13 @@ class FunctionExecutor:
 
 
 def write_result(result: Any) -> str:
-    """Return the result of a function as text: a text unchanged, any other value as JSON.
+    """Return the result of a function as text that can be sent (:func:`~dispatch.messaging.wire.result_text`).
 
     Raises:
         ToolError: ``invalid-result``: it has half of a surrogate pair, or a number that JSON does not have.
         TypeError: JSON cannot express it.
     """
-    is_text = isinstance(result, str)
-    text = result_text(result if is_text else msgspec.to_builtins(result, str_keys=True, enc_hook=encode_custom))
+    text = result_text(result)
     check_result_text(text)
     return text
 
@@ -398,9 +501,8 @@ class FunctionSource(ABC):
         Raises:
             CatalogError: the functions cannot be found.
         """
-        functions, problems = await self._find_functions()
-        # In a thread: 1,000 functions take 0.3 s.
-        items, tools = await run_in_thread(lambda: self._describe(functions, self._is_provided))
+        # In a thread: 1,000 functions take 0.3 s, the imports of a large package seconds.
+        items, tools, problems = await run_in_thread(self._read)
         refused = [Item(each.file, "tool", "", Refused((each,)), self.namespace) for each in problems]
         found = [self._reuse(item) for item in (*items, *refused)]
         for item in found:
@@ -419,8 +521,12 @@ class FunctionSource(ABC):
         yield
 
     @abstractmethod
-    async def _find_functions(self) -> tuple[Iterable[Callable[..., Any]], Iterable[Problem]]:
+    def find_functions(self) -> tuple[Iterable[Callable[..., Any]], Iterable[Problem]]:
         """Return the functions, and a problem for each part that cannot be read."""
+
+    def _read(self) -> tuple[list[Item], dict[str, FunctionTool], Iterable[Problem]]:
+        functions, problems = self.find_functions()
+        return *self._describe(functions, self._is_provided), problems
 
     def _is_provided(self, annotation: Any) -> bool:
         return isinstance(annotation, type) and (annotation is CallContext or annotation in self.executor.providers)
@@ -431,17 +537,9 @@ class FunctionSource(ABC):
         """Return the items of the service and of ``functions``, and the valid tools by their keys."""
         tools: dict[str, FunctionTool] = {}
         items = [self._service]
-        for function in functions:
-            tool = FunctionTool(function, is_provided, self.namespace)
-            report = tool.report
-            if tool.key in tools:
-                report.add_error(
-                    "",
-                    f"{tools[tool.key].origin} has the name '{excerpt(tool.key)}' already",
-                    "give one of them another name with @dispatch.tool(name=…), or its own version",
-                )
-            if report.has_errors:
-                items.append(Item(tool.origin, "tool", "", Refused(tuple(report.problems)), self.namespace))
+        for tool in read_tools((FoundFunction(each, self.namespace) for each in functions), is_provided):
+            if tool.report.has_errors:
+                items.append(Item(tool.origin, "tool", "", Refused(tuple(tool.report.problems)), self.namespace))
             else:
                 tools[tool.key] = tool
                 items.append(Item(tool.origin, "tool", tool.key, tool.describe(self.id), self.namespace))
@@ -497,7 +595,7 @@ class Functions(FunctionSource):
         if problems:
             raise CatalogError(problems)
 
-    async def _find_functions(self) -> tuple[Iterable[Callable[..., Any]], Iterable[Problem]]:
+    def find_functions(self) -> tuple[Iterable[Callable[..., Any]], Iterable[Problem]]:
         return self._functions, ()
 
 
@@ -542,11 +640,7 @@ class ToolPackage(FunctionSource):
         if not top or (top not in sys.modules and importlib.util.find_spec(top) is None):
             raise CatalogError([_no_package(package, f"there is no module '{excerpt(top)}'")])
 
-    async def _find_functions(self) -> tuple[Iterable[Callable[..., Any]], Iterable[Problem]]:
-        # In a thread: the imports of a large package take seconds.
-        return await run_in_thread(self._scan)
-
-    def _scan(self) -> tuple[list[Callable[..., Any]], list[Problem]]:
+    def find_functions(self) -> tuple[Iterable[Callable[..., Any]], Iterable[Problem]]:
         problems: list[Problem] = []
 
         def report(module: str, error: BaseException) -> None:
@@ -596,7 +690,7 @@ def find_functions(package: ModuleType, on_error: Callable[[str, BaseException],
     waiting = [package]
     while waiting:
         module = waiting.pop(0)
-        for name, function in _list_functions(module):
+        for name, function in list_functions(module):
             if id(function) not in seen:
                 seen.add(id(function))
                 declaration = find_declaration(function)
@@ -610,7 +704,8 @@ def find_functions(package: ModuleType, on_error: Callable[[str, BaseException],
                     on_error(found.name, error)
 
 
-def _list_functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
+def list_functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the public functions of a module and those declared as tools, with their names in it."""
     exported = getattr(module, "__all__", None)
     for name, value in tuple(vars(module).items()):
         # No attribute of a value is computed: a proxy in a module may raise any exception.

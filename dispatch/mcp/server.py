@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import anyio
 import msgspec
@@ -61,7 +61,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dispatch._internal import encode_text, scalar_value, type_name
 from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.catalog.descriptors import thaw
-from dispatch.dispatcher import Tool
+from dispatch.dispatcher import BoundTool
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError
 from dispatch.result import CallResult
 from dispatch.results import ReadResultTool, ResultFormatter, ResultStore
@@ -596,7 +596,7 @@ def _describe(own: str, name: str, description: str, *, annotations: ToolAnnotat
     return McpTool(name=name, description=description, input_schema=_SCHEMAS[own], annotations=annotations)
 
 
-def write_found(tools: Iterable[Tool]) -> str:
+def write_found(tools: Iterable[BoundTool]) -> str:
     """Return what ``find_tools`` shows of tools, as JSON."""
     shown = [
         {
@@ -657,15 +657,18 @@ class ToolListing:
         if self._search == "always" or (self._search == "auto" and len(visible) > MAX_LISTED):
             own += self._own_tools.describe_search(catalog, len(visible))
             visible = tuple(tool for tool in visible if tool.name in self._always)
-        listed: dict[str, Tool | McpTool] = {each.name: each for each in own} | {each.name: each for each in visible}
+        listed: dict[str, BoundTool | McpTool] = {each.name: each for each in own} | {
+            each.name: each for each in visible
+        }
         names, next_cursor = cut_page(listed, cursor)
         page = [listed[name] for name in names]
         return ListToolsResult(
-            tools=[describe_tool(each) if isinstance(each, Tool) else each for each in page], next_cursor=next_cursor
+            tools=[describe_tool(each) if isinstance(each, BoundTool) else each for each in page],
+            next_cursor=next_cursor,
         )
 
 
-def describe_tool(tool: Tool) -> McpTool:
+def describe_tool(tool: BoundTool) -> McpTool:
     """Return the tool as MCP lists it."""
     return McpTool(
         name=tool.name,
@@ -1024,15 +1027,6 @@ _failures = ExceptionLogger(logging.getLogger("dispatch.mcp"))
 
 UserOf = Callable[[ServerRequestContext[Any]], str]
 Search = Literal["auto", "always", "never"]
-
-
-class McpServerOptions(TypedDict, total=False):
-    """Settings of an :class:`McpServer`."""
-
-    user: str | UserOf
-    search: Search
-    always: Collection[str]
-    name: str
 
 
 class _SdkServer(Server[None]):

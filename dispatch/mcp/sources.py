@@ -47,8 +47,6 @@ from dispatch.version import __version__
 if TYPE_CHECKING:
     from mcp import Client
 
-    from dispatch.toolkit.graph import McpConfig, McpTransportConfig
-
 
 logger = logging.getLogger("dispatch.mcp")
 
@@ -409,11 +407,11 @@ def _place_of(item: Item) -> str:
     return f"{workspace}/{key}"
 
 
-# Connections to the MCP servers of a toolkit file: one session for one use.
+# A session with one server for one use, as :class:`dispatch.toolkit.McpService` opens them.
 
 
-class ToolkitConnection:
-    """A session with one server, for :class:`dispatch.toolkit.McpService`. The task that opens it must close it.
+class McpConnection:
+    """A session with one server. The task that opens it must close it.
 
     Args:
         client: of the session.
@@ -452,8 +450,27 @@ class ToolkitConnection:
         await self._stack.aclose()
 
 
-async def connect_mcp(config: McpConfig) -> ToolkitConnection:
-    """Open a connection to an MCP server of a toolkit.
+async def connect_server(
+    name: str,
+    *,
+    transport_type: str,
+    url: str,
+    command: str,
+    args: Sequence[str] | None,
+    env: Mapping[str, str],
+    headers: Mapping[str, Any],
+    timeout: float,
+    sse_read_timeout: float,
+) -> McpConnection:
+    """Open a session with an MCP server.
+
+    Args:
+        name: of the server, for messages.
+        transport_type: ``STDIO``, ``SSE`` or ``STREAMABLE_HTTP``.
+        url, headers: of the server; not for STDIO.
+        command, args, env: of the process to start; for STDIO.
+        timeout: seconds for the connection; for SSE.
+        sse_read_timeout: seconds for an event; for SSE.
 
     Raises:
         ImportError: MCP's SDK is not installed; the message names the extra.
@@ -461,27 +478,20 @@ async def connect_mcp(config: McpConfig) -> ToolkitConnection:
     """
     from mcp import Client, types
 
+    from dispatch.mcp.transports import check_headers
+
+    texts = {key: str(value) for key, value in headers.items()}
+    transport: Any
+    if transport_type == "STDIO":
+        transport = StdioTransport(name, command, args or (), env, None)
+    elif transport_type == "SSE":
+        from mcp.client.sse import sse_client
+
+        transport = sse_client(url, check_headers(texts), timeout=timeout, sse_read_timeout=sse_read_timeout)
+    else:
+        transport = HttpTransport(url, texts)
     async with AsyncExitStack() as stack:
-        client = Client(
-            _open_transport(config.name, config.transport_config),
-            mode="auto",
-            client_info=types.Implementation(name="dispatch", version=__version__),
-        )
+        implementation = types.Implementation(name="dispatch", version=__version__)
+        client = Client(transport, mode="auto", client_info=implementation)
         await stack.enter_async_context(client)
-        return ToolkitConnection(client, stack.pop_all())
-
-
-def _open_transport(name: str, config: McpTransportConfig) -> Any:
-    from dispatch.mcp.transports import HttpTransport, StdioTransport, check_headers
-
-    headers = {key: str(value) for key, value in config.headers.items()}
-    match config.transport_type.value:
-        case "STDIO":
-            return StdioTransport(name, config.command, config.args or (), config.env, None)
-        case "SSE":
-            from mcp.client.sse import sse_client
-
-            return sse_client(
-                config.url, check_headers(headers), timeout=config.timeout, sse_read_timeout=config.sse_read_timeout
-            )
-    return HttpTransport(config.url, headers)
+        return McpConnection(client, stack.pop_all())

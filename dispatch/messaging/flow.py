@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol, runtime_checkable
 
-from dispatch._internal import FairQueue, QueueFullError, loop_clock
+from dispatch._internal import loop_clock
 from dispatch.errors import TransportError
 from dispatch.messaging.plain import Correlator, read_properties
 from dispatch.messaging.wire import Property
 from dispatch.transports import Message, OnFailure, Publisher, Ticket
+from dispatch.transports.base import FairQueue, QueueFullError
 from dispatch.transports.errors import closed, publish_queue_full
 
 # Pace: bytes per time towards receivers that acknowledge nothing. Pure bookkeeping, the clock is handed in.

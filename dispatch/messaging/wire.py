@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from hashlib import blake2b
@@ -108,11 +109,15 @@ class ErrorInfo(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A decoded request: config values and arguments as objects, and the user (``""`` in the 2.11.1 dialect)."""
+    """A decoded request: config values and arguments as objects, and the user (``""`` in the 2.11.1 dialect).
+
+    ``is_finite``: False if the arguments have NaN or infinity, which TrustGraph's ``json.dumps`` writes.
+    """
 
     config: dict[str, Any]
     arguments: dict[str, Any]
     user: str = ""
+    is_finite: bool = True
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -211,7 +216,9 @@ def decode_request(payload: bytes) -> Request:
         raise MalformedMessageError(f"the request is not readable: {error}") from None
     if wire.config is None and wire.arguments is None and (wire.response, wire.end_of_stream) != (None, None):
         raise MalformedMessageError("the message is a reply, not a request")
-    return Request(_object(wire.config, "config"), _object(wire.arguments, "arguments"), wire.user or "")
+    config, _ = _object(wire.config, "config")
+    arguments, is_finite = _object(wire.arguments, "arguments")
+    return Request(config, arguments, wire.user or "", is_finite)
 
 
 def config_of(payload: bytes) -> str:
@@ -225,19 +232,20 @@ def config_of(payload: bytes) -> str:
         return ""
 
 
-def _object(value: str | dict[str, Any] | None, what: str) -> dict[str, Any]:
+def _object(value: str | dict[str, Any] | None, what: str) -> tuple[dict[str, Any], bool]:
+    """Return the object, and whether all its numbers are finite."""
     if not value:
-        return {}
+        return {}, True
     if isinstance(value, dict):
-        return value
+        return value, True
     try:
-        return _object_decoder.decode(value)
+        return _object_decoder.decode(value), True
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         if "NaN" in value or "Infinity" in value:  # not JSON, but what TrustGraph's json.dumps writes and reads
             with contextlib.suppress(ValueError, RecursionError):
                 lenient = json.loads(value)
                 if isinstance(lenient, dict):
-                    return lenient
+                    return lenient, False
         raise MalformedMessageError(f"'{what}' of the request is no JSON object: {error}") from None
 
 
@@ -273,6 +281,8 @@ def decode_reply(payload: bytes) -> Reply:
 def result_text(result: object) -> str:
     """Encode the result of a tool as the text of a response: a string unchanged, any other value as JSON.
 
+    Dataclasses, models of pydantic, dates, enumerations, decimals, UUIDs and bytes (base64) are written as msgspec does.
+
     Raises:
         ToolError: ``invalid-result``: it has a number that JSON does not have.
         TypeError: the result cannot be written as JSON.
@@ -280,6 +290,7 @@ def result_text(result: object) -> str:
     if isinstance(result, str):
         return result
     try:
+        result = msgspec.to_builtins(result, str_keys=True, enc_hook=encode_custom)
         # json.dumps as TrustGraph does, so that both sides give the same text; but unicode stays readable to a model.
         text = json.dumps(result, ensure_ascii=False)
         if "NaN" in text or "Infinity" in text:  # of numbers, or in a text
@@ -293,6 +304,30 @@ def result_text(result: object) -> str:
         raise TypeError(
             f"the tool returned a {type(result).__name__}, which cannot be written as JSON: {error}"
         ) from None
+
+
+def encode_custom(value: Any) -> Any:
+    """Return a model of pydantic as JSON values: msgspec's ``enc_hook``.
+
+    Raises:
+        TypeError: any other value.
+    """
+    if is_pydantic(type(value)):
+        model: Any = type(value)
+        return pydantic_adapter(model).dump_python(value, mode="json")
+    raise TypeError(f"JSON cannot express a {type(value).__name__}")
+
+
+def is_pydantic(annotation: Any) -> bool:
+    """Return whether ``annotation`` is a class of pydantic."""
+    # A class of pydantic implies that the program has imported pydantic, which dispatch does not need.
+    return "pydantic" in sys.modules and isinstance(annotation, type) and hasattr(annotation, "__pydantic_validator__")
+
+
+@lru_cache(256)
+def pydantic_adapter(model: Any) -> Any:
+    """Return pydantic's adapter of a class of pydantic."""
+    return sys.modules["pydantic"].TypeAdapter(model)
 
 
 def check_result_text(text: str) -> None:
@@ -385,6 +420,10 @@ class Refusal:
     STOPPED: Final = "stopped"
     """The tool was cancelled at the caller's deadline; it may have been executed in part."""
     INVALID_REQUEST: Final = "invalid-request"
+    INVALID_ARGUMENTS: Final = "invalid-arguments"
+    """The function that is the tool does not accept the arguments."""
+    UNKNOWN_TOOL: Final = "unknown-tool"
+    """The service has no function of the name in the request's config values."""
     TOO_LARGE: Final = "request-too-large"
     """The request is larger than the instance accepts."""
     REPLY_EVICTED: Final = "reply-evicted"
@@ -620,9 +659,10 @@ def instance_topic(request_queue: str, instance: str) -> str:
 
 
 def hello_topic(request_queue: str) -> str:
-    """Return the topic on which the instances that serve ``request_queue`` receive hellos of dispatchers."""
+    """Return the topic on which the instances that serve ``request_queue`` receive hellos of dispatchers. It is never
+    persistent: an old hello needs no answer."""
     topic = TopicName.parse(request_queue)
-    return str(topic.sibling(f"dispatch-hello-{topic.name}"))
+    return str(TopicName(False, topic.tenant, topic.namespace, f"dispatch-hello-{topic.name}"))
 
 
 def announcement_topic(request_queue: str, response_queue: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+from dispatch.protocol import frames
 from dispatch.protocol.delivery import (
     Frames,
     LargePayload,
@@ -39,58 +40,11 @@ from dispatch.protocol.events import (
     SessionClosed,
     SessionOpened,
 )
-from dispatch.protocol.frames import (
-    ACK_NOW,
-    ALIVE,
-    CANCEL,
-    CHUNK,
-    CHUNK_BYTES,
-    CLOSE,
-    CREDIT,
-    END,
-    FEATURES,
-    FROM,
-    GOAWAY,
-    HELLO,
-    MAX_NAME_CHARS,
-    PATHS,
-    PING,
-    REFUSED,
-    REPLY,
-    REQUEST,
-    STREAM_CREDIT,
-    TRACE_BYTES,
-    UNNUMBERED,
-    VERSION,
-    WINDOW,
-    Accept,
-    Ack,
-    Cancel,
-    Chunk,
-    Close,
-    Cont,
-    Credit,
-    End,
-    Goaway,
-    Hello,
-    Packet,
-    Paths,
-    Ping,
-    Refused,
-    Reply,
-    Request,
-    Reset,
-    Status,
-    Window,
-    derive_address,
-    derive_proof,
-    encode_packet,
-)
 from dispatch.protocol.settings import SessionStatistics, Settings
 
 _MOST_DATA = 1 << 62
 """Payload bytes of a session that can be counted: the number fits into a frame."""
-Handler = Callable[[Any, list[Event], Packet, float], None]
+Handler = Callable[[Any, list[Event], frames.Packet, float], None]
 
 
 class Session:
@@ -145,11 +99,11 @@ class Session:
         self._held = 0
         self._farewell: Packets = []
         self._handlers: dict[type, Handler] = {
-            Ack: self._on_ack,
-            Cont: self._on_cont,
-            Window: self._on_window,
-            Ping: self._on_ping,
-            Close: self._on_close,
+            frames.Ack: self._on_ack,
+            frames.Cont: self._on_cont,
+            frames.Window: self._on_window,
+            frames.Ping: self._on_ping,
+            frames.Close: self._on_close,
         }
 
     # -- state --------------------------------------------------------------------------------------------------
@@ -362,7 +316,7 @@ class Session:
 
     # -- receiving ----------------------------------------------------------------------------------------------
 
-    def receive(self, packet: Packet, now: float) -> list[Event]:
+    def receive(self, packet: frames.Packet, now: float) -> list[Event]:
         """Process a packet for this session (:meth:`SessionTable.receive_packet`)."""
         events: list[Event] = []
         if self.is_closed:
@@ -387,10 +341,10 @@ class Session:
         self._grant()  # after the requests in the packet, which are not released yet
         return events
 
-    def _on_packet(self, packet: Packet, now: float, events: list[Event]) -> None:
+    def _on_packet(self, packet: frames.Packet, now: float, events: list[Event]) -> None:
         """Process what concerns the handshake."""
 
-    def _record_number(self, packet: Packet, now: float) -> bool:
+    def _record_number(self, packet: frames.Packet, now: float) -> bool:
         """Return whether the packet is new."""
         path = self._sender.path(packet.path)
         received = path.received
@@ -400,7 +354,7 @@ class Session:
             path.ack_at = now
             return False
         path.largest_at = now
-        if not is_in_order or packet.flags & ACK_NOW:
+        if not is_in_order or packet.flags & frames.ACK_NOW:
             path.ack_at = now
             self.is_urgent = True
         elif path.ack_at == math.inf:
@@ -409,7 +363,7 @@ class Session:
             self._data_received = min(packet.data, _MOST_DATA)
         return True
 
-    def _on_ack(self, frame: Ack, events: list[Event], _packet: Packet, now: float) -> None:
+    def _on_ack(self, frame: frames.Ack, events: list[Event], _packet: frames.Packet, now: float) -> None:
         sender = self._sender
         if 0 <= frame.path < len(sender.paths):
             sender.paths[frame.path].record_ack(frame, now, sender.lost)
@@ -417,20 +371,20 @@ class Session:
             if self.is_suspect:
                 self._update_suspicion(events)
 
-    def _on_window(self, frame: Window, _events: list[Event], _packet: Packet, _now: float) -> None:
+    def _on_window(self, frame: frames.Window, _events: list[Event], _packet: frames.Packet, _now: float) -> None:
         self._sender.data_limit = max(self._sender.data_limit, frame.data)
 
-    def _on_ping(self, _frame: Ping, _events: list[Event], _packet: Packet, _now: float) -> None:
+    def _on_ping(self, _frame: frames.Ping, _events: list[Event], _packet: frames.Packet, _now: float) -> None:
         """Do nothing: its packet is acknowledged."""
 
-    def _on_close(self, frame: Close, events: list[Event], _packet: Packet, _now: float) -> None:
+    def _on_close(self, frame: frames.Close, events: list[Event], _packet: frames.Packet, _now: float) -> None:
         try:
             reason = Failure(frame.reason)
         except ValueError:
             reason = Failure.CLOSED
         events += self._finish(reason)
 
-    def _on_cont(self, frame: Cont, events: list[Event], packet: Packet, now: float) -> None:
+    def _on_cont(self, frame: frames.Cont, events: list[Event], packet: frames.Packet, now: float) -> None:
         reassembly = self._reassembly
         if reassembly.is_new(frame.message):
             most = self._largest_payload(frame.stream)
@@ -467,7 +421,7 @@ class Session:
         granted = self._data_received + window - self._held
         if 4 * (granted - self._data_granted) >= window:
             self._data_granted = granted
-            self._add_control(WINDOW, granted)
+            self._add_control(frames.WINDOW, granted)
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -477,7 +431,7 @@ class Session:
             return []
         farewell = []
         if self.is_open:
-            farewell = [(0, self._sender.encode(0, UNNUMBERED, now, 0, [(CLOSE, reason.value)]))]
+            farewell = [(0, self._sender.encode(0, frames.UNNUMBERED, now, 0, [(frames.CLOSE, reason.value)]))]
         events = self._finish(reason)
         self._farewell = farewell
         return events
@@ -535,13 +489,13 @@ class UnmatchedReplies:
             del self._given_up[next(iter(self._given_up))]
         self._given_up[stream] = None
 
-    def record_frame(self, frame: Reply | Chunk | End | Refused) -> None:
+    def record_frame(self, frame: frames.Reply | frames.Chunk | frames.End | frames.Refused) -> None:
         """Count a frame. All but a chunk are the last one of their requests."""
         if frame.stream not in self._given_up:
             self.repeated += 1
             return
         self.late += 1
-        if type(frame) is not Chunk:
+        if type(frame) is not frames.Chunk:
             del self._given_up[frame.stream]
 
     def clear(self) -> None:
@@ -599,8 +553,8 @@ class CallerSession(Session):
         self._refuted = 0
         self._has_stream_credit = False
         self._sender.queue.on_request_cut = self._on_request_cut
-        self._handlers |= {Reply: self._on_reply, Chunk: self._on_chunk, End: self._on_end}
-        self._handlers |= {Refused: self._on_refused, Goaway: self._on_goaway}
+        self._handlers |= {frames.Reply: self._on_reply, frames.Chunk: self._on_chunk, frames.End: self._on_end}
+        self._handlers |= {frames.Refused: self._on_refused, frames.Goaway: self._on_goaway}
 
     def packets_to_send(self, now: float) -> Packets:
         if self._doubted_until <= now:
@@ -612,11 +566,13 @@ class CallerSession(Session):
         self._hello_interval = min(2 * self._hello_interval, 2 * settings.max_probe_interval)
         windows = settings.data_window, settings.stream_window
         about = self._name, self._incarnation, self.id, self._secret, self._inboxes
-        hello = (HELLO, [VERSION], FEATURES, *about, *windows)
-        return [(0, self._sender.encode(0, UNNUMBERED, now, 0, [hello]))]  # to HELLO_ADDRESS: there is no other yet
+        hello = (frames.HELLO, [frames.VERSION], frames.FEATURES, *about, *windows)
+        return [
+            (0, self._sender.encode(0, frames.UNNUMBERED, now, 0, [hello]))
+        ]  # to HELLO_ADDRESS: there is no other yet
 
-    def receive(self, packet: Packet, now: float) -> list[Event]:
-        if packet.number < 0 and packet.frames and type(packet.frames[0]) is Reset:
+    def receive(self, packet: frames.Packet, now: float) -> list[Event]:
+        if packet.number < 0 and packet.frames and type(packet.frames[0]) is frames.Reset:
             self._on_reset(packet.frames[0], now)  # no sign of life of the session
             return []
         events = super().receive(packet, now)
@@ -624,10 +580,10 @@ class CallerSession(Session):
             self.unmatched.clear()  # CANCEL has arrived: no reply to these follows
         return events
 
-    def _on_packet(self, packet: Packet, now: float, events: list[Event]) -> None:
+    def _on_packet(self, packet: frames.Packet, now: float, events: list[Event]) -> None:
         if not self.is_open:
             for frame in packet.frames:
-                if type(frame) is Accept:
+                if type(frame) is frames.Accept:
                     self._on_accept(frame, events, now)
                     return
         elif self._doubted_until != math.inf:
@@ -637,29 +593,33 @@ class CallerSession(Session):
             if self._refuted == self.settings.conflict_after:
                 events.append(PeerConflict())
 
-    def _on_accept(self, frame: Accept, events: list[Event], now: float) -> None:
-        if len(frame.name) > MAX_NAME_CHARS or len(frame.incarnation) > MAX_NAME_CHARS or len(frame.nonce) > 64:
+    def _on_accept(self, frame: frames.Accept, events: list[Event], now: float) -> None:
+        if (
+            len(frame.name) > frames.MAX_NAME_CHARS
+            or len(frame.incarnation) > frames.MAX_NAME_CHARS
+            or len(frame.nonce) > 64
+        ):
             return
-        if frame.proof != derive_proof(self._secret, self.id, frame.nonce, frame.name, frame.incarnation):
+        if frame.proof != frames.derive_proof(self._secret, self.id, frame.nonce, frame.name, frame.incarnation):
             return
-        if frame.version != VERSION:
+        if frame.version != frames.VERSION:
             events += self._finish(Failure.VERSION)
             return
         self.is_open = True
-        self._sender.peer_address = derive_address(self._secret, self.id, frame.nonce)
+        self._sender.peer_address = frames.derive_address(self._secret, self.id, frame.nonce)
         self.peer_name, self.peer_incarnation = frame.name, frame.incarnation
-        self._has_stream_credit = bool(frame.features & STREAM_CREDIT)
+        self._has_stream_credit = bool(frame.features & frames.STREAM_CREDIT)
         self._sender.data_limit = max(self._sender.data_limit, frame.data_window)
         self._pinged_at = now
-        self._add_control(PING)  # the callee's session opens with the first packet to its address
+        self._add_control(frames.PING)  # the callee's session opens with the first packet to its address
         events.append(SessionOpened())
 
-    def _on_reset(self, frame: Reset, now: float) -> None:
+    def _on_reset(self, frame: frames.Reset, now: float) -> None:
         """The peer may have restarted: believed unless a packet of the session arrives soon."""
         if self.is_open and frame.address == self.peer_address and self._doubted_until == math.inf:
             patience = self.settings.reset_timeouts * self._sender.paths[0].probe_timeout
             self._doubted_until = now + max(patience, self.settings.reset_grace)
-            self._add_control(PING)  # without FROM: only a process that knows the session answers
+            self._add_control(frames.PING)  # without FROM: only a process that knows the session answers
 
     def probe(self) -> None:
         """Have the peer prove that it is alive; a process that does not know the session answers with RESET."""
@@ -699,7 +659,7 @@ class CallerSession(Session):
         if run_until is not None:
             deadline = run_until
         limit = max(1, self._sender.clock(deadline)) if deadline < math.inf else 0
-        request.large = self._sender.queue.add((REQUEST, stream, limit, target, headers, payload), len(payload))
+        request.large = self._sender.queue.add((frames.REQUEST, stream, limit, target, headers, payload), len(payload))
         return True
 
     def _on_request_cut(self, payload: LargePayload) -> None:
@@ -722,7 +682,7 @@ class CallerSession(Session):
         elif not may_have_run:
             self._sender.queue.withdraw_request(stream)
         self._reassembly.drop(stream)
-        self._add_control(CANCEL, stream)  # also fills the number of a request that never leaves
+        self._add_control(frames.CANCEL, stream)  # also fills the number of a request that never leaves
         self.unmatched.record_given_up(stream)
         self._release(request)
         return may_have_run
@@ -741,7 +701,7 @@ class CallerSession(Session):
     def add_paths(self, inboxes: Sequence[str]) -> None:
         """Tell the callee all inboxes of this process, the first one included: large replies use the others."""
         self._inboxes = list(inboxes)
-        self._add_control(PATHS, self._inboxes)
+        self._add_control(frames.PATHS, self._inboxes)
 
     # -- replies ------------------------------------------------------------------------------------------------
 
@@ -755,10 +715,10 @@ class CallerSession(Session):
         if self.waiting.get(request.stream) is not request or request.end is not None:
             return False
         request.credited_bytes = request.read_bytes
-        self._add_control(CREDIT, request.stream, request.read_bytes + window)
+        self._add_control(frames.CREDIT, request.stream, request.read_bytes + window)
         return True
 
-    def _on_reply(self, frame: Reply, events: list[Event], _packet: Packet, _now: float) -> None:
+    def _on_reply(self, frame: frames.Reply, events: list[Event], _packet: frames.Packet, _now: float) -> None:
         request = self.waiting.pop(frame.stream, None)
         if request is None:
             self.unmatched.record_frame(frame)
@@ -770,7 +730,7 @@ class CallerSession(Session):
         if not self.waiting or request.ahead is not None:
             self._release(request)
 
-    def _on_chunk(self, frame: Chunk, events: list[Event], packet: Packet, now: float) -> None:
+    def _on_chunk(self, frame: frames.Chunk, events: list[Event], packet: frames.Packet, now: float) -> None:
         request = self.waiting.get(frame.stream)
         if request is None:
             self.unmatched.record_frame(frame)
@@ -797,7 +757,7 @@ class CallerSession(Session):
         if request.end is not None:
             self._on_end(request.end, events, packet, now)
 
-    def _on_end(self, frame: End, events: list[Event], _packet: Packet, _now: float) -> None:
+    def _on_end(self, frame: frames.End, events: list[Event], _packet: frames.Packet, _now: float) -> None:
         request = self.waiting.get(frame.stream)
         if request is None:
             self.unmatched.record_frame(frame)
@@ -809,7 +769,7 @@ class CallerSession(Session):
         events.append(EndReceived(request, frame.status, frame.payload, frame.trace))
         self._release(request)
 
-    def _on_refused(self, frame: Refused, events: list[Event], _packet: Packet, _now: float) -> None:
+    def _on_refused(self, frame: frames.Refused, events: list[Event], _packet: frames.Packet, _now: float) -> None:
         request = self.waiting.pop(frame.stream, None)
         if request is None:
             self.unmatched.record_frame(frame)
@@ -839,7 +799,7 @@ class CallerSession(Session):
         if request is not None:
             self._fail(request, reason, events)
 
-    def _on_goaway(self, frame: Goaway, events: list[Event], _packet: Packet, _now: float) -> None:
+    def _on_goaway(self, frame: frames.Goaway, events: list[Event], _packet: frames.Packet, _now: float) -> None:
         if not self.is_peer_draining:
             self.is_peer_draining = True
             events.append(PeerDraining(frame.reason))
@@ -900,10 +860,10 @@ class CallerSession(Session):
 
     def _on_silence(self, now: float, _events: list[Event]) -> None:
         self._pinged_at = now
-        self._add_control(PING)
+        self._add_control(frames.PING)
 
     def _probe_frames(self) -> Frames:
-        return [(FROM, self.id, self._inboxes[0], self._secret)]
+        return [(frames.FROM, self.id, self._inboxes[0], self._secret)]
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -949,14 +909,14 @@ class CalleeSession(Session):
 
     def __init__(
         self,
-        hello: Hello,
+        hello: frames.Hello,
         nonce: bytes,
         may_reply_to: Callable[[str, str], bool],
         settings: Settings,
         receive_window: ReceiveWindow,
         now: float,
     ) -> None:
-        address = derive_address(hello.secret, hello.id, nonce)
+        address = frames.derive_address(hello.secret, hello.id, nonce)
         super().__init__(address, settings, receive_window, now, hello.inboxes)
         self.nonce = nonce
         self._sender.peer_address = hello.id
@@ -964,14 +924,18 @@ class CalleeSession(Session):
         self._secret = hello.secret
         self._may_reply_to = may_reply_to
         self._sender.data_limit = hello.data_window
-        self._stream_window = hello.stream_window if hello.features & STREAM_CREDIT else math.inf
+        self._stream_window = hello.stream_window if hello.features & frames.STREAM_CREDIT else math.inf
         self._credits: dict[int, list[float]] = {}
         """Of streams with chunks: the bytes sent so far, and the limit that the caller has granted."""
         self._seen = SeenNumbers()
         self.running: dict[int, int] = {}
         self.is_draining = False
-        self._handlers |= {Request: self._on_request, Cancel: self._on_cancel, Paths: self._on_paths}
-        self._handlers[Credit] = self._on_credit
+        self._handlers |= {
+            frames.Request: self._on_request,
+            frames.Cancel: self._on_cancel,
+            frames.Paths: self._on_paths,
+        }
+        self._handlers[frames.Credit] = self._on_credit
 
     @property
     def caller(self) -> tuple[int, str]:
@@ -980,15 +944,17 @@ class CalleeSession(Session):
 
     # -- replies ------------------------------------------------------------------------------------------------
 
-    def send_reply(self, stream: int, payload: bytes, status: int = Status.TEXT, trace: Trace = None) -> bool:
+    def send_reply(self, stream: int, payload: bytes, status: int = frames.Status.TEXT, trace: Trace = None) -> bool:
         """Send the complete reply to a request, with the trace context of its span. Return False if its caller no longer
         waits."""
         if self._end_request(stream) is None:
             return False
         if trace:
-            self._sender.queue.add((REPLY, stream, status, payload, dict(trace)), len(payload) + TRACE_BYTES)
+            self._sender.queue.add(
+                (frames.REPLY, stream, status, payload, dict(trace)), len(payload) + frames.TRACE_BYTES
+            )
         else:
-            self._sender.queue.add((REPLY, stream, status, payload), len(payload))
+            self._sender.queue.add((frames.REPLY, stream, status, payload), len(payload))
         return True
 
     def send_chunk(self, stream: int, payload: bytes) -> bool:
@@ -999,8 +965,8 @@ class CalleeSession(Session):
             return False
         self.running[stream] = index + 1
         credit = self._credits.get(stream) or self._create_credit(stream)
-        credit[0] += len(payload) + CHUNK_BYTES
-        self._sender.queue.add((CHUNK, stream, index, payload), len(payload))
+        credit[0] += len(payload) + frames.CHUNK_BYTES
+        self._sender.queue.add((frames.CHUNK, stream, index, payload), len(payload))
         return True
 
     def has_credit(self, stream: int) -> bool:
@@ -1019,15 +985,19 @@ class CalleeSession(Session):
         self._credits.pop(stream, None)
         return self.running.pop(stream, None)
 
-    def send_end(self, stream: int, payload: bytes = b"", status: int = Status.TEXT, trace: Trace = None) -> bool:
+    def send_end(
+        self, stream: int, payload: bytes = b"", status: int = frames.Status.TEXT, trace: Trace = None
+    ) -> bool:
         """End a streamed reply, as :meth:`send_reply`."""
         index = self._end_request(stream)
         if index is None:
             return False
         if trace:
-            self._sender.queue.add((END, stream, index, status, payload, dict(trace)), len(payload) + TRACE_BYTES)
+            self._sender.queue.add(
+                (frames.END, stream, index, status, payload, dict(trace)), len(payload) + frames.TRACE_BYTES
+            )
         else:
-            self._sender.queue.add((END, stream, index, status, payload), len(payload))
+            self._sender.queue.add((frames.END, stream, index, status, payload), len(payload))
         return True
 
     def refuse(
@@ -1046,14 +1016,14 @@ class CalleeSession(Session):
             return False
         self._sender.queue.withdraw_large(stream)
         wait = -1 if retry_after is None else int(retry_after * 1000.0)
-        self._add_control(REFUSED, stream, reason, wait, message, *((dict(trace),) if trace else ()))
+        self._add_control(frames.REFUSED, stream, reason, wait, message, *((dict(trace),) if trace else ()))
         return True
 
     def drain(self, reason: str = "draining") -> None:
         """Tell the caller to send further requests elsewhere; those that arrive all the same are refused."""
         if not self.is_draining:
             self.is_draining = True
-            self._add_control(GOAWAY, reason)
+            self._add_control(frames.GOAWAY, reason)
 
     def consume(self, size: int) -> None:
         """Record that the application has released ``size`` bytes of received requests: the caller may send as many."""
@@ -1062,12 +1032,12 @@ class CalleeSession(Session):
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def _on_packet(self, packet: Packet, now: float, events: list[Event]) -> None:
+    def _on_packet(self, packet: frames.Packet, now: float, events: list[Event]) -> None:
         self.is_open = True
         if packet.data > self._data_received:
             self._receive_window.record(self, now, SENDING_S)
 
-    def _on_request(self, frame: Request, events: list[Event], packet: Packet, now: float) -> None:
+    def _on_request(self, frame: frames.Request, events: list[Event], packet: frames.Packet, now: float) -> None:
         stream = frame.stream
         if not self._seen.add(stream):
             return
@@ -1085,7 +1055,7 @@ class CalleeSession(Session):
         self._held += len(frame.payload)
         events.append(RequestReceived(stream, deadline, frame.target, frame.headers, frame.payload))
 
-    def _on_cancel(self, frame: Cancel, events: list[Event], _packet: Packet, _now: float) -> None:
+    def _on_cancel(self, frame: frames.Cancel, events: list[Event], _packet: frames.Packet, _now: float) -> None:
         stream = frame.stream
         self._reassembly.drop(stream)
         self._sender.queue.drop_large(stream)
@@ -1095,15 +1065,15 @@ class CalleeSession(Session):
         elif self._end_request(stream) is not None:
             events.append(RequestCancelled(stream))
 
-    def _on_credit(self, frame: Credit, _events: list[Event], _packet: Packet, _now: float) -> None:
+    def _on_credit(self, frame: frames.Credit, _events: list[Event], _packet: frames.Packet, _now: float) -> None:
         if frame.stream in self.running:
             credit = self._credits.get(frame.stream) or self._create_credit(frame.stream)
             credit[1] = max(credit[1], frame.data)
 
-    def _on_paths(self, frame: Paths, _events: list[Event], _packet: Packet, _now: float) -> None:
+    def _on_paths(self, frame: frames.Paths, _events: list[Event], _packet: frames.Packet, _now: float) -> None:
         inboxes = frame.inboxes
         if (
-            check_inboxes(inboxes, self.settings.max_paths, MAX_NAME_CHARS)
+            check_inboxes(inboxes, self.settings.max_paths, frames.MAX_NAME_CHARS)
             and len(inboxes) >= len(self.peer_inboxes)  # packets may be in flight on all of them
             and inboxes[0] == self.peer_inboxes[0]  # by which the table knows the caller
             and all(self._may_reply_to(inbox, self._secret) for inbox in inboxes)
@@ -1131,8 +1101,8 @@ class CalleeSession(Session):
 
     def alive_packet(self) -> bytes:
         """Return a packet that shows the caller that this process runs. Changes nothing: any thread may call it."""
-        header = (VERSION, self.peer_address, 0, UNNUMBERED, 0, 0, self.load, 0, 0)
-        return encode_packet(header, [(ALIVE,)])
+        header = (frames.VERSION, self.peer_address, 0, frames.UNNUMBERED, 0, 0, self.load, 0, 0)
+        return frames.encode_packet(header, [(frames.ALIVE,)])
 
     # -- timers and the end -------------------------------------------------------------------------------------
 

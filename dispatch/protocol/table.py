@@ -4,27 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from dispatch.protocol import frames
 from dispatch.protocol.delivery import ReceiveWindow
 from dispatch.protocol.events import Event, Failure
-from dispatch.protocol.frames import (
-    ACCEPT,
-    FEATURES,
-    HELLO_ADDRESS,
-    MAX_NAME_CHARS,
-    MAX_SECRET_CHARS,
-    NONCE_BYTES,
-    RESET,
-    UNNUMBERED,
-    VERSION,
-    From,
-    Hello,
-    MalformedPacketError,
-    Packet,
-    create_address,
-    decode_packet,
-    derive_proof,
-    encode_packet,
-)
 from dispatch.protocol.session import CalleeSession, CallerSession, Session, check_inboxes
 from dispatch.protocol.settings import DEFAULT_SETTINGS, EndedSessions, Settings, fit_settings
 
@@ -98,7 +80,7 @@ class SessionTable:
     def connect(self, inbox: str, now: float) -> CallerSession:
         """Open a session with the process that consumes ``inbox``. ``SessionOpened`` or ``SessionClosed`` follows."""
         session = CallerSession(
-            create_address(self._random_bytes(8)),
+            frames.create_address(self._random_bytes(8)),
             self._session_settings(),
             self.receive_window,
             now,
@@ -130,8 +112,8 @@ class SessionTable:
     def receive_packet(self, data: bytes, now: float) -> Sequence[SessionEvents]:
         """Process one packet; never raises. Return the sessions that it concerns, with their events."""
         try:
-            packet = decode_packet(data)
-        except MalformedPacketError:
+            packet = frames.decode_packet(data)
+        except frames.MalformedPacketError:
             self.malformed += 1
             return ()
         if not 0 <= packet.path < self._settings.max_paths:
@@ -147,22 +129,22 @@ class SessionTable:
             self.forget(session)
         return ((session, events),)
 
-    def _receive_unknown(self, packet: Packet, now: float) -> Sequence[SessionEvents]:
+    def _receive_unknown(self, packet: frames.Packet, now: float) -> Sequence[SessionEvents]:
         for frame in packet.frames:
-            if type(frame) is Hello and packet.to == HELLO_ADDRESS:
+            if type(frame) is frames.Hello and packet.to == frames.HELLO_ADDRESS:
                 return self._receive_hello(frame, now)
         self.unknown += 1
         for frame in packet.frames:
-            if type(frame) is From and packet.to != HELLO_ADDRESS and self._may_reset(frame):
-                header = (VERSION, frame.id, 0, UNNUMBERED, 0, 0, 0, 0, 0)
-                self._post(frame.inbox, encode_packet(header, [(RESET, packet.to, self.incarnation)]))
+            if type(frame) is frames.From and packet.to != frames.HELLO_ADDRESS and self._may_reset(frame):
+                header = (frames.VERSION, frame.id, 0, frames.UNNUMBERED, 0, 0, 0, 0, 0)
+                self._post(frame.inbox, frames.encode_packet(header, [(frames.RESET, packet.to, self.incarnation)]))
                 break
         return ()
 
-    def _may_reset(self, frame: From) -> bool:
+    def _may_reset(self, frame: frames.From) -> bool:
         return (
             0 < frame.id < 1 << 63
-            and len(frame.inbox) <= MAX_NAME_CHARS
+            and len(frame.inbox) <= frames.MAX_NAME_CHARS
             and self._may_reply_to(frame.inbox, frame.secret)
         )
 
@@ -174,18 +156,18 @@ class SessionTable:
         """Answer a probe while the event loop processes no packets: return an inbox and the packet for it that shows that
         this process runs. Called on another thread; changes nothing, and never raises."""
         try:
-            packet = decode_packet(data)
-        except MalformedPacketError:
+            packet = frames.decode_packet(data)
+        except frames.MalformedPacketError:
             return None
         session = self.sessions.get(packet.to)
-        is_probe = any(type(frame) is From for frame in packet.frames)
+        is_probe = any(type(frame) is frames.From for frame in packet.frames)
         if not is_probe or not isinstance(session, CalleeSession) or session.is_closed:
             return None
         return session.peer_inboxes[0], session.alive_packet()
 
     # -- the callee's handshake ---------------------------------------------------------------------------------
 
-    def _receive_hello(self, hello: Hello, now: float) -> Sequence[SessionEvents]:
+    def _receive_hello(self, hello: frames.Hello, now: float) -> Sequence[SessionEvents]:
         if not (self.is_accepting and self._is_usable(hello)):
             self.refused_hellos += 1
             return ()
@@ -193,38 +175,38 @@ class SessionTable:
         session = self._find_session(hello)
         if session is None:
             ended = self._make_room(now)
-            nonce = self._random_bytes(NONCE_BYTES)
+            nonce = self._random_bytes(frames.NONCE_BYTES)
             settings = self._session_settings()
             session = CalleeSession(hello, nonce, self._may_reply_to, settings, self.receive_window, now)
             self._add(session)
             self._half_open[hello.id, hello.secret] = session
-        version = VERSION if VERSION in hello.versions else 0
-        proof = derive_proof(hello.secret, hello.id, session.nonce, self.name, self.incarnation)
+        version = frames.VERSION if frames.VERSION in hello.versions else 0
+        proof = frames.derive_proof(hello.secret, hello.id, session.nonce, self.name, self.incarnation)
         accept = (
-            ACCEPT,
+            frames.ACCEPT,
             version,
-            FEATURES & hello.features,
+            frames.FEATURES & hello.features,
             self.name,
             self.incarnation,
             session.nonce,
             proof,
             self._settings.data_window,
         )
-        header = (VERSION, hello.id, 0, UNNUMBERED, 0, 0, session.load, 0, self.receive_window.share)
-        self._post(hello.inboxes[0], encode_packet(header, [accept]))
+        header = (frames.VERSION, hello.id, 0, frames.UNNUMBERED, 0, 0, session.load, 0, self.receive_window.share)
+        self._post(hello.inboxes[0], frames.encode_packet(header, [accept]))
         return ended
 
-    def _is_usable(self, hello: Hello) -> bool:
+    def _is_usable(self, hello: frames.Hello) -> bool:
         return (
             0 < hello.id < 1 << 63
-            and 0 < len(hello.secret.encode("utf-8", "surrogatepass")) <= MAX_SECRET_CHARS
-            and len(hello.name) <= MAX_NAME_CHARS
-            and len(hello.incarnation) <= MAX_NAME_CHARS
-            and check_inboxes(hello.inboxes, self._settings.max_paths, MAX_NAME_CHARS)
+            and 0 < len(hello.secret.encode("utf-8", "surrogatepass")) <= frames.MAX_SECRET_CHARS
+            and len(hello.name) <= frames.MAX_NAME_CHARS
+            and len(hello.incarnation) <= frames.MAX_NAME_CHARS
+            and check_inboxes(hello.inboxes, self._settings.max_paths, frames.MAX_NAME_CHARS)
             and all(self._may_reply_to(inbox, hello.secret) for inbox in hello.inboxes)
         )
 
-    def _find_session(self, hello: Hello) -> CalleeSession | None:
+    def _find_session(self, hello: frames.Hello) -> CalleeSession | None:
         """Return the session that an earlier copy of ``hello`` has created."""
         known = self._by_inbox.get(hello.inboxes[0])
         if known is not None and known.caller == (hello.id, hello.secret):
@@ -247,7 +229,7 @@ class SessionTable:
                 ended.append((longest, self.end(longest, now, Failure.EVICTED)))
         return ended
 
-    def _open(self, session: CalleeSession, packet: Packet, now: float) -> Sequence[SessionEvents]:
+    def _open(self, session: CalleeSession, packet: frames.Packet, now: float) -> Sequence[SessionEvents]:
         """The caller has proved that it got ACCEPT: its session replaces an older one of the same caller."""
         del self._half_open[session.caller]
         inbox = session.peer_inboxes[0]

@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
+from aiolimiter import AsyncLimiter
 
 from dispatch._internal import Clock, Rejection
 from dispatch.errors import Outcome
@@ -43,45 +44,68 @@ class Bucket(Protocol):
         for several calls, each added as soon as it fits: the result is the wait of the last."""
 
 
-class LeakyBucket:
-    """A leaky bucket that drains at ``per_second`` and holds ``burst`` (Turner 1986). In any ``t`` seconds, at most
-    ``burst + per_second * t`` are added and not returned.
+class _CallersTime:
+    """The event loop of a :class:`LeakyBucket`: the time that its caller gives."""
+
+    __slots__ = ("now",)
+
+    now: float
+
+    def time(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+class LeakyBucket(AsyncLimiter):
+    """aiolimiter's leaky bucket, which drains at ``per_second`` and holds ``burst`` (Turner 1986). In any ``t`` seconds, at
+    most ``burst + per_second * t`` are added and not returned.
+
+    aiolimiter's level and capacity decide. What it has no function for is added here, on its private level: the caller's
+    time instead of an event loop's, the seconds until a cost fits, and the return of a cost. Its ``acquire`` is not used:
+    calls that wait there are unordered and unbounded.
+
+    perf: adding a cost takes 0.6 µs; with the level computed beside an AsyncLimiter it took 0.3 µs up to half of the bucket,
+    where aiolimiter was not asked, and 2.2 µs above.
 
     Args:
         burst: capacity, in calls.
         per_second: drain rate, in calls per second.
-        empty_at: when the initial content will have drained.
+        empty_at: when the initial content will have drained; at most the time of a full bucket from now.
     """
 
-    __slots__ = ("_at", "_largest", "_least", "_level", "_low_at", "burst", "per_second")
+    __slots__ = ("_largest", "_least", "_loop", "_low_at", "burst")
+
+    _loop: _CallersTime  # type: ignore[assignment] # aiolimiter has a property there, and asks it for the time alone
 
     def __init__(self, burst: float, per_second: float, empty_at: float = NEVER) -> None:
+        super().__init__(burst, burst / per_second)
+        self._loop = _CallersTime()
         self.burst = burst
-        self.per_second = per_second
-        # The level at the last change. In calls, not as an instant: whole calls add up without rounding.
-        self._level = 0.0
-        self._at = empty_at
+        self._level = burst
+        self._last_check = empty_at - self.time_period
         self._largest = 0.0  # the largest cost so far
         self._low_at = NEVER  # when the level was last below the largest cost
         self._least = math.inf  # the lowest level that calls found since then, less what was returned since
 
     @property
     def empty_at(self) -> float:
-        return self._at + self._level / self.per_second
+        return self._last_check + self._level / self._rate_per_sec
 
     def level(self, now: float) -> float:
         """Return the level, in calls."""
-        level = self._level - (now - self._at) * self.per_second
+        if now < self._last_check:
+            self._last_check = now  # the clock of another loop, with another origin
+        level = self._level - (now - self._last_check) * self._rate_per_sec
         return level if level > 0.0 else 0.0
 
     def try_add(self, cost: float, now: float) -> bool:
-        level = self._level - (now - self._at) * self.per_second
-        if level < 0.0:
-            level = 0.0
-        if level + cost > self.burst:
+        if now < self._last_check:
+            self._last_check = now
+        self._loop.now = now
+        if not self.has_capacity(cost):
             return False
+        level = self._level
         self._level = level + cost
-        self._at = now
         if cost > self._largest:
             self._largest = cost
         if level < self._least:
@@ -98,21 +122,20 @@ class LeakyBucket:
         # call, which never returns too much.
         level = self.level(now)
         if self._low_at > added_at:
-            cost -= (now - added_at) * self.per_second
+            cost -= (now - added_at) * self._rate_per_sec
         if cost > level:
             cost = level
         if cost > 0.0:
             self._level = level - cost
-            self._at = now
+            self._last_check = now
             self._least -= cost
             if self._least < self._largest:
                 self._low_at = now
                 self._least = math.inf
 
     def time_until_fits(self, cost: float, now: float) -> float:
-        level = self._level - (now - self._at) * self.per_second
-        excess = (level if level > 0.0 else 0.0) + cost - self.burst
-        return excess / self.per_second if excess > 0.0 else 0.0
+        excess = self.level(now) + cost - self.burst
+        return excess / self._rate_per_sec if excess > 0.0 else 0.0
 
 
 class CombinedBucket:

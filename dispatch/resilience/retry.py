@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
+from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_exponential
+from tenacity.stop import stop_base
+from tenacity.wait import wait_base
 
 from dispatch._internal import Clock, Randomness
 from dispatch.errors import ErrorType, Outcome
@@ -119,6 +123,9 @@ class RetryBudget:
 
 
 # Retry decision: whether another attempt follows a failed one, after which backoff, and at which instance. Sans-I/O.
+#
+# The rules are tenacity's objects: ``retry`` says which failures another attempt may follow, ``stop`` the limits of a call,
+# ``wait`` the backoff. They read tenacity's ``RetryCallState``, whose outcome is a :class:`FailedAttempt`.
 
 
 RETRYABLE_OUTCOMES = frozenset({Outcome.TRANSPORT, Outcome.TIMEOUT, Outcome.THROTTLED})
@@ -179,8 +186,99 @@ def may_have_run(outcome: Outcome, *, sent: bool) -> bool:
     return sent and outcome not in _NOT_RUN
 
 
+class FailedAttempt(msgspec.Struct, frozen=True):
+    """What the retry decision depends on: the outcome in a ``RetryCallState``.
+
+    Attributes:
+        outcome: of the attempt.
+        now, deadline: of the whole call, on one clock.
+        may_have_run: the tool may have been executed (:func:`may_have_run`).
+        keyed: the call has an idempotency key.
+        remembered: the instance that was tried remembers keys and is still running.
+        retry_after: seconds of pause that the service asked for.
+        error_type: the ``type`` of the error.
+    """
+
+    outcome: Outcome
+    now: float
+    deadline: float
+    may_have_run: bool = True
+    keyed: bool = False
+    remembered: bool = False
+    retry_after: float | None = None
+    error_type: str | None = None
+
+    @property
+    def pause(self) -> float:
+        """Seconds that the service asked for, or 0."""
+        pause = self.retry_after
+        return pause if pause is not None and pause > 0 else 0.0
+
+
+def failed_attempt(state: RetryCallState) -> FailedAttempt:
+    """Return the outcome of the last attempt."""
+    assert state.outcome is not None
+    failed: FailedAttempt = state.outcome.result()
+    return failed
+
+
+class stop_for_reason(stop_base):  # noqa: N801 # as tenacity names such objects
+    """tenacity's ``stop_any`` that tells which of its stops applies, the first in order.
+
+    Args:
+        stops: by their reasons.
+    """
+
+    def __init__(self, stops: dict[NoRetryReason, Callable[[RetryCallState], bool]]) -> None:
+        self._stops = tuple(stops.items())
+
+    def reason(self, state: RetryCallState) -> NoRetryReason | None:
+        """Return why the call ends; None: it does not."""
+        for reason, stop in self._stops:
+            if stop(state):
+                return reason
+        return None
+
+    def __call__(self, retry_state: RetryCallState) -> bool:
+        return self.reason(retry_state) is not None
+
+
+class wait_retry_after(wait_base):  # noqa: N801 # likewise
+    """Waits as long as the service asked for."""
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        return failed_attempt(retry_state).pause
+
+
+class wait_full_jitter(wait_base):  # noqa: N801 # likewise
+    """Waits a uniform share of a bound, and leaves time for the attempt: tenacity's ``wait_random_exponential`` with
+    randomness and a deadline of the caller's.
+
+    Args:
+        bound: returns the bound in seconds.
+        median: recent durations of the tool, whose median is left for the attempt; unknown: half of the time.
+        randomness: the share, from 0 to 1.
+    """
+
+    def __init__(self, bound: Callable[[RetryCallState], float], median: Quantile, randomness: Randomness) -> None:
+        self._bound = bound
+        self._median = median
+        self._randomness = randomness
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        failed = failed_attempt(retry_state)
+        median = self._median.value(failed.now)
+        remaining = failed.deadline - failed.now - failed.pause
+        spare = remaining / 2 if median is None else remaining - median
+        return self._randomness() * min(self._bound(retry_state), spare)
+
+
 class RetryPolicy:
     """Decides about the retries of one tool. Sans-I/O: the caller waits.
+
+    The backoff is uniform between 0 and a bound that doubles with each attempt, so that callers that failed together do not
+    retry together ("full jitter": Brooker, "Exponential Backoff and Jitter", AWS 2015). It is added to the service's
+    retry-after, so that callers that received the same retry-after spread too; and it leaves time for the attempt.
 
     Args:
         settings: attempts, backoff, budget.
@@ -190,10 +288,10 @@ class RetryPolicy:
         randomness: jitter of the backoff.
 
     Attributes:
-        settings, repeatable: may be set in use, when a policy changes.
+        retry, stop, wait: tenacity's objects. ``stop`` withdraws a retry from the budget unless it ends the call.
     """
 
-    __slots__ = ("_median", "_randomness", "budget", "repeatable", "settings")
+    __slots__ = ("_median", "_repeatable", "_retrying", "budget", "retry", "settings", "stop", "wait")
 
     def __init__(
         self,
@@ -205,75 +303,60 @@ class RetryPolicy:
         randomness: Randomness,
     ) -> None:
         self.settings = settings
-        self.repeatable = repeatable
         self.budget = budget
+        self._repeatable = repeatable
         self._median = Quantile(durations, 0.5)
-        self._randomness = randomness
+        bound = wait_exponential(multiplier=settings.initial_backoff, max=settings.max_backoff)
+        self.retry = retry_if_result(lambda failed: self.objection(failed) is None)
+        self.stop = stop_for_reason(
+            {
+                NoRetryReason.ATTEMPTS: stop_after_attempt(settings.max_attempts),
+                NoRetryReason.TOO_LATE: self._is_too_late,
+                NoRetryReason.BUDGET: lambda _: (
+                    not budget.withdraw()
+                ),  # the last: a retry that is not made is not withdrawn
+            }
+        )
+        self.wait = wait_retry_after() + wait_full_jitter(bound, self._median, randomness)
+        self._retrying = Retrying(retry=self.retry, stop=self.stop, wait=self.wait)
 
-    def decide(
-        self,
-        outcome: Outcome,
-        *,
-        sent: bool,
-        attempt: int,
-        now: float,
-        deadline: float,
-        keyed: bool = False,
-        remembered: bool = False,
-        retry_after: float | None = None,
-        error_type: str | None = None,
-    ) -> RetryDecision | NoRetryReason:
-        """Decide whether another attempt follows. A retry is withdrawn from the budget: if it is not made, call
-        ``budget.refund()``.
+    def start(self) -> RetryCallState:
+        """Return the state of a call whose first attempt has failed."""
+        return RetryCallState(self._retrying, fn=None, args=(), kwargs={})
 
-        The backoff is uniform between 0 and a bound that doubles with each attempt, so that callers that failed together
-        do not retry together ("full jitter": Brooker, "Exponential Backoff and Jitter", AWS 2015). It is added to the
-        service's retry-after, so that callers that received the same retry-after spread too; and it leaves time for the
-        attempt.
+    def decide(self, state: RetryCallState) -> RetryDecision | NoRetryReason:
+        """Decide whether another attempt follows the one that is the outcome of ``state``. A retry is withdrawn from the
+        budget: if it is not made, call ``budget.refund()``."""
+        failed = failed_attempt(state)
+        reason = self.stop.reason(state) if self.retry(state) else self.objection(failed)
+        if reason is not None:
+            return reason
+        may_use_any = self._repeatable or not (failed.may_have_run or failed.keyed)
+        return RetryDecision(self.wait(state), RetryTarget.ANY_INSTANCE if may_use_any else RetryTarget.KEY_HOLDER)
 
-        Args:
-            outcome: of the attempt.
-            sent: the tool may have been executed (:func:`may_have_run`).
-            attempt: number of the attempt, from 1.
-            now, deadline: of the whole call, on one clock.
-            keyed: the call has an idempotency key.
-            remembered: the instance that was tried remembers keys and is still running.
-            retry_after: seconds of pause that the service asked for.
-            error_type: the ``type`` of the error.
-        """
-        settings = self.settings
-        if outcome is Outcome.TOOL_ERROR:
-            if error_type not in settings.retryable_errors:
+    def objection(self, failed: FailedAttempt) -> NoRetryReason | None:
+        """Return why no other attempt can follow this one, whatever the limits of the call: it would have the same outcome,
+        or the tool may have been executed and must not be executed twice."""
+        is_tool_error = failed.outcome is Outcome.TOOL_ERROR
+        if is_tool_error:
+            if failed.error_type not in self.settings.retryable_errors:
                 return NoRetryReason.OUTCOME
-        elif outcome not in RETRYABLE_OUTCOMES or error_type in NON_RETRYABLE_ERRORS:
+        elif failed.outcome not in RETRYABLE_OUTCOMES or failed.error_type in NON_RETRYABLE_ERRORS:
             return NoRetryReason.OUTCOME
-        if attempt >= settings.max_attempts:
-            return NoRetryReason.ATTEMPTS
-        if self.repeatable:
-            where = RetryTarget.ANY_INSTANCE
-        elif not sent:
-            where = RetryTarget.KEY_HOLDER if keyed else RetryTarget.ANY_INSTANCE
-        elif keyed and remembered:
-            if outcome is Outcome.TOOL_ERROR:
-                return NoRetryReason.OUTCOME  # the instance would repeat the remembered answer
-            where = RetryTarget.KEY_HOLDER
-        else:
+        if self._repeatable or not failed.may_have_run:
+            return None
+        if not (failed.keyed and failed.remembered):
             return NoRetryReason.UNSAFE
-        pause = retry_after if retry_after is not None and retry_after > 0 else 0.0
-        if self.is_too_late(now + pause, deadline):
-            return NoRetryReason.TOO_LATE
-        if not self.budget.withdraw():
-            return NoRetryReason.BUDGET
-        median = self._median.value(now)
-        remaining = deadline - now - pause
-        spare = remaining / 2 if median is None else remaining - median
-        bound = min(settings.initial_backoff * 2.0 ** (attempt - 1), settings.max_backoff, spare)
-        return RetryDecision(pause + self._randomness() * bound, where)
+        return NoRetryReason.OUTCOME if is_tool_error else None  # the instance would repeat the remembered answer
 
     def is_too_late(self, now: float, deadline: float) -> bool:
         """Return whether an attempt that starts ``now`` would have less time than the tool's median duration, or none."""
         remaining = deadline - now
         return remaining <= 0 or remaining < (self._median.value(now) or 0.0)
+
+    def _is_too_late(self, state: RetryCallState) -> bool:
+        failed = failed_attempt(state)
+        return self.is_too_late(failed.now + failed.pause, failed.deadline)
 
 
 # Hedging decision: whether and when a second attempt runs beside a slow first attempt. Sans-I/O.

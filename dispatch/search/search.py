@@ -26,7 +26,6 @@ from dispatch.search.index import (
 )
 
 if TYPE_CHECKING:
-    import dispatch.dispatcher
     from dispatch.search.vector_index import VectorIndex
 
 
@@ -326,24 +325,8 @@ VISIBILITY_BATCH: Final = 50
 SelectVisible = Callable[[Sequence[ToolDescriptor]], Awaitable[Sequence[ToolDescriptor]]]
 
 
-class Found(NamedTuple):
-    """A tool that a search has found.
-
-    Attributes:
-        name: of the tool.
-        score: in [0, 1], comparable within one search; 0: the tool does not match.
-        why: what matches, and why the search was only lexical or found nothing.
-        tool: handle on the tool, for the user of the search.
-    """
-
-    name: str
-    score: float
-    why: str
-    tool: dispatch.dispatcher.Tool  # the whole name: the documentation has another Tool
-
-
 class RankedTool(NamedTuple):
-    """The descriptor of a tool that was found; ``score`` and ``why`` as of :class:`Found`."""
+    """A tool that a search has found; ``score`` and ``why`` as of :class:`dispatch.Found`."""
 
     descriptor: ToolDescriptor
     score: float

@@ -188,13 +188,15 @@ StoredReply = tuple[Literal["result", "chunk", "end", "error"], str, str]
 class KeyedExecution:
     """The execution of one key, with the tool's reply so far."""
 
-    __slots__ = ("born", "ended", "messages", "size", "too_large")
+    __slots__ = ("born", "ended", "messages", "refusal", "size", "too_large")
 
     def __init__(self, now: float) -> None:
         self.born = now
         self.messages: list[StoredReply] = []
         self.size = 0
         self.too_large = False
+        self.refusal: tuple[str, str] | None = None
+        """Reason and message, if the tool did not accept the request."""
         self.ended = asyncio.Event()
 
 
@@ -219,6 +221,10 @@ class IdempotencyKeys:
             return keyed, False
         keyed = self._keys[user, key] = KeyedExecution(now)
         return keyed, True
+
+    def release(self, user: str, key: str) -> None:
+        """Forget ``key``, whose request was not executed."""
+        self.size -= self._keys.pop((user, key)).size
 
     def record(self, keyed: KeyedExecution, reply: StoredReply) -> None:
         """Store a message of the reply to the first request. All but chunks end it."""
@@ -321,6 +327,8 @@ REASONS = (
     Refusal.EXPIRED,
     Refusal.STOPPED,
     Refusal.INVALID_REQUEST,
+    Refusal.INVALID_ARGUMENTS,
+    Refusal.UNKNOWN_TOOL,
     Refusal.TOO_LARGE,
     Refusal.REPLY_EVICTED,
 )

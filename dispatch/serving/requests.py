@@ -25,7 +25,7 @@ from dispatch.serving.replies import (
     RecordedReplies,
     ReplySender,
 )
-from dispatch.serving.tool_service import Invoke, ToolExecutor
+from dispatch.serving.tool_service import Invoke, RefusedRequestError, ToolExecutor
 from dispatch.telemetry.events import ExceptionLogger
 from dispatch.telemetry.observers import RunResult, ServerObserver
 
@@ -70,6 +70,8 @@ class RequestRunner:
         self._id = id
         self._now = now
         self._observer = observer
+        self.errors = 0
+        """Requests whose tool raised an error."""
 
     def _read(self, work: InboundRequest, now: float) -> Request | KeyedExecution | None:
         """Decode the request of ``work``, and claim its idempotency key. Return the first execution under the same key if
@@ -99,7 +101,9 @@ class RequestRunner:
         try:
             async with asyncio.timeout_at(None if work.deadline == math.inf else work.deadline):
                 await first.ended.wait()
-            if not first.messages:
+            if first.refusal is not None:
+                self._refuse(work, *first.refusal)
+            elif not first.messages:
                 self._refuse(work, Refusal.REPLY_EVICTED)
             await self._sender.stream_stored(work, first)
         except TimeoutError:
@@ -150,10 +154,10 @@ class RequestRunner:
         if type(request) is not Request:
             assert not isinstance(request, Request)
             return request
-        end: RunResult = "stopped"
+        end: RunResult | None = "stopped"
         work.observer = self._observer.start_request(work, began)
         try:
-            result = await self._invoke(request)
+            result = await self._invoke(request, work)
             if type(result) is str:
                 self._sender.send_result(work, result)
             elif isinstance(result, AsyncIterator):
@@ -161,6 +165,9 @@ class RequestRunner:
             else:
                 self._sender.send_result(work, result_text(result))
             end = "ok"
+        except RefusedRequestError as refused:
+            end = None
+            self._refuse_unexecuted(work, request.user, refused)
         except BaseException as raised:  # one that leaves the task, such as SystemExit, would end the event loop
             if ends_task(raised, work.task):
                 if not isinstance(raised, asyncio.CancelledError):
@@ -174,13 +181,23 @@ class RequestRunner:
                 self._on_expiry(work)
             else:
                 end = "error"
+                self.errors += 1
                 self._sender.send_error(work, *read_tool_error(raised))
                 if not isinstance(unwrap(raised), DispatchError):
                     self._failures.log(f"{self._id} failed", raised, service=self._id)
         finally:
-            work.observer.on_tool_end(end, self._now() - began)
+            if end is not None:
+                work.observer.on_tool_end(end, self._now() - began)
             work.observer.on_end()
         return None
+
+    def _refuse_unexecuted(self, work: InboundRequest, user: str, refused: RefusedRequestError) -> None:
+        """Refuse a request that its tool does not accept. A later request with its idempotency key is executed."""
+        if work.keyed is not None and work.idempotency_key is not None:
+            self._keys.release(user, work.idempotency_key)
+            work.keyed.refusal = (refused.reason, refused.message)
+        if not work.is_refused:
+            self._refuse(work, refused.reason, refused.message)
 
     def _on_expiry(self, work: InboundRequest) -> None:
         if not work.is_refused:
@@ -262,6 +279,11 @@ class RequestQueue:
     def queued(self) -> int:
         """Queued requests."""
         return len(self._places.waiting)
+
+    @property
+    def errors(self) -> int:
+        """Requests whose tool raised an error."""
+        return self._runner.errors
 
     def accept(self, work: InboundRequest, now: float) -> None:
         """Run, queue or refuse ``work``, which arrives ``now``."""

@@ -26,6 +26,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from dispatch._internal import DaemonThreads, describe_type, hold
 from dispatch.messaging.wire import Request
+from dispatch.serving.replies import InboundRequest
 
 _KNOWN = ("user", "config", "arguments")
 _BY_COUNT = {2: ("config", "arguments"), 3: _KNOWN}
@@ -34,10 +35,24 @@ _WAYS = (
     "async def invoke(self, user, config, arguments), async def invoke(self, config, arguments)"
 )
 
-Invoke = Callable[[Request], Awaitable[Any]]
+Invoke = Callable[[Request, InboundRequest], Awaitable[Any]]
 """Runs the tool; the result is a value, or an async iterator: a stream."""
 RunInThread = Callable[[Callable[[Request], Any], Request], Awaitable[Any]]
 """Calls a function with a request in a thread."""
+
+
+class RefusedRequestError(Exception):
+    """A tool does not accept a request, and has not been executed.
+
+    Args:
+        reason: one of :class:`~dispatch.messaging.wire.Refusal`.
+        message: for the caller.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
 
 
 class ToolService:
@@ -94,19 +109,19 @@ def read_invoke(service: object, run_in_thread: RunInThread = run_in_new_thread)
         function = getattr(service, "__name__", "f")
         raise TypeError(
             f"{describe_type(service)} is no tool service. A dispatcher calls it in its own process with "
-            f"connect(…, catalog=dispatch.Functions({function})); to serve it, call it in an invoke method: {_WAYS}"
+            f"connect(…, catalog=dispatch.Functions({function})); to serve it, write ToolServer(functions=[{function}], …)"
         )
     if not callable(method) or getattr(method, "__func__", None) is ToolService.invoke:
         raise TypeError(f"{name} has no invoke method; {_WAYS}")
     positional, keywords = _parameters(name, method)
 
-    def call(request: Request) -> Any:
+    def call(request: Request, _work: InboundRequest | None = None) -> Any:
         values = [getattr(request, key) for key in positional]
         return method(*values, **{key: getattr(request, key) for key in keywords}) if keywords else method(*values)
 
     if inspect.isasyncgenfunction(method):
 
-        async def stream(request: Request) -> AsyncIterator[Any]:
+        async def stream(request: Request, _work: InboundRequest | None = None) -> AsyncIterator[Any]:
             iterator: AsyncIterator[Any] = call(request)
             return iterator
 
@@ -116,7 +131,7 @@ def read_invoke(service: object, run_in_thread: RunInThread = run_in_new_thread)
     if inspect.iscoroutinefunction(method):
         return call
 
-    async def in_thread(request: Request) -> Any:
+    async def in_thread(request: Request, _work: InboundRequest | None = None) -> Any:
         result = await run_in_thread(call, request)
         return await result if inspect.isawaitable(result) else result
 
@@ -199,7 +214,7 @@ class ToolExecutor(Executor):
         self._threads = 0
         self._idle = 0
         self._closed = False
-        self.abandoned: dict[Task, asyncio.Future[Future[Any]]] = {}
+        self.abandoned: dict[Task, asyncio.Future[Any]] = {}
         """Tasks whose thread still runs although they were cancelled, with what completes when it returns."""
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -232,6 +247,11 @@ class ToolExecutor(Executor):
 
         self.abandoned[task] = returned
         future.add_done_callback(in_thread)
+
+    def hold_slot(self, task: Task, returned: asyncio.Future[Any]) -> None:
+        """Enter a thread of another executor in :attr:`abandoned`, until ``returned`` is done."""
+        self.abandoned[task] = returned
+        returned.add_done_callback(lambda _: self.abandoned.pop(task, None))
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Call ``function(*args, **kwargs)`` in a thread.

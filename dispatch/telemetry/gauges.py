@@ -26,15 +26,8 @@ from dispatch.protocol.events import Failure
 from dispatch.protocol.session import SessionState, find_state
 from dispatch.protocol.settings import SessionStatistics
 from dispatch.resilience.breaker import State
+from dispatch.telemetry import exposition
 from dispatch.telemetry.call_metrics import MAX_INSTANCES, MAX_SERVICES, Instruments
-from dispatch.telemetry.exposition import (
-    PAUSE_S,
-    HistogramSeries,
-    LockFreeHistogram,
-    PerRegistry,
-    ValueFamily,
-    Values,
-)
 from dispatch.telemetry.observers import DURATION_BUCKETS, OTHER, ObservedServer, RunResult, ServedRequestObserver
 
 Role = Literal["caller", "callee"]
@@ -65,7 +58,7 @@ Key = tuple[str, ...]
 """The name of a family, and the label values of a series."""
 
 
-class SessionCollector(PerRegistry, Collector):
+class SessionCollector(exposition.PerRegistry, Collector):
     """Reads the session tables that report to one registry. Those of one role add up."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -151,12 +144,14 @@ def _in_pieces(sessions: Sequence[Session]) -> Iterator[Session]:
     for at, session in enumerate(sessions, 1):
         yield session
         if at % PIECE == 0:
-            time.sleep(PAUSE_S)
+            time.sleep(exposition.PAUSE_S)
 
 
-def _family(name: str, help: str, type: str, *labels: str) -> Callable[[Callable[[], Values]], ValueFamily]:
-    def family(values: Callable[[], Values]) -> ValueFamily:
-        return ValueFamily(name, help, type, ("role", *labels), values)
+def _family(
+    name: str, help: str, type: str, *labels: str
+) -> Callable[[Callable[[], exposition.Values]], exposition.ValueFamily]:
+    def family(values: Callable[[], exposition.Values]) -> exposition.ValueFamily:
+        return exposition.ValueFamily(name, help, type, ("role", *labels), values)
 
     return family
 
@@ -231,7 +226,7 @@ class ObservedDispatcher(Protocol):
         """Return the state of each source of the catalogue."""
 
 
-class DispatcherCollector(PerRegistry, Collector):
+class DispatcherCollector(exposition.PerRegistry, Collector):
     """Reads the dispatchers that report to one registry. If there are several circuits for one tool, of dispatchers or of
     versions, the value of a state is the number of circuits in it: the sum over the states is the number of circuits.
     """
@@ -280,11 +275,11 @@ class DispatcherCollector(PerRegistry, Collector):
     def _tool_labels(self) -> frozenset[str]:
         return self._instruments.tools.labels()
 
-    def _connected(self) -> Values:
+    def _connected(self) -> exposition.Values:
         known = [each.connected for each in self._dispatchers() if each.connected is not None]
         return [((), sum(known))] if known else []
 
-    def _circuits(self) -> Values:
+    def _circuits(self) -> exposition.Values:
         named = self._tool_labels()
         circuits: dict[str, list[State]] = {}
         for each in self._dispatchers():
@@ -303,7 +298,7 @@ class DispatcherCollector(PerRegistry, Collector):
             for label, views in each.pools():
                 yield _series_label(label, services), views
 
-    def _instances(self) -> Values:
+    def _instances(self) -> exposition.Values:
         states: Counter[tuple[str, ...]] = Counter()
         for service, views in self._views():
             for kind in INSTANCE_STATES:
@@ -312,7 +307,7 @@ class DispatcherCollector(PerRegistry, Collector):
                 states[service, view.state] += 1
         return states.items()
 
-    def _instance_in_flight(self) -> Values:
+    def _instance_in_flight(self) -> exposition.Values:
         in_flight: Counter[tuple[str, ...]] = Counter()
         for service, views in self._views():
             for view in views:
@@ -329,13 +324,13 @@ class DispatcherCollector(PerRegistry, Collector):
             for status in each.sources():
                 yield _series_label(status.id, named), status
 
-    def _add_up_sources(self, count: Callable[[SourceStatus], int]) -> Values:
+    def _add_up_sources(self, count: Callable[[SourceStatus], int]) -> exposition.Values:
         total: Counter[tuple[str, ...]] = Counter()
         for label, status in self._sources():
             total[(label,)] += count(status)
         return total.items()
 
-    def _source_up(self) -> Values:
+    def _source_up(self) -> exposition.Values:
         is_up: dict[tuple[str, ...], bool] = {}
         for label, status in self._sources():
             is_up[(label,)] = is_up.get((label,), True) and status.state == "ok"
@@ -347,7 +342,7 @@ def _series_label(label: str, named: Container[str]) -> str:
     return label if label in named else OTHER
 
 
-def _add_up(parts: Iterable[Mapping[str, int]], named: Container[str] | None = None) -> Values:
+def _add_up(parts: Iterable[Mapping[str, int]], named: Container[str] | None = None) -> exposition.Values:
     total: Counter[tuple[str, ...]] = Counter()
     for part in parts:
         for label, value in part.items():
@@ -355,9 +350,9 @@ def _add_up(parts: Iterable[Mapping[str, int]], named: Container[str] | None = N
     return total.items()
 
 
-def _gauge(name: str, help: str, *labels: str) -> Callable[[Callable[[], Values]], ValueFamily]:
-    def family(values: Callable[[], Values]) -> ValueFamily:
-        return ValueFamily(name, help, "gauge", labels, values)
+def _gauge(name: str, help: str, *labels: str) -> Callable[[Callable[[], exposition.Values]], exposition.ValueFamily]:
+    def family(values: Callable[[], exposition.Values]) -> exposition.ValueFamily:
+        return exposition.ValueFamily(name, help, "gauge", labels, values)
 
     return family
 
@@ -473,20 +468,20 @@ class ServedRequestMetrics(ServedRequestObserver):
 
     __slots__ = ("_durations",)
 
-    def __init__(self, durations: Mapping[RunResult, HistogramSeries]) -> None:
+    def __init__(self, durations: Mapping[RunResult, exposition.HistogramSeries]) -> None:
         self._durations = durations
 
     def on_tool_end(self, result: RunResult, seconds: float) -> None:
         self._durations[result].observe(seconds)
 
 
-class ServerCollector(PerRegistry, Collector):
+class ServerCollector(exposition.PerRegistry, Collector):
     """Reads the tool servers that report to one registry. Counts of several servers of one service add up."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._servers: WeakSet[ObservedServer] = WeakSet()
         self._closed_servers: Tally[tuple[str, ...]] = Tally()
-        self._durations = LockFreeHistogram(
+        self._durations = exposition.LockFreeHistogram(
             "dispatch_service_duration_seconds",
             "Run time of the tool in its own process, in seconds: ok for a result, error for the tool's own error, stopped "
             "when the request was cancelled or its deadline passed.",
@@ -498,7 +493,7 @@ class ServerCollector(PerRegistry, Collector):
         self._lock = threading.Lock()
         registry.register(self)
 
-    def durations(self, service: str) -> dict[RunResult, HistogramSeries]:
+    def durations(self, service: str) -> dict[RunResult, exposition.HistogramSeries]:
         """Return the series of how long the tool of ``service`` runs, by result."""
         with self._lock:
             if len(self._labelled) < MAX_SERVICES:

@@ -380,6 +380,11 @@ class ServedRequestObserver:
 
     __slots__ = ()
 
+    @property
+    def traceparent(self) -> str:
+        """The W3C trace context of the request's span; ``""``: it has none."""
+        return ""
+
     def on_reply(self, *, is_last: bool) -> Mapping[str, str]:
         """Observe a message of the reply before it is sent, and return its trace context, as W3C's headers."""
         return NO_PROPERTIES

@@ -16,6 +16,7 @@ from dispatch.messaging.request import Disposition
 from dispatch.protocol import SessionTable
 from dispatch.resilience.breaker import State
 from dispatch.result import CallResult
+from dispatch.telemetry import observers
 from dispatch.telemetry.call_metrics import (
     USER_RATE_LIMIT,
     Instruments,
@@ -47,25 +48,6 @@ from dispatch.telemetry.gauges import (
     ServerCollector,
     SessionCollector,
 )
-from dispatch.telemetry.observers import (
-    NULL_CALL,
-    NULL_SERVED_REQUEST,
-    OTHER,
-    CallObserver,
-    Counter,
-    DispatcherObserver,
-    HeldChange,
-    ObservedRequest,
-    ObservedServer,
-    ObservedTool,
-    RefusedItem,
-    RequestObserver,
-    ServedRequestObserver,
-    ServerNames,
-    ServerObserver,
-    ShadowedItem,
-    Telemetry,
-)
 from dispatch.telemetry.tracing import CallTracing, ServiceTracing
 
 MAX_LINES = 20
@@ -85,7 +67,7 @@ MAX_NAME_CHARS = 200
 _WARNING_STATES = (State.OPEN, State.FORCED_OPEN)
 
 
-class _ToolCalls(CallObserver):
+class _ToolCalls(observers.CallObserver):
     """Observes the calls of one version of a tool: logs them, and begins their spans. One object observes all calls, because
     it has no state of a call.
 
@@ -100,8 +82,8 @@ class _ToolCalls(CallObserver):
         self._label = label
         self._tracing = tracing
 
-    def start_call(self, tool: ObservedTool, started: float) -> CallObserver:
-        observer = self if CALLS.isEnabledFor(logging.DEBUG) else NULL_CALL
+    def start_call(self, tool: observers.ObservedTool, started: float) -> observers.CallObserver:
+        observer = self if CALLS.isEnabledFor(logging.DEBUG) else observers.NULL_CALL
         return observer if self._tracing is None else self._tracing.start_call(tool, started, observer)
 
     def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
@@ -138,11 +120,11 @@ class _MeasuredCalls(_ToolCalls):
         super().__init__(label, tracing)
         self._meter = meter
         self._version = version
-        self._requests: dict[str, RequestObserver] = {
+        self._requests: dict[str, observers.RequestObserver] = {
             reason: _CountedRequest(count) for reason, count in meter.attempts.items()
         }
 
-    def start_call(self, tool: ObservedTool, started: float) -> CallObserver:
+    def start_call(self, tool: observers.ObservedTool, started: float) -> observers.CallObserver:
         self._meter.in_flight += 1
         return self if self._tracing is None else self._tracing.start_call(tool, started, self)
 
@@ -152,7 +134,7 @@ class _MeasuredCalls(_ToolCalls):
     def on_rejected(self, error: DispatchError) -> None:
         self._meter.record_rejection(error)
 
-    def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
+    def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> observers.RequestObserver:
         return self._requests[reason]
 
     def on_budget_exhausted(self) -> None:
@@ -188,7 +170,7 @@ class _MeasuredCalls(_ToolCalls):
             super().on_cancel(seconds, attempts, exemplar)
 
 
-class _CountedRequest(RequestObserver):
+class _CountedRequest(observers.RequestObserver):
     """Counts the requests of one reason (``first``, ``retry``, ``hedge``) when they end."""
 
     __slots__ = ("_count",)
@@ -201,7 +183,7 @@ class _CountedRequest(RequestObserver):
             self._count.value += 1
 
 
-class TelemetryDispatcherObserver(DispatcherObserver):
+class TelemetryDispatcherObserver(observers.DispatcherObserver):
     """Observes one dispatcher.
 
     Args:
@@ -211,7 +193,9 @@ class TelemetryDispatcherObserver(DispatcherObserver):
         clock: of the event loop, in seconds.
     """
 
-    def __init__(self, settings: Telemetry, events: Events, client_id: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, settings: observers.Telemetry, events: Events, client_id: str, clock: Callable[[], float]
+    ) -> None:
         self.settings = settings
         self._events = events
         self._transition_log = TransitionLogger(logger, clock)
@@ -243,7 +227,7 @@ class TelemetryDispatcherObserver(DispatcherObserver):
 
     # -- tools and services -------------------------------------------------------------------------------------
 
-    def observe_tool(self, label: str, version: str | None = None) -> CallObserver:
+    def observe_tool(self, label: str, version: str | None = None) -> observers.CallObserver:
         meter = self._tool_meter(label)
         if meter is None:
             return _ToolCalls(label, self._tracing)
@@ -260,7 +244,7 @@ class TelemetryDispatcherObserver(DispatcherObserver):
             meter = self._tools[label] = self._instruments.tools.acquire(label)
         return meter
 
-    def observe_service(self, id: str, label: str) -> Mapping[Disposition, Counter] | None:
+    def observe_service(self, id: str, label: str) -> Mapping[Disposition, observers.Counter] | None:
         meter = self._services.get((id, label))
         if meter is None and self._instruments is not None:
             meter = self._services[id, label] = self._instruments.services.acquire(label)
@@ -279,7 +263,7 @@ class TelemetryDispatcherObserver(DispatcherObserver):
 
     def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
         """Observe the call of a tool that is in no catalogue. Metrics count it under ``_OTHER``."""
-        meter = self._tool_meter(OTHER)
+        meter = self._tool_meter(observers.OTHER)
         if meter is not None:
             meter.in_flight += 1
             meter.record_call(error.outcome, 0.0)
@@ -461,30 +445,30 @@ class TelemetryDispatcherObserver(DispatcherObserver):
         else:
             self._source_meter(source)
 
-    def on_refused_items(self, source: str, items: Collection[RefusedItem]) -> None:
+    def on_refused_items(self, source: str, items: Collection[observers.RefusedItem]) -> None:
         """Report the items that were not refused before."""
 
-        def describe(item: RefusedItem) -> str:
+        def describe(item: observers.RefusedItem) -> str:
             where = f"{item.origin}: {item.key}" if item.key else item.origin
             return f"item of {item.source} refused: {where}: {item.problem}. Fix: {item.fix}."
 
-        self._report(source, items, RefusedItem, ItemRefused, describe)
+        self._report(source, items, observers.RefusedItem, ItemRefused, describe)
 
-    def on_shadowed_items(self, source: str, items: Collection[ShadowedItem]) -> None:
+    def on_shadowed_items(self, source: str, items: Collection[observers.ShadowedItem]) -> None:
         """Report the items that were not shadowed before."""
 
-        def describe(item: ShadowedItem) -> str:
+        def describe(item: observers.ShadowedItem) -> str:
             return (
                 f"item of {item.source} shadowed: '{item.name}' ({item.origin}) is not in force, because "
                 f"{item.active_source} ({item.active_origin}) precedes it"
             )
 
-        self._report(source, items, ShadowedItem, ItemShadowed, describe)
+        self._report(source, items, observers.ShadowedItem, ItemShadowed, describe)
 
-    def on_held_changes(self, source: str, changes: Collection[HeldChange]) -> None:
+    def on_held_changes(self, source: str, changes: Collection[observers.HeldChange]) -> None:
         """Report the changes that were not held before."""
 
-        def describe(change: HeldChange) -> str:
+        def describe(change: observers.HeldChange) -> str:
             old, new = change.old[:SHOWN_FINGERPRINT_CHARS], change.new[:SHOWN_FINGERPRINT_CHARS]
             former = f"the former definition {old} stays in force" if old else "the tool is not in force"
             return (
@@ -492,7 +476,7 @@ class TelemetryDispatcherObserver(DispatcherObserver):
                 f"Review it, then approve it with `dispatch tools approve {change.name}`."
             )
 
-        self._report(source, changes, HeldChange, ChangeHeld, describe)
+        self._report(source, changes, observers.HeldChange, ChangeHeld, describe)
 
     def _source_meter(self, source: str) -> SourceMeter | None:
         """Return the source's series, which exist from now on; None: metrics are off."""
@@ -507,7 +491,7 @@ class TelemetryDispatcherObserver(DispatcherObserver):
             meter.record_reload(is_successful=is_successful)
 
     def _forget_source(self, source: str) -> None:
-        for kind in (RefusedItem, ShadowedItem, HeldChange):
+        for kind in (observers.RefusedItem, observers.ShadowedItem, observers.HeldChange):
             self._reported.pop((kind, source), None)
         meter = self._sources.pop(source, None)
         if meter is not None and self._instruments is not None:
@@ -546,7 +530,7 @@ class TelemetryDispatcherObserver(DispatcherObserver):
 # The observer of a tool server: its metrics and traces, joined.
 
 
-class TelemetryServerObserver(ServerObserver):
+class TelemetryServerObserver(observers.ServerObserver):
     """Observes one tool server.
 
     Args:
@@ -554,23 +538,23 @@ class TelemetryServerObserver(ServerObserver):
         names: of the server.
     """
 
-    def __init__(self, settings: Telemetry, names: ServerNames) -> None:
+    def __init__(self, settings: observers.Telemetry, names: observers.ServerNames) -> None:
         self._collector = ServerCollector.of(registry_of(settings)) if settings.metrics else None
         self._sessions = SessionCollector.of(registry_of(settings)) if settings.metrics else None
-        self._server: ObservedServer | None = None
-        self._requests: ServedRequestObserver = NULL_SERVED_REQUEST
+        self._server: observers.ObservedServer | None = None
+        self._requests: observers.ServedRequestObserver = observers.NULL_SERVED_REQUEST
         if self._collector is not None:
             self._requests = ServedRequestMetrics(self._collector.durations(names.service))
         self._tracing = ServiceTracing(settings, names) if settings.traces != "off" else None
 
-    def attach(self, server: ObservedServer) -> None:
+    def attach(self, server: observers.ObservedServer) -> None:
         if self._collector is not None:
             self._server = server
             self._collector.add(server)
             if self._sessions is not None and server.session_table is not None:
                 self._sessions.add(server.session_table, "callee")
 
-    def start_request(self, request: ObservedRequest, now: float) -> ServedRequestObserver:
+    def start_request(self, request: observers.ObservedRequest, now: float) -> observers.ServedRequestObserver:
         if self._tracing is None:
             return self._requests
         return self._tracing.start_request(request, now, self._requests)

@@ -27,54 +27,7 @@ from dispatch._internal import scalar_text, type_name
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.messaging.wire import json_text
 from dispatch.result import CallResult
-from dispatch.telemetry.observers import (
-    ATTEMPT,
-    ATTEMPT_REASON,
-    ATTEMPTS,
-    CHUNKS,
-    ERROR_TYPE,
-    EXECUTE_LOCALLY,
-    EXECUTE_TOOL,
-    EXTENSION,
-    FIRST_CHUNK,
-    HEDGE_EVENT,
-    INSTANCE,
-    MESSAGING_CLIENT,
-    MESSAGING_CONVERSATION,
-    MESSAGING_DESTINATION,
-    MESSAGING_OPERATION,
-    MESSAGING_OPERATION_TYPE,
-    MESSAGING_SYSTEM,
-    MESSAGING_TEMPLATE,
-    MESSAGING_TEMPORARY,
-    NO_PROPERTIES,
-    OPERATION,
-    OTHER,
-    OUTCOME,
-    PROCESS,
-    PULSAR,
-    REASON,
-    REJECTED_EVENT,
-    RETRY_EVENT,
-    SCHEMA_URL,
-    SEND,
-    SERVICE,
-    TOOL_ARGUMENTS,
-    TOOL_CALL_ID,
-    TOOL_DESCRIPTION,
-    TOOL_NAME,
-    TOOL_RESULT,
-    TOOL_TYPE,
-    WAIT,
-    CallObserver,
-    ObservedRequest,
-    ObservedTool,
-    RequestObserver,
-    RunResult,
-    ServedRequestObserver,
-    ServerNames,
-    Telemetry,
-)
+from dispatch.telemetry import observers
 from dispatch.version import __version__
 
 # Trace context in message properties: W3C's ``traceparent`` and ``tracestate``, without a prefix, as Pulsar's own clients
@@ -134,14 +87,14 @@ TRACER_CHECK_S: Final = 1.0
 """Seconds between two checks for a provider: while there is none, a check reads the environment, which takes 3 µs."""
 
 
-def find_tracer(settings: Telemetry) -> Tracer | None:
+def find_tracer(settings: observers.Telemetry) -> Tracer | None:
     """Return a tracer of the settings' provider or of the global one; None: no SDK is set up, or spans are off."""
     if settings.traces != "native":
         return None
     provider = settings.tracer_provider or trace.get_tracer_provider()
     if isinstance(provider, (ProxyTracerProvider, NoOpTracerProvider)):
         return None
-    return provider.get_tracer("dispatch", __version__, SCHEMA_URL)
+    return provider.get_tracer("dispatch", __version__, observers.SCHEMA_URL)
 
 
 # Spans of calls on the dispatcher's side: ``execute_tool`` for a call over all its attempts, and a ``send`` for each one.
@@ -160,12 +113,12 @@ MAX_NAME_CHARS = 256
 NO_ATTRIBUTES: Mapping[str, str] = {}
 
 
-class _RecordedRequest(RequestObserver):
+class _RecordedRequest(observers.RequestObserver):
     """The ``send`` span of one request."""
 
     __slots__ = ("_inner", "_span", "properties")
 
-    def __init__(self, span: Span, inner: RequestObserver) -> None:
+    def __init__(self, span: Span, inner: observers.RequestObserver) -> None:
         self._span = span
         self._inner = inner
         self.properties = encode_context(span)
@@ -177,17 +130,17 @@ class _RecordedRequest(RequestObserver):
         self._inner.on_end(outcome, error, instance=instance, sent=sent)
         span = self._span
         if instance:
-            span.set_attribute(INSTANCE, instance)
+            span.set_attribute(observers.INSTANCE, instance)
         _conclude(span, outcome, error)
         span.end()
 
 
-class _PropagatedRequest(RequestObserver):
+class _PropagatedRequest(observers.RequestObserver):
     """A request of a call that is not recorded: it carries the trace context."""
 
     __slots__ = ("_inner", "properties")
 
-    def __init__(self, properties: Mapping[str, str], inner: RequestObserver) -> None:
+    def __init__(self, properties: Mapping[str, str], inner: observers.RequestObserver) -> None:
         self.properties = properties
         self._inner = inner
 
@@ -195,7 +148,7 @@ class _PropagatedRequest(RequestObserver):
         self._inner.on_end(outcome, error, instance=instance, sent=sent)
 
 
-class _TracedCall(CallObserver):
+class _TracedCall(observers.CallObserver):
     """A call in a trace. Passes on what the observer of the tool's calls counts.
 
     Args:
@@ -204,7 +157,7 @@ class _TracedCall(CallObserver):
 
     __slots__ = ("_inner",)
 
-    def __init__(self, inner: CallObserver) -> None:
+    def __init__(self, inner: observers.CallObserver) -> None:
         self._inner = inner
 
     def on_queued(self, seconds: float) -> None:
@@ -222,7 +175,7 @@ class _PropagatedCall(_TracedCall):
 
     __slots__ = ("_properties",)
 
-    def __init__(self, properties: Mapping[str, str], inner: CallObserver) -> None:
+    def __init__(self, properties: Mapping[str, str], inner: observers.CallObserver) -> None:
         super().__init__(inner)
         self._properties = properties
 
@@ -230,7 +183,7 @@ class _PropagatedCall(_TracedCall):
     def trace_id(self) -> str:
         return self._properties.get("traceparent", "")[3:35]
 
-    def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
+    def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> observers.RequestObserver:
         return _PropagatedRequest(self._properties, self._inner.on_request(topic, template, id, number, reason))
 
     def on_first_chunk(self, seconds: float, exemplar: dict[str, str] | None = None) -> None:
@@ -248,7 +201,7 @@ class _RecordedCall(_TracedCall):
 
     __slots__ = ("_chunks", "_context", "_exemplar", "_size", "_span", "_tool", "_tracing")
 
-    def __init__(self, tracing: CallTracing, span: Span, tool: str, inner: CallObserver) -> None:
+    def __init__(self, tracing: CallTracing, span: Span, tool: str, inner: observers.CallObserver) -> None:
         super().__init__(inner)
         self._tracing = tracing
         self._tool = tool
@@ -269,33 +222,35 @@ class _RecordedCall(_TracedCall):
         if self._tracing.content:
             self._record_content("arguments", json_text(arguments, "arguments"))
 
-    def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
+    def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> observers.RequestObserver:
         if not topic:
-            known: dict[str, str | int] = {ATTEMPT: number, ATTEMPT_REASON: reason}
-            span = self._tracing.tracer.start_span(EXECUTE_LOCALLY, self._context, SpanKind.INTERNAL, known)
+            known: dict[str, str | int] = {observers.ATTEMPT: number, observers.ATTEMPT_REASON: reason}
+            span = self._tracing.tracer.start_span(observers.EXECUTE_LOCALLY, self._context, SpanKind.INTERNAL, known)
             return _RecordedRequest(span, self._inner.on_request(topic, template, id, number, reason))
         attributes: dict[str, str | int] = {
-            MESSAGING_SYSTEM: PULSAR,
-            MESSAGING_OPERATION: SEND,
-            MESSAGING_OPERATION_TYPE: SEND,
-            MESSAGING_DESTINATION: topic,
-            MESSAGING_CONVERSATION: id,
-            MESSAGING_CLIENT: self._tracing.client_id,
-            ATTEMPT: number,
-            ATTEMPT_REASON: reason,
+            observers.MESSAGING_SYSTEM: observers.PULSAR,
+            observers.MESSAGING_OPERATION: observers.SEND,
+            observers.MESSAGING_OPERATION_TYPE: observers.SEND,
+            observers.MESSAGING_DESTINATION: topic,
+            observers.MESSAGING_CONVERSATION: id,
+            observers.MESSAGING_CLIENT: self._tracing.client_id,
+            observers.ATTEMPT: number,
+            observers.ATTEMPT_REASON: reason,
         }
         if topic != template:
-            attributes[MESSAGING_TEMPLATE] = template
+            attributes[observers.MESSAGING_TEMPLATE] = template
         return _RecordedRequest(
-            self._tracing.tracer.start_span(f"{SEND} {template}", self._context, SpanKind.PRODUCER, attributes),
+            self._tracing.tracer.start_span(
+                f"{observers.SEND} {template}", self._context, SpanKind.PRODUCER, attributes
+            ),
             self._inner.on_request(topic, template, id, number, reason),
         )
 
     def on_retry(self, wait: float) -> None:
-        self._add_event(RETRY_EVENT, {WAIT: wait})
+        self._add_event(observers.RETRY_EVENT, {observers.WAIT: wait})
 
     def on_hedge(self) -> None:
-        self._add_event(HEDGE_EVENT, {})
+        self._add_event(observers.HEDGE_EVENT, {})
 
     def _add_event(self, name: str, attributes: Mapping[str, str | float]) -> None:
         if self._span.is_recording():  # not any more after the caller cancelled a call that other callers share
@@ -304,11 +259,11 @@ class _RecordedCall(_TracedCall):
     def _record_content(self, kind: str, text: str) -> None:
         shown = self._tracing.redact_content(kind, self._tool, text)
         if shown is not None:
-            self._span.set_attribute(TOOL_ARGUMENTS if kind == "arguments" else TOOL_RESULT, shown)
+            self._span.set_attribute(observers.TOOL_ARGUMENTS if kind == "arguments" else observers.TOOL_RESULT, shown)
 
     def on_first_chunk(self, seconds: float, exemplar: dict[str, str] | None = None) -> None:
         self._inner.on_first_chunk(seconds, self._exemplar)
-        self._span.set_attribute(FIRST_CHUNK, seconds)
+        self._span.set_attribute(observers.FIRST_CHUNK, seconds)
 
     def on_chunk(self, text: str) -> None:
         if self._tracing.content and self._size < MAX_CONTENT_CHARS:
@@ -318,11 +273,11 @@ class _RecordedCall(_TracedCall):
     def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
         self._inner.on_end(result, reply, self._exemplar)
         span, error = self._span, result.error
-        known: dict[str, str | int] = {OUTCOME: str(result.outcome), ATTEMPTS: result.attempts}
+        known: dict[str, str | int] = {observers.OUTCOME: str(result.outcome), observers.ATTEMPTS: result.attempts}
         if result.request_id:
-            known[TOOL_CALL_ID] = result.request_id
+            known[observers.TOOL_CALL_ID] = result.request_id
         if result.chunks > 1:
-            known[CHUNKS] = result.chunks
+            known[observers.CHUNKS] = result.chunks
         span.set_attributes(known)
         text = "".join(self._chunks) or result.text
         if text and self._tracing.content:
@@ -331,14 +286,14 @@ class _RecordedCall(_TracedCall):
         if sender is not None:
             span.add_link(sender)
         if error is not None and error.rejected_by is not None:
-            span.add_event(REJECTED_EVENT, {REASON: error.rejected_by})
+            span.add_event(observers.REJECTED_EVENT, {observers.REASON: error.rejected_by})
         _conclude(span, result.outcome, error)
         span.end()
 
     def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
         self._inner.on_cancel(seconds, attempts, self._exemplar)
-        self._span.set_attribute(OUTCOME, str(Outcome.CANCELLED))
-        self._span.set_attribute(ATTEMPTS, attempts)
+        self._span.set_attribute(observers.OUTCOME, str(Outcome.CANCELLED))
+        self._span.set_attribute(observers.ATTEMPTS, attempts)
         _conclude(self._span, Outcome.CANCELLED, None)
         self._span.end()
 
@@ -350,10 +305,10 @@ def _conclude(span: Span, outcome: Outcome, error: DispatchError | None) -> None
     if error is not None:
         # The type, not the text: a tool's own error may quote its arguments.
         kind = error.telemetry_type
-        span.set_attribute(ERROR_TYPE, kind)
+        span.set_attribute(observers.ERROR_TYPE, kind)
         span.set_status(Status(StatusCode.ERROR, kind))
     elif outcome is Outcome.CANCELLED:
-        span.set_attribute(ERROR_TYPE, ErrorType.CANCELLED.value)
+        span.set_attribute(observers.ERROR_TYPE, ErrorType.CANCELLED.value)
         span.set_status(Status(StatusCode.ERROR, ErrorType.CANCELLED.value))
 
 
@@ -366,7 +321,7 @@ class CallTracing:
         now: seconds, on the clock of :meth:`start_call`.
     """
 
-    def __init__(self, settings: Telemetry, client_id: str, now: float) -> None:
+    def __init__(self, settings: observers.Telemetry, client_id: str, now: float) -> None:
         self._settings = settings
         self.client_id = client_id
         self.content = settings.content
@@ -385,7 +340,9 @@ class CallTracing:
             self.tracer = tracer
             self._has_tracer = True
 
-    def start_call(self, tool: ObservedTool, now: float, inner: CallObserver) -> CallObserver:
+    def start_call(
+        self, tool: observers.ObservedTool, now: float, inner: observers.CallObserver
+    ) -> observers.CallObserver:
         """Begin to observe a call of ``tool``; return ``inner`` itself if the call is in no trace and begins none."""
         if now >= self._tracer_check_at:
             self._check_tracer(now)
@@ -399,9 +356,9 @@ class CallTracing:
         elif self._sample < 1.0 and self._random() >= self._sample:
             return _PropagatedCall({"traceparent": self._unsampled()}, inner)
         # perf: attributes at the start of a span are cheap; each one that is set later costs 1 µs
-        known = {SERVICE: tool.service_id, TOOL_TYPE: tool.tool_type}
+        known = {observers.SERVICE: tool.service_id, observers.TOOL_TYPE: tool.tool_type}
         if tool.description:
-            known[TOOL_DESCRIPTION] = tool.description
+            known[observers.TOOL_DESCRIPTION] = tool.description
         span = self._start(tool.label, tool.label, context, known)
         if not span.is_recording():
             return _PropagatedCall(encode_context(span), inner)
@@ -409,10 +366,10 @@ class CallTracing:
 
     def _start(self, shown: str, tool: str, context: Context, known: Mapping[str, str] = NO_ATTRIBUTES) -> Span:
         return self.tracer.start_span(
-            f"{EXECUTE_TOOL} {shown}",
+            f"{observers.EXECUTE_TOOL} {shown}",
             context,
             SpanKind.INTERNAL,
-            {OPERATION: EXECUTE_TOOL, TOOL_NAME: tool[:MAX_NAME_CHARS], **known},
+            {observers.OPERATION: observers.EXECUTE_TOOL, observers.TOOL_NAME: tool[:MAX_NAME_CHARS], **known},
         )
 
     def record_unknown_tool(self, tool: str, error: DispatchError, now: float) -> None:
@@ -425,9 +382,9 @@ class CallTracing:
         parent = get_current_span(context).get_span_context()
         if not parent.is_valid and self._sample < 1.0 and self._random() >= self._sample:
             return
-        known = {TOOL_TYPE: EXTENSION}
-        span = self._start(OTHER, scalar_text(tool), context, known)
-        span.set_attribute(OUTCOME, str(error.outcome))
+        known = {observers.TOOL_TYPE: observers.EXTENSION}
+        span = self._start(observers.OTHER, scalar_text(tool), context, known)
+        span.set_attribute(observers.OUTCOME, str(error.outcome))
         _conclude(span, error.outcome, error)
         span.end()
 
@@ -453,7 +410,7 @@ class CallTracing:
 # one trace. A request that is rejected before it runs has no span.
 
 
-class _RecordedServedRequest(ServedRequestObserver):
+class _RecordedServedRequest(observers.ServedRequestObserver):
     """The ``process`` span of one request, and the ``send`` span of its reply.
 
     Args:
@@ -471,8 +428,8 @@ class _RecordedServedRequest(ServedRequestObserver):
         tracing: ServiceTracing,
         span: Span,
         context: Context,
-        request: ObservedRequest,
-        inner: ServedRequestObserver,
+        request: observers.ObservedRequest,
+        inner: observers.ServedRequestObserver,
     ) -> None:
         self._tracing = tracing
         self._span = span
@@ -483,10 +440,14 @@ class _RecordedServedRequest(ServedRequestObserver):
         self._is_reply_ended = False
         self._chunks = 0
 
+    @property
+    def traceparent(self) -> str:
+        return encode_context(self._span).get("traceparent", "")
+
     def on_reply(self, *, is_last: bool) -> Mapping[str, str]:
         self._inner.on_reply(is_last=is_last)
         if self._is_reply_ended:
-            return NO_PROPERTIES
+            return observers.NO_PROPERTIES
         span = self._reply
         if span is None:
             span = self._reply = self._tracing.start_reply(self._request, self._context)
@@ -499,15 +460,15 @@ class _RecordedServedRequest(ServedRequestObserver):
     def _end_reply(self, span: Span) -> None:
         self._is_reply_ended = True
         if self._chunks > 1:
-            span.set_attribute(CHUNKS, self._chunks)
+            span.set_attribute(observers.CHUNKS, self._chunks)
         span.end()
 
     def on_error(self, error_type: str) -> None:
         self._inner.on_error(error_type)
-        self._span.set_attribute(ERROR_TYPE, str(error_type))
+        self._span.set_attribute(observers.ERROR_TYPE, str(error_type))
         self._span.set_status(Status(StatusCode.ERROR, str(error_type)))
 
-    def on_tool_end(self, result: RunResult, seconds: float) -> None:
+    def on_tool_end(self, result: observers.RunResult, seconds: float) -> None:
         self._inner.on_tool_end(result, seconds)
 
     def on_end(self) -> None:
@@ -525,15 +486,15 @@ class ServiceTracing:
         names: of the instance.
     """
 
-    def __init__(self, settings: Telemetry, names: ServerNames) -> None:
+    def __init__(self, settings: observers.Telemetry, names: observers.ServerNames) -> None:
         self._settings = settings
         self._names = names
         self._tracer: Tracer | None = None
         self._tracer_check_at = float("-inf")
 
     def start_request(
-        self, request: ObservedRequest, now: float, inner: ServedRequestObserver
-    ) -> ServedRequestObserver:
+        self, request: observers.ObservedRequest, now: float, inner: observers.ServedRequestObserver
+    ) -> observers.ServedRequestObserver:
         """Begin the span of a request in the task that runs it, and make its context the task's: the tool's own spans and
         calls are part of the caller's trace. Return ``inner`` itself if the request is not recorded.
 
@@ -553,10 +514,14 @@ class ServiceTracing:
             return inner
         names = self._names
         span = tracer.start_span(
-            f"{PROCESS} {names.topic}",
+            f"{observers.PROCESS} {names.topic}",
             _EMPTY if origin is None else origin,
             SpanKind.CONSUMER,
-            {MESSAGING_SYSTEM: PULSAR, MESSAGING_OPERATION: PROCESS, MESSAGING_OPERATION_TYPE: PROCESS},
+            {
+                observers.MESSAGING_SYSTEM: observers.PULSAR,
+                observers.MESSAGING_OPERATION: observers.PROCESS,
+                observers.MESSAGING_OPERATION_TYPE: observers.PROCESS,
+            },
         )
         context = set_span_in_context(span, _EMPTY if origin is None else origin)
         attach(context)
@@ -564,30 +529,30 @@ class ServiceTracing:
             return inner
         span.set_attributes(
             {
-                MESSAGING_DESTINATION: names.topic,
-                MESSAGING_CONVERSATION: request.id,
-                MESSAGING_CLIENT: names.instance,
-                SERVICE: names.service,
-                INSTANCE: names.instance,
+                observers.MESSAGING_DESTINATION: names.topic,
+                observers.MESSAGING_CONVERSATION: request.id,
+                observers.MESSAGING_CLIENT: names.instance,
+                observers.SERVICE: names.service,
+                observers.INSTANCE: names.instance,
             }
         )
         return _RecordedServedRequest(self, span, context, request, inner)
 
-    def start_reply(self, request: ObservedRequest, context: Context) -> Span:
+    def start_reply(self, request: observers.ObservedRequest, context: Context) -> Span:
         """Begin the span of the reply to ``request``."""
         assert self._tracer is not None  # the reply is part of a span
         topic, names = request.reply_topic, self._names
         own = topic != names.responses
         attributes: dict[str, str | bool] = {
-            MESSAGING_SYSTEM: PULSAR,
-            MESSAGING_OPERATION: SEND,
-            MESSAGING_OPERATION_TYPE: SEND,
-            MESSAGING_DESTINATION: topic,
-            MESSAGING_CONVERSATION: request.id,
-            MESSAGING_CLIENT: names.instance,
+            observers.MESSAGING_SYSTEM: observers.PULSAR,
+            observers.MESSAGING_OPERATION: observers.SEND,
+            observers.MESSAGING_OPERATION_TYPE: observers.SEND,
+            observers.MESSAGING_DESTINATION: topic,
+            observers.MESSAGING_CONVERSATION: request.id,
+            observers.MESSAGING_CLIENT: names.instance,
         }
         if own:
-            attributes[MESSAGING_TEMPLATE] = names.replies
-            attributes[MESSAGING_TEMPORARY] = True
+            attributes[observers.MESSAGING_TEMPLATE] = names.replies
+            attributes[observers.MESSAGING_TEMPORARY] = True
         name = names.replies if own else topic
-        return self._tracer.start_span(f"{SEND} {name}", context, SpanKind.PRODUCER, attributes)
+        return self._tracer.start_span(f"{observers.SEND} {name}", context, SpanKind.PRODUCER, attributes)

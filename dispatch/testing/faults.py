@@ -37,7 +37,7 @@ from dispatch.policy import DEFAULT_POLICY, PolicyLike
 from dispatch.protocol.frames import End as FrameOfEnd
 from dispatch.protocol.frames import MalformedPacketError, Status, decode_packet, encode, is_packet
 from dispatch.protocol.frames import Reply as FrameOfReply
-from dispatch.serving.server import ToolServer
+from dispatch.server import ToolServer
 from dispatch.transports import (
     AnswerLate,
     DurableMessage,

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
+from types import UnionType
 from typing import Any, Final, Protocol
 from uuid import uuid4
 
@@ -56,6 +57,10 @@ class Graph:
     def has_vertex(self, id: str) -> bool:
         """Return whether the vertex exists."""
         return id in self._graph
+
+    def is_vertex(self, id: str, kind: type | UnionType) -> bool:
+        """Return whether there is such a vertex and its data is a ``kind``."""
+        return id in self._graph and isinstance(self._graph.nodes[id].get(DATA), kind)
 
     def vertices(self) -> list[str]:
         """Return the vertices in topological order; as stored if there is a cycle."""
@@ -481,9 +486,9 @@ class McpService(ToolGroup):
         """
         connect = self._connect
         if connect is None:
-            from dispatch.mcp.sources import connect_mcp
+            from dispatch.mcp.sources import connect_server
 
-            connect = connect_mcp
+            return await connect_server(self._mcp_config.name, **self.transport_config.to_dict())
         return await connect(self._mcp_config)
 
     async def list_tools(self) -> list[Tool]:

@@ -24,12 +24,11 @@ from dispatch.toolkit.evidence import (
     Observation,
     compute_score,
 )
-from dispatch.toolkit.graph import DATA, DEFAULT_SCORE, SCORE, Action
+from dispatch.toolkit.graph import DATA, DEFAULT_SCORE, SCORE, Action, Graph, Tool
 
 if TYPE_CHECKING:
     from dispatch.calls.call import FinishedCall
     from dispatch.dispatcher import Dispatcher
-    from dispatch.toolkit.toolkit import Toolkit
 
 
 # Observes the calls of a dispatcher for a learner.
@@ -305,7 +304,7 @@ class Learner:
 
     def __init__(
         self,
-        toolkit: Toolkit,
+        toolkit: Graph,
         store: str | Path | None = None,
         *,
         half_life_days: float = HALF_LIFE_DAYS,
@@ -389,7 +388,7 @@ class Learner:
             raise ValueError(f"The count {count!r} of observations is not in (0, {MAX_COUNT:,.0f}]. Give one that is.")
         self._store.record([((u, v), ONE[Observation(observation)].multiply(count))])
 
-    def record_recommendation(self, actions: Iterable[str], result: Toolkit, user: str) -> None:
+    def record_recommendation(self, actions: Iterable[str], result: Graph, user: str) -> None:
         """Note a recommendation: calls that follow are observed as its uses, and the next one shows what was unused."""
         # The dictionaries behind the views of networkx, as in the recommendation itself.
         raw: Any = result.get_graph()
@@ -415,7 +414,7 @@ class Learner:
             observation: None: the call failed in a way that says nothing of the tool, for example by a rate limit.
         """
         recommendation = self._interactions.find(user, self._store.now)
-        if recommendation is None or not self._toolkit.is_tool(tool):
+        if recommendation is None or not self._toolkit.is_vertex(tool, Tool):
             return
         callers = self._toolkit.predecessors(tool)
         self._store.record(
@@ -440,7 +439,8 @@ class Learner:
         if action is None:
             return None
         if recommendation is None or recommendation.is_closed or action not in recommendation.actions:
-            self.record_recommendation([action], toolkit.subgraph([action, *toolkit.successors(action)]), user)
+            successors = toolkit.get_graph().subgraph([action, *toolkit.successors(action)])
+            self.record_recommendation([action], Graph(successors.copy()), user)
             recommendation = self._interactions.find(user, self._store.now)
             assert recommendation is not None
         for tool in tools:
@@ -492,9 +492,7 @@ class Learner:
             if each.evidence.weight < min_observations:
                 continue
             if not each.has_edge:
-                is_new = toolkit.is_action(each.source) and (
-                    toolkit.is_tool(each.target) or toolkit.is_action(each.target)
-                )
+                is_new = toolkit.is_vertex(each.source, Action) and toolkit.is_vertex(each.target, Tool | Action)
                 if add_edges_from is None or each.score < add_edges_from or not is_new:
                     continue
                 toolkit.add_edge(each.source, each.target)

@@ -97,7 +97,7 @@ class CatalogFollower:
 
     def bind_tool(self, id: str, user: str) -> Tool:
         """Return the tool, called on behalf of ``user``."""
-        handle = dispatcher.Tool(self._dispatcher, self._known[id], user)
+        handle = dispatcher.BoundTool(self._dispatcher, self._known[id], user)
         return Tool(id, handle.description, handle.invoke, ToolType.DISPATCH_TOOL, id=id)
 
     def is_visible(self, id: str, user: str) -> bool:
@@ -257,7 +257,7 @@ class Toolkit(Graph):
 
         Args:
             id: of the vertex.
-            properties: ``data``: an Action, Tool, ToolGroup or :class:`dispatch.Tool`.
+            properties: ``data``: an Action, Tool, ToolGroup or :class:`dispatch.BoundTool`.
 
         Raises:
             ValueError: ``data`` is missing or of another type.
@@ -323,10 +323,10 @@ class Toolkit(Graph):
                 self.remove_vertex(tool)
         elif isinstance(data, Action):
             for tool in successors:
-                if self._is(tool, Tool) and not self._graph.in_degree(tool):
+                if self.is_vertex(tool, Tool) and not self._graph.in_degree(tool):
                     self.remove_vertex(tool)
         for group in predecessors:
-            if self._is(group, ToolGroup) and not self._graph.out_degree(group):
+            if self.is_vertex(group, ToolGroup) and not self._graph.out_degree(group):
                 self._graph.remove_node(group)
 
     def get_data(self, id: str) -> Vertex | None:
@@ -358,18 +358,15 @@ class Toolkit(Graph):
 
     def is_action(self, id: str) -> bool:
         """Return whether the vertex is an action."""
-        return self._is(id, Action)
+        return self.is_vertex(id, Action)
 
     def is_tool(self, id: str) -> bool:
         """Return whether the vertex is a tool."""
-        return self._is(id, Tool)
+        return self.is_vertex(id, Tool)
 
     def is_tool_group(self, id: str) -> bool:
         """Return whether the vertex is a group."""
-        return self._is(id, ToolGroup)
-
-    def _is(self, id: str, kind: type[Vertex]) -> bool:
-        return id in self._graph and isinstance(self._graph.nodes[id].get(DATA), kind)
+        return self.is_vertex(id, ToolGroup)
 
     def _describe_vertex(self, id: str) -> dict[str, Any]:
         data = self.get_data(id)

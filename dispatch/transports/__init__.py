@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from typing import Final
+
 from dispatch._internal import check_instance
 from dispatch.transports.base import (
     AnswerLate,
@@ -19,6 +22,9 @@ from dispatch.transports.base import (
 )
 
 __all__ = [
+    "BROKER_VARIABLE",
+    "DEFAULT_BROKER",
+    "PUBLISH_WINDOW",
     "AnswerLate",
     "DurableMessage",
     "Handler",
@@ -31,12 +37,28 @@ __all__ = [
     "Ticket",
     "TopicPublisher",
     "Transport",
+    "default_broker",
     "open_transport",
 ]
 
+DEFAULT_BROKER: Final = "pulsar://localhost:6650"
+BROKER_VARIABLE: Final = "DISPATCH_BROKER"
+"""Variable with the address of the broker, and the default address of ``connect()`` and ``ToolServer``. Not None, which a
+program passes when its own variable is unset."""
 
-def open_transport(url: str, *, security: Security | None = None, publish_window: int = 64) -> Transport:
-    """Return the transport for ``url``, not yet started: ``memory://[NAME]``, ``pulsar://HOST:PORT`` or ``pulsar+ssl://HOST:PORT``.
+
+def default_broker() -> str:
+    """Return the value of ``DISPATCH_BROKER``, else the address of a broker on this machine."""
+    return os.environ.get(BROKER_VARIABLE) or DEFAULT_BROKER
+
+
+PUBLISH_WINDOW = 64
+"""Publishes in flight to the broker at once. Measured: a broker drops messages of larger bursts on non-persistent topics."""
+
+
+def open_transport(url: str, *, security: Security | None = None, publish_window: int = PUBLISH_WINDOW) -> Transport:
+    """Return the transport for ``url``, not yet started: ``memory://[NAME]``, ``pulsar://HOST:PORT`` or ``pulsar+ssl://HOST:PORT``;
+    :data:`BROKER_VARIABLE`: :func:`default_broker`.
 
     Args:
         security: token and TLS settings; None: from the environment (:meth:`Security.from_environment`).
@@ -45,6 +67,8 @@ def open_transport(url: str, *, security: Security | None = None, publish_window
     Raises:
         TransportError: the scheme of the address is not supported, or it is no text.
     """
+    if url == BROKER_VARIABLE:
+        url = default_broker()
     if not isinstance(url, str):
         from dispatch.transports.errors import no_address
 

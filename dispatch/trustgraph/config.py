@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -18,8 +19,12 @@ from dispatch.catalog.descriptors import ARGUMENT_TYPES, CatalogError
 from dispatch.catalog.fields import ItemKey
 from dispatch.catalog.items import OTHER_NAMES_OF_TYPES, Item, choose_key, require_kind
 from dispatch.catalog.loader import read_items
-from dispatch.catalog.sources import Broker, BrokerSubscription, OnChange, run_in_thread
-from dispatch.messaging.wire import ErrorInfo, TopicName
+from dispatch.catalog.sources import Broker, BrokerSubscription, OnChange, OnMessage, run_in_thread
+from dispatch.errors import TransportError
+from dispatch.messaging.plain import read_properties
+from dispatch.messaging.wire import SECRET_BYTES, ErrorInfo, Property, Session, TopicName, hello_topic, reply_topic
+from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
+from dispatch.transports.errors import closed
 
 _log = logging.getLogger("dispatch.catalog")
 
@@ -692,6 +697,23 @@ class TrustGraphConfig:
         """
         return await self._connected(self._client).list_keys(self._one_workspace(workspace), require_kind(kind))
 
+    async def get_text(self, type: str, key: str) -> str | None:
+        """Return the text of a config value of any type; None: there is none.
+
+        Raises:
+            ValueError, ConfigServiceError, TransportError: as :meth:`put`.
+        """
+        return await self._connected(self._client).get_value(self._one_workspace(None), type, key)
+
+    async def put_text(self, type: str, key: str, text: str) -> None:
+        """Write a config value of any type that TrustGraph's agents do not read.
+
+        Raises:
+            ValueError, ConfigServiceError, TransportError: as :meth:`put`.
+        """
+        value = ConfigValue(type, key, text)
+        await self._connected(self._client).put_values(self._one_workspace(None), [value])
+
     def _one_workspace(self, workspace: str | None) -> str:
         workspace = self.workspace if workspace is None else workspace
         if workspace == ALL_WORKSPACES or not workspace:
@@ -786,3 +808,173 @@ def _order_by_precedence(found: _Items) -> _Items:
         last[name if isinstance(name, str) else item.key] = place
     chosen = set(last.values())
     return {place: found[place] for place in sorted(found, key=lambda place: (place not in chosen, place))}
+
+
+# The broker as sources see it, over the connection of a dispatcher.
+
+
+class ConfigBroker:
+    """Implements :class:`dispatch.catalog.sources.Broker`. Topics are opened on first use.
+
+    Args:
+        transport: a started connection.
+        name: of the dispatcher; part of the names of its subscriptions.
+    """
+
+    def __init__(self, transport: Transport, name: str) -> None:
+        self._transport = transport
+        self._name = f"dispatch-config-{name}"
+        self._session = Session(os.urandom(SECRET_BYTES).hex())
+        self._waiting: dict[str, asyncio.Future[bytes]] = {}
+        self._opening = asyncio.Lock()
+        self._publishers: dict[str, Publisher] = {}
+        self._responses: dict[str, Subscription] = {}
+        self._notifications: set[_Notifications] = set()
+        self._is_closed = False
+
+    @property
+    def is_connected(self) -> bool:
+        """See :attr:`dispatch.catalog.sources.Broker.is_connected`."""
+        return self._transport.connected
+
+    def was_disconnected_since(self, instant: float) -> bool:
+        """See :meth:`dispatch.catalog.sources.Broker.was_disconnected_since`."""
+        return self._transport.was_disconnected_since(instant)
+
+    async def request(
+        self, topic: str, response_topic: str, payload: bytes, *, timeout: float, resend_after: float | None = None
+    ) -> bytes:
+        """See :meth:`dispatch.catalog.sources.Broker.request`."""
+        async with asyncio.timeout(timeout):
+            publisher = await self._open(topic, response_topic)
+            return await self._exchange(publisher, payload, {}, resend_after)
+
+    async def ask_instance(
+        self, request_queue: str, response_queue: str, payload: bytes, *, timeout: float, resend_after: float
+    ) -> bytes:
+        """See :meth:`dispatch.catalog.sources.Broker.ask_instance`."""
+        answers = TopicName.parse(response_queue)
+        inbox = reply_topic(
+            str(TopicName(False, answers.tenant, answers.namespace, answers.name)), f"{self._session.key}-{self._name}"
+        )
+        properties = {
+            Property.HELLO: request_queue,
+            Property.REPLY_TO: inbox,
+            Property.SESSION: self._session.secret,
+        }
+        async with asyncio.timeout(timeout):
+            async with self._opening:
+                await self._subscribe_responses(inbox)
+            # Closed again: there may be a thousand services, and each is asked once.
+            publisher = await self._transport.publisher(hello_topic(request_queue))
+            try:
+                return await self._exchange(publisher, payload, properties, resend_after)
+            finally:
+                await publisher.close()
+
+    async def publish(self, topic: str, payload: bytes) -> None:
+        """See :meth:`dispatch.catalog.sources.Broker.publish`."""
+        async with self._opening:
+            publisher = await self._open_publisher(topic)
+        publisher.publish(payload, {}, flow=topic, on_failure=_ignore_failure)
+
+    async def _exchange(
+        self, publisher: Publisher, payload: bytes, properties: Mapping[str, str], resend_after: float | None
+    ) -> bytes:
+        """Send a message until it is answered, and return the answer."""
+        response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        # Clients of all processes share the response topic, and each sees the ids of the others' responses.
+        id = os.urandom(16).hex()
+        self._waiting[id] = response
+        try:
+            while True:
+                self._send(publisher, payload, {**properties, Property.ID: id}, response)
+                answered, _ = await asyncio.wait([response], timeout=resend_after)
+                if answered:
+                    return response.result()
+                if resend_after is not None:
+                    resend_after *= 2
+        finally:
+            del self._waiting[id]
+            if not response.cancel() and not response.cancelled():
+                response.exception()  # of a failure that came together with the timeout
+
+    def _send(
+        self, publisher: Publisher, payload: bytes, properties: Mapping[str, str], response: asyncio.Future[bytes]
+    ) -> None:
+        def on_failure(error: TransportError) -> None:
+            if not response.done():
+                response.set_exception(error)
+
+        publisher.publish(payload, properties, flow=publisher.topic, on_failure=on_failure)
+
+    async def _open(self, topic: str, response_topic: str) -> Publisher:
+        async with self._opening:
+            # The response topic first: it must be open when the response arrives.
+            await self._subscribe_responses(response_topic)
+            return await self._open_publisher(topic)
+
+    async def _subscribe_responses(self, topic: str) -> None:
+        if self._is_closed:
+            raise closed()
+        if topic not in self._responses:
+            self._responses[topic] = await self._transport.subscribe(
+                topic, self._on_response, mode=Mode.FANOUT, name=self._unique_name()
+            )
+
+    async def _open_publisher(self, topic: str) -> Publisher:
+        if self._is_closed:
+            raise closed()
+        if topic not in self._publishers:
+            self._publishers[topic] = await self._transport.publisher(topic)
+        return self._publishers[topic]
+
+    def _unique_name(self) -> str:
+        return f"{self._name}-{os.urandom(4).hex()}"
+
+    def _on_response(self, message: Message) -> None:
+        response = self._waiting.get(read_properties(message).get(Property.ID, ""))
+        # A response to another client, or a late or a duplicate one.
+        if response is not None and not response.done():
+            response.set_result(message.data())
+
+    async def subscribe(self, topic: str, on_message: OnMessage) -> BrokerSubscription:
+        """See :meth:`dispatch.catalog.sources.Broker.subscribe`."""
+        if self._is_closed:
+            raise closed()
+
+        def handle(message: Message) -> None:
+            on_message(message.data())
+
+        subscription = await self._transport.subscribe(topic, handle, mode=Mode.FANOUT, name=self._unique_name())
+        notifications = _Notifications(subscription, self._notifications)
+        self._notifications.add(notifications)
+        return notifications
+
+    async def close(self) -> None:
+        """Close all topics. Requests that wait fail. Idempotent."""
+        self._is_closed = True
+        for response in self._waiting.values():
+            if not response.done():
+                response.set_exception(closed())
+        async with self._opening:
+            for notifications in list(self._notifications):
+                await notifications.close()
+            while self._responses:
+                await self._responses.popitem()[1].close()
+            while self._publishers:
+                await self._publishers.popitem()[1].close()
+
+
+def _ignore_failure(_error: TransportError) -> None:
+    """Ignore a message that could not be sent: it is best effort."""
+
+
+class _Notifications:
+    def __init__(self, subscription: Subscription, open: set[_Notifications]) -> None:
+        self._subscription = subscription
+        self._open = open
+
+    async def close(self) -> None:
+        self._open.discard(self)
+        await self._subscription.close()

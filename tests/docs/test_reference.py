@@ -150,7 +150,7 @@ def test_the_api_has_every_public_name_once() -> None:
         dispatch,
         dispatch.adapters,
         dispatch.calling,
-        dispatch.mcp.server,
+        dispatch.mcp,
         dispatch.results,
         dispatch.schemas,
         dispatch.search,

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import dispatch
 from dispatch.catalog.items import Item
 from dispatch.transports.memory import MemoryTransport
-from dispatch.trustgraph.client import ConfigBroker
-from dispatch.trustgraph.config import ConfigServiceError
+from dispatch.trustgraph.config import ConfigBroker, ConfigServiceError
 from tests.helpers.clock import idle
 from tests.helpers.config_service import ConfigService, ConfigStore, config_service
 

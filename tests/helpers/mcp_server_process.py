@@ -8,6 +8,7 @@ import subprocess
 from typing import Any
 
 from dispatch import Policy, ToolError
+from dispatch.mcp import McpServer
 from tests.helpers.dispatcher_and_service import catalog, stand
 
 TOPIC = {"name": "topic", "type": "string", "description": "What about.", "required": True}
@@ -35,7 +36,7 @@ async def work(arguments: dict[str, Any]) -> str:
 async def main() -> None:
     """Serve until stdin is closed."""
     async with stand(work, TOOLS, policy=Policy()) as (dispatcher, _):
-        await dispatcher.mcp_server(user="alice").serve_stdio()
+        await McpServer(dispatcher, user="alice").serve_stdio()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dispatch._internal import FairQueue, QueueFullError
+from dispatch.transports.base import FairQueue, QueueFullError
 from tests.helpers.state_machine_settings import machine
 
 FLOWS = st.sampled_from("abcd")

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 import dispatch
 from dispatch import adapters, calling
 from dispatch.errors import ToolError
+from dispatch.mcp import McpServer
 from dispatch.telemetry.events import log_decision
 from dispatch.telemetry.exposition import LockFreeCounter, render_metrics
 from tests.helpers.mcp_connections import CHANNELS, MODES, Channel, Mode, connected, text_of
@@ -118,7 +119,7 @@ async def test_an_mcp_server_answers_and_goes_on(channel: Channel, mode: Mode) -
     async def on_progress(_progress: float, _total: float | None, message: str | None) -> None:
         progress.append(message)
 
-    async with connect() as dispatcher, connected(dispatcher.mcp_server(), channel, mode) as client:
+    async with connect() as dispatcher, connected(McpServer(dispatcher), channel, mode) as client:
         for name in (*RESULTS, *ERRORS):
             assert (await client.call_tool(name, {}, progress_callback=on_progress)).is_error
             assert text_of(await client.call_tool("ping", {})) == "pong"

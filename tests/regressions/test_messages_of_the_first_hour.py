@@ -80,11 +80,8 @@ any_value: Any = None
             lambda: dispatch.connect(BROKER, catalog=3),
             "an int is no source of a catalogue. Fix: give a Catalog, the path",
         ),
-        (
-            lambda: dispatch.Dispatcher(any_value, None),
-            "Dispatcher takes a transport, not None; use dispatch.connect(URL",
-        ),
-        (lambda: dispatch.Dispatcher(MemoryTransport, None), "not the class MemoryTransport"),
+        (lambda: dispatch.connect(any_value), "None is not a broker address: is an environment variable unset?"),
+        (lambda: dispatch.Dispatcher(MemoryTransport), "the class MemoryTransport is not a broker address."),
         (lambda: dispatch.ToolServer(Joke, BROKER, service="joke"), "Joke is a class: pass an instance, Joke()"),
         (lambda: dispatch.ToolServer(add, BROKER, service="joke"), "catalog=dispatch.Functions(add)"),
         (lambda: dispatch.wrap(Client, tool="t"), "Client is a class: pass an instance, Client(…)."),

@@ -57,7 +57,7 @@ async def test_an_error_names_the_topic_that_was_given(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("calls", [0, 1])
 async def test_a_service_without_requests_says_so_once(capsys: Captured, calls: int) -> None:
     server = lab()
-    serving = asyncio.create_task(serve.serve_until_signal(server, serve.ServerReporter(server, json=False)))
+    serving = asyncio.create_task(serve.serve_until_signal([serve.ServerReporter(server, json=False)]))
     await idle()
     async with dispatching() as dispatcher:
         for _ in range(calls):
@@ -91,6 +91,7 @@ def test_ctrl_c_while_the_command_line_is_imported(module: str) -> None:
 
 def test_ctrl_c_while_a_program_imports_dispatch_is_the_programs() -> None:
     program = INTERRUPTED.format(module="dispatch.calls", program="agent.py")
+    program = program.replace("from dispatch.cli import main", "from dispatch import connect")
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ended.returncode != 130
     assert ended.stderr.endswith("KeyboardInterrupt\n")

@@ -19,7 +19,7 @@ from dispatch.calls.local import MAX_BYTES_AHEAD
 from dispatch.errors import CallTimeoutError, Outcome
 from dispatch.protocol.frames import CHUNK_BYTES
 from dispatch.protocol.settings import DEFAULT_SETTINGS
-from dispatch.serving.server import ToolServer
+from dispatch.server import ToolServer
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import dispatching, serving
 

@@ -57,7 +57,7 @@ MUTANTS: dict[str, Callable[[], list[AbstractContextManager[Any]]]] = {
     "fragments of ended requests are retained": lambda: [mock.patch.object(Reassembly, "drop", _ignore)],
     "expired requests run": lambda: [mock.patch.object(CallerSession, "_expire", _ignore)],
     "a draining instance accepts requests": lambda: [mock.patch.object(CalleeSession, "drain", _ignore)],
-    "agents know the address of a session": lambda: [mock.patch("dispatch.protocol.session.derive_address", _known_address)],
+    "agents know the address of a session": lambda: [mock.patch("dispatch.protocol.frames.derive_address", _known_address)],
 }  # fmt: skip
 
 

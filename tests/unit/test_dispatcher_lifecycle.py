@@ -58,9 +58,19 @@ class SlowTransport(MemoryTransport):
 # -- connecting -----------------------------------------------------------------------------------------------------
 
 
-def test_a_url_in_place_of_a_transport_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"not a URL; use dispatch\.connect\('pulsar://localhost:6650', \.\.\.\)"):
-        Dispatcher("pulsar://localhost:6650", Catalog())  # type: ignore[arg-type]  # that is the mistake
+def test_connect_is_the_dispatcher_with_an_address_or_a_transport() -> None:
+    assert dispatch.connect is Dispatcher
+    assert type(Dispatcher("memory://")._transport) is MemoryTransport
+    transport = MemoryTransport(BROKER)
+    assert Dispatcher(transport)._transport is transport
+
+
+@pytest.mark.parametrize("options", [{"security": dispatch.Security(token="t")}, {"publish_window": 8}])
+def test_settings_of_a_connection_beside_a_transport_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(
+        TypeError, match=r"^security and publish_window belong to an address; give them to the transport"
+    ):
+        Dispatcher(MemoryTransport(BROKER), **options)
 
 
 async def test_connect_takes_a_folder_a_catalogue_or_nothing() -> None:

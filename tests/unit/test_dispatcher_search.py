@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dispatch import Dispatcher, Grants, RejectedError
-from dispatch.search import Found, search
+from dispatch import Dispatcher, Found, Grants, RejectedError
+from dispatch.search import search
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.dispatcher_and_service import BROKER, catalog, serving
 from tests.unit.search.embedders import WordEmbedder

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from dispatch.balancing.instances import InstanceView
 from dispatch.catalog import Catalog
+from dispatch.devtools.demo import world
 from dispatch.devtools.demo.scenarios import (
     Event,
     EventLog,
@@ -24,33 +25,11 @@ from dispatch.devtools.demo.scenarios import (
 )
 from dispatch.devtools.demo.scenarios.open_circuit import TOOL as CIRCUIT
 from dispatch.devtools.demo.scenarios.slow_instance import SERVICE
-from dispatch.devtools.demo.world import (
-    DEFAULT_SECONDS,
-    SCRIPTS,
-    WARM_UP,
-    WARM_UP_TIMEOUT_S,
-    Agent,
-    Archive,
-    BrokenService,
-    Calculator,
-    CustomRag,
-    Joke,
-    Ledger,
-    Printer,
-    Rates,
-    Scoreboard,
-    Search,
-    Story,
-    TimeScale,
-    Translator,
-    UserScore,
-    demo_catalog,
-)
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import Outcome, TransportError
 from dispatch.policy import Policy
 from dispatch.resilience.breaker import BreakerRules, State
-from dispatch.serving.server import ToolServer
+from dispatch.server import ToolServer
 from dispatch.serving.tool_service import ToolService
 from dispatch.transports import Security, Transport, open_transport
 
@@ -74,7 +53,7 @@ class Summary:
     broker: str
     seconds: float
     note: str
-    board: Scoreboard
+    board: world.Scoreboard
     scenarios: Sequence[Scenario]
     pending: int
     replies: dict[str, int]
@@ -140,10 +119,10 @@ class GuardSnapshot:
     instances: tuple[InstanceView, ...] = ()
     circuits: tuple[BreakerSnapshot, ...] = ()
     closed: int = 0
-    users: dict[str, UserScore] = field(default_factory=dict)
+    users: dict[str, world.UserScore] = field(default_factory=dict)
 
 
-def capture_guards(dispatcher: Dispatcher, users: dict[str, UserScore]) -> GuardSnapshot:
+def capture_guards(dispatcher: Dispatcher, users: dict[str, world.UserScore]) -> GuardSnapshot:
     """Capture the current state.
 
     Args:
@@ -186,11 +165,13 @@ class Demo:
 
     scenario_count: Final = 4
 
-    def __init__(self, broker: str, seconds: float = DEFAULT_SECONDS, *, security: Security | None = None) -> None:
+    def __init__(
+        self, broker: str, seconds: float = world.DEFAULT_SECONDS, *, security: Security | None = None
+    ) -> None:
         self._id = f"demo-{secrets.token_hex(4)}"
         self.broker = f"memory://{self._id}" if broker == "memory://" else broker
-        self.board = Scoreboard()
-        self.time_scale = TimeScale(seconds)
+        self.board = world.Scoreboard()
+        self.time_scale = world.TimeScale(seconds)
         self.scenario_number = 0
         self.phase = "connecting"
         self._security = security
@@ -199,8 +180,8 @@ class Demo:
         self._guards = GuardSnapshot()
         self._is_running = True
         self._done = False
-        self._translators: dict[str, Translator] = {}
-        self._rates = Rates()
+        self._translators: dict[str, world.Translator] = {}
+        self._rates = world.Rates()
 
     @property
     def progress(self) -> float:
@@ -228,7 +209,7 @@ class Demo:
         """
         clock = asyncio.get_running_loop().time
         started = clock()
-        catalog = demo_catalog(self._id, self.time_scale)
+        catalog = world.demo_catalog(self._id, self.time_scale)
         async with contextlib.AsyncExitStack() as stack:
             serving = self._transport()
             stack.push_async_callback(serving.close)
@@ -251,8 +232,8 @@ class Demo:
             self._dispatcher = dispatcher
             stack.callback(self._store_snapshot)
             async with asyncio.TaskGroup() as group:
-                for name in SCRIPTS:
-                    work = Agent(name, dispatcher, self.board).run_script(
+                for name in world.SCRIPTS:
+                    work = world.Agent(name, dispatcher, self.board).run_script(
                         self._is_still_running, random.Random(chance.random())
                     )
                     group.create_task(work)
@@ -302,21 +283,21 @@ class Demo:
     async def _serve(self, stack: contextlib.AsyncExitStack, transport: Transport, catalog: Catalog) -> None:
         self.phase = "starting the services"
         chance = random.Random(_SEED)
-        self._translators = {name: Translator(chance) for name in TRANSLATORS}
+        self._translators = {name: world.Translator(chance) for name in TRANSLATORS}
         limits: dict[str, dict[str, int]] = {"printer-service": {"concurrency": 1, "max_queue": 0}}
         services: list[tuple[str, str, ToolService]] = [
             *(
                 (id, f"{id.removesuffix('-service')}-1", service)
                 for id, service in (
-                    ("joke-service", Joke(chance)),
-                    ("calculator-service", Calculator()),
-                    ("rag-service", CustomRag(chance)),
-                    ("story-service", Story()),
-                    ("archive-service", Archive()),
-                    ("printer-service", Printer()),
+                    ("joke-service", world.Joke(chance)),
+                    ("calculator-service", world.Calculator()),
+                    ("rag-service", world.CustomRag(chance)),
+                    ("story-service", world.Story()),
+                    ("archive-service", world.Archive()),
+                    ("printer-service", world.Printer()),
                     ("rates-service", self._rates),
-                    ("ledger-service", Ledger()),
-                    ("search-service", Search()),
+                    ("ledger-service", world.Ledger()),
+                    ("search-service", world.Search()),
                 )
             ),
             *(("translate-service", name, service) for name, service in self._translators.items()),
@@ -333,7 +314,7 @@ class Demo:
             )
             await stack.enter_async_context(server)
         broken = catalog.service("weather-service")
-        await stack.enter_async_context(BrokenService(transport, broken.request_queue))
+        await stack.enter_async_context(world.BrokenService(transport, broken.request_queue))
 
     async def _warm_up(self, dispatcher: Dispatcher) -> None:
         """Call each service once; these calls are counted as all others.
@@ -342,10 +323,10 @@ class Demo:
             TransportError: a first call failed.
         """
         self.phase = "calling each service for the first time"
-        first = Agent("mallory", dispatcher, self.board)
+        first = world.Agent("mallory", dispatcher, self.board)
         async with asyncio.TaskGroup() as group:
-            for step in WARM_UP:
-                group.create_task(first.run_step(step, WARM_UP_TIMEOUT_S))
+            for step in world.WARM_UP:
+                group.create_task(first.run_step(step, world.WARM_UP_TIMEOUT_S))
         for outcome, example in self.board.examples.items():
             raise TransportError(
                 example.type, f"The first call of '{example.tool}' ended with {outcome}: {example.message}"

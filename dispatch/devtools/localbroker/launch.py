@@ -26,23 +26,7 @@ from types import TracebackType
 from typing import IO, Any, Literal
 from urllib.parse import quote, urlsplit
 
-from dispatch.devtools.localbroker.processes import (
-    LOOPBACK,
-    AdminError,
-    LocalBrokerError,
-    LocalBrokerUnavailableError,
-    ManagedProcess,
-    Report,
-    Runner,
-    Which,
-    find_free_ports,
-    hold_lock,
-    ignore_progress,
-    loopback_interface,
-    require_free,
-    run,
-    spawn,
-)
+from dispatch.devtools.localbroker import processes
 
 # Client of Pulsar's admin interface over HTTP, with the calls that dispatch needs; pulsar-client has none.
 
@@ -85,7 +69,7 @@ class Admin:
         """Return whether the broker serves its default namespace; never raises `AdminError`."""
         try:
             self._request("GET", "namespaces/public/default")
-        except AdminError:
+        except processes.AdminError:
             return False
         return True
 
@@ -117,14 +101,14 @@ class Admin:
             raise ValueError(f"{topic!r} is not a full topic name: use for example non-persistent://tg/request/joke")
         response = self._request("GET", f"{kind}/{'/'.join(_segment(part) for part in parts)}/stats")
         if not isinstance(response, dict):
-            raise AdminError(200, "the response is not a JSON object", f"GET {kind} stats")
+            raise processes.AdminError(200, "the response is not a JSON object", f"GET {kind} stats")
         return response
 
     def ensure_tenant(self, tenant: str) -> bool:
         """Create the tenant, allowed on every cluster, if it does not exist; return whether it was created."""
         try:
             self.namespaces(tenant)  # needs no superuser, unlike the list of tenants
-        except AdminError as error:
+        except processes.AdminError as error:
             if error.status != 404:
                 raise
         else:
@@ -141,7 +125,7 @@ class Admin:
     def _create(self, path: str, body: dict[str, Any]) -> bool:
         try:
             self._request("PUT", path, body)
-        except AdminError as error:
+        except processes.AdminError as error:
             if error.status == 409:  # created concurrently
                 return False
             raise
@@ -161,18 +145,20 @@ class Admin:
                 raw = response.read(_MAX_RESPONSE_BYTES + 1)
         except urllib.error.HTTPError as error:
             with error:
-                raise AdminError(error.code, _reason(error), what) from error
+                raise processes.AdminError(error.code, _reason(error), what) from error
         except (OSError, HTTPException) as error:
             cause = error.reason if isinstance(error, urllib.error.URLError) else error
-            raise AdminError(None, str(cause) or type(cause).__name__, what) from error
+            raise processes.AdminError(None, str(cause) or type(cause).__name__, what) from error
         if len(raw) > _MAX_RESPONSE_BYTES:
-            raise AdminError(200, f"the response is longer than {_MAX_RESPONSE_BYTES} bytes", what)
+            raise processes.AdminError(200, f"the response is longer than {_MAX_RESPONSE_BYTES} bytes", what)
         if not raw:
             return None
         try:
             return json.loads(raw)
         except ValueError as error:
-            raise AdminError(200, "the response is not JSON: check that this is Pulsar's admin URL", what) from error
+            raise processes.AdminError(
+                200, "the response is not JSON: check that this is Pulsar's admin URL", what
+            ) from error
 
 
 def create_namespaces(admin: Admin, namespaces: Iterable[str] = DEFAULT_NAMESPACES) -> list[str]:
@@ -215,7 +201,7 @@ def _reason(error: urllib.error.HTTPError) -> str:
 
 def _names(response: Any) -> list[str]:
     if not isinstance(response, list):
-        raise AdminError(200, "the response is not a JSON list: check that this is Pulsar's admin URL")
+        raise processes.AdminError(200, "the response is not a JSON list: check that this is Pulsar's admin URL")
     return [str(name) for name in response]
 
 
@@ -257,7 +243,7 @@ def wait_until_ready(
     *,
     logs: list[Path],
     timeout: float = READY_TIMEOUT,
-    report: Report = ignore_progress,
+    report: processes.Report = processes.ignore_progress,
     clock: Callable[[], float] = time.monotonic,
 ) -> float:
     """Wait until the broker is ready; return the seconds it took.
@@ -277,10 +263,10 @@ def wait_until_ready(
     next_report = start + _PROGRESS_INTERVAL
     while not admin.is_ready():
         if wait_for_end(_POLL_INTERVAL):
-            raise LocalBrokerError(f"the broker ended during its start:\n{extract_errors(logs)}")
+            raise processes.LocalBrokerError(f"the broker ended during its start:\n{extract_errors(logs)}")
         now = clock()
         if now - start > timeout:
-            raise LocalBrokerError(f"the broker was not ready within {timeout:g} s:\n{extract_errors(logs)}")
+            raise processes.LocalBrokerError(f"the broker was not ready within {timeout:g} s:\n{extract_errors(logs)}")
         if now >= next_report:
             report(f"still starting: {now - start:.0f} s so far")
             next_report = now + _PROGRESS_INTERVAL
@@ -320,7 +306,7 @@ _GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:unpack"
 _FETCH_LIMIT = 1800.0  # seconds: 233 MiB over a slow connection
 
 #: Unpacks the distribution into an empty folder.
-Unpack = Callable[[Path, Report], None]
+Unpack = Callable[[Path, processes.Report], None]
 
 
 def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -341,7 +327,7 @@ def find_distribution() -> Path | None:
     return home if _is_complete(home) else None
 
 
-def fetch_distribution(report: Report = ignore_progress, *, unpack: Unpack | None = None) -> Path:
+def fetch_distribution(report: processes.Report = processes.ignore_progress, *, unpack: Unpack | None = None) -> Path:
     """Return the unpacked distribution; download it with Maven into the cache if needed.
 
     It is unpacked into a temporary folder and renamed, so an interrupted run leaves no partial distribution; of two
@@ -359,7 +345,7 @@ def fetch_distribution(report: Report = ignore_progress, *, unpack: Unpack | Non
         return found
     home = _home()
     waiting = f"another process is downloading Pulsar {VERSION}; waiting for it"
-    with hold_lock(home.parent / "lock", waiting=waiting, report=report):
+    with processes.hold_lock(home.parent / "lock", waiting=waiting, report=report):
         found = find_distribution()
         if found is not None:
             return found
@@ -369,14 +355,14 @@ def fetch_distribution(report: Report = ignore_progress, *, unpack: Unpack | Non
         try:
             (unpack or unpack_with_maven)(temporary, report)
             if not _is_complete(temporary / home.name):
-                raise LocalBrokerError(f"the download contains no complete {home.name}")
+                raise processes.LocalBrokerError(f"the download contains no complete {home.name}")
             _move(temporary / home.name, home)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     return home
 
 
-def unpack_with_maven(folder: Path, report: Report) -> None:
+def unpack_with_maven(folder: Path, report: processes.Report) -> None:
     """Download the distribution with Maven (233 MiB, stored in its repository) and unpack it into `folder`."""
     report(f"downloading Pulsar {VERSION} with Maven: 233 MiB, once, about half a minute")
     log = folder / "maven.log"
@@ -385,18 +371,20 @@ def unpack_with_maven(folder: Path, report: Report) -> None:
     working_folder.mkdir()
     command = ["mvn", "-B", "-q", _GOAL, f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={folder}"]
     start = time.monotonic()
-    child = spawn(command, log=log, cwd=working_folder, remove=folder)
+    child = processes.spawn(command, log=log, cwd=working_folder, remove=folder)
     try:
         while not child.wait(_PROGRESS_INTERVAL):
             elapsed = time.monotonic() - start
             if elapsed > _FETCH_LIMIT:
-                raise LocalBrokerError(f"Maven did not download Pulsar within {_FETCH_LIMIT:.0f} s: check the network")
+                raise processes.LocalBrokerError(
+                    f"Maven did not download Pulsar within {_FETCH_LIMIT:.0f} s: check the network"
+                )
             report(f"downloading Pulsar {VERSION}: {elapsed:.0f} s so far")
     finally:
         child.kill()
     if child.returncode != 0:
         last_lines = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-        raise LocalBrokerError(
+        raise processes.LocalBrokerError(
             f"Maven could not download Pulsar {VERSION} (exit status {child.returncode}):\n{last_lines}\n"
             "Check the network and Maven's settings.xml (mirrors, proxies), or use a running Pulsar broker "
             "(DISPATCH_BROKER; PULSAR_URL for tests and benchmarks)."
@@ -418,7 +406,9 @@ def _move(source: Path, target: Path) -> None:
         source.rename(target)
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or not _is_complete(target):
-            raise LocalBrokerError(f"cannot move Pulsar to {target}: {error.strerror}; delete that folder") from error
+            raise processes.LocalBrokerError(
+                f"cannot move Pulsar to {target}: {error.strerror}; delete that folder"
+            ) from error
 
 
 # Tokens and certificates of a local broker with security.
@@ -465,7 +455,9 @@ class Security:
         self._key = folder / "broker-key.pem"
 
     @classmethod
-    def create(cls, folder: Path, *, runner: Runner = run, which: Which = shutil.which) -> Security:
+    def create(
+        cls, folder: Path, *, runner: processes.Runner = processes.run, which: processes.Which = shutil.which
+    ) -> Security:
         """Create keys and certificates with the `openssl` command, or reuse those in `folder`.
 
         Raises:
@@ -477,7 +469,7 @@ class Security:
             return security
         openssl = which("openssl")
         if openssl is None:
-            raise LocalBrokerUnavailableError(
+            raise processes.LocalBrokerUnavailableError(
                 ["the openssl command is not installed"],
                 "Install it (apt-get install openssl), or start the broker without security.",
             )
@@ -519,14 +511,16 @@ class Security:
         }
 
 
-def _make_certificates(work: Path, openssl: str, runner: Runner) -> None:
+def _make_certificates(work: Path, openssl: str, runner: processes.Runner) -> None:
     (work / "request.conf").write_text(_REQUEST)
     (work / "extensions.conf").write_text(_SERVER_EXTENSIONS)
 
     def call(*arguments: str) -> None:
         result = runner([openssl, *arguments])
         if result.returncode != 0:
-            raise LocalBrokerError(f"openssl {arguments[0]} failed: {(result.stderr or result.stdout).strip()[-500:]}")
+            raise processes.LocalBrokerError(
+                f"openssl {arguments[0]} failed: {(result.stderr or result.stdout).strip()[-500:]}"
+            )
 
     config = str(work / "request.conf")
     for name in ("ca-key", "broker-key"):
@@ -649,10 +643,10 @@ class Configuration:
         settings = {
             "brokerServicePort": str(self.ports.broker),
             "webServicePort": str(self.ports.web),
-            "bindAddress": LOOPBACK,
+            "bindAddress": processes.LOOPBACK,
             "webSocketServiceEnabled": "false",
             # Without these two the bookie listens on every interface at a random port.
-            "listeningInterface": loopback_interface(),
+            "listeningInterface": processes.loopback_interface(),
             "allowEphemeralPorts": "true",
             # A graceful stop waits for a share of this: 5 s with the default of a minute, 1 s with this value.
             "brokerShutdownTimeoutMs": "3000",
@@ -675,7 +669,7 @@ class Configuration:
         """
         for path, fix in ((self.home, "set DISPATCH_CACHE"), (self.data_dir, "set TMPDIR, or choose a data folder,")):
             if re.search(r"\s", str(path)):
-                raise LocalBrokerError(
+                raise processes.LocalBrokerError(
                     f"Pulsar's start script does not support white space in a path: {str(path)!r}; {fix} to one without"
                 )
         for folder in ("conf", "logs", "tmp"):
@@ -695,7 +689,7 @@ class Configuration:
             str(self.home / "bin" / "pulsar"),
             "standalone",
             *("--no-functions-worker", "--no-stream-storage"),
-            *("--advertised-address", LOOPBACK),
+            *("--advertised-address", processes.LOOPBACK),
             *("--bookkeeper-port", str(self.ports.bookie)),
             *("--metadata-dir", str(self.data_dir / "meta")),
             *("--bookkeeper-dir", str(self.data_dir / "bk")),
@@ -725,11 +719,11 @@ _STOP_GRACE = 10  # seconds
 # The broker tells clients its own port, so it must be the same inside and outside the container.
 _SCRIPT = (
     "bin/apply-config-from-env.py conf/standalone.conf && "
-    f"exec bin/pulsar standalone --no-functions-worker --no-stream-storage --advertised-address {LOOPBACK}"
+    f"exec bin/pulsar standalone --no-functions-worker --no-stream-storage --advertised-address {processes.LOOPBACK}"
 )
 
 
-def is_engine_available(runner: Runner = run) -> bool:
+def is_engine_available(runner: processes.Runner = processes.run) -> bool:
     """Return whether the `docker` command exists and its engine responds."""
     try:
         return runner(["docker", "info", "--format", "{{.ServerVersion}}"]).returncode == 0
@@ -741,7 +735,12 @@ def build_run_command(name: str, port: int, web_port: int, *, volume: str | None
     """Build the `docker run` command for a broker on loopback ports; data in `volume`, or deleted with the container."""
     return [
         *("docker", "run", "--detach", "--rm", "--name", name),
-        *("--publish", f"{LOOPBACK}:{port}:{port}", "--publish", f"{LOOPBACK}:{web_port}:{web_port}"),
+        *(
+            "--publish",
+            f"{processes.LOOPBACK}:{port}:{port}",
+            "--publish",
+            f"{processes.LOOPBACK}:{web_port}:{web_port}",
+        ),
         *("--env", f"PULSAR_PREFIX_brokerServicePort={port}", "--env", f"PULSAR_PREFIX_webServicePort={web_port}"),
         *("--env", f"PULSAR_MEM={MEMORY}"),
         *(() if volume is None else ("--volume", f"{volume}:/pulsar/data")),
@@ -749,7 +748,7 @@ def build_run_command(name: str, port: int, web_port: int, *, volume: str | None
     ]
 
 
-def is_container_running(name: str, runner: Runner = run) -> bool:
+def is_container_running(name: str, runner: processes.Runner = processes.run) -> bool:
     """Return whether the container is running."""
     try:
         result = runner(["docker", "inspect", "--format", "{{.State.Running}}", name])
@@ -758,18 +757,20 @@ def is_container_running(name: str, runner: Runner = run) -> bool:
     return result.returncode == 0 and result.stdout.strip() == "true"
 
 
-def stop_container(name: str, runner: Runner = run) -> None:
+def stop_container(name: str, runner: processes.Runner = processes.run) -> None:
     """Stop the container, killing it after 10 s; it deletes itself. Does nothing if it does not exist."""
     result = runner(["docker", "stop", "-t", str(_STOP_GRACE), name])
     if result.returncode != 0 and is_container_running(name, runner):
-        raise LocalBrokerError(f"docker cannot stop {name}: {result.stderr.strip()}; try: docker rm --force {name}")
+        raise processes.LocalBrokerError(
+            f"docker cannot stop {name}: {result.stderr.strip()}; try: docker rm --force {name}"
+        )
 
 
-def remove_volume(name: str, runner: Runner = run) -> None:
+def remove_volume(name: str, runner: processes.Runner = processes.run) -> None:
     """Delete a volume with its data, if it exists."""
     result = runner(["docker", "volume", "rm", "--force", name])
     if result.returncode != 0:
-        raise LocalBrokerError(f"docker cannot delete the volume {name}: {result.stderr.strip()}")
+        raise processes.LocalBrokerError(f"docker cannot delete the volume {name}: {result.stderr.strip()}")
 
 
 class DockerBroker:
@@ -783,14 +784,14 @@ class DockerBroker:
 
     kind: Literal["docker"] = "docker"
 
-    _follower: ManagedProcess  # `docker logs --follow`
+    _follower: processes.ManagedProcess  # `docker logs --follow`
     _folder: Path  # of its log
 
-    def __init__(self, name: str, port: int, web_port: int, runner: Runner) -> None:
+    def __init__(self, name: str, port: int, web_port: int, runner: processes.Runner) -> None:
         """Internal: use `start`."""
         self.name = name
-        self.service_url = f"pulsar://{LOOPBACK}:{port}"
-        self.web_url = f"http://{LOOPBACK}:{web_port}"
+        self.service_url = f"pulsar://{processes.LOOPBACK}:{port}"
+        self.web_url = f"http://{processes.LOOPBACK}:{web_port}"
         self._runner = runner
 
     @classmethod
@@ -802,9 +803,9 @@ class DockerBroker:
         web_port: int = 0,
         volume: str | None = None,
         detached: bool = False,
-        report: Report = ignore_progress,
+        report: processes.Report = processes.ignore_progress,
         ready_timeout: float = READY_TIMEOUT,
-        runner: Runner = run,
+        runner: processes.Runner = processes.run,
     ) -> DockerBroker:
         """Start a container and wait until its broker is ready.
 
@@ -822,19 +823,19 @@ class DockerBroker:
             LocalBrokerError: the broker did not start; the message names the cause.
         """
         name = name or f"tool-dispatch-pulsar-{secrets.token_hex(4)}"
-        free, free_web = [free for free in find_free_ports(4) if free not in (port, web_port)][:2]
+        free, free_web = [free for free in processes.find_free_ports(4) if free not in (port, web_port)][:2]
         broker = cls(name, port or free, web_port or free_web, runner)
         _pull(report, runner)
         report(f"starting Pulsar {VERSION} in Docker")
         result = runner(build_run_command(name, port or free, web_port or free_web, volume=volume))
         if result.returncode != 0:
-            raise LocalBrokerError(f"docker cannot run {IMAGE}: {result.stderr.strip()}")
+            raise processes.LocalBrokerError(f"docker cannot run {IMAGE}: {result.stderr.strip()}")
         remove = ["docker", "rm", "--force", name]
         folder = Path(tempfile.mkdtemp(prefix="tool-dispatch-docker-"))
         log = folder / "console.log"
         try:
             # Ends with the container, and removes the container if this process is killed.
-            follower = spawn(
+            follower = processes.spawn(
                 ["docker", "logs", "--follow", name],
                 log=log,
                 remove=folder,
@@ -878,13 +879,13 @@ class DockerBroker:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _pull(report: Report, runner: Runner) -> None:
+def _pull(report: processes.Report, runner: processes.Runner) -> None:
     if runner(["docker", "image", "inspect", IMAGE]).returncode == 0:
         return
     report(f"downloading the image {IMAGE}: a few minutes, once")
     result = runner(["docker", "pull", "--quiet", IMAGE], timeout=_PULL_LIMIT)
     if result.returncode != 0:
-        raise LocalBrokerError(f"docker cannot download {IMAGE}: {result.stderr.strip()}")
+        raise processes.LocalBrokerError(f"docker cannot download {IMAGE}: {result.stderr.strip()}")
 
 
 # Check of the Java installation for the broker.
@@ -894,7 +895,10 @@ MINIMUM_JAVA = 17
 
 
 def find_java_problem(
-    runner: Runner = run, *, which: Which = shutil.which, environ: Mapping[str, str] = os.environ
+    runner: processes.Runner = processes.run,
+    *,
+    which: processes.Which = shutil.which,
+    environ: Mapping[str, str] = os.environ,
 ) -> str | None:
     """Return why the broker's start script finds no usable Java, in one clause; None if it finds one.
 
@@ -944,7 +948,10 @@ _FIX = (
 
 
 def choose_launcher(
-    runner: Runner = run, *, which: Which = shutil.which, environ: Mapping[str, str] = os.environ
+    runner: processes.Runner = processes.run,
+    *,
+    which: processes.Which = shutil.which,
+    environ: Mapping[str, str] = os.environ,
 ) -> Launcher:
     """Choose a process if Java is installed and the distribution is cached or Maven can download it; else Docker.
 
@@ -962,7 +969,7 @@ def choose_launcher(
     if which("docker") is not None and is_engine_available(runner):
         return "docker"
     problems.append("no Docker engine responds" if which("docker") else "Docker is not installed")
-    raise LocalBrokerUnavailableError(problems, _FIX)
+    raise processes.LocalBrokerUnavailableError(problems, _FIX)
 
 
 # A Pulsar standalone broker as a process of this machine.
@@ -987,7 +994,13 @@ class LocalBroker:
     kind: Literal["process"] = "process"
 
     def __init__(
-        self, configuration: Configuration, *, owns_data: bool, detached: bool, report: Report, ready_timeout: float
+        self,
+        configuration: Configuration,
+        *,
+        owns_data: bool,
+        detached: bool,
+        report: processes.Report,
+        ready_timeout: float,
     ) -> None:
         """Internal: use `start`."""
         self._configuration = configuration
@@ -995,7 +1008,7 @@ class LocalBroker:
         self._detached = detached
         self._report = report
         self._ready_timeout = ready_timeout
-        self._child: ManagedProcess | None = None
+        self._child: processes.ManagedProcess | None = None
 
     @classmethod
     def start(
@@ -1006,7 +1019,7 @@ class LocalBroker:
         web_port: int = 0,
         security: bool = False,
         detached: bool = False,
-        report: Report = ignore_progress,
+        report: processes.Report = processes.ignore_progress,
         ready_timeout: float = READY_TIMEOUT,
         on_spawn: Callable[[LocalBroker], None] | None = None,
     ) -> LocalBroker:
@@ -1031,10 +1044,12 @@ class LocalBroker:
             raise ValueError("a detached broker requires data_dir: a temporary one would never be deleted")
         home = fetch_distribution(report)
         if port and port == web_port:
-            raise LocalBrokerError(f"port {port} cannot serve both clients and the admin interface: use two ports")
+            raise processes.LocalBrokerError(
+                f"port {port} cannot serve both clients and the admin interface: use two ports"
+            )
         for wanted in (port, web_port):
             if wanted:
-                require_free(wanted, "use another, or 0 for any free port")
+                processes.require_free(wanted, "use another, or 0 for any free port")
         owns_data = data_dir is None
         folder = (
             Path(tempfile.mkdtemp(prefix="tool-dispatch-pulsar-")).resolve()
@@ -1056,7 +1071,7 @@ class LocalBroker:
                 )
                 try:
                     broker._launch(on_spawn)
-                except LocalBrokerError:
+                except processes.LocalBrokerError:
                     if attempt == _ATTEMPTS or not broker._has_port_conflict():
                         raise
                     report("another process took a port; starting again on others")
@@ -1081,18 +1096,18 @@ class LocalBroker:
     @property
     def service_url(self) -> str:
         """Return the URL for clients, without TLS."""
-        return f"pulsar://{LOOPBACK}:{self._configuration.ports.broker}"
+        return f"pulsar://{processes.LOOPBACK}:{self._configuration.ports.broker}"
 
     @property
     def service_url_tls(self) -> str:
         """Return the URL for clients with TLS; raises `LocalBrokerError` without security."""
         self._security()
-        return f"pulsar+ssl://{LOOPBACK}:{self._configuration.ports.tls}"
+        return f"pulsar+ssl://{processes.LOOPBACK}:{self._configuration.ports.tls}"
 
     @property
     def web_url(self) -> str:
         """Return the URL of the admin interface."""
-        return f"http://{LOOPBACK}:{self._configuration.ports.web}"
+        return f"http://{processes.LOOPBACK}:{self._configuration.ports.web}"
 
     @property
     def ca_file(self) -> Path:
@@ -1124,10 +1139,10 @@ class LocalBroker:
         return self.process.pid
 
     @property
-    def process(self) -> ManagedProcess:
+    def process(self) -> processes.ManagedProcess:
         """Return the process."""
         if self._child is None:
-            raise LocalBrokerError("the broker was not started")
+            raise processes.LocalBrokerError("the broker was not started")
         return self._child
 
     def is_alive(self) -> bool:
@@ -1154,12 +1169,12 @@ class LocalBroker:
     def pause(self) -> None:
         """Suspend the broker (SIGSTOP): connections stay open without responses."""
         if not self.process.suspend():
-            raise LocalBrokerError("the broker has ended")
+            raise processes.LocalBrokerError("the broker has ended")
 
     def resume(self) -> None:
         """Resume the broker after `pause` (SIGCONT)."""
         if not self.process.send_signal(signal.SIGCONT):
-            raise LocalBrokerError("the broker has ended")
+            raise processes.LocalBrokerError("the broker has ended")
 
     def stop(self) -> None:
         """Stop the broker (SIGTERM; SIGKILL after 10 s) and delete temporary data. Idempotent."""
@@ -1194,13 +1209,13 @@ class LocalBroker:
         configuration = self._configuration
         configuration.write()
 
-        def spawned(child: ManagedProcess) -> None:
+        def spawned(child: processes.ManagedProcess) -> None:
             self._child = child
             if on_spawn is not None:
                 on_spawn(self)
 
         try:
-            child = spawn(
+            child = processes.spawn(
                 configuration.command(),
                 log=configuration.console_file,
                 environ=configuration.environment(),
@@ -1229,13 +1244,19 @@ class LocalBroker:
 
     def _security(self) -> Security:
         if self._configuration.security is None:
-            raise LocalBrokerError("the broker was started without security: LocalBroker.start(security=True)")
+            raise processes.LocalBrokerError(
+                "the broker was started without security: LocalBroker.start(security=True)"
+            )
         return self._configuration.security
 
 
 def _choose_ports(folder: Path, port: int, web_port: int, *, tls: bool) -> Ports:
     bookie_port = read_bookie_port(folder)
-    broker, web, bookie, secure = [free for free in find_free_ports(7) if free not in (port, web_port, bookie_port)][:4]
+    broker, web, bookie, secure = [
+        free for free in processes.find_free_ports(7) if free not in (port, web_port, bookie_port)
+    ][:4]
     if bookie_port is not None:
-        require_free(bookie_port, f"the data in {folder} require it; stop the process that uses it, or delete the data")
+        processes.require_free(
+            bookie_port, f"the data in {folder} require it; stop the process that uses it, or delete the data"
+        )
     return Ports(port or broker, web_port or web, bookie_port or bookie, secure if tls else None)

@@ -75,6 +75,19 @@ def test_items_are_written_read_and_removed(command: Command, options: tuple[str
     assert read(command("tools", "--json")) == []
 
 
+def test_descriptors_of_functions_are_exported(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "exported_shop.py"
+    file.write_text("def price(product: str) -> float:\n    'Price of a product.'\n    return 9.5\n")
+    code, out, err = command("export", str(file), "--service", "shop", "--trustgraph")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == ["tool-service/shop: written.", "tool/price: written."]
+    written = read(command("get", "tool/price", "--json"))
+    assert (written["service"], written["tool"]) == ("shop", "price")
+    assert written["arguments"] == [{"name": "product", "type": "string", "description": "", "required": True}]
+    assert read(command("get", "tool-service/shop", "--json"))["config-params"] == [{"name": "tool", "required": True}]
+    assert read(command("check", "--json"))["ok"] is True
+
+
 def test_a_change_is_shown_while_it_comes_into_force(command: Command, options: tuple[str, ...]) -> None:
     assert command("put", "tool-service/joke-service", "FILE", value=SERVICE)[0] == 0
     with started("tools", "--watch", *options) as program:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import dispatch
+from dispatch.mcp import McpServer
 from dispatch.mcp.server import serve_http
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, serving
 
@@ -54,7 +55,7 @@ async def main() -> None:
     """Serve until the process is stopped."""
     sources = [dispatch.Functions(simple_text, error_handling, with_progress), dispatch.Catalog.of([SERVICE], [TOOL])]
     async with serving(lambda _: "done"), dispatch.connect(BROKER, sources) as dispatcher:
-        await serve_http(dispatcher.mcp_server(), "127.0.0.1", 0, on_ready=lambda url: print(url, flush=True))  # noqa: T201 - what the parent waits for
+        await serve_http(McpServer(dispatcher), "127.0.0.1", 0, on_ready=lambda url: print(url, flush=True))  # noqa: T201 - what the parent waits for
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dispatch import Policy
+from dispatch.mcp import McpServer
 from tests.helpers.cli_processes import REPO
 from tests.helpers.dispatcher_and_service import stand
 from tests.helpers.mcp_connections import serving
@@ -62,7 +63,7 @@ async def test_over_http(library: str, tmp_path: Path) -> None:
     python = python_of(library)
     async with (
         stand(work, TOOLS, policy=Policy()) as (dispatcher, _),
-        serving(dispatcher.mcp_server(user="alice")) as url,
+        serving(McpServer(dispatcher, user="alice")) as url,
     ):
         client = await asyncio.create_subprocess_exec(
             *(python, CLIENT, library, url),

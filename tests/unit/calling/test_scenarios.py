@@ -277,7 +277,7 @@ async def test_permission(kind: str, form: CallForm) -> None:
         assert (await Model(dispatcher, form).fail("greet_secretly"))["error"] == "unknown-tool"
         assert (await Model(dispatcher, form, "bob").call("greet_secretly")).output == "secret"
         # The tools of another user: the dispatcher decides once more, at the call.
-        tools = [dispatch.Tool(dispatcher, each, "alice") for each in dispatcher.catalog.tools.values()]
+        tools = [dispatch.BoundTool(dispatcher, each, "alice") for each in dispatcher.catalog.tools.values()]
         (result,) = await call_function(tools, write(form, "greet_secretly", {})) or []
         assert json.loads(result.output)["error"] == "not-permitted"
 

@@ -16,10 +16,10 @@ from dispatch.calls.attempt import Admission
 from dispatch.calls.guards import ToolGuards, create_rate_limiter
 from dispatch.errors import Outcome
 from dispatch.policy import Bulkhead, Policy, RateLimit
-from dispatch.resilience.aio import LimiterBucket, user_buckets
+from dispatch.resilience.aio import user_buckets
 from dispatch.resilience.breaker import BreakerRules, State
 from dispatch.resilience.bulkhead import QueueLimits
-from dispatch.resilience.rate_limit import UserBuckets
+from dispatch.resilience.rate_limit import LeakyBucket, UserBuckets
 from tests.helpers.clock import advance, virtual_loop
 
 CALLS = 20_000
@@ -38,7 +38,7 @@ class Crowd:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.clock = virtual_loop().time
-        self.shared: dict[RateLimit, UserBuckets[LimiterBucket]] = {}
+        self.shared: dict[RateLimit, UserBuckets[LeakyBucket]] = {}
         self.guards = ToolGuards(
             POLICY,
             repeatable=True,

@@ -39,7 +39,7 @@ def interrupt(*_arguments: object, **_options: object) -> None:
         (("check", "."), "dispatch.catalog.folder.FolderReader.read"),
         (("call", "tell-joke"), "dispatch.catalog.folder.FolderReader.read"),
         (("doctor",), "dispatch.devtools.localbroker.status"),
-        (("serve", "jokes:Joke", "--service", "joke"), "dispatch.cli.serve.load_service"),
+        (("serve", "jokes:Joke", "--service", "joke"), "dispatch.cli.serve.load_target"),
         (("bench",), "dispatch.cli.bench.find_checkout"),
         (("demo",), "dispatch.devtools.demo.Demo"),
         (("broker", "start"), "dispatch.devtools.localbroker.start_detached"),

@@ -10,7 +10,6 @@ import pytest
 import typer
 
 from dispatch.cli.app import app
-from dispatch.cli.base import DEFAULT_BROKER
 from dispatch.devtools.demo.world import DEFAULT_SECONDS
 from dispatch.devtools.localbroker import DEFAULT_NAMESPACES, DEFAULT_PORT, DEFAULT_WEB_PORT
 from dispatch.devtools.lossprobe import DEFAULT_IN_FLIGHT, DEFAULT_SIZES
@@ -18,9 +17,10 @@ from dispatch.mcp.server import MAX_LISTED, McpServer
 from dispatch.messaging.wire import REQUEST_NAMESPACE, RESPONSE_NAMESPACE
 from dispatch.policy import DEFAULT_POLICY
 from dispatch.search.search import ToolSearch
-from dispatch.serving.server import ToolServer
+from dispatch.server import ToolServer
 from dispatch.telemetry.exposition import expose_metrics
 from dispatch.toolkit import ToolkitService
+from dispatch.transports import DEFAULT_BROKER
 from dispatch.transports.pulsar.handshake import endpoints
 
 

@@ -1,4 +1,4 @@
-"""``MODULE:CLASS`` → a service."""
+"""``MODULE:NAME`` → a tool service, or functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.cli.base import CliError
-from dispatch.cli.serve import load_service
+from dispatch.cli.targets import load_service, load_target, name_target
 
 MODULE = """
 from dispatch import ToolService
@@ -82,7 +82,7 @@ def test_without_a_name_the_only_service_class_is_taken(tmp_path: Path) -> None:
         ("services:Xyzzy", "'services' has no 'Xyzzy'", "the name of your service class"),
         ("services:Needy", "missing 1 required positional argument", "create the instance in the module"),
         ("services:Wrong", "cannot tell what 'what' is meant to be", "fix the class"),
-        ("lone_sibling", "has no ToolService class", "select one: lone_sibling:Joke"),
+        ("lone_sibling", "has no functions and no ToolService class", "declare it with @dispatch.tool"),
         ("lone_sibling:TEXT", "str has no invoke method", "fix the class"),
     ],
 )
@@ -108,3 +108,75 @@ def test_a_module_that_cannot_be_imported_is_told_with_file_and_line(
     (tmp_path / "broken.py").write_text(source)
     with pytest.raises(CliError, match=problem):
         load_service(target)
+
+
+FUNCTIONS = """
+import dispatch
+
+@dispatch.tool
+def price(product: str) -> float:
+    'Price.'
+
+def order(product: str) -> str:
+    'Order.'
+
+def main():
+    'Run.'
+
+tools = dispatch.Functions(order)
+
+@dispatch.tool
+def hours():
+    'Opening hours.'
+"""
+SERVICE = """
+class Joke(dispatch.ToolService):
+    async def invoke(self, config, arguments): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "names"),
+    [
+        ("shop.py", "shop"),
+        ("shop", "shop"),
+        ("shop.py:price", "price"),
+        ("shop:price,order,main", "price order main"),
+        ("shop:hours", "hours"),
+        ("shop:order", "order"),
+        ("shop:tools", "<Functions functions>"),
+    ],
+)
+def test_functions(tmp_path: Path, target: str, names: str) -> None:
+    (tmp_path / "shop.py").write_text(FUNCTIONS)
+    loaded = load_target(target)
+    assert loaded.implementation is None
+    assert " ".join(getattr(each, "__name__", repr(each)) for each in loaded.functions) == names
+    with pytest.raises(CliError, match="names functions, not a service class"):
+        load_service(target)
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [("shop.py", "shop"), ("a/my-shop.py:price", "my-shop"), ("tools.shop", "shop"), ("tools.shop:Joke", "shop")],
+)
+def test_the_name_of_a_service_is_that_of_its_file_or_module(target: str, name: str) -> None:
+    assert name_target(target) == name
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "problem", "fix"),
+    [
+        (FUNCTIONS + SERVICE, "shop", "has functions and the service class Joke", "shop:Joke or shop:price,hours"),
+        (FUNCTIONS + SERVICE, "shop:price,Joke", "'Joke' in 'shop' is no function", "name functions"),
+        (FUNCTIONS, "shop:main", "'shop:main' cannot be served: TypeError: ", "fix the class"),
+        (FUNCTIONS, "shop:pric", "'shop' has no 'pric'", "did you mean 'price'?"),
+        ("", "shop.py", "has no functions and no ToolService class", "declare it with @dispatch.tool"),
+    ],
+)
+def test_what_is_neither_is_told_with_its_fix(tmp_path: Path, source: str, target: str, problem: str, fix: str) -> None:
+    (tmp_path / "shop.py").write_text(source)
+    with pytest.raises(CliError) as told:
+        load_target(target)
+    assert problem in told.value.message
+    assert fix in told.value.fix

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.cli.base import DEFAULT_BROKER, CliError, Settings
+from dispatch.cli.base import CliError, Settings
 from dispatch.policy import DEFAULT_POLICY
+from dispatch.transports import DEFAULT_BROKER
 from tests.unit.cli.conftest import Run, write_catalog
 
 
@@ -29,9 +30,12 @@ def test_options_count_before_and_after_the_command_and_after_wins(run: Run, tmp
 def test_catalogue_from_the_environment_or_the_folder_tools(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    none = run("tools")
+    none = run("check")
     assert none.code == 2
     assert "--catalog DIR or DISPATCH_CATALOG" in none.err
+    none = run("--broker", "memory://", "tools")  # of announced services
+    assert none.code == 2
+    assert "memory:// is the embedded broker of a single process" in none.err
     write_catalog(tmp_path / "tools")
     assert run("tools", "--json").json[0]["name"] == "tell-joke"
     monkeypatch.setenv("DISPATCH_CATALOG", str(write_catalog(tmp_path / "other", name="sing")))

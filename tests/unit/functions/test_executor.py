@@ -24,7 +24,7 @@ def create(*functions: Any) -> FunctionExecutor:
 
 def call(function: object, arguments: dict[str, Any] | None = None, concurrency: int | None = None) -> LocalCall:
     context = CallContext(tool="run", user="alice", call_id="1", attempt=1, deadline=0.0, clock=lambda: 0.0)
-    return LocalCall("run", arguments or {}, {"function": function}, context, concurrency)
+    return LocalCall("run", arguments or {}, {"tool": function}, context, concurrency)
 
 
 @tool(name="run")

@@ -55,7 +55,7 @@ def test_the_descriptor_of_a_function() -> None:
         "name": "add",
         "description": "Add two whole numbers.",
         "service": "functions",
-        "function": "add",
+        "tool": "add",
         "input-schema": {
             "type": "object",
             "properties": {
@@ -154,7 +154,8 @@ def test_until_providers_are_known_their_types_are_no_errors() -> None:
 
     assert FunctionTool(find, None).report.problems == []
     fix = (
-        "call dispatcher.provide(Cache, …) before the dispatcher starts, or annotate a type such as str or a dataclass"
+        "call dispatch.provide(Cache, …) in its module, or dispatcher.provide(Cache, …) before the dispatcher starts; or "
+        "annotate a type such as str or a dataclass"
     )
     assert problems(find) == [("cache", "the type 'Cache' is neither provided nor a type of JSON values", fix)]
 

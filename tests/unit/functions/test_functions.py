@@ -301,13 +301,13 @@ async def test_a_source_is_added_and_removed_while_the_dispatcher_runs() -> None
 async def test_a_descriptor_may_give_a_function_another_name() -> None:
     async with connect(add) as dispatcher:
         tool = {"type": "tool-service", "description": "Adds.", "service": "functions"}
-        await dispatcher.registry.put("tool", {**tool, "name": "sum", "function": "add"})
+        await dispatcher.registry.put("tool", {**tool, "name": "sum", "tool": "add"})
         assert await dispatcher.call("sum", {"a": 1, "b": 1}) == "2"
-        await dispatcher.registry.put("tool", {**tool, "name": "other", "function": "subtract"})
+        await dispatcher.registry.put("tool", {**tool, "name": "other", "tool": "subtract"})
         result = await dispatcher.execute("other")
         assert isinstance(result.error, dispatch.RejectedError)
         assert result.error.message == (
-            "Tool 'other' was not executed: its source has no function 'subtract'. Use another tool, or correct 'function' "
+            "Tool 'other' was not executed: its source has no function 'subtract'. Use another tool, or correct 'tool' "
             "in its descriptor."
         )
 

@@ -18,7 +18,7 @@ import pytest
 from dispatch import ToolServer, serve
 from dispatch.errors import RejectedError, ToolError, TransportError
 from dispatch.messaging.wire import Refusal
-from dispatch.serving.server import FLUSH_S, LINGER_S
+from dispatch.server import FLUSH_S, LINGER_S
 from tests.helpers.clock import START, advance, idle, run
 from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, Peer, Service, dispatching, serving, stand
 

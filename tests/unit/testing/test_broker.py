@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatch import Catalog, CatalogError, Outcome, Policy, ToolService
-from dispatch.serving.server import LINGER_S
+from dispatch.server import LINGER_S
 from dispatch.testing import EmbeddedBroker, FaultInjector, Faults
 from dispatch.testing.clock import START, run
 from tests.helpers.catalogs import catalog_of

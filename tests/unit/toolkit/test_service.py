@@ -147,7 +147,7 @@ def test_a_tool_of_two_groups_stays_in_the_other_one() -> None:
 
 
 class Catalogued:
-    """As :class:`dispatch.Tool`."""
+    """As :class:`dispatch.BoundTool`."""
 
     name, description = "tell-joke", "Tells a joke."
 

@@ -11,7 +11,7 @@ import pytest
 from dispatch.errors import TransportError
 from dispatch.transports import Message, Mode
 from dispatch.transports.memory import MemoryTransport
-from dispatch.trustgraph.client import ConfigBroker
+from dispatch.trustgraph.config import ConfigBroker
 from tests.helpers.clock import idle
 
 REQUEST, RESPONSE = "non-persistent://tg/request/lab", "non-persistent://tg/response/lab"

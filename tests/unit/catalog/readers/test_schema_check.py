@@ -73,12 +73,30 @@ def test_a_schema_is_an_object(schema: object) -> None:
     assert "not an object" in found.problem
 
 
-@pytest.mark.parametrize("arguments", [TELL_JOKE["arguments"], []])
-def test_a_schema_beside_arguments_is_an_error(arguments: object) -> None:
-    raw = BARE | {"input-schema": {"type": "object"}, "arguments": arguments}
-    found = only(check(service_item(), tool_item(raw)))
-    assert found.key == "input-schema"
-    assert "both 'input-schema' and 'arguments'" in found.problem
+TOPIC: dict[str, Any] = {"type": "object", "properties": {"topic": {"type": "string"}}, "required": ["topic"]}
+
+
+def test_a_schema_beside_the_same_arguments_counts() -> None:
+    catalog = Catalog.of([JOKE_SERVICE], [TELL_JOKE | {"input-schema": TOPIC}])
+    tool = catalog.tool("tell-joke")
+    assert tool.input_schema is not None
+    assert (thaw(tool.input_schema), tool.arguments) == (TOPIC, ())
+
+
+@pytest.mark.parametrize(
+    ("schema", "key", "problem"),
+    [
+        ({"type": "object"}, "input-schema", "the argument 'topic' is in 'arguments' only"),
+        (
+            {**TOPIC, "properties": {"topic": {}, "mood": {}}},
+            "arguments",
+            "the argument 'mood' is in 'input-schema' only",
+        ),
+    ],
+)
+def test_a_schema_beside_other_arguments_is_an_error(schema: dict[str, Any], key: str, problem: str) -> None:
+    found = only(check(service_item(), tool_item(BARE | {"input-schema": schema, "arguments": TELL_JOKE["arguments"]})))
+    assert (found.key, found.problem) == (key, problem)
     assert "remove 'arguments'" in found.fix
 
 

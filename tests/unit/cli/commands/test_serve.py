@@ -11,7 +11,7 @@ import pytest
 
 from dispatch import RejectedError, ToolServer
 from dispatch.cli import serve
-from dispatch.serving.server import LINGER_S
+from dispatch.server import LINGER_S
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, Service, dispatching
 from tests.unit.cli.conftest import Run
@@ -31,7 +31,7 @@ def server(**options: Any) -> ToolServer:
 
 
 def start(of: ToolServer, as_json: bool = False) -> asyncio.Task[signal.Signals]:
-    return asyncio.create_task(serve.serve_until_signal(of, serve.ServerReporter(of, as_json)))
+    return asyncio.create_task(serve.serve_until_signal([serve.ServerReporter(of, as_json)]))
 
 
 async def test_sigterm_drains_what_runs_finishes_and_the_rest_is_refused(capsys: Captured) -> None:
@@ -142,7 +142,7 @@ async def test_the_handlers_of_signals_are_as_before() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("jokes:Joke",), "use --service joke, or full names"),
+        (("jokes:Joke",), "The module 'jokes' does not exist"),
         (("jokes:Joke", "--request-queue", "non-persistent://tg/request/joke"), "use --service joke, or full names"),
         (("jokes:Joke", "--service", "a b"), "take it out"),
         (("jokes:Joke", "--request-queue", "jokes", "--response-queue", "x"), "'jokes' is no whole topic name"),
@@ -171,7 +171,7 @@ def test_every_limit_reaches_the_server(run: Run, tmp_path: Any, monkeypatch: py
         made.update(options)
         raise ValueError("enough")
 
-    monkeypatch.setattr("dispatch.serving.server.ToolServer", make)
+    monkeypatch.setattr("dispatch.server.ToolServer", make)
     limits = {"concurrency": 3, "max_queue": 4, "max_payload_bytes": 5, "drain_timeout": 6.0, "instance": "one"}
     asked = [word for name, value in limits.items() for word in (f"--{name.replace('_', '-')}", f"{value}")]
     end = run("serve", "lone.py:Lone", "--service", "joke", "--broker", "pulsar://127.0.0.1:1", *asked)

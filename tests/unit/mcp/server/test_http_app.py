@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from dispatch import Dispatcher
+from dispatch.mcp import McpServer
 from dispatch.mcp.server import protect_against_rebinding
 from tests.helpers.dispatcher_and_service import Service, stand
 from tests.helpers.mcp_connections import serving, text_of
@@ -21,7 +22,7 @@ TOKENS = {"0123456789abcdef": "alice"}
 
 
 def mount(dispatcher: Dispatcher) -> Starlette:
-    tools = dispatcher.mcp_server().app(path="/mcp", hosts=["tools.example"], tokens=TOKENS)
+    tools = McpServer(dispatcher).app(path="/mcp", hosts=["tools.example"], tokens=TOKENS)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -71,7 +72,7 @@ async def test_a_request_that_is_not_readable_has_an_answer(version: str) -> Non
     headers = {"authorization": "Bearer 0123456789abcdef", "mcp-protocol-version": version, **accept}
     async with (
         stand(lambda _: "done") as (dispatcher, _),
-        serving(dispatcher.mcp_server(), tokens=TOKENS) as url,
+        serving(McpServer(dispatcher), tokens=TOKENS) as url,
         httpx2.AsyncClient(headers=headers) as http,
     ):
         first = await http.post(url, json=INITIALIZE) if version == "2025-06-18" else None

@@ -15,6 +15,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 
+from dispatch.mcp import McpServer
 from dispatch.mcp.server import is_loopback, list_own_hosts, serve_http
 from tests.helpers.dispatcher_and_service import Service, stand
 from tests.helpers.mcp_connections import serving
@@ -30,7 +31,7 @@ HEADERS = {"accept": "application/json, text/event-stream"}
 @contextlib.asynccontextmanager
 async def serving_stand(work: Callable[..., Any] | Service, *, user: str = "", **options: Any) -> AsyncIterator[str]:
     """Serve the stand's tools; yield the URL."""
-    async with stand(work) as (dispatcher, _), serving(dispatcher.mcp_server(user=user), **options) as url:
+    async with stand(work) as (dispatcher, _), serving(McpServer(dispatcher, user=user), **options) as url:
         yield url
 
 
@@ -83,14 +84,14 @@ async def test_requests_by_other_names_are_refused(header: str, value: str, stat
 async def test_another_address_than_loopback_requires_tokens() -> None:
     async with stand(lambda _: "done") as (dispatcher, _):
         with pytest.raises(ValueError, match="bearer token"):
-            await serve_http(dispatcher.mcp_server(), "0.0.0.0", 0)
+            await serve_http(McpServer(dispatcher), "0.0.0.0", 0)
 
 
 async def test_a_port_in_use_is_an_error() -> None:
     async with serving_stand(lambda _: "done") as url, stand(lambda _: "done") as (dispatcher, _):
         port = int(url.rpartition(":")[2].partition("/")[0])
         with pytest.raises(OSError, match="in use"):
-            await serve_http(dispatcher.mcp_server(), "127.0.0.1", port)
+            await serve_http(McpServer(dispatcher), "127.0.0.1", port)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ async def test_blanks_around_the_value_of_a_header_are_no_part_of_it(name: str) 
     meta = {"protocolVersion": "2026-07-28", "clientInfo": {"name": "test", "version": "1"}, "clientCapabilities": {}}
     params = {"name": "work", "_meta": {f"io.modelcontextprotocol/{key}": value for key, value in meta.items()}}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
-    async with stand(lambda _: "done") as (dispatcher, _), serving(dispatcher.mcp_server()) as url:
+    async with stand(lambda _: "done") as (dispatcher, _), serving(McpServer(dispatcher)) as url:
         address = urlsplit(url)
         lines = [
             *(

@@ -15,6 +15,7 @@ from mcp.client.session import IncomingMessage
 from mcp_types import ToolListChangedNotification
 
 from dispatch import Dispatcher, Grants
+from dispatch.mcp import McpServer
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.dispatcher_and_service import BROKER, catalog, dispatching
 from tests.helpers.mcp_connections import CHANNELS, MODES, Channel, Mode, connected
@@ -61,7 +62,7 @@ async def test_many_changes_are_one_notification(channel: Channel, mode: Mode) -
     seen = Notifications()
     async with (
         dispatching(catalog(work={})) as dispatcher,
-        connected(dispatcher.mcp_server(), channel, mode, message_handler=seen.on_message) as client,
+        connected(McpServer(dispatcher), channel, mode, message_handler=seen.on_message) as client,
         seen.of(client, mode),
     ):
         assert client.server_capabilities.tools is not None
@@ -85,7 +86,7 @@ async def test_many_changes_are_one_notification(channel: Channel, mode: Mode) -
 async def test_a_client_that_does_not_listen_gets_the_new_list(channel: Channel, mode: Mode) -> None:
     async with (
         dispatching(catalog(work={})) as dispatcher,
-        connected(dispatcher.mcp_server(), channel, mode) as client,
+        connected(McpServer(dispatcher), channel, mode) as client,
     ):
         assert [tool.name for tool in (await client.list_tools()).tools] == ["read_result", "work"]
         await dispatcher.reload(catalog(work={}, more={}))
@@ -99,7 +100,7 @@ async def test_changed_permissions_change_the_list(mode: Mode, tmp_path: Path) -
     tools, seen = catalog(work={}, secret={"permissions": ["secrets"]}), Notifications()
     async with (
         Dispatcher(MemoryTransport(BROKER), tools, grants=Grants.load(file)) as dispatcher,
-        connected(dispatcher.mcp_server(user="alice"), "stdio", mode, message_handler=seen.on_message) as client,
+        connected(McpServer(dispatcher, user="alice"), "stdio", mode, message_handler=seen.on_message) as client,
         seen.of(client, mode),
     ):
         assert [tool.name for tool in (await client.list_tools()).tools] == ["read_result", "work"]
@@ -111,7 +112,7 @@ async def test_changed_permissions_change_the_list(mode: Mode, tmp_path: Path) -
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_closed_session_leaves_nothing_behind(mode: Mode) -> None:
     async with dispatching(catalog(work={})) as dispatcher:
-        server = dispatcher.mcp_server()
+        server = McpServer(dispatcher)
         before = len(dispatcher._events)
         for _ in range(3):
             seen = Notifications()
@@ -128,7 +129,7 @@ async def test_an_equal_catalogue_is_no_change() -> None:
     seen = Notifications()
     async with (
         dispatching(catalog(work={})) as dispatcher,
-        connected(dispatcher.mcp_server(), "stdio", "legacy", message_handler=seen.on_message) as client,
+        connected(McpServer(dispatcher), "stdio", "legacy", message_handler=seen.on_message) as client,
     ):
         await client.list_tools()
         await dispatcher.reload(catalog(work={}))

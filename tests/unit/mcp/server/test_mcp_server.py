@@ -11,6 +11,7 @@ from mcp import Client, MCPError
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 
 from dispatch import ToolError
+from dispatch.mcp import McpServer
 from tests.helpers.dispatcher_and_service import Service, catalog, stand
 
 MODES: tuple[Literal["auto", "legacy"], ...] = ("auto", "legacy")
@@ -33,7 +34,7 @@ async def test_tools_are_listed_and_called(mode: Literal["auto", "legacy"]) -> N
     )
     async with (
         stand(service, tools) as (dispatcher, _),
-        Client(dispatcher.mcp_server(user="alice").sdk_server, mode=mode) as client,
+        Client(McpServer(dispatcher, user="alice").sdk_server, mode=mode) as client,
     ):
         bare, _, work = (await client.list_tools()).tools
         assert (bare.name, work.name, work.description) == ("bare", "work", "Does work.")
@@ -50,7 +51,7 @@ async def test_a_failure_is_a_result_for_the_model(mode: Literal["auto", "legacy
     async def fail(_: dict[str, Any]) -> str:
         raise ToolError("no-cats", "there are no cats")
 
-    async with stand(fail) as (dispatcher, _), Client(dispatcher.mcp_server().sdk_server, mode=mode) as client:
+    async with stand(fail) as (dispatcher, _), Client(McpServer(dispatcher).sdk_server, mode=mode) as client:
         failed, unknown = await client.call_tool("work"), await client.call_tool("wrok")
     assert failed.is_error
     assert unknown.is_error
@@ -74,7 +75,7 @@ async def test_a_function_of_the_user_that_fails_ends_its_request_alone(
     service = Service(lambda _: "done")
     async with (
         stand(service) as (dispatcher, _),
-        Client(dispatcher.mcp_server(user=find_user).sdk_server, mode=mode) as client,
+        Client(McpServer(dispatcher, user=find_user).sdk_server, mode=mode) as client,
     ):
         with pytest.raises(MCPError, match=type(error).__name__) as caught:
             await client.call_tool("work")

@@ -10,6 +10,7 @@ from mcp import Client
 
 import dispatch
 from dispatch import Policy
+from dispatch.mcp import McpServer
 from tests.helpers.cli_processes import REPO, environment
 from tests.helpers.dispatcher_and_service import stand
 from tests.helpers.mcp_connections import MODES, Mode, connected
@@ -46,8 +47,8 @@ async def test_the_round_trip_is_equal(mode: Mode) -> None:
     async with (
         stand(work, TOOLS, policy=Policy()) as (original, _),
         dispatch.connect("memory://", [servers]) as copy,
-        connected(original.mcp_server(user="alice"), "stdio", mode) as client,
-        connected(copy.mcp_server(user="alice"), "stdio", mode) as other,
+        connected(McpServer(original, user="alice"), "stdio", mode) as client,
+        connected(McpServer(copy, user="alice"), "stdio", mode) as other,
     ):
         assert await describe(client) == await describe(other)
         first, second = await answers(client), await answers(other)
@@ -65,7 +66,7 @@ async def test_a_result_that_the_upstream_server_cut_is_read_there() -> None:
     servers = dispatch.McpServers({"mcpServers": {"upstream": UPSTREAM}})
     async with (
         dispatch.connect("memory://", [servers]) as copy,
-        connected(copy.mcp_server(), "stdio", "auto") as client,
+        connected(McpServer(copy), "stdio", "auto") as client,
     ):
         shown = str((await client.call_tool("broken", {"topic": "x" * 60_000})).content)
         handle = shown.rpartition('handle="')[2].partition('"')[0]

@@ -20,6 +20,7 @@ spans = Spans()
 trace.set_tracer_provider(spans.provider)
 
 from dispatch import Telemetry
+from dispatch.mcp import McpServer
 import dispatch
 from tests.helpers.mcp_connections import connected
 
@@ -30,7 +31,7 @@ async def work() -> str:
 
 async def main():
     async with dispatch.connect("memory://", dispatch.Functions(work), telemetry=Telemetry()) as dispatcher:
-        async with connected(dispatcher.mcp_server(), "stdio", sys.argv[1]) as client:
+        async with connected(McpServer(dispatcher), "stdio", sys.argv[1]) as client:
             with trace.get_tracer("test").start_as_current_span("agent"):
                 await client.call_tool("work")
 

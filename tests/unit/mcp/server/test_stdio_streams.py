@@ -13,6 +13,7 @@ from mcp import Client, StdioServerParameters
 from mcp_types import TextContent
 
 from dispatch import Dispatcher, Policy
+from dispatch.mcp import McpServer
 from dispatch.mcp.server import DescriptorLines, open_descriptors
 from tests.helpers.cli_processes import REPO
 from tests.helpers.dispatcher_and_service import Service, stand
@@ -50,7 +51,7 @@ async def test_messages_of_any_length_arrive_whole() -> None:
     service = Service(lambda arguments: arguments["text"])
     async with (
         stand(service, policy=Policy(max_result_chars=2_000_000)) as (dispatcher, _),
-        connected(dispatcher.mcp_server(), "stdio", "auto") as client,
+        connected(McpServer(dispatcher), "stdio", "auto") as client,
     ):
         for text in ("三" * 100_000, "🦊größe\u2028" * 30_001):
             assert text_of(await client.call_tool("work", {"text": text})) == text
@@ -74,7 +75,7 @@ class Pipes:
         requests, responses = os.pipe(), os.pipe()
         self.client, self.reading = requests[1], responses[0]
         self._answers: DescriptorLines | None = None
-        server = dispatcher.mcp_server().sdk_server
+        server = McpServer(dispatcher).sdk_server
 
         async def serve() -> None:
             async with open_descriptors(requests[0], responses[1]) as streams:

@@ -14,6 +14,7 @@ from mcp_types import INVALID_PARAMS, ImageContent, TextContent
 
 import dispatch
 from dispatch import CallResult, Catalog, Outcome
+from dispatch.mcp import McpServer
 from dispatch.mcp.server import MAX_PROGRESS_CHARS
 from tests.helpers.dispatcher_and_service import Service, catalog, stand
 from tests.helpers.mcp_connections import CHANNELS, MODES, Channel, Mode, connected, text_of
@@ -45,7 +46,7 @@ async def test_chunks_are_progress(channel: Channel, mode: Mode) -> None:
 
     async with (
         dispatch.connect("memory://", functions(tell=tell)) as dispatcher,
-        connected(dispatcher.mcp_server(), channel, mode) as client,
+        connected(McpServer(dispatcher), channel, mode) as client,
     ):
         result = await client.call_tool("tell", progress_callback=on_progress)
         assert text_of(result) == "one zwei " + "三" * 5_000
@@ -69,7 +70,7 @@ async def test_a_failure_behind_chunks_is_a_result(mode: Mode) -> None:
 
     async with (
         dispatch.connect("memory://", functions(tell=tell)) as dispatcher,
-        connected(dispatcher.mcp_server(), "stdio", mode) as client,
+        connected(McpServer(dispatcher), "stdio", mode) as client,
     ):
         result = await client.call_tool("tell", progress_callback=on_progress)
     assert result.is_error
@@ -98,7 +99,7 @@ async def test_a_cancelled_call_stops_at_the_instance(channel: Channel, mode: Mo
 
     async with (
         stand(work) as (dispatcher, _),
-        connected(dispatcher.mcp_server(), channel, mode) as client,
+        connected(McpServer(dispatcher), channel, mode) as client,
     ):
         options: dict[str, Any] = {"progress_callback": on_progress} if has_progress else {}
         call = asyncio.create_task(client.call_tool("work", {}, **options))
@@ -122,7 +123,7 @@ async def test_an_output_schema_makes_structured_content(mode: Mode) -> None:
     answer = ""
     async with (
         stand(lambda _: answer, tools) as (dispatcher, _),
-        connected(dispatcher.mcp_server(), "process", mode) as client,
+        connected(McpServer(dispatcher), "process", mode) as client,
     ):
         listed = {tool.name: tool.output_schema for tool in (await client.list_tools()).tools}
         assert listed == {"work": CITY, "wrong": CITY, "numbers": None, "read_result": None}
@@ -150,7 +151,7 @@ async def test_all_parts_of_a_result_are_passed_on(mode: Mode, monkeypatch: pyte
     result = CallResult("work", Outcome.SUCCESS, text, content=parts, structured_content={"cat": True})
     async with (
         stand(lambda _: "") as (dispatcher, _),
-        connected(dispatcher.mcp_server(), "process", mode) as client,
+        connected(McpServer(dispatcher), "process", mode) as client,
     ):
 
         async def execute(*_: Any, **__: Any) -> CallResult:
@@ -174,7 +175,7 @@ async def test_arguments_are_checked_here(mode: Mode) -> None:
     schema = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
     async with (
         stand(service, catalog(work={"input-schema": schema})) as (dispatcher, _),
-        connected(dispatcher.mcp_server(), "process", mode) as client,
+        connected(McpServer(dispatcher), "process", mode) as client,
     ):
         for arguments in ({}, {"number": "one"}):
             result = await client.call_tool("work", arguments)
@@ -189,7 +190,7 @@ async def test_arguments_are_checked_here(mode: Mode) -> None:
 async def test_a_cursor_of_another_server_is_an_error_of_the_protocol(mode: Mode) -> None:
     async with (
         stand(lambda _: "") as (dispatcher, _),
-        connected(dispatcher.mcp_server(), "process", mode) as client,
+        connected(McpServer(dispatcher), "process", mode) as client,
     ):
         for cursor in ("?", "päge", "AAA"):
             with pytest.raises(MCPError) as caught:
@@ -205,7 +206,7 @@ async def test_permissions_that_cannot_be_resolved_are_said(mode: Mode) -> None:
     tools: Catalog = catalog(work={"permissions": ["work"]})
     async with (
         dispatch.connect("memory://", tools, grants=fail) as dispatcher,
-        connected(dispatcher.mcp_server(user="alice"), "process", mode) as client,
+        connected(McpServer(dispatcher, user="alice"), "process", mode) as client,
     ):
         with pytest.raises(MCPError, match="permissions"):
             await client.list_tools()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mcp import Client
 
 from dispatch import Catalog, Dispatcher, Grants
+from dispatch.mcp import McpServer
 from dispatch.mcp.server import MAX_LISTED, PAGE_SIZE, complete_schema, cut_page
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.dispatcher_and_service import BROKER, Service, catalog, serving, stand
@@ -69,10 +70,10 @@ async def test_up_to_forty_tools_are_listed_and_more_are_found(mode: Mode) -> No
     service = Service(lambda arguments: f"called with {arguments}")
     joke = {"description": "Tells a joke about a goat.", "read-only": True}
     async with stand(service, many(MAX_LISTED - 1, joke=joke)) as (dispatcher, _):
-        async with connected(dispatcher.mcp_server(user="alice"), "process", mode) as client:
+        async with connected(McpServer(dispatcher, user="alice"), "process", mode) as client:
             assert len(await list_names(client)) == MAX_LISTED + 1  # with read_result
         await dispatcher.reload(many(MAX_LISTED, joke=joke))
-        server = dispatcher.mcp_server(user="alice", always=["tool-007", "no-such-tool"])
+        server = McpServer(dispatcher, user="alice", always=["tool-007", "no-such-tool"])
         async with connected(server, "process", mode) as client:
             assert await list_names(client) == ["call_tool", "find_tools", "read_result", "tool-007"]
             found = json.loads(text_of(await client.call_tool("find_tools", {"query": "joke goat", "limit": 2})))
@@ -90,15 +91,15 @@ async def test_up_to_forty_tools_are_listed_and_more_are_found(mode: Mode) -> No
 @pytest.mark.parametrize("mode", MODES)
 async def test_the_search_can_be_forced_and_forbidden(mode: Mode) -> None:
     async with stand(lambda _: "done", many(2 * PAGE_SIZE)) as (dispatcher, _):
-        async with connected(dispatcher.mcp_server(search="never"), "process", mode) as client:
+        async with connected(McpServer(dispatcher, search="never"), "process", mode) as client:
             names = await list_names(client)
             assert len(names) == 2 * PAGE_SIZE + 1
             assert names == sorted(names)
         await dispatcher.reload(catalog(work={}))
-        async with connected(dispatcher.mcp_server(search="always"), "process", mode) as client:
+        async with connected(McpServer(dispatcher, search="always"), "process", mode) as client:
             assert await list_names(client) == ["call_tool", "find_tools", "read_result"]
         with pytest.raises(ValueError, match="search"):
-            dispatcher.mcp_server(search="maybe")  # type: ignore[typeddict-item] # a value that a user may write
+            McpServer(dispatcher, search="maybe")  # type: ignore[typeddict-item] # a value that a user may write
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -117,7 +118,7 @@ async def test_the_search_can_be_forced_and_forbidden(mode: Mode) -> None:
 async def test_their_arguments_are_checked(name: str, arguments: dict[str, Any], place: str, mode: Mode) -> None:
     async with (
         stand(lambda _: "done") as (dispatcher, _),
-        connected(dispatcher.mcp_server(search="always"), "process", mode) as client,
+        connected(McpServer(dispatcher, search="always"), "process", mode) as client,
     ):
         result = await client.call_tool(name, arguments)
         assert result.is_error
@@ -130,7 +131,7 @@ async def test_their_arguments_are_checked(name: str, arguments: dict[str, Any],
 async def test_call_tool_answers_as_the_tool_does(mode: Mode) -> None:
     async with (
         stand(lambda _: "x" * 60_000) as (dispatcher, _),
-        connected(dispatcher.mcp_server(search="always"), "process", mode) as client,
+        connected(McpServer(dispatcher, search="always"), "process", mode) as client,
     ):
         for name in ("wrok", "call_tool", "find_tools"):
             result = await client.call_tool("call_tool", {"name": name})
@@ -148,7 +149,7 @@ async def test_tools_of_the_catalogue_keep_their_names(mode: Mode) -> None:
     tools = catalog(find_tools={}, read_result={}, work={})
     async with (
         stand(service, tools) as (dispatcher, _),
-        connected(dispatcher.mcp_server(search="always", always=["find_tools"]), "process", mode) as client,
+        connected(McpServer(dispatcher, search="always", always=["find_tools"]), "process", mode) as client,
     ):
         assert await list_names(client) == ["call_tool", "find_all_tools", "find_tools", "read_result"]
         assert text_of(await client.call_tool("find_tools")) == "mine: {}"
@@ -169,9 +170,9 @@ async def test_users_see_and_find_what_they_may_call(mode: Mode) -> None:
         Dispatcher(MemoryTransport(BROKER), tools, grants=grants) as dispatcher,
     ):
         for user, names in (("alice", ["secret", "work"]), ("bob", ["work"])):
-            async with connected(dispatcher.mcp_server(user=user), "process", mode) as client:
+            async with connected(McpServer(dispatcher, user=user), "process", mode) as client:
                 assert await list_names(client) == sorted([*names, "read_result"])
-            async with connected(dispatcher.mcp_server(user=user, search="always"), "process", mode) as client:
+            async with connected(McpServer(dispatcher, user=user, search="always"), "process", mode) as client:
                 found = json.loads(text_of(await client.call_tool("find_tools", {"query": "secret"})))["tools"]
                 assert sorted(each["name"] for each in found if each["name"] != "work") == names[:-1]
                 result = await client.call_tool("call_tool", {"name": "secret"})
@@ -181,7 +182,7 @@ async def test_users_see_and_find_what_they_may_call(mode: Mode) -> None:
 async def test_a_function_of_the_request_names_the_user() -> None:
     service = Service(lambda _: "done")
     async with stand(service) as (dispatcher, _):
-        server = dispatcher.mcp_server(user=lambda request: f"user of {request.method}")
+        server = McpServer(dispatcher, user=lambda request: f"user of {request.method}")
         async with connected(server, "process", "auto") as client:
             await client.call_tool("work")
     assert [user for *_, user in service.requests] == ["user of tools/call"]
@@ -189,6 +190,6 @@ async def test_a_function_of_the_request_names_the_user() -> None:
 
 @pytest.mark.wall_clock
 async def test_lists_are_stale_at_once() -> None:
-    async with stand(lambda _: "") as (dispatcher, _), connected(dispatcher.mcp_server(), "stdio", "auto") as client:
+    async with stand(lambda _: "") as (dispatcher, _), connected(McpServer(dispatcher), "stdio", "auto") as client:
         page = await client.list_tools()
         assert (page.ttl_ms, page.cache_scope) == (0, "private")

@@ -306,7 +306,7 @@ def test_any_json_result_can_be_read_again(value: Any) -> None:
     assert value == (result_text(value) if isinstance(value, str) else json.loads(result_text(value)))
 
 
-@pytest.mark.parametrize("result", [object(), b"bytes", {1, 2}, {(1, 2): 3}])
+@pytest.mark.parametrize("result", [object(), [object()], {(1, 2): 3}])
 def test_a_result_that_json_cannot_say_is_named_by_its_type(result: object) -> None:
     with pytest.raises(TypeError, match=f"returned a {type(result).__name__}"):
         result_text(result)

@@ -1,6 +1,7 @@
-"""Retries carried out, on virtual time. Guards against tenacity's known troubles (a cancellation taken for a failure and
-retried, statistics and state shared between calls, exceptions and results kept in cycles), against retries of what ran
-in an attempt before the last, and against a storm: see test_decision.py, here once more the whole way."""
+"""Retries carried out, on virtual time, by the rules of tenacity's objects. Guards against known troubles of tenacity's loop
+(a cancellation taken for a failure and retried, statistics and state shared between calls, exceptions and results kept in
+cycles), against retries of what ran in an attempt before the last, and against a storm: see test_decision.py, here once more
+the whole way."""
 
 from __future__ import annotations
 
@@ -13,13 +14,21 @@ from typing import Any
 
 import msgspec
 import pytest
+from tenacity import AsyncRetrying
 
 from dispatch.errors import Outcome
 from dispatch.policy import Retry
-from dispatch.resilience import aio
 from dispatch.resilience.aio import retry
 from dispatch.resilience.durations import LatencyHistogram
-from dispatch.resilience.retry import NoRetryReason, RetryBudget, RetryDecision, RetryPolicy, RetryTarget
+from dispatch.resilience.retry import (
+    FailedAttempt,
+    NoRetryReason,
+    RetryBudget,
+    RetryDecision,
+    RetryPolicy,
+    RetryTarget,
+    may_have_run,
+)
 from tests.helpers.clock import START, advance
 
 
@@ -85,20 +94,65 @@ class Bench:
         return [where for *_, where in self.attempts]
 
 
-async def test_successful_call_makes_one_attempt_without_tenacity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aio, "AsyncRetrying", None)
+async def test_successful_call_makes_one_attempt() -> None:
     bench = Bench(OK)
     assert await bench.call() is OK
     assert bench.attempts == [(0.0, 1, RetryTarget.ANY_INSTANCE)]
     assert bench.verdicts == []
 
 
-async def test_call_that_is_not_retried_does_not_use_tenacity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aio, "AsyncRetrying", None)
+async def test_a_failure_that_no_retry_can_change_makes_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RetryPolicy, "start", None)
     end = Result(Outcome.TOOL_ERROR, error_type="no")
     bench = Bench(end)
     assert await bench.call() is end
     assert bench.verdicts == [NoRetryReason.OUTCOME]
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_tenacitys_own_loop_with_the_policys_objects_makes_the_same_attempts(seed: int) -> None:
+    chance = random.Random(seed)
+    ends = [LOST, UNSENT, OK, Result(Outcome.TIMEOUT, remembered=True), Result(Outcome.THROTTLED, retry_after=2.5)]
+    ends += [Result(Outcome.TOOL_ERROR, error_type="busy"), Result(Outcome.TOOL_ERROR, error_type="no")]
+    script: list[Result | BaseException] = [*chance.choices(ends, k=3), OK]
+    settings = Retry(max_attempts=4, initial_backoff=1.0, max_backoff=3.0, retryable_errors=("busy",))
+    is_repeatable, keyed, share = chance.random() < 0.7, chance.random() < 0.5, chance.random()
+    ours, theirs = (
+        Bench(*script, settings=settings, repeatable=is_repeatable, drawn=lambda: share, floor=0.2) for _ in range(2)
+    )
+    await ours.call(12.0, keyed=keyed)
+    remaining = ours.budget.remaining
+
+    policy, deadline = theirs.retrying, asyncio.get_running_loop().time() + 12.0
+    began = asyncio.get_running_loop().time() - START
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        await asyncio.sleep(seconds)
+
+    async for turn in AsyncRetrying(
+        sleep=sleep, retry=policy.retry, stop=policy.stop, wait=policy.wait, retry_error_callback=lambda _: None
+    ):
+        state = turn.retry_state
+        result = await theirs.attempt(state.attempt_number, RetryTarget.ANY_INSTANCE)
+        state.set_result(
+            FailedAttempt(
+                result.outcome,
+                asyncio.get_running_loop().time(),
+                deadline,
+                may_have_run=may_have_run(result.outcome, sent=result.sent),
+                keyed=keyed,
+                remembered=result.remembered,
+                retry_after=result.retry_after,
+                error_type=result.error_type,
+            )
+        )
+    assert [(at - began, number) for at, number, _ in theirs.attempts] == [
+        (pytest.approx(at), number) for at, number, _ in ours.attempts
+    ]
+    assert waits == [each.wait for each in ours.verdicts if isinstance(each, RetryDecision)]
+    assert theirs.budget.remaining == remaining
 
 
 async def test_attempts_repeat_after_backoff_until_one_succeeds() -> None:

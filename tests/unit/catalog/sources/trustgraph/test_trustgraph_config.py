@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.trustgraph.client import ConfigBroker
-from dispatch.trustgraph.config import LARGE_BYTES, POLL_S, TIMEOUT_S, ConfigServiceError, ConfigTopics
+from dispatch.trustgraph.config import LARGE_BYTES, POLL_S, TIMEOUT_S, ConfigBroker, ConfigServiceError, ConfigTopics
 from tests.helpers.followed_config import SERVICE, TOOL, following, settle
 
 FETCH = [("getvalues", "tool"), ("getvalues", "tool-service")]

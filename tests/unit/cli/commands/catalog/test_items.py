@@ -17,7 +17,7 @@ import dispatch
 from dispatch.catalog.sources import Source
 from dispatch.cli.base import Settings
 from dispatch.transports.memory import MemoryTransport
-from dispatch.trustgraph.client import ConfigBroker
+from dispatch.trustgraph.config import ConfigBroker
 from tests.helpers.config_service import ConfigStore, config_service
 from tests.helpers.followed_config import SERVICE, TOOL
 from tests.unit.cli.conftest import Ended, Run, write_catalog

@@ -12,11 +12,18 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, cast
 
 from dispatch._internal import check_instance, explain_keywords, loop_clock, yield_to_others
+from dispatch.announcements.messages import Announce, DescriptorParts
+from dispatch.catalog.items import Item
+from dispatch.catalog.loader import read_items, require_valid
 from dispatch.errors import TransportError
+from dispatch.functions.served import Descriptors, ServedFunctions
+from dispatch.functions.sources import ToolPackage
 from dispatch.messaging.endpoint import ReplyPermission
 from dispatch.messaging.wire import (
     MAX_PAYLOAD_BYTES,
@@ -32,11 +39,13 @@ from dispatch.messaging.wire import (
     service_queues,
 )
 from dispatch.protocol import SessionTable
+from dispatch.serving.announcer import DescriptorAnnouncer
 from dispatch.serving.plain import PlainReplySender, PlainRequests, ReplyRouter
 from dispatch.serving.replies import REASONS, ReplySender
 from dispatch.serving.requests import RequestQueue
 from dispatch.serving.sessions import SessionRequests
 from dispatch.serving.tool_service import ToolExecutor, read_invoke
+from dispatch.telemetry.events import Listeners
 from dispatch.telemetry.observers import (
     DEFAULT_TELEMETRY,
     EXPECTED_TELEMETRY,
@@ -45,7 +54,16 @@ from dispatch.telemetry.observers import (
     ServerObserver,
     Telemetry,
 )
-from dispatch.transports import Message, Mode, Publisher, Security, Subscription, Transport, open_transport
+from dispatch.transports import (
+    BROKER_VARIABLE,
+    Message,
+    Mode,
+    Publisher,
+    Security,
+    Subscription,
+    Transport,
+    open_transport,
+)
 from dispatch.transports.errors import describe_without_call
 
 # An instance announces itself: when it starts, to dispatchers that ask, and when it begins to drain.
@@ -69,7 +87,9 @@ class Announcer:
         replies: sends the answers.
         request_queue, response_queue: the topics of the service.
         instance: the instance's id.
-        incarnation: the random name of this run of it.
+        incarnation: the name of this run of it.
+        has_sessions: whether it accepts sessions; otherwise it answers questions about its descriptors only.
+        descriptors: answers these; None: the service is not announced.
     """
 
     def __init__(
@@ -81,6 +101,8 @@ class Announcer:
         *,
         instance: str,
         incarnation: str,
+        has_sessions: bool = True,
+        descriptors: DescriptorAnnouncer | None = None,
     ) -> None:
         self._transport = transport
         self._replies = replies
@@ -93,6 +115,8 @@ class Announcer:
             Property.INCARNATION: incarnation,
             Property.FEATURES: Feature.SESSION,
         }
+        self._has_sessions = has_sessions
+        self._descriptors = descriptors
         self._subscription: Subscription | None = None
         self._publisher: Publisher | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -108,6 +132,8 @@ class Announcer:
         self._subscription = await self._transport.subscribe(
             self._hello_topic, self._on_hello, mode=Mode.FANOUT, name="dispatch-hello"
         )
+        if not self._has_sessions:
+            return
         self._publisher = await self._transport.publisher(self._announcements)
         loop = asyncio.get_running_loop()
         self._timers = [loop.call_later(delay, self._say, self._here) for delay in SAID_AT_S]
@@ -119,9 +145,13 @@ class Announcer:
 
     def _on_hello(self, message: Message) -> None:
         properties: Mapping[str, str] = message.properties()
-        if self._leaving or properties.get(Property.HELLO) != self._request_queue:
+        if properties.get(Property.HELLO) != self._request_queue or not self._replies.own_topic(properties):
             return
-        if self._replies.own_topic(properties):
+        if Property.ID in properties:
+            answer = None if self._descriptors is None else self._descriptors.answer(message.data())
+            if answer is not None:
+                self._replies.send(properties, answer, {Property.ID: properties[Property.ID]})
+        elif self._has_sessions and not self._leaving:
             self._replies.send(properties, b"", self._here)
 
     def leave(self) -> None:
@@ -166,16 +196,51 @@ FLUSH_S = 2.0
 """Seconds for the last replies to be sent: as long as closing a connection waits for receipts."""
 
 
+DEFAULT_ANNOUNCE = Announce()
+NO_KEYS: Mapping[str, Any] = {}
+
+
+def create_incarnation() -> str:
+    """Return the name of a run of an instance: unique, and greater than those of its former runs."""
+    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(4).hex()}"
+
+
+def check_descriptors(
+    service: Mapping[str, Any], keys: Mapping[str, Any], tools: Iterable[Mapping[str, Any]]
+) -> Descriptors:
+    """Return the descriptors of a service and its tools, checked as a dispatcher reads them.
+
+    Args:
+        service: id and topics.
+        keys: further ones of the service's descriptor.
+        tools: descriptors; ``type`` and ``service`` need not be given.
+
+    Raises:
+        CatalogError: one is invalid; it lists every mistake.
+    """
+    described = {**service, **keys, **service, "id": keys.get("id", service["id"])}
+    defaults = {"type": "tool-service", "service": described["id"]}
+    found = Descriptors(described, [{**tool, **defaults} for tool in tools])
+    items = [Item("descriptor", "tool-service", "", found.service)]
+    items += [Item(f"tools[{number}]", "tool", "", tool) for number, tool in enumerate(found.tools)]
+    require_valid(*read_items(items))
+    return found
+
+
 class ToolServer:
     """Runs a tool service on its topics. ``async with ToolServer(...)``, or :func:`serve` to run until SIGTERM.
 
     Args:
         implementation: a :class:`ToolService`, or any object with an ``invoke`` of one of its forms.
-        broker: ``pulsar://…``, ``pulsar+ssl://…``, ``memory://…``, or a started transport, which the server does not close.
+        broker: ``pulsar://…``, ``pulsar+ssl://…``, ``memory://…``, or a started transport or server, whose connection is
+            shared and not closed; default: the value of ``DISPATCH_BROKER``, else ``pulsar://localhost:6650``.
+        functions: instead of ``implementation``: a module, :class:`~dispatch.Functions`, :class:`~dispatch.ToolPackage`, a
+            function, or a list of these, served as one service. Of a module those declared with :func:`dispatch.tool`; all
+            public ones if it declares none. :attr:`descriptors` are generated.
         service: the service's name: ``joke`` listens on ``non-persistent://tg/request/joke`` and replies on
             ``non-persistent://tg/response/joke``, as in TrustGraph. Servers of one name on one topic share its requests.
-            Default: the last part of ``request_queue``. Metrics have this name; by default that of dispatchers
-            (:func:`~dispatch.messaging.wire.name_service`).
+            Default: the last part of ``request_queue``, or the name of the module or package of ``functions``. Metrics have
+            this name; by default that of dispatchers (:func:`~dispatch.messaging.wire.name_service`).
         request_queue: whole name of the request topic, instead of the one from ``service``.
         response_queue: whole name of the response topic, instead of the one from ``service``.
         instance: this server's own id, on every reply. Default: the service's name and 8 random hex digits.
@@ -189,18 +254,24 @@ class ToolServer:
         security: token and TLS settings; None: from the environment.
         publish_window: publishes in flight to the broker at once; further ones are queued.
         telemetry: settings of metrics, traces and logs.
+        tools: descriptors of the tools of ``implementation``, as in the files of a catalogue. A service with tools announces
+            itself: dispatchers with :class:`~dispatch.Announced` call them without a catalogue.
+        descriptor: further keys of the service's descriptor: ``version``, ``policy``, ``permissions``, ``config-params``.
+        announce: topic, keys and labels of the announcements; None: the service is not announced.
 
     Raises:
         TypeError: neither ``service`` nor both topics are given, or ``implementation`` has no usable ``invoke``.
-        ValueError: a limit is out of range.
+        CatalogError: one of ``functions`` or ``tools`` cannot be a tool; it lists every mistake with its place and fix.
+        ValueError: a limit is out of range, or the descriptors are too large to be announced.
     """
 
     @explain_keywords
     def __init__(
         self,
-        implementation: object,
-        broker: str | Transport,
+        implementation: object = None,
+        broker: str | Transport | ToolServer = BROKER_VARIABLE,
         *,
+        functions: object = None,
         service: str | None = None,
         request_queue: str | None = None,
         response_queue: str | None = None,
@@ -213,7 +284,16 @@ class ToolServer:
         security: Security | None = None,
         publish_window: int = 64,
         telemetry: Telemetry = DEFAULT_TELEMETRY,
+        tools: Iterable[Mapping[str, Any]] = (),
+        descriptor: Mapping[str, Any] = NO_KEYS,
+        announce: Announce | None = DEFAULT_ANNOUNCE,
     ) -> None:
+        if (implementation is None) is (functions is None):
+            what = "a tool service is missing" if functions is None else "a tool service and functions are two services"
+            raise TypeError(f"{what}; write ToolServer(Joke()), or ToolServer(functions=[price, order])")
+        given = functions if isinstance(functions, list | tuple) else [functions]
+        if service is None and request_queue is None and functions is not None:
+            service = _name_functions(given)
         if service is not None:
             requests, responses = service_queues(service)
             request_queue, response_queue = request_queue or requests, response_queue or responses
@@ -232,15 +312,28 @@ class ToolServer:
         self.meter_label = service or name_service(request_queue)
         """Name of the service in metrics and traces."""
         self.instance = instance or f"{self.service}-{os.urandom(4).hex()}"
-        self.incarnation = os.urandom(8).hex()
-        """The random name of this run of the instance; requests for another incarnation are refused."""
+        self.incarnation = create_incarnation()
+        """The name of this run of the instance; requests for another incarnation are refused."""
         self.concurrency = concurrency
         self._threads = ToolExecutor(concurrency, name=f"dispatch-tool-{self.service}")
-        self._invoke = read_invoke(implementation, self._threads.run)
+        self._described = {"id": self.service, "request-queue": request_queue, "response-queue": response_queue}
+        self._functions: ServedFunctions | None = None
+        self._on_descriptors: Listeners[Descriptors] = Listeners("a listener of descriptors", content=telemetry.content)
+        self._given: Descriptors | None = None
+        if functions is None:
+            self._invoke = read_invoke(implementation, self._threads.run)
+            self._given = check_descriptors(self._described, descriptor, tools)
+        elif tools or descriptor:
+            raise TypeError("the descriptors of functions are generated. Fix: leave out tools and descriptor.")
+        else:
+            self._functions = ServedFunctions(given, self._described, self._threads)
+            self._invoke = self._functions.invoke
         self.max_queue = max_queue
         self._reply_namespaces = tuple(reply_namespaces)
         self.drain_timeout = drain_timeout
         self.max_payload_bytes = max_payload_bytes
+        if isinstance(broker, ToolServer):
+            broker = broker._transport
         self._owns_transport = isinstance(broker, (str, type)) or not hasattr(broker, "subscribe")
         self._transport = cast(Transport, broker)
         if self._owns_transport:
@@ -253,8 +346,42 @@ class ToolServer:
         self._plain: PlainRequests | None = None
         self._sessions: SessionRequests | None = None
         self._announcer: Announcer | None = None
+        check_instance("announce", announce or DEFAULT_ANNOUNCE, Announce, "announce=dispatch.Announce(…), or None")
+        self._announce_settings = announce
+        if announce is not None:
+            DescriptorParts(*self.descriptors)  # one that is too large is refused here
+        self._descriptor_announcer: DescriptorAnnouncer | None = None
+        self._started_at = 0.0
         self.refused = dict.fromkeys(REASONS, 0)
         """Refusals by reason."""
+
+    @property
+    def descriptors(self) -> Descriptors:
+        """The descriptors of the service and its tools: ``(service, tools)``, as JSON values. Those of served functions are
+        generated."""
+        if self._functions is not None:
+            return self._functions.descriptors
+        assert self._given is not None  # one of both is there
+        return self._given
+
+    def on_descriptors_changed(self, listener: Callable[[Descriptors], object]) -> Callable[[], None]:
+        """Call ``listener`` with :attr:`descriptors` whenever :meth:`replace_functions` has changed them. It must not block;
+        an exception that it raises is logged. Returns a function that removes the listener."""
+        return self._on_descriptors.subscribe(listener)
+
+    def replace_functions(self, functions: Iterable[object]) -> None:
+        """Serve ``functions``, as in the constructor, instead of the former ones. Calls in flight go on.
+
+        Raises:
+            CatalogError: one of them cannot be a tool. The former functions stay.
+            TypeError: the server serves no functions.
+        """
+        if self._functions is None:
+            raise TypeError("the server serves no functions. Fix: create it with functions=[…].")
+        former = self._functions.descriptors
+        self._functions.replace(functions)
+        if self._functions.descriptors != former:
+            self._on_descriptors.publish(self._functions.descriptors)
 
     @property
     def running(self) -> int:
@@ -325,6 +452,7 @@ class ToolServer:
                 await self._transport.close()
             raise
         self._observer.attach(self)
+        self._started_at = loop_clock()()
         logger.info("%s serves %s, replies on %s", self.instance, self.request_queue, self.response_queue)
 
     async def _listen(self) -> None:
@@ -365,8 +493,38 @@ class ToolServer:
         self._subscription = await self._transport.subscribe(
             self.request_queue, self._plain.receive_message, mode=Mode.SHARED, name=f"{self.service}-request"
         )
-        if has_sessions:
-            await self._announce(router)
+        if self._announce_settings is not None and self.descriptors.tools:
+            self._descriptor_announcer = self._create_descriptor_announcer(self._announce_settings)
+        if has_sessions or self._descriptor_announcer is not None:
+            await self._announce(router, has_sessions=has_sessions)
+        if self._descriptor_announcer is not None:
+            await self._descriptor_announcer.start()
+
+    def _create_descriptor_announcer(self, settings: Announce) -> DescriptorAnnouncer:
+        announcer = DescriptorAnnouncer(
+            self._transport,
+            settings,
+            lambda: self.descriptors,
+            instance=self.instance,
+            incarnation=self.incarnation,
+            stats=self._load,
+        )
+        self.on_descriptors_changed(lambda _: announcer.update())
+        return announcer
+
+    def _load(self) -> Mapping[str, Any]:
+        """Return the load and the counters that ``dispatch stats`` shows."""
+        queue = self._queue
+        assert queue is not None  # it is announced when it is started
+        return {
+            "running": self.running,
+            "queued": self.queued,
+            "concurrency": self.concurrency,
+            "requests": self.requests,
+            "errors": queue.errors,
+            "refused": sum(self.refused.values()),
+            "age": round(loop_clock()() - self._started_at, 1),
+        }
 
     async def _accept_sessions(self, queue: RequestQueue, now: Callable[[], float]) -> None:
         inbox = instance_topic(self.request_queue, self.instance)
@@ -389,7 +547,7 @@ class ToolServer:
             error.args = (error.message,)
             raise
 
-    async def _announce(self, router: ReplyRouter) -> None:
+    async def _announce(self, router: ReplyRouter, *, has_sessions: bool) -> None:
         self._announcer = Announcer(
             self._transport,
             router,
@@ -397,6 +555,8 @@ class ToolServer:
             self.response_queue,
             instance=self.instance,
             incarnation=self.incarnation,
+            has_sessions=has_sessions,
+            descriptors=self._descriptor_announcer,
         )
         try:
             await self._announcer.start()
@@ -410,6 +570,8 @@ class ToolServer:
 
     async def drain(self) -> None:
         """Finish running requests and refuse all others, for at most ``drain_timeout`` seconds."""
+        if self._descriptor_announcer is not None:
+            self._descriptor_announcer.leave()
         if self._announcer is not None:
             self._announcer.leave()
         if self._plain is not None:
@@ -448,6 +610,8 @@ class ToolServer:
                 stack.push_async_callback(self._sessions.close)
             if self._announcer is not None:
                 stack.push_async_callback(self._announcer.close)
+            if self._descriptor_announcer is not None:
+                stack.push_async_callback(self._descriptor_announcer.close)
             stack.callback(self._release)
             await self.drain()
 
@@ -456,6 +620,8 @@ class ToolServer:
         if self._plain is not None:
             self._plain.durable.close()
         self._threads.close()
+        if self._functions is not None:
+            self._functions.close()
 
     async def __aenter__(self) -> ToolServer:
         await self.start()
@@ -465,7 +631,19 @@ class ToolServer:
         await self.close()
 
 
-async def serve(implementation: object, broker: str | Transport, **options: Any) -> None:
+def _name_functions(functions: Sequence[object]) -> str | None:
+    """Return the name of the module or package, if that is all of ``functions``; None: they have no common name."""
+    if len(functions) == 1:
+        (only,) = functions
+        name = only.package if isinstance(only, ToolPackage) else getattr(only, "__name__", None)
+        if isinstance(only, ToolPackage | ModuleType) and isinstance(name, str):
+            return name.rpartition(".")[2]
+    return None
+
+
+async def serve(
+    implementation: object = None, broker: str | Transport | ToolServer = BROKER_VARIABLE, **options: Any
+) -> None:
     """Serve until SIGTERM (then drain: finish what runs, refuse the rest) or until cancelled (then stop at once).
 
     Takes the arguments of :class:`ToolServer`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch._internal import FairQueue, QueueFullError
+from dispatch.transports.base import FairQueue, QueueFullError
 
 
 def queue(*items: str, max_items: int = 10, max_bytes: int = 100) -> FairQueue[str]:

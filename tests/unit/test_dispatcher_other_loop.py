@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from dispatch._internal import run_on_loop
+from dispatch.dispatcher import run_on_loop
 
 pytestmark = pytest.mark.wall_clock
 

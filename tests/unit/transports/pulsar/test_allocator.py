@@ -11,7 +11,7 @@ import pytest
 
 PROGRAM = """
 import json, resource, sys
-from dispatch._internal import keep_freed_memory
+from dispatch.transports.pulsar.transport import keep_freed_memory
 is_set = sys.argv[1] == "keep" and keep_freed_memory()
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -1,0 +1,195 @@
+"""Announces the descriptors of a service, so that dispatchers find its tools without a configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from dispatch._internal import Randomness, cancel_and_wait
+from dispatch.announcements.messages import (
+    BYE,
+    HERE,
+    Announce,
+    AnnouncementWriter,
+    DescriptorParts,
+    InstanceInfo,
+    Question,
+    decode_question,
+    question_topic,
+)
+from dispatch.errors import TransportError
+from dispatch.messaging.wire import TopicName
+from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
+from dispatch.transports.errors import describe_without_call
+
+logger = logging.getLogger("dispatch.service")
+
+HEARTBEAT_S: Final = 5.0
+JITTER: Final = 0.2
+"""Share by which a heartbeat is earlier or later, so that instances that started together spread out."""
+SPREAD_S: Final = 0.2
+"""Seconds over which the answers to a question to all services are spread."""
+FIRST_S: Final = (0.1, 0.5)
+"""Seconds after the start at which heartbeats follow: each message may be lost."""
+
+RawDescriptors = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
+"""A service and its tools, as in the files of a catalogue."""
+
+
+class DescriptorAnnouncer:
+    """Announces the descriptors of one instance: at its start, on a change, by heartbeats, as an answer, and at its end.
+
+    Args:
+        transport: the service's connection.
+        settings: topic, keys and labels.
+        descriptors: returns the present ones.
+        instance, incarnation: of the instance; a later incarnation is a greater text.
+        stats: returns load and counters.
+        randomness: of waits.
+
+    Raises:
+        ValueError: the descriptors are too large, or not JSON.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        settings: Announce,
+        descriptors: Callable[[], RawDescriptors],
+        *,
+        instance: str,
+        incarnation: str,
+        stats: Callable[[], Mapping[str, Any]],
+        randomness: Randomness = random.random,
+    ) -> None:
+        self._transport = transport
+        self._topic = str(TopicName.parse(settings.topic))
+        self._read = descriptors
+        self._stats = stats
+        self._randomness = randomness
+        self._descriptors = DescriptorParts(*descriptors())
+        version = self._descriptors.ref.get("version")
+        info = InstanceInfo(instance, incarnation, version, settings.weight, dict(settings.labels))
+        self._writer = AnnouncementWriter(info, settings.keys)
+        self._instance = instance
+        self._publisher: Publisher | None = None
+        self._questions: Subscription | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._is_leaving = False
+        self._is_warned = False
+
+    async def start(self) -> None:
+        """Announce the service, and begin to answer questions. A broker that refuses the topic is tried again with each
+        heartbeat: the service works without."""
+        await self._open()
+        self._say_all()
+        self._task = asyncio.create_task(self._beat(), name="dispatch-announcements")
+
+    async def _open(self) -> None:
+        try:
+            if self._publisher is None:
+                self._publisher = await self._transport.publisher(self._topic)
+            if self._questions is None:
+                self._questions = await self._transport.subscribe(
+                    question_topic(self._topic), self._on_question, mode=Mode.FANOUT, name="dispatch-announcements"
+                )
+        except TransportError as error:
+            if not self._is_warned:
+                self._is_warned = True
+                text = "%s is not announced on %s, so that dispatchers know its tools by a catalogue only: %s"
+                logger.warning(text, self._instance, self._topic, describe_without_call(error))
+
+    async def _beat(self) -> None:
+        waited = 0.0
+        for at in FIRST_S:
+            await asyncio.sleep(at - waited)
+            waited = at
+            self._say(self._writer.write(HERE, self._descriptors))
+        while True:
+            await asyncio.sleep(HEARTBEAT_S * (1 + JITTER * (2 * self._randomness() - 1)))
+            if self._publisher is None or self._questions is None:
+                await self._open()
+                self._say_all()
+            else:
+                self._say(self._writer.write(HERE, self._descriptors))
+
+    def _say_all(self) -> None:
+        for payload in self._writer.write_all(self._descriptors):
+            self._say(payload)
+
+    def _say(self, payload: bytes) -> None:
+        if self._publisher is not None:
+            with contextlib.suppress(TransportError):  # a heartbeat follows
+                self._publisher.publish(payload, {}, flow=self._topic, on_failure=_ignore_failure)
+
+    def update(self) -> None:
+        """Announce changed descriptors.
+
+        Raises:
+            ValueError: they are too large, or not JSON. The former ones stay announced.
+        """
+        descriptors = DescriptorParts(*self._read())
+        if descriptors.digest != self._descriptors.digest and not self._is_leaving:
+            self._descriptors = descriptors
+            self._say_all()
+
+    def answer(self, payload: bytes) -> bytes | None:
+        """Return the answer to a question to this instance; None: it is for another one."""
+        question = decode_question(payload)
+        if question is None or question.instance != self._instance:
+            return None
+        return self._write(question)
+
+    def _write(self, question: Question) -> bytes:
+        stats = self._stats() if question.stats else None
+        part = min(question.part, len(self._descriptors.parts))
+        return self._writer.write(BYE if self._is_leaving else HERE, self._descriptors, part=part, stats=stats)
+
+    def _on_question(self, message: Message) -> None:
+        question = decode_question(message.data())
+        if question is None or self._is_leaving or len(self._timers) >= MAX_ANSWERS:
+            return
+        if question.service not in ("", self._descriptors.ref["id"]) or question.instance not in ("", self._instance):
+            return
+
+        def answer() -> None:
+            self._timers.discard(timer)
+            if not self._is_leaving:
+                self._say(self._write(question))
+
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(SPREAD_S * self._randomness(), answer)
+        self._timers.add(timer)
+
+    def leave(self) -> None:
+        """Announce that the instance accepts no further requests."""
+        if not self._is_leaving:
+            self._is_leaving = True
+            for timer in self._timers:
+                timer.cancel()
+            self._timers.clear()
+            if self._task is not None:
+                self._task.cancel()
+            self._say(self._writer.write(BYE, self._descriptors))
+
+    async def close(self) -> None:
+        """Close the topics, after :meth:`leave`."""
+        self.leave()
+        async with contextlib.AsyncExitStack() as stack:
+            for each in (self._publisher, self._questions):
+                if each is not None:
+                    stack.push_async_callback(each.close)
+            await cancel_and_wait((self._task,))
+
+
+MAX_ANSWERS: Final = 16
+"""Answers that wait for their turn: further questions meanwhile are answered by these."""
+
+
+def _ignore_failure(_error: TransportError) -> None:
+    """Ignore an announcement that could not be sent: a heartbeat follows."""
