@@ -203,7 +203,9 @@ async def test_a_tool_of_the_catalogue_keeps_its_policy_and_permissions(url: str
         "style": "limerick",
         "permissions": ["tools:jokes"],
     }
-    install(catalog=dispatch.Catalog.of([descriptors], [tool]), grants=lambda user: ["tools:*"] if user == "bob" else [])
+    install(
+        catalog=dispatch.Catalog.of([descriptors], [tool]), grants=lambda user: ["tools:*"] if user == "bob" else []
+    )
     async with dispatch.ToolServer(Joke(), url, service=topic), agent_of(url, topic) as trustgraph:
         refused = await trustgraph.react(Model(CALL))
         assert isinstance(refused, Action)
