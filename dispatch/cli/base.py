@@ -22,11 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TextIO, TypeVar
 
 import typer
 
-<<<<<<< HEAD
-from dispatch._internal import excerpt
 from dispatch.announcements.messages import DEFAULT_TOPIC
-=======
->>>>>>> w-documents
 from dispatch.catalog import CatalogError, Problem
 from dispatch.documents import list_mistakes
 from dispatch.errors import DispatchError, ErrorType, Outcome
