@@ -878,13 +878,18 @@ class Key(msgspec.Struct, frozen=True):
     def __call__(self, value: Any, report: Report, path: str) -> Any:
         if self.test(value):
             return value if self.then is None else self.then(value, report, path)
-        key = path.rpartition(".")[2]
-        return refuse(report, path, f"'{key}' is {describe_kind(value)}, not {self.what}", show_key(key, self.example))
+        problem = f"'{key_of(path)}' is {describe_kind(value)}, not {self.what}"
+        return refuse(report, path, problem, show_key(path, self.example))
 
 
-def show_key(key: str, example: object) -> str:
+def key_of(path: str) -> str:
+    """Return the last key of a path to a declared key."""
+    return path.rpartition(".")[2]
+
+
+def show_key(path: str, example: object) -> str:
     """Return the fix of a wrong value."""
-    return f'write "{key}": {write_json(example)}'
+    return f'write "{key_of(path)}": {write_json(example)}'
 
 
 def is_text(value: object) -> bool:
@@ -902,8 +907,7 @@ def text_key(example: str, then: Rule | None = None, *, is_required: bool = Fals
 
     def read(text: str, report: Report, path: str) -> Any:
         if not text.strip():
-            key = path.rpartition(".")[2]
-            return refuse(report, path, f"'{key}' is empty", show_key(key, example))
+            return refuse(report, path, f"'{key_of(path)}' is empty", show_key(path, example))
         return text if then is None else then(text, report, path)
 
     return Key(is_text, "a text", example, then if may_be_empty else read, is_required)
@@ -924,8 +928,7 @@ def _read_name(name: str, report: Report, path: str) -> Any:
     if len(name) > MAX_NAME_CHARS:
         return refuse(report, path, f"{len(name):,} characters", f"use a name of at most {MAX_NAME_CHARS}")
     if name.strip() != name:
-        fix = show_key(path.rpartition(".")[2], name.strip())
-        return refuse(report, path, f"{describe_value(name)} has blanks around it", fix)
+        return refuse(report, path, f"{describe_value(name)} has blanks around it", show_key(path, name.strip()))
     return sys.intern(name)
 
 
