@@ -181,7 +181,7 @@ class ErrorType(StrEnum):
     """The port for metrics is in use or not allowed; no tool was executed."""
 
 
-_CLOCK_TYPES = {
+_TIMEOUT_TYPES = {
     "attempt": ErrorType.ATTEMPT_TIMEOUT,
     "stream-idle": ErrorType.IDLE_TIMEOUT,
     "stream-reader": ErrorType.IDLE_TIMEOUT,
@@ -294,15 +294,15 @@ class CallTimeoutError(DispatchError, TimeoutError):
     """No complete reply in time. The tool may have been executed, unless ``type`` is ``expired``.
 
     Attributes:
-        clock: the limit that passed: ``call``, ``attempt``, ``stream`` (the whole stream), ``stream-idle`` (between two
+        limit: the limit that passed: ``call``, ``attempt``, ``stream`` (the whole stream), ``stream-idle`` (between two
             chunks) or ``stream-reader`` (the same time without a read, while chunks waited).
     """
 
     outcome = Outcome.TIMEOUT
 
-    def __init__(self, message: str, *, clock: str, type: str | None = None, retryable: bool = False) -> None:
-        super().__init__(type or _CLOCK_TYPES.get(clock, ErrorType.TIMEOUT), message, retryable=retryable)
-        self.clock = clock
+    def __init__(self, message: str, *, limit: str, type: str | None = None, retryable: bool = False) -> None:
+        super().__init__(type or _TIMEOUT_TYPES.get(limit, ErrorType.TIMEOUT), message, retryable=retryable)
+        self.limit = limit
 
 
 class TransportError(DispatchError):

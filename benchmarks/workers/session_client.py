@@ -17,7 +17,7 @@ from benchmarks.workers.lossy_transport import open_lossy_transport
 from benchmarks.workers.session_service import INSTANCE, LARGE
 from benchmarks.workers.wire import REQUEST
 from dispatch.messaging.endpoint import Endpoint
-from dispatch.messaging.wire import instance_topic, reply_topic, session_key
+from dispatch.messaging.wire import derive_key, instance_topic, reply_topic
 from dispatch.protocol import OutgoingRequest, Session, SessionTable
 from dispatch.protocol.events import Event, ReplyReceived, RequestFailed, SessionClosed, SessionOpened
 from dispatch.transports import Mode
@@ -42,7 +42,7 @@ async def connect(spec: Spec) -> AsyncIterator[Load]:
     """The client, with an open session."""
     loop = asyncio.get_running_loop()
     secret = os.urandom(8).hex()
-    address = f"{session_key(secret)}-bench"
+    address = f"{derive_key(secret)}-bench"
     inbox = reply_topic(spec.response, address)
     opened: asyncio.Future[bool] = loop.create_future()
 

@@ -43,7 +43,7 @@ async def serve(spec: Spec) -> AsyncIterator[Report]:
                 session.consume(len(event.payload))
                 if spec.is_counting:
                     counter.record(int(event.payload))
-                session.send_reply(event.stream, large_answer if event.payload == LARGE else answer)
+                session.send_reply(event.number, large_answer if event.payload == LARGE else answer)
         endpoint.wake(session)
 
     inbox = instance_topic(spec.request, INSTANCE)

@@ -154,7 +154,7 @@ def error_from_unanswered_request(
     return CallTimeoutError(
         f"No reply arrived within {limit:g} s, and no instance has announced itself on {request_queue} (is the service "
         f"running?); {_doubt(tool, repeatable)}",
-        clock=clock,
+        limit=clock,
         retryable=repeatable,
     )
 
@@ -285,7 +285,7 @@ def _error_from_reply(answer: Answer, tool: str, limit: float, repeatable: bool)
         return CallTimeoutError(
             f"Tool '{tool}' was not executed: the call's deadline passed before its service could start it. Call it with a "
             "longer timeout, or use another tool.",
-            clock="call",
+            limit="call",
             type=ErrorType.EXPIRED,
         )
     if refused == Refusal.STOPPED:
@@ -356,7 +356,7 @@ def error_from_timeout(
         READER_IDLE: f"The reader of the stream read nothing for {limit:g} s{came} while further ones waited",
         "stream": f"The stream was not complete within {limit:g} s{came}",
     }.get(clock, f"No complete reply arrived within {limit:g} s{came}")
-    return CallTimeoutError(f"{what}; {_doubt(tool, repeatable)}", clock=clock, retryable=repeatable)
+    return CallTimeoutError(f"{what}; {_doubt(tool, repeatable)}", limit=clock, retryable=repeatable)
 
 
 def error_from_key_holder_loss(tool: str) -> TransportError:

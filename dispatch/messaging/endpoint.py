@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from dispatch._internal import cancel_and_wait, loop_clock
 from dispatch.errors import ErrorType, TransportError
-from dispatch.messaging.wire import MAX_SECRET_CHARS, TopicName, reply_key, session_key
+from dispatch.messaging.wire import MAX_SECRET_CHARS, TopicName, derive_key, reply_key
 from dispatch.protocol import CalleeSession, CallerSession, Session, SessionTable
 from dispatch.protocol.events import Event, Failure
 from dispatch.resilience.rate_limit import LeakyBucket
@@ -349,7 +349,7 @@ class ReplyPermission:
         if len(inbox) > MAX_TOPIC_CHARS or len(secret) > MAX_SECRET_CHARS:
             return False
         owner = self._find_owner(inbox)
-        return owner is not None and owner == session_key(secret)
+        return owner is not None and owner == derive_key(secret)
 
     def _find_owner(self, inbox: str) -> str | None:
         if inbox in self._owners:
@@ -369,7 +369,7 @@ class ReplyPermission:
 
 
 def find_inbox_owner(inbox: str) -> str:
-    """Return what an inbox belongs to: the dispatcher's session key, or for an instance the topic itself."""
+    """Return what an inbox belongs to: the dispatcher's key, or for an instance the topic itself."""
     try:
         return reply_key(TopicName.parse(inbox)) or inbox
     except ValueError:

@@ -36,10 +36,10 @@ from dispatch.messaging.request import (
 from dispatch.messaging.wire import (
     SECRET_BYTES,
     ErrorInfo,
+    Identity,
     MalformedMessageError,
     Property,
     Reply,
-    Session,
     decode_reply,
     is_oversized,
     utf8_size,
@@ -243,7 +243,7 @@ class Correlator:
         """Replies by disposition, since the start."""
         self.received_bytes = 0
         """Payloads of replies that were waited for, since the start."""
-        self.session = Session(os.urandom(SECRET_BYTES).hex())
+        self.identity = Identity(os.urandom(SECRET_BYTES).hex())
         """Of the dispatcher: its secret shows services whose requests these are."""
         self._count = 0
         self._max_buffer = max_buffer
@@ -268,9 +268,9 @@ class Correlator:
         return len(self._tombstones)
 
     def new_id(self) -> str:
-        """Return an id that was never used before: the session's key, a number that counts up, and random digits."""
+        """Return an id that was never used before: the dispatcher's key, a number that counts up, and random digits."""
         self._count += 1
-        return f"{self.session.prefix}{self._count:x}-{os.urandom(_NONCE_BYTES).hex()}"
+        return f"{self.identity.prefix}{self._count:x}-{os.urandom(_NONCE_BYTES).hex()}"
 
     def send(
         self, request: Request, publisher: Publisher, properties: Mapping[str, str], topic: object | None = None

@@ -20,7 +20,7 @@ from dispatch.errors import ErrorType, ToolError
 #
 # The key is part of each request's id and of the dispatcher's reply topics, which other agents may see in the response
 # namespace. The secret (property ``session``) is sent to the request namespace alone, which only services consume. A
-# service checks ``session_key(secret) == key`` before it answers on a dispatcher's reply topic or changes anything that it
+# service checks ``derive_key(secret) == key`` before it answers on a dispatcher's reply topic or changes anything that it
 # remembers of the dispatcher, so that another agent can neither redirect, repeat, settle nor cancel a request. The check
 # needs no state.
 
@@ -35,7 +35,7 @@ _CACHED: Final = 8_192
 
 
 @lru_cache(maxsize=_CACHED)
-def session_key(secret: str) -> str:
+def derive_key(secret: str) -> str:
     """Return the public key, :data:`KEY_CHARS` hexadecimal digits, of a dispatcher's ``secret``."""
     return blake2b(secret.encode("utf-8", "surrogatepass"), digest_size=KEY_CHARS // 2).hexdigest()
 
@@ -44,7 +44,7 @@ def is_sender(secret: str | None, id: str) -> bool:
     """Return whether ``secret`` is that of the dispatcher which made the request ``id``."""
     if secret is None or len(secret) > MAX_SECRET_CHARS:
         return False
-    return id[KEY_CHARS : KEY_CHARS + 1] == "." and id[:KEY_CHARS] == session_key(secret)
+    return id[KEY_CHARS : KEY_CHARS + 1] == "." and id[:KEY_CHARS] == derive_key(secret)
 
 
 def is_dispatchers(id: str) -> bool:
@@ -52,7 +52,7 @@ def is_dispatchers(id: str) -> bool:
     return id[KEY_CHARS : KEY_CHARS + 1] == "." and _HEXADECIMAL.issuperset(id[:KEY_CHARS])
 
 
-class Session:
+class Identity:
     """The secret and the key of one dispatcher.
 
     Args:
@@ -61,7 +61,7 @@ class Session:
 
     def __init__(self, secret: str) -> None:
         self.secret = secret
-        self.key = session_key(secret)
+        self.key = derive_key(secret)
         self.prefix = f"{self.key}."
         """Prefix of the ids of all requests."""
 
@@ -366,7 +366,7 @@ class Property:
     REPLY_TO: Final = "reply-to"
     """A whole topic name. An instance of dispatch's service base replies there if its configuration allows that
     namespace."""
-    SESSION: Final = "session"
+    SECRET: Final = "session"
     """The secret of the dispatcher that sends this (:mod:`dispatch.messaging.wire`), on everything it sends to
     services. A message with another dispatcher's ``id`` is ignored; one with its ``reply-to`` is not answered there."""
     REMAINING_MS: Final = "remaining-ms"
@@ -639,7 +639,7 @@ def is_inbox(topic: str) -> bool:
 
 
 def reply_key(topic: TopicName) -> str | None:
-    """Return the session key in the name of a reply topic; None: it is no reply topic."""
+    """Return the dispatcher's key in the name of a reply topic; None: it is no reply topic."""
     if not topic.name.startswith(_REPLY):
         return None
     key, _, _ = topic.name.removeprefix(_REPLY).partition("-")

@@ -152,10 +152,10 @@ _LEAST_PIECE = 256
 class PartialPayload:
     """A payload of which fragments are missing."""
 
-    __slots__ = ("head", "pieces", "size", "stream", "total")
+    __slots__ = ("head", "number", "pieces", "size", "total")
 
-    def __init__(self, stream: int, total: int) -> None:
-        self.stream = stream
+    def __init__(self, number: int, total: int) -> None:
+        self.number = number
         self.total = total
         self.head: bytes | None = None
         self.pieces: dict[int, memoryview] = {}
@@ -217,7 +217,7 @@ class Reassembly:
         if partial is None:
             if message in self._done:
                 return None
-            partial = self._partials[message] = PartialPayload(frame.stream, frame.total)
+            partial = self._partials[message] = PartialPayload(frame.number, frame.total)
         if frame.offset in partial.pieces or not 0 <= frame.offset <= partial.total - len(frame.piece):
             return None
         if len(partial.pieces) > partial.total // _LEAST_PIECE + 16:
@@ -232,7 +232,7 @@ class Reassembly:
     def _join(self, message: int, partial: PartialPayload) -> Payload | None:
         self._remove(message)
         whole = None if partial.head is None else decode_payload_frame(partial.head)
-        if whole is None or whole.stream != partial.stream or not partial.is_complete:
+        if whole is None or whole.number != partial.number or not partial.is_complete:
             return None
         pieces = partial.pieces
         whole.payload = b"".join(pieces[at] for at in sorted(pieces))
@@ -242,9 +242,9 @@ class Reassembly:
         self.size -= self._partials.pop(message).size
         self._done.add(message)
 
-    def drop(self, stream: int) -> None:
-        """Drop the incomplete payloads of ``stream``, and their later fragments."""
-        for message in [message for message, each in self._partials.items() if each.stream == stream]:
+    def drop(self, number: int) -> None:
+        """Drop the incomplete payloads of the request ``number``, and their later fragments."""
+        for message in [message for message, each in self._partials.items() if each.number == number]:
             self._remove(message)
 
     def clear(self) -> None:
@@ -537,7 +537,7 @@ _LEAST_FRAGMENT = 512
 
 
 _WITHDRAWALS = (CANCEL, REFUSED)
-"""Frames that let a receiver drop what it has of the payloads of a stream."""
+"""Frames that let a receiver drop what it has of the payloads of a request."""
 
 
 def frame_size(frame: tuple[Any, ...]) -> int:
@@ -552,7 +552,7 @@ class LargePayload:
     """A payload that travels in fragments.
 
     Attributes:
-        stream: of its frame.
+        number: of the request that its frame is about.
         head: its frame without the payload.
         message: its number among the large payloads of the session; -1 before its first fragment.
         offset: of the next fragment.
@@ -560,10 +560,10 @@ class LargePayload:
         is_withdrawn: the receiver is told to drop what it has.
     """
 
-    __slots__ = ("head", "is_withdrawn", "message", "offset", "stream", "undelivered", "view")
+    __slots__ = ("head", "is_withdrawn", "message", "number", "offset", "undelivered", "view")
 
     def __init__(self, frame: tuple[Any, ...]) -> None:
-        self.stream: int = frame[1]
+        self.number: int = frame[1]
         at = -2 if type(frame[-1]) is dict else -1
         self.head = encode((*frame[:at], b"", *frame[at:][1:]))
         self.view = memoryview(frame[at])
@@ -696,7 +696,7 @@ class SendQueue:
                 if frame[0] == CONT:
                     if large.message == frame[1]:
                         large.undelivered -= len(frame[-1])
-                elif large.is_withdrawn and frame[0] in _WITHDRAWALS and large.stream == frame[1]:
+                elif large.is_withdrawn and frame[0] in _WITHDRAWALS and large.number == frame[1]:
                     large.undelivered = 0
         self._set_begun([each for each in self._begun if each.undelivered])
 
@@ -751,7 +751,7 @@ class SendQueue:
         piece = large.view[start : start + min(max(room, _LEAST_FRAGMENT), self._settings.fragment_bytes)]
         large.offset = start + len(piece)
         head = None if start else large.head
-        frame = (CONT, large.message, start, len(large.view), large.stream, head, piece)
+        frame = (CONT, large.message, start, len(large.view), large.number, head, piece)
         if not large.is_packed:
             self._large.append(large)
         else:
@@ -760,10 +760,10 @@ class SendQueue:
 
     # -- withdrawal ---------------------------------------------------------------------------------------------
 
-    def withdraw_request(self, stream: int) -> None:
+    def withdraw_request(self, number: int) -> None:
         """Remove a small request that was not packed."""
         for at, frame in enumerate(self._small):
-            if frame[0] == REQUEST and frame[1] == stream:
+            if frame[0] == REQUEST and frame[1] == number:
                 self._small_bytes -= frame_size(frame)
                 del self._small[at]
                 return
@@ -773,22 +773,22 @@ class SendQueue:
         """Whether the receiver is to learn that it may drop a part of a payload."""
         return any(each.is_withdrawn for each in self._begun)
 
-    def withdraw_large(self, stream: int) -> None:
-        """Remove the large payloads of ``stream``. A frame follows that lets the receiver drop what it has of them."""
+    def withdraw_large(self, number: int) -> None:
+        """Remove the large payloads of the request ``number``. A frame follows; by it the receiver drops its part."""
         for large in self._begun:
-            if large.stream == stream and large.message >= 0:
+            if large.number == number and large.message >= 0:
                 large.is_withdrawn = True
-        self._drop(stream)
+        self._drop(number)
 
-    def drop_large(self, stream: int) -> None:
-        """Remove the large payloads of ``stream``, of which the receiver accepts nothing more."""
-        self._drop(stream)
-        self._set_begun([each for each in self._begun if each.stream != stream])
+    def drop_large(self, number: int) -> None:
+        """Remove the large payloads of the request ``number``, of which the receiver accepts nothing more."""
+        self._drop(number)
+        self._set_begun([each for each in self._begun if each.number != number])
 
-    def _drop(self, stream: int) -> None:
-        self._waiting = deque(each for each in self._waiting if each.stream != stream)
-        self._large = deque(each for each in self._large if each.stream != stream)
-        self._set_begun([each for each in self._begun if each.is_withdrawn or each.stream != stream])
+    def _drop(self, number: int) -> None:
+        self._waiting = deque(each for each in self._waiting if each.number != number)
+        self._large = deque(each for each in self._large if each.number != number)
+        self._set_begun([each for each in self._begun if each.is_withdrawn or each.number != number])
 
     def clear(self) -> None:
         """Remove everything."""

@@ -1,4 +1,4 @@
-"""What a session reports. Events of a caller name the request; those of a callee its number, ``stream``.
+"""What a session reports. Events of a caller name the request; those of a callee its ``number``.
 
 Each request of a caller ends with exactly one of: :class:`ReplyReceived`, :class:`EndReceived`, :class:`RequestRefused`,
 :class:`RequestFailed`; unless the caller cancels it, which has no event.
@@ -29,7 +29,7 @@ class OutgoingRequest:
         max_reply_bytes: largest reply; a stream's chunks are counted together.
 
     Attributes:
-        stream: its number in its session; -1 before it is sent.
+        number: in its session; -1 before it is sent.
         chunks: of a stream, that were delivered in order.
         reply_bytes: payloads of the chunks that have arrived.
         read_bytes: of chunks that the application has read, as flow control counts them.
@@ -45,9 +45,9 @@ class OutgoingRequest:
         "large",
         "last_deadline",
         "max_reply_bytes",
+        "number",
         "read_bytes",
         "reply_bytes",
-        "stream",
     )
 
     def __init__(
@@ -56,7 +56,7 @@ class OutgoingRequest:
         max_reply_bytes: int = 64 * 1024 * 1024,
         last_deadline: float = -math.inf,
     ) -> None:
-        self.stream = -1
+        self.number = -1
         self.deadline = deadline
         self.last_deadline = max(deadline, last_deadline)
         self.max_reply_bytes = max_reply_bytes
@@ -130,7 +130,7 @@ class PeerConflict(msgspec.Struct, gc=False):
 class RequestReceived(msgspec.Struct, gc=False):
     """A request, once. ``deadline`` on the callee's clock; ``math.inf``: none."""
 
-    stream: int
+    number: int
     deadline: float
     target: str
     headers: dict[str, str] | None
@@ -141,14 +141,14 @@ class RequestDeclined(msgspec.Struct, gc=False):
     """The session has refused a request by itself: it is past its deadline or too large, its caller has begun more large
     payloads than may be incomplete, or the callee is draining."""
 
-    stream: int
+    number: int
     reason: str
 
 
 class RequestCancelled(msgspec.Struct, gc=False):
     """Its caller no longer waits, or the session has ended."""
 
-    stream: int
+    number: int
 
 
 class ReplyReceived(msgspec.Struct):

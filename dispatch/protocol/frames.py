@@ -151,10 +151,10 @@ class Accept(_Frame, tag=ACCEPT):
 
 
 class Request(_Frame, tag=REQUEST):
-    """A request. ``stream`` counts from 0; ``deadline`` in milliseconds of the sender's clock, which each packet tells: a
-    retransmission does not extend it; 0: none. ``target``: the tool."""
+    """A request. ``number`` counts from 0, and all frames about the request have it. ``deadline`` in milliseconds of the
+    sender's clock, which each packet tells: a retransmission does not extend it; 0: none. ``target``: the tool."""
 
-    stream: int
+    number: int
     deadline: int
     target: str
     headers: dict[str, str] | None
@@ -164,7 +164,7 @@ class Request(_Frame, tag=REQUEST):
 class Reply(_Frame, tag=REPLY):
     """A complete reply. ``trace``: the trace context of its span, as ``traceparent`` and ``tracestate``; absent: none."""
 
-    stream: int
+    number: int
     status: int
     payload: bytes
     trace: dict[str, str] | None = None
@@ -173,7 +173,7 @@ class Reply(_Frame, tag=REPLY):
 class Chunk(_Frame, tag=CHUNK):
     """A part of a streamed reply; ``index`` counts from 0."""
 
-    stream: int
+    number: int
     index: int
     payload: bytes
 
@@ -181,7 +181,7 @@ class Chunk(_Frame, tag=CHUNK):
 class End(_Frame, tag=END):
     """The end of a streamed reply of so many chunks, with an error or an empty payload; ``trace`` as in REPLY."""
 
-    stream: int
+    number: int
     chunks: int
     status: int
     payload: bytes
@@ -191,7 +191,7 @@ class End(_Frame, tag=END):
 class Refused(_Frame, tag=REFUSED):
     """The tool is not executed, or not to its end. ``retry_after_ms`` -1: unknown; ``trace`` as in REPLY."""
 
-    stream: int
+    number: int
     reason: str
     retry_after_ms: int
     message: str = ""
@@ -201,7 +201,7 @@ class Refused(_Frame, tag=REFUSED):
 class Cancel(_Frame, tag=CANCEL):
     """The caller no longer waits. Also fills the number of a request that was withdrawn before it was sent."""
 
-    stream: int
+    number: int
 
 
 class Ack(_Frame, tag=ACK):
@@ -243,7 +243,7 @@ class Cont(_Frame, tag=CONT):
         message: number of the payload, counted by its sender.
         offset: place of the piece.
         total: bytes of the whole payload.
-        stream: that the payload belongs to.
+        number: of the request that the payload belongs to.
         head: at offset 0 the encoded frame with an empty payload; else None.
         piece: the bytes. It ends the packet.
     """
@@ -251,7 +251,7 @@ class Cont(_Frame, tag=CONT):
     message: int
     offset: int
     total: int
-    stream: int
+    number: int
     head: bytes | None
     piece: memoryview
 
@@ -286,7 +286,7 @@ class Credit(_Frame, tag=CREDIT):
     """Caller to callee: flow control of one stream. The callee begins the next chunk of a stream while its chunks since the
     start have fewer than ``data`` bytes, each one its payload and 64; before the first CREDIT ``stream_window`` of HELLO."""
 
-    stream: int
+    number: int
     data: int
 
 

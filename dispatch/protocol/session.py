@@ -387,32 +387,32 @@ class Session:
     def _on_cont(self, frame: frames.Cont, events: list[Event], packet: frames.Packet, now: float) -> None:
         reassembly = self._reassembly
         if reassembly.is_new(frame.message):
-            most = self._largest_payload(frame.stream)
+            most = self._largest_payload(frame.number)
             if most is None:
                 reassembly.ignore(frame.message)
                 return
             if frame.total > most:
                 reassembly.ignore(frame.message)
-                self._on_too_large(frame.stream, events)
+                self._on_too_large(frame.number, events)
                 return
         if not reassembly.fits(frame):
             reassembly.ignore(frame.message)
-            self._on_excess(frame.stream, events)
+            self._on_excess(frame.number, events)
             return
         whole = reassembly.add(frame)
         if whole is not None and (handler := self._handlers.get(type(whole))) is not None:
             handler(whole, events, packet, now)
 
-    def _largest_payload(self, stream: int) -> int | None:
-        """Return the largest payload that is accepted for ``stream``; None: none is."""
+    def _largest_payload(self, number: int) -> int | None:
+        """Return the largest payload that is accepted for the request ``number``; None: none is."""
         raise NotImplementedError
 
-    def _on_too_large(self, stream: int, events: list[Event]) -> None:
-        """A payload for ``stream`` exceeds what :meth:`_largest_payload` says."""
+    def _on_too_large(self, number: int, events: list[Event]) -> None:
+        """A payload for the request ``number`` exceeds what :meth:`_largest_payload` says."""
         raise NotImplementedError
 
-    def _on_excess(self, stream: int, events: list[Event]) -> None:
-        """The peer has begun more payloads than may be incomplete at once, the last one for ``stream``."""
+    def _on_excess(self, number: int, events: list[Event]) -> None:
+        """The peer has begun more payloads than may be incomplete at once, the last one for the request ``number``."""
         raise NotImplementedError
 
     def _grant(self) -> None:
@@ -483,20 +483,20 @@ class UnmatchedReplies:
     def __len__(self) -> int:
         return len(self._given_up)
 
-    def record_given_up(self, stream: int) -> None:
+    def record_given_up(self, number: int) -> None:
         """Record that a request was given up; the oldest one is forgotten if there are too many."""
         if len(self._given_up) >= MAX_GIVEN_UP:
             del self._given_up[next(iter(self._given_up))]
-        self._given_up[stream] = None
+        self._given_up[number] = None
 
     def record_frame(self, frame: frames.Reply | frames.Chunk | frames.End | frames.Refused) -> None:
         """Count a frame. All but a chunk are the last one of their requests."""
-        if frame.stream not in self._given_up:
+        if frame.number not in self._given_up:
             self.repeated += 1
             return
         self.late += 1
         if type(frame) is not frames.Chunk:
-            del self._given_up[frame.stream]
+            del self._given_up[frame.number]
 
     def clear(self) -> None:
         """Forget all requests: no late reply can follow."""
@@ -521,7 +521,7 @@ class CallerSession(Session):
 
     Attributes:
         waiting: requests without a final event, by their numbers.
-        next_stream: the number of the next request.
+        next_number: the number of the next request.
         unmatched: replies that arrived after their requests had ended.
     """
 
@@ -545,7 +545,7 @@ class CallerSession(Session):
         self._incarnation = incarnation
         self._secret = secret
         self._inboxes = list(inboxes)
-        self.next_stream = 0
+        self.next_number = 0
         self._earliest = math.inf  # no request has an earlier deadline
         self._pinged_at = self._hello_at = now
         self._hello_interval = 2 * settings.first_rtt
@@ -648,49 +648,49 @@ class CallerSession(Session):
         """
         if self.is_closed:
             return False
-        stream = request.stream = self.next_stream
-        self.next_stream = stream + 1
+        number = request.number = self.next_number
+        self.next_number = number + 1
         if not self.waiting:
             self._receive_window.add(self)
-        self.waiting[stream] = request
+        self.waiting[number] = request
         deadline = request.deadline
         if deadline < self._earliest:
             self._earliest = deadline
         if run_until is not None:
             deadline = run_until
         limit = max(1, self._sender.clock(deadline)) if deadline < math.inf else 0
-        request.large = self._sender.queue.add((frames.REQUEST, stream, limit, target, headers, payload), len(payload))
+        request.large = self._sender.queue.add((frames.REQUEST, number, limit, target, headers, payload), len(payload))
         return True
 
     def _on_request_cut(self, payload: LargePayload) -> None:
-        request = self.waiting.get(payload.stream)
+        request = self.waiting.get(payload.number)
         if request is not None:
             request.large = payload
 
     def cancel(self, request: OutgoingRequest) -> bool:
         """Give up ``request``: it gets no further event. Return whether the tool may have run, or may still run; False is
         certain."""
-        if self.is_closed or self.waiting.get(request.stream) is not request:
+        if self.is_closed or self.waiting.get(request.number) is not request:
             return True
-        del self.waiting[request.stream]
+        del self.waiting[request.number]
         return self._abandon(request)
 
     def _abandon(self, request: OutgoingRequest) -> bool:
-        stream, may_have_run = request.stream, self._may_have_run(request)
+        number, may_have_run = request.number, self._may_have_run(request)
         if request.large is not None:
-            self._sender.queue.withdraw_large(stream)
+            self._sender.queue.withdraw_large(number)
         elif not may_have_run:
-            self._sender.queue.withdraw_request(stream)
-        self._reassembly.drop(stream)
-        self._add_control(frames.CANCEL, stream)  # also fills the number of a request that never leaves
-        self.unmatched.record_given_up(stream)
+            self._sender.queue.withdraw_request(number)
+        self._reassembly.drop(number)
+        self._add_control(frames.CANCEL, number)  # also fills the number of a request that never leaves
+        self.unmatched.record_given_up(number)
         self._release(request)
         return may_have_run
 
     def _may_have_run(self, request: OutgoingRequest) -> bool:
         if request.large is not None:
             return request.large.is_packed
-        return request.stream <= self._sender.queue.packed_requests
+        return request.number <= self._sender.queue.packed_requests
 
     def _release(self, request: OutgoingRequest) -> None:
         request.ahead = request.end = request.large = None
@@ -712,14 +712,14 @@ class CallerSession(Session):
         window = self.settings.stream_window
         if 4 * (request.read_bytes - request.credited_bytes) < window or not self._has_stream_credit:
             return False
-        if self.waiting.get(request.stream) is not request or request.end is not None:
+        if self.waiting.get(request.number) is not request or request.end is not None:
             return False
         request.credited_bytes = request.read_bytes
-        self._add_control(frames.CREDIT, request.stream, request.read_bytes + window)
+        self._add_control(frames.CREDIT, request.number, request.read_bytes + window)
         return True
 
     def _on_reply(self, frame: frames.Reply, events: list[Event], _packet: frames.Packet, _now: float) -> None:
-        request = self.waiting.pop(frame.stream, None)
+        request = self.waiting.pop(frame.number, None)
         if request is None:
             self.unmatched.record_frame(frame)
             return
@@ -731,7 +731,7 @@ class CallerSession(Session):
             self._release(request)
 
     def _on_chunk(self, frame: frames.Chunk, events: list[Event], packet: frames.Packet, now: float) -> None:
-        request = self.waiting.get(frame.stream)
+        request = self.waiting.get(frame.number)
         if request is None:
             self.unmatched.record_frame(frame)
             return
@@ -758,44 +758,44 @@ class CallerSession(Session):
             self._on_end(request.end, events, packet, now)
 
     def _on_end(self, frame: frames.End, events: list[Event], _packet: frames.Packet, _now: float) -> None:
-        request = self.waiting.get(frame.stream)
+        request = self.waiting.get(frame.number)
         if request is None:
             self.unmatched.record_frame(frame)
             return
         if request.chunks < frame.chunks:
             request.end = frame
             return
-        del self.waiting[frame.stream]
+        del self.waiting[frame.number]
         events.append(EndReceived(request, frame.status, frame.payload, frame.trace))
         self._release(request)
 
     def _on_refused(self, frame: frames.Refused, events: list[Event], _packet: frames.Packet, _now: float) -> None:
-        request = self.waiting.pop(frame.stream, None)
+        request = self.waiting.pop(frame.number, None)
         if request is None:
             self.unmatched.record_frame(frame)
             return
-        self._reassembly.drop(frame.stream)
-        self._sender.queue.drop_large(frame.stream)
+        self._reassembly.drop(frame.number)
+        self._sender.queue.drop_large(frame.number)
         retry_after = frame.retry_after_ms / 1000.0 if frame.retry_after_ms >= 0 else None
         events.append(RequestRefused(request, frame.reason, retry_after, frame.message, frame.trace))
         self._release(request)
 
     def _fail(self, request: OutgoingRequest, reason: Failure, events: list[Event]) -> None:
-        del self.waiting[request.stream]
+        del self.waiting[request.number]
         events.append(RequestFailed(request, reason, self._abandon(request)))
 
-    def _largest_payload(self, stream: int) -> int | None:
-        request = self.waiting.get(stream)
+    def _largest_payload(self, number: int) -> int | None:
+        request = self.waiting.get(number)
         return None if request is None else request.max_reply_bytes
 
-    def _on_too_large(self, stream: int, events: list[Event]) -> None:
-        self._fail_waiting(stream, Failure.TOO_LARGE, events)
+    def _on_too_large(self, number: int, events: list[Event]) -> None:
+        self._fail_waiting(number, Failure.TOO_LARGE, events)
 
-    def _on_excess(self, stream: int, events: list[Event]) -> None:
-        self._fail_waiting(stream, Failure.VIOLATION, events)
+    def _on_excess(self, number: int, events: list[Event]) -> None:
+        self._fail_waiting(number, Failure.VIOLATION, events)
 
-    def _fail_waiting(self, stream: int, reason: Failure, events: list[Event]) -> None:
-        request = self.waiting.get(stream)
+    def _fail_waiting(self, number: int, reason: Failure, events: list[Event]) -> None:
+        request = self.waiting.get(number)
         if request is not None:
             self._fail(request, reason, events)
 
@@ -944,79 +944,79 @@ class CalleeSession(Session):
 
     # -- replies ------------------------------------------------------------------------------------------------
 
-    def send_reply(self, stream: int, payload: bytes, status: int = frames.Status.TEXT, trace: Trace = None) -> bool:
+    def send_reply(self, number: int, payload: bytes, status: int = frames.Status.TEXT, trace: Trace = None) -> bool:
         """Send the complete reply to a request, with the trace context of its span. Return False if its caller no longer
         waits."""
-        if self._end_request(stream) is None:
+        if self._end_request(number) is None:
             return False
         if trace:
             self._sender.queue.add(
-                (frames.REPLY, stream, status, payload, dict(trace)), len(payload) + frames.TRACE_BYTES
+                (frames.REPLY, number, status, payload, dict(trace)), len(payload) + frames.TRACE_BYTES
             )
         else:
-            self._sender.queue.add((frames.REPLY, stream, status, payload), len(payload))
+            self._sender.queue.add((frames.REPLY, number, status, payload), len(payload))
         return True
 
-    def send_chunk(self, stream: int, payload: bytes) -> bool:
+    def send_chunk(self, number: int, payload: bytes) -> bool:
         """Send the next chunk of a streamed reply, which should wait for :meth:`has_credit`. Return as
         :meth:`send_reply`."""
-        index = self.running.get(stream)
+        index = self.running.get(number)
         if index is None:
             return False
-        self.running[stream] = index + 1
-        credit = self._credits.get(stream) or self._create_credit(stream)
+        self.running[number] = index + 1
+        credit = self._credits.get(number) or self._create_credit(number)
         credit[0] += len(payload) + frames.CHUNK_BYTES
-        self._sender.queue.add((frames.CHUNK, stream, index, payload), len(payload))
+        self._sender.queue.add((frames.CHUNK, number, index, payload), len(payload))
         return True
 
-    def has_credit(self, stream: int) -> bool:
-        """Return whether the next chunk of ``stream`` may be sent. A stream that has ended has nothing to wait for."""
-        credit = self._credits.get(stream)
+    def has_credit(self, number: int) -> bool:
+        """Return whether the next chunk of the request ``number`` may be sent. After its end nothing is waited for."""
+        credit = self._credits.get(number)
         if credit is None:
-            return self._stream_window > 0 or stream not in self.running
+            return self._stream_window > 0 or number not in self.running
         return credit[0] < credit[1]
 
-    def _create_credit(self, stream: int) -> list[float]:
-        credit = self._credits[stream] = [0, self._stream_window]
+    def _create_credit(self, number: int) -> list[float]:
+        credit = self._credits[number] = [0, self._stream_window]
         return credit
 
-    def _end_request(self, stream: int) -> int | None:
+    def _end_request(self, number: int) -> int | None:
         """Forget a request. Return the index of its next chunk; None: it does not run."""
-        self._credits.pop(stream, None)
-        return self.running.pop(stream, None)
+        self._credits.pop(number, None)
+        return self.running.pop(number, None)
 
     def send_end(
-        self, stream: int, payload: bytes = b"", status: int = frames.Status.TEXT, trace: Trace = None
+        self, number: int, payload: bytes = b"", status: int = frames.Status.TEXT, trace: Trace = None
     ) -> bool:
         """End a streamed reply, as :meth:`send_reply`."""
-        index = self._end_request(stream)
+        index = self._end_request(number)
         if index is None:
             return False
         if trace:
             self._sender.queue.add(
-                (frames.END, stream, index, status, payload, dict(trace)), len(payload) + frames.TRACE_BYTES
+                (frames.END, number, index, status, payload, dict(trace)), len(payload) + frames.TRACE_BYTES
             )
         else:
-            self._sender.queue.add((frames.END, stream, index, status, payload), len(payload))
+            self._sender.queue.add((frames.END, number, index, status, payload), len(payload))
         return True
 
     def refuse(
-        self, stream: int, reason: str, retry_after: float | None = None, message: str = "", trace: Trace = None
+        self, number: int, reason: str, retry_after: float | None = None, message: str = "", trace: Trace = None
     ) -> bool:
         """Answer that the tool is not executed, or not to its end. Return as :meth:`send_reply`.
 
         Args:
-            stream: the request.
+            number: of the request.
             reason: a word for programs.
             retry_after: seconds until a retry makes sense; None: unknown.
             message: a sentence for callers; empty: the one of the reason.
             trace: as of :meth:`send_reply`.
         """
-        if self._end_request(stream) is None:
+        if self._end_request(number) is None:
             return False
-        self._sender.queue.withdraw_large(stream)
+        self._sender.queue.withdraw_large(number)
         wait = -1 if retry_after is None else int(retry_after * 1000.0)
-        self._add_control(frames.REFUSED, stream, reason, wait, message, *((dict(trace),) if trace else ()))
+        self._add_control(frames.REFUSED, number, reason, wait, message, *((dict(trace),) if trace else ()))
         return True
 
     def drain(self, reason: str = "draining") -> None:
@@ -1038,36 +1038,36 @@ class CalleeSession(Session):
             self._receive_window.record(self, now, SENDING_S)
 
     def _on_request(self, frame: frames.Request, events: list[Event], packet: frames.Packet, now: float) -> None:
-        stream = frame.stream
-        if not self._seen.add(stream):
+        number = frame.number
+        if not self._seen.add(number):
             return
         if len(self._seen.above) > self.settings.max_gaps:
             events += self._finish(Failure.VIOLATION)
             return
-        self.running[stream] = 0
+        self.running[number] = 0
         if self.is_draining:
-            self._decline(stream, "draining", events)
+            self._decline(number, "draining", events)
             return
         deadline = now + (frame.deadline - packet.clock) / 1000.0 if frame.deadline else math.inf
         if deadline <= now:
-            self._decline(stream, "expired", events)
+            self._decline(number, "expired", events)
             return
         self._held += len(frame.payload)
-        events.append(RequestReceived(stream, deadline, frame.target, frame.headers, frame.payload))
+        events.append(RequestReceived(number, deadline, frame.target, frame.headers, frame.payload))
 
     def _on_cancel(self, frame: frames.Cancel, events: list[Event], _packet: frames.Packet, _now: float) -> None:
-        stream = frame.stream
-        self._reassembly.drop(stream)
-        self._sender.queue.drop_large(stream)
-        if self._seen.add(stream):
+        number = frame.number
+        self._reassembly.drop(number)
+        self._sender.queue.drop_large(number)
+        if self._seen.add(number):
             if len(self._seen.above) > self.settings.max_gaps:
                 events += self._finish(Failure.VIOLATION)
-        elif self._end_request(stream) is not None:
-            events.append(RequestCancelled(stream))
+        elif self._end_request(number) is not None:
+            events.append(RequestCancelled(number))
 
     def _on_credit(self, frame: frames.Credit, _events: list[Event], _packet: frames.Packet, _now: float) -> None:
-        if frame.stream in self.running:
-            credit = self._credits.get(frame.stream) or self._create_credit(frame.stream)
+        if frame.number in self.running:
+            credit = self._credits.get(frame.number) or self._create_credit(frame.number)
             credit[1] = max(credit[1], frame.data)
 
     def _on_paths(self, frame: frames.Paths, _events: list[Event], _packet: frames.Packet, _now: float) -> None:
@@ -1080,24 +1080,24 @@ class CalleeSession(Session):
         ):
             self.peer_inboxes = list(inboxes)
 
-    def _largest_payload(self, stream: int) -> int | None:
-        return None if stream in self._seen else self.settings.max_payload_bytes
+    def _largest_payload(self, number: int) -> int | None:
+        return None if number in self._seen else self.settings.max_payload_bytes
 
-    def _on_too_large(self, stream: int, events: list[Event]) -> None:
-        self._refuse_payload(stream, "request-too-large", events)
+    def _on_too_large(self, number: int, events: list[Event]) -> None:
+        self._refuse_payload(number, "request-too-large", events)
 
-    def _on_excess(self, stream: int, events: list[Event]) -> None:
-        self._refuse_payload(stream, "overloaded", events)
+    def _on_excess(self, number: int, events: list[Event]) -> None:
+        self._refuse_payload(number, "overloaded", events)
 
-    def _refuse_payload(self, stream: int, reason: str, events: list[Event]) -> None:
-        self._reassembly.drop(stream)
-        if self._seen.add(stream):
-            self.running[stream] = 0
-            self._decline(stream, reason, events)
+    def _refuse_payload(self, number: int, reason: str, events: list[Event]) -> None:
+        self._reassembly.drop(number)
+        if self._seen.add(number):
+            self.running[number] = 0
+            self._decline(number, reason, events)
 
-    def _decline(self, stream: int, reason: str, events: list[Event]) -> None:
-        self.refuse(stream, reason)
-        events.append(RequestDeclined(stream, reason))
+    def _decline(self, number: int, reason: str, events: list[Event]) -> None:
+        self.refuse(number, reason)
+        events.append(RequestDeclined(number, reason))
 
     def alive_packet(self) -> bytes:
         """Return a packet that shows the caller that this process runs. Changes nothing: any thread may call it."""
@@ -1123,7 +1123,7 @@ class CalleeSession(Session):
         return super().memory() + len(self.running) + len(self._seen.above)
 
     def _finish_requests(self, reason: Failure, events: list[Event]) -> None:
-        events.extend(RequestCancelled(stream) for stream in self.running)
+        events.extend(RequestCancelled(number) for number in self.running)
         self.running.clear()
         self._credits.clear()
         self._seen = SeenNumbers()

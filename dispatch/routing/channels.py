@@ -149,7 +149,7 @@ class Channels:
         self._exchange = exchange
         self._sessions = sessions
         self._name = name
-        self._address = f"{exchange.session.key}-{name}"
+        self._address = f"{exchange.identity.key}-{name}"
         self._endpoints: dict[str, Endpoint] = {}
         """By the dispatcher's own reply topic."""
         self._open: dict[tuple[str, str], TopicChannel] = {}
@@ -239,13 +239,13 @@ class Channels:
         reply_to = reply_topic(response_queue, self._address)
         endpoint = self._endpoints.get(reply_to)
         if endpoint is None:
-            secret = self._exchange.session
+            identity = self._exchange.identity
             table = SessionTable(
                 self._address,
-                secret.key,
+                identity.key,
                 [reply_to],
                 random_bytes=os.urandom,
-                secret=secret.secret,
+                secret=identity.secret,
                 max_message_bytes=lambda: self._transport.max_message_bytes,
             )
             endpoint = self._endpoints[reply_to] = Endpoint(

@@ -92,7 +92,7 @@ class Discovery:
     """The discovery of one dispatcher.
 
     Args:
-        correlator: its session secret and clock.
+        correlator: the dispatcher's secret and clock.
         sessions: the requests in sessions.
         channels: the open ones.
     """
@@ -164,7 +164,7 @@ class Discovery:
         properties = {
             Property.HELLO: channel.request_queue,
             Property.REPLY_TO: channel.reply_topic,
-            Property.SESSION: self._correlator.session.secret,
+            Property.SECRET: self._correlator.identity.secret,
         }
         with contextlib.suppress(TransportError):  # the next one is due soon
             channel.hello.publish(b"", properties, flow=channel.hello.topic, on_failure=_ignore_failure)

@@ -101,7 +101,7 @@ class SessionInstance:
     @property
     def next_request_id(self) -> str:
         """See :class:`Instance`."""
-        return f"{self._request_prefix}{self.session.next_stream}"
+        return f"{self._request_prefix}{self.session.next_number}"
 
     def send(self, request: Request, _attempt: object = None) -> None:
         """Send ``request`` at the end of this turn of the loop; it may be settled at once."""
@@ -167,7 +167,7 @@ class SharedTopic:
         properties = {
             Property.ID: request.id,
             Property.REPLY_TO: self._reply_topic,
-            Property.SESSION: exchange.session.secret,
+            Property.SECRET: exchange.identity.secret,
             Property.REMAINING_MS: str(max(1, int((deadline - exchange.now()) * 1000))),
             Property.LARGEST: str(request.max_reply_bytes),
             **request.properties,

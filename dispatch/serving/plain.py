@@ -164,7 +164,7 @@ class _Topic:
 
     def __init__(self, owner: str, now: float) -> None:
         self.owner = owner
-        """The session key of the dispatcher whose topic this is."""
+        """The key of the dispatcher whose topic this is."""
         self.since = self.used_at = now
         self.publisher: Publisher | None = None
         self.opening: asyncio.Task[None] | None = None
@@ -198,7 +198,7 @@ class ReplyRouter:
         self._may_reply_to = ReplyPermission(response_queue, namespaces, allows_persistent=True)
         self._topics: OrderedDict[str, _Topic] = OrderedDict()
         self._owned: Counter[str] = Counter()
-        """Number of open topics of each dispatcher, by its session key."""
+        """Number of open topics of each dispatcher, by its key."""
         self._openings = LeakyBucket(OPENINGS_AT_ONCE, OPENINGS_PER_S)
         self._closing: set[asyncio.Task[None]] = set()
         self._sweep: asyncio.Task[None] | None = None
@@ -231,7 +231,7 @@ class ReplyRouter:
     def topic_for(self, request: Mapping[str, str]) -> str:
         """Return the ``reply-to`` of ``request`` (its properties) if it is a reply topic in an allowed namespace and belongs
         to the sender of the request; else the response topic."""
-        reply_to, secret = request.get(Property.REPLY_TO), request.get(Property.SESSION)
+        reply_to, secret = request.get(Property.REPLY_TO), request.get(Property.SECRET)
         if reply_to and secret is not None and self._may_reply_to(reply_to, secret):
             return reply_to
         return self._response_queue
@@ -661,7 +661,7 @@ class PlainRequests:
             self.malformed += 1
             logger.warning("a request on %s has no usable property 'id': it is ignored", self._topic)
             return
-        if is_dispatchers(id) and not is_sender(properties.get(Property.SESSION), id):
+        if is_dispatchers(id) and not is_sender(properties.get(Property.SECRET), id):
             # Its reply would end the call of another agent.
             self.malformed += 1
             logger.warning("a request on %s has the id of another dispatcher: it is ignored", self._topic)
@@ -680,7 +680,7 @@ class PlainRequests:
         if remaining is not None and durable is not None:
             remaining = self.durable.remaining(id, remaining, durable, now)
         deadline = math.inf if remaining is None else now + remaining / 1000
-        caller = properties.get(Property.SESSION, "")
+        caller = properties.get(Property.SECRET, "")
         work = InboundRequest(replies, properties, payload, deadline, config_of(payload), caller)
         if durable is None:
             self._accept(work, replies)

@@ -194,7 +194,7 @@ class SessionRequests:
         queue, requests, now = self._queue, self._requests, self._now()
         for event in events:
             if type(event) is RequestReceived:
-                stream = event.stream
+                stream = event.number
                 replies = SessionReplies(self, session, stream, len(event.payload))
                 headers = event.headers or NO_PROPERTIES
                 work = InboundRequest(replies, headers, event.payload, event.deadline, event.target, str(session.id))
@@ -203,7 +203,7 @@ class SessionRequests:
             elif type(event) is RequestDeclined:
                 queue.record_declined(event.reason)
             elif type(event) is RequestCancelled:
-                cancelled = requests.get((session.id, event.stream))
+                cancelled = requests.get((session.id, event.number))
                 if cancelled is not None:
                     queue.cancel(cancelled)
             elif type(event) is SessionClosed and not session.is_open:

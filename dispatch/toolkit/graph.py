@@ -199,7 +199,7 @@ class Tool:
 
     @classmethod
     def of(cls, tool: Tool | CallableTool) -> Tool:
-        """Return ``tool`` itself, or the vertex of a :class:`dispatch.Tool`: its id is the name of the tool."""
+        """Return ``tool`` itself, or the vertex of a :class:`dispatch.BoundTool`: its id is the name of the tool."""
         if isinstance(tool, Tool):
             return tool
         return Tool(tool.name, tool.description, tool.invoke, ToolType.DISPATCH_TOOL, id=tool.name)

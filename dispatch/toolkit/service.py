@@ -123,7 +123,7 @@ class ToolkitService:
         :class:`ToolkitWarning`, unless it is in the toolkit already.
 
         Args:
-            tool: a Tool, or a :class:`dispatch.Tool`: its id is its name.
+            tool: a Tool, or a :class:`dispatch.BoundTool`: its id is its name.
             connected_actions: the actions that call it, with scores.
 
         Raises:

@@ -22,7 +22,7 @@ from dispatch.catalog.loader import read_items
 from dispatch.catalog.sources import Broker, BrokerSubscription, OnChange, OnMessage, run_in_thread
 from dispatch.errors import TransportError
 from dispatch.messaging.plain import read_properties
-from dispatch.messaging.wire import SECRET_BYTES, ErrorInfo, Property, Session, TopicName, hello_topic, reply_topic
+from dispatch.messaging.wire import SECRET_BYTES, ErrorInfo, Identity, Property, TopicName, hello_topic, reply_topic
 from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
 from dispatch.transports.errors import closed
 
@@ -824,7 +824,7 @@ class ConfigBroker:
     def __init__(self, transport: Transport, name: str) -> None:
         self._transport = transport
         self._name = f"dispatch-config-{name}"
-        self._session = Session(os.urandom(SECRET_BYTES).hex())
+        self._identity = Identity(os.urandom(SECRET_BYTES).hex())
         self._waiting: dict[str, asyncio.Future[bytes]] = {}
         self._opening = asyncio.Lock()
         self._publishers: dict[str, Publisher] = {}
@@ -855,12 +855,12 @@ class ConfigBroker:
         """See :meth:`dispatch.catalog.sources.Broker.ask_instance`."""
         answers = TopicName.parse(response_queue)
         inbox = reply_topic(
-            str(TopicName(False, answers.tenant, answers.namespace, answers.name)), f"{self._session.key}-{self._name}"
+            str(TopicName(False, answers.tenant, answers.namespace, answers.name)), f"{self._identity.key}-{self._name}"
         )
         properties = {
             Property.HELLO: request_queue,
             Property.REPLY_TO: inbox,
-            Property.SESSION: self._session.secret,
+            Property.SECRET: self._identity.secret,
         }
         async with asyncio.timeout(timeout):
             async with self._opening:
@@ -938,7 +938,7 @@ class ConfigBroker:
         if response is not None and not response.done():
             response.set_result(message.data())
 
-    async def subscribe(self, topic: str, on_message: OnMessage) -> BrokerSubscription:
+    async def subscribe(self, topic: str, on_message: OnMessage, *, is_polled: bool = False) -> BrokerSubscription:
         """See :meth:`dispatch.catalog.sources.Broker.subscribe`."""
         if self._is_closed:
             raise closed()
@@ -946,7 +946,8 @@ class ConfigBroker:
         def handle(message: Message) -> None:
             on_message(message.data())
 
-        subscription = await self._transport.subscribe(topic, handle, mode=Mode.FANOUT, name=self._unique_name())
+        mode = Mode.POLLED if is_polled else Mode.FANOUT
+        subscription = await self._transport.subscribe(topic, handle, mode=mode, name=self._unique_name())
         notifications = _Notifications(subscription, self._notifications)
         self._notifications.add(notifications)
         return notifications

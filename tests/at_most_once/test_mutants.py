@@ -66,7 +66,7 @@ def released_requests_free_no_window(self: CalleeSession, size: int) -> None:
 def chunks_are_shown_as_they_arrive(
     self: CallerSession, frame: Any, events: Any, packet: Any, now: float, *, on_chunk: Any = CallerSession._on_chunk
 ) -> None:
-    request = self.waiting.get(frame.stream)
+    request = self.waiting.get(frame.number)
     if request is not None:
         request.chunks = frame.index
     on_chunk(self, frame, events, packet, now)

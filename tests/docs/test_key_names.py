@@ -30,7 +30,7 @@ OTHERS = {
     "getkeys-all-ws",  # an operation of TrustGraph's config service
     "injected-fault",  # the type of a fault's tool error
     "stream-idle",
-    "stream-reader",  # values of `CallTimeoutError.clock`
+    "stream-reader",  # values of `CallTimeoutError.limit`
 }
 
 

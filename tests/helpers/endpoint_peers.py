@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 from dispatch.messaging.endpoint import Endpoint, ReplyPermission
-from dispatch.messaging.wire import instance_topic, reply_topic, session_key
+from dispatch.messaging.wire import derive_key, instance_topic, reply_topic
 from dispatch.protocol import CalleeSession, CallerSession, OutgoingRequest, Session, SessionTable, Settings
 from dispatch.protocol.events import (
     ChunkReceived,
@@ -123,14 +123,14 @@ class Callee(Peer):
                 else:
                     self.reply(session, event)
             elif isinstance(event, RequestCancelled):
-                self.cancelled.append(event.stream)
+                self.cancelled.append(event.number)
             elif isinstance(event, SessionClosed):
                 self.closed.append((session.peer_name, event.reason))
 
     def reply(self, session: CalleeSession, event: RequestReceived) -> None:
         number, _, size = event.payload.partition(b":")
         session.consume(len(event.payload))
-        session.send_reply(event.stream, number.ljust(int(size or 0), b"."))
+        session.send_reply(event.number, number.ljust(int(size or 0), b"."))
         self.endpoint.wake(session)
 
     def release(self) -> None:
@@ -152,7 +152,7 @@ class Caller(Peer):
         has_paths: bool = False,
     ) -> None:
         secret = os.urandom(8).hex()
-        address = f"{session_key(secret)}-caller"
+        address = f"{derive_key(secret)}-caller"
         super().__init__(transport, reply_topic(topics[1], address))
         self.opened: dict[Session, asyncio.Future[None]] = {}
         self.failures: list[RequestFailed] = []

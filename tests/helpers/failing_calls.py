@@ -15,7 +15,7 @@ from typing import Any
 from dispatch import Catalog, Dispatcher, DispatchError, Policy, Telemetry, ToolError, ToolServer, ToolService
 from dispatch.catalog import CatalogError
 from dispatch.errors import TransportError
-from dispatch.messaging.wire import Property, Session, encode_request, reply_topic
+from dispatch.messaging.wire import Identity, Property, encode_request, reply_topic
 from dispatch.policy import Breaker
 from dispatch.testing import Faults, FaultyTransport
 from dispatch.transports import Publisher
@@ -27,7 +27,7 @@ MOST = 300
 """Calls under way at once; those beyond it are not begun."""
 SICK = "library-3"
 """The instance that answers late for a while, and is ejected."""
-PLAIN = Session("the secret of a plain client")
+PLAIN = Identity("the secret of a plain client")
 """Of a client without sessions: it sends each request twice, and its replies cannot be sent."""
 DEAF = Faults(late_error=1.0, topics=f"*/dispatch-reply-{PLAIN.key}-*", direction="out")
 ODD_REPLIES = Faults(late_error=0.02, topics="*/dispatch-reply-*", direction="out", max_delay=0.1, seed=4)
@@ -261,7 +261,7 @@ class Troubled:
     @staticmethod
     def _send_plainly(publisher: Publisher, turn: int) -> None:
         reply_to = reply_topic("non-persistent://tg/response/bank", f"{PLAIN.key}-plain")
-        properties = {Property.ID: f"{PLAIN.prefix}{turn}", Property.REPLY_TO: reply_to, Property.SESSION: PLAIN.secret}
+        properties = {Property.ID: f"{PLAIN.prefix}{turn}", Property.REPLY_TO: reply_to, Property.SECRET: PLAIN.secret}
         for _ in range(2):
             publisher.publish(encode_request("{}", "{}", "ann"), properties, flow="plain", on_failure=_nobody_minds)
 

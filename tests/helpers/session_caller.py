@@ -12,7 +12,7 @@ from typing import Any
 
 from dispatch import ToolServer
 from dispatch.messaging.endpoint import Endpoint
-from dispatch.messaging.wire import encode_request, instance_topic, reply_topic, session_key
+from dispatch.messaging.wire import derive_key, encode_request, instance_topic, reply_topic
 from dispatch.protocol.events import (
     ChunkReceived,
     EndReceived,
@@ -148,7 +148,7 @@ async def calling(
     """A caller with an open session with ``server``. ``key``: in the name of its inbox; None: that of its ``secret``."""
     transport = MemoryTransport(BROKER) if transport is None else transport
     await transport.start()
-    inbox = reply_topic(RESPONSES, f"{session_key(secret) if key is None else key}-peer")
+    inbox = reply_topic(RESPONSES, f"{derive_key(secret) if key is None else key}-peer")
     caller = SessionCaller(transport, secret, inbox)
 
     def on_message(message: Message) -> None:

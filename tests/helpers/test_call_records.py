@@ -81,8 +81,8 @@ def test_a_fault_explains_as_many_calls_as_it_can_have_hit() -> None:
     [
         (TransportError("instance-lost", "lost"), False),
         (TransportError("disconnected", "down", sent=False), True),
-        (CallTimeoutError("late", clock="call"), False),
-        (CallTimeoutError("late", clock="call", type="expired"), True),
+        (CallTimeoutError("late", limit="call"), False),
+        (CallTimeoutError("late", limit="call", type="expired"), True),
         (RejectedError("draining", "drains"), True),
         (ThrottledError("overloaded", "busy"), True),
         (ToolError("odd", "no"), False),

@@ -203,7 +203,7 @@ class SessionMachine(RuleBasedStateMachine):
                 case RequestReceived():
                     self._record_delivery(session, event)
                 case RequestCancelled():
-                    key = next(key for key, run in self.running.items() if run[0] is session and run[1] == event.stream)
+                    key = next(key for key, run in self.running.items() if run[0] is session and run[1] == event.number)
                     del self.running[key]
                 case ReplyReceived():
                     request = self._settle(event.request)
@@ -249,7 +249,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert key not in self.delivered, f"{key} was delivered twice"
         assert key not in self.did_not_run, f"{key} was delivered after its caller was informed that it did not run"
         self.delivered.add(key)
-        self.running[key] = (session, event.stream, 0)
+        self.running[key] = (session, event.number, 0)
         session.consume(len(event.payload))
 
     def _record_did_not_run(self, key: int) -> None:

@@ -11,7 +11,7 @@ import logging
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.messaging.wire import reply_topic, session_key
+from dispatch.messaging.wire import derive_key, reply_topic
 from dispatch.serving import plain
 from dispatch.serving.plain import MAX_REPLY_TOPICS, OPENINGS_AT_ONCE, OPENINGS_PER_S, TOPICS_OF_ONE
 from dispatch.transports import Publisher
@@ -24,7 +24,7 @@ FLOOD = 10_000
 
 def topic_of(number: int) -> str:
     """The reply topic of a dispatcher of that number."""
-    return reply_topic(RESPONSES, f"{session_key(str(number))}-flood")
+    return reply_topic(RESPONSES, f"{derive_key(str(number))}-flood")
 
 
 def asked_by(number: int) -> dict[str, str]:

@@ -85,7 +85,7 @@ async def test_services_and_instances_whose_names_run_together_do_not_meet() -> 
 async def test_a_reply_topic_of_another_dispatcher_is_not_answered() -> None:
     async with serving(lambda _: "done"), dispatching() as dispatcher, Peer.as_caller() as agent:
         assert await dispatcher.call("work") == "done"
-        topic = f"non-persistent://tg/response/dispatch-reply-{correlator_of(dispatcher).session.key}-{dispatcher.client_id}"
+        topic = f"non-persistent://tg/response/dispatch-reply-{correlator_of(dispatcher).identity.key}-{dispatcher.client_id}"
         before = dict(dispatcher.reply_counts())
         for session in ({}, {"session": "an agent's own"}):
             await agent.send(REQUESTS, b"{}", {"id": "0123456789abcdef-1", "reply-to": topic, **session})

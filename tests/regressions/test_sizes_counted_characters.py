@@ -117,7 +117,7 @@ async def test_a_fragment_of_an_answer_in_a_session_has_so_many_bytes(letter: st
         serving(lambda _: text, broker=network),
         Dispatcher(_limited_memory(limit), catalog(work={"policy": UNGUARDED}), client_id="me") as dispatcher,
     ):
-        topic = reply_topic(RESPONSES, f"{correlator_of(dispatcher).session.key}-me")
+        topic = reply_topic(RESPONSES, f"{correlator_of(dispatcher).identity.key}-me")
         await network.subscribe(topic, lambda message: sizes.append(len(message.data())), mode=Mode.FANOUT, name="tap")
         assert await dispatcher.call("work") == text
     await network.close()

@@ -89,7 +89,7 @@ class DispatcherNode(Node):
         request = self._requests[call.token] = SentRequest(call, attempt, session, deadline)
         self.world.ledger.record_sending(call.token, attempt, (run_until or deadline) - self._clock_offset)
         session.send_request(request, call.token, call.request(attempt), call.headers, self.now, run_until=run_until)
-        assert request.session.waiting[request.stream] is request
+        assert request.session.waiting[request.number] is request
         self.wake()
 
     def _connect(self, instance: str) -> CallerSession:

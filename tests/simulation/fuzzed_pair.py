@@ -63,12 +63,12 @@ class FuzzedPair:
         session.consume(len(event.payload))
         kind = self._random.random()
         if kind < 0.5:
-            session.send_reply(event.stream, b"r" * self._random.choice((1, 5_000)))
+            session.send_reply(event.number, b"r" * self._random.choice((1, 5_000)))
         elif kind < 0.7:
-            session.send_chunk(event.stream, b"c")
-            session.send_end(event.stream)
+            session.send_chunk(event.number, b"c")
+            session.send_end(event.number)
         elif kind < 0.9:
-            session.refuse(event.stream, "overloaded")
+            session.refuse(event.number, "overloaded")
 
     def _run_turn(self) -> None:
         self._now += 0.005

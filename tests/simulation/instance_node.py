@@ -49,15 +49,15 @@ class InstanceNode(Node):
             case RequestReceived():
                 self._execute(session, event)
             case RequestCancelled():
-                assert (session.id, event.stream) in self._running, "a request that does not run is cancelled"
-                self._running.remove((session.id, event.stream))
+                assert (session.id, event.number) in self._running, "a request that does not run is cancelled"
+                self._running.remove((session.id, event.number))
                 self.world.counts["cancelled while running"] += 1
-                assert not session.send_reply(event.stream, b""), "a cancelled request still accepts a reply"
+                assert not session.send_reply(event.number, b""), "a cancelled request still accepts a reply"
             case SessionClosed():
                 assert not [each for each in self._running if each[0] == session.id], "requests outlive their session"
                 self.world.counts[f"callee closed: {event.reason.name.lower()}"] += 1
             case RequestDeclined():
-                assert (session.id, event.stream) not in self._running, "a request that runs is declined"
+                assert (session.id, event.number) not in self._running, "a request that runs is declined"
                 self.world.counts[f"declined: {event.reason}"] += 1
             case PeerDraining() | PeerConflict() | PeerSuspected() | PeerRecovered():
                 pass
@@ -82,12 +82,12 @@ class InstanceNode(Node):
         session.load = len(self._running)
         if call.kind is Kind.REFUSAL:
             session.consume(len(event.payload))
-            session.refuse(event.stream, "overloaded", 0.5, "too many")
+            session.refuse(event.number, "overloaded", 0.5, "too many")
             self.wake()
             return
         self.world.ledger.record_execution(call.token)
-        self._running.add((session.id, event.stream))
-        self.schedule(call.duration_s, self._answer, session, event.stream, call, len(event.payload))
+        self._running.add((session.id, event.number))
+        self.schedule(call.duration_s, self._answer, session, event.number, call, len(event.payload))
 
     def _answer(self, session: CalleeSession, stream: int, call: Call, size: int) -> None:
         if not session.is_closed:

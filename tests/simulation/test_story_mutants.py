@@ -34,7 +34,7 @@ def _send_no_cancel(session: Session, *frame: Any) -> None:
 
 
 def _deliver_unordered(session: CallerSession, frame: Any, events: Any, packet: Any, now: float) -> None:
-    request = session.waiting.get(frame.stream)
+    request = session.waiting.get(frame.number)
     if request is not None and frame.index > request.chunks:
         frame.index = request.chunks
     _on_chunk(session, frame, events, packet, now)

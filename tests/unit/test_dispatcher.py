@@ -9,7 +9,7 @@ import pytest
 
 from dispatch import Outcome, Policy
 from dispatch.errors import CallTimeoutError, ToolError, TransportError
-from dispatch.messaging.wire import decode_request, session_key
+from dispatch.messaging.wire import decode_request, derive_key
 from tests.helpers.clock import START, advance, idle
 from tests.helpers.dispatcher_and_service import RESPONSES, Peer, Service, catalog, dispatching, stand
 from tests.helpers.malformed_messages import MALFORMED_PAYLOADS
@@ -100,7 +100,7 @@ async def sent(dispatching_: Any = None, **options: Any) -> dict[str, str]:
 async def test_a_request_has_just_these_properties() -> None:
     properties = await sent({"client_id": "one"})
     assert properties.keys() == {"id", "reply-to", "session", "remaining-ms", "largest"}
-    key = session_key(properties["session"])
+    key = derive_key(properties["session"])
     assert properties["reply-to"] == f"non-persistent://tg/response/dispatch-reply-{key}-one"
     assert properties["id"].startswith(f"{key}.1-")
 
@@ -156,7 +156,7 @@ async def test_a_call_that_nobody_answers_ends_to_the_moment_and_names_its_clock
         result = await dispatcher.execute("work", **options)
         error = result.error
         assert isinstance(error, CallTimeoutError)
-        assert (error.clock, error.retryable, result.outcome) == (clock, False, Outcome.TIMEOUT)
+        assert (error.limit, error.retryable, result.outcome) == (clock, False, Outcome.TIMEOUT)
         assert f"within {after} s" in error.message
         assert "Check its effect before you call it again" in error.message
         assert now() == pytest.approx(START + after, abs=0.01)

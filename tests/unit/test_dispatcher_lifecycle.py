@@ -150,7 +150,7 @@ async def test_calls_that_come_together_open_their_route_once_and_nothing_leaves
         assert await dispatcher.call("work") == "done"
         assert transport.subscribed == [
             "non-persistent://tg/response/lab",
-            f"non-persistent://tg/response/dispatch-reply-{correlator_of(dispatcher).session.key}-one",
+            f"non-persistent://tg/response/dispatch-reply-{correlator_of(dispatcher).identity.key}-one",
             "non-persistent://tg/response/dispatch-announce-lab",
         ]
         own = f"non-persistent://tg/request/dispatch-instance-3-lab-{server.instance}"
@@ -199,7 +199,7 @@ async def test_services_of_one_namespace_share_the_reply_topic() -> None:
             "non-persistent://tg/response/b",
             "non-persistent://tg/response/dispatch-announce-a",
             "non-persistent://tg/response/dispatch-announce-b",
-            f"non-persistent://tg/response/dispatch-reply-{correlator_of(dispatcher).session.key}-one",
+            f"non-persistent://tg/response/dispatch-reply-{correlator_of(dispatcher).identity.key}-one",
         ]
 
 

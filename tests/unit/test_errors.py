@@ -28,8 +28,8 @@ ERRORS = [
     ToolError("ValueError", "No such city."),
     InvalidArgumentsError("invalid-arguments", "Not an object.", rejected_by="service"),
     ThrottledError("overloaded", "Not before 12 s.", retryable=True, retry_after=12.0, rejected_by="service"),
-    CallTimeoutError("No answer within 5 s.", clock="stream-idle", retryable=True),
-    CallTimeoutError("No answer.", clock="call", type="expired"),
+    CallTimeoutError("No answer within 5 s.", limit="stream-idle", retryable=True),
+    CallTimeoutError("No answer.", limit="call", type="expired"),
     TransportError("unreachable", "No broker.", sent=False, retry_after=0.5),
     TransportError("connection-lost", "Gone."),
     RejectedError("unknown-tool", "No such tool.", rejected_by="catalog", alternatives=("tell-joke", "tell-story")),
@@ -120,9 +120,9 @@ def test_a_tool_author_needs_two_texts_only() -> None:
 
 
 def test_a_timeout_names_its_clock_and_is_not_repeated_unless_that_is_said() -> None:
-    error = CallTimeoutError("No answer.", clock="attempt")
-    assert (error.type, error.clock, error.retryable) == ("attempt-timeout", "attempt", False)
-    assert CallTimeoutError("No answer.", clock="call", retryable=True).retryable
+    error = CallTimeoutError("No answer.", limit="attempt")
+    assert (error.type, error.limit, error.retryable) == ("attempt-timeout", "attempt", False)
+    assert CallTimeoutError("No answer.", limit="call", retryable=True).retryable
 
 
 def test_repr_shows_class_type_and_message() -> None:

@@ -69,14 +69,14 @@ def test_a_tool_that_its_service_stopped_in_time_is_a_timeout(repeatable: bool) 
     stopped = Answer("", "deadline-exceeded", "because", 3, refused="stopped")
     error = told(stopped, repeatable=repeatable)
     assert type(error) is CallTimeoutError
-    assert (error.type, error.clock, error.retryable) == ("timeout", "call", repeatable)
+    assert (error.type, error.limit, error.retryable) == ("timeout", "call", repeatable)
     assert "within 5 s after 2 chunk(s);" in error.message, "the error itself is no chunk"
 
 
 def test_an_expired_request() -> None:
     error = told(refusal("expired"))
     assert type(error) is CallTimeoutError
-    assert (error.type, error.clock) == ("expired", "call")
+    assert (error.type, error.limit) == ("expired", "call")
     assert "was not executed" in error.message
 
 
@@ -139,7 +139,7 @@ def test_what_an_instance_that_is_lost_surely_did_not_execute_may_be_repeated(re
 def test_a_limit_that_ran_out_names_itself_and_its_length(clock: str, type_: str, words: str) -> None:
     error = told(TimedOut(clock, sent=True, chunks=2))
     assert type(error) is CallTimeoutError
-    assert (error.type, error.clock, error.retryable) == (type_, clock, False)
+    assert (error.type, error.limit, error.retryable) == (type_, clock, False)
     assert words in error.message
     assert "may have been executed. Check its effect before you call it again" in error.message
 

@@ -76,12 +76,12 @@ def request(stream: int, deadline: int = 0, payload: bytes = b"{}") -> tuple[Any
 def test_each_request_is_delivered_once(peer: HandWritten) -> None:
     assert peer.send(request(0)) == [RequestReceived(0, math.inf, "tool", {"attempt": "1"}, b"{}")]
     assert peer.send(request(0)) == []
-    assert peer.send(request(0), request(1), request(1))[0].stream == 1
+    assert peer.send(request(0), request(1), request(1))[0].number == 1
     assert list(peer.session.running) == [0, 1]
 
 
 def test_requests_arrive_in_any_order(peer: HandWritten) -> None:
-    assert [event.stream for event in peer.send(request(2), request(0), request(1))] == [2, 0, 1]
+    assert [event.number for event in peer.send(request(2), request(0), request(1))] == [2, 0, 1]
     assert peer.send(request(0), request(2)) == []
 
 
@@ -233,9 +233,9 @@ def test_a_refusal_tells_when_to_retry(peer: HandWritten) -> None:
 def test_too_many_gaps_end_the_session() -> None:
     """No caller that follows the protocol leaves so many; each would need memory for ever."""
     peer = HandWritten(Settings(max_gaps=3))
-    assert [event.stream for event in peer.send(request(2), request(4), request(6))] == [2, 4, 6]
+    assert [event.number for event in peer.send(request(2), request(4), request(6))] == [2, 4, 6]
     *cancelled, closed = peer.send(request(8))
-    assert [event.stream for event in cancelled] == [2, 4, 6]
+    assert [event.number for event in cancelled] == [2, 4, 6]
     assert closed == SessionClosed(Failure.VIOLATION)
     assert not peer.pair.tables[INSTANCE].sessions
 
@@ -280,7 +280,7 @@ def test_a_request_beside_more_than_may_be_incomplete_is_refused_as_overload_and
     (refused,) = [frame for frame in peer.frames() if type(frame) is Refused]
     assert refused == Refused(1, "overloaded", -1, "")
     (event,) = peer.send((CONT, 0, 1_000, 2_000, 0, None, piece))
-    assert (event.stream, len(event.payload)) == (0, 2_000)
+    assert (event.number, len(event.payload)) == (0, 2_000)
 
 
 def test_a_trace_context_counts_among_the_bytes_that_wait(peer: HandWritten) -> None:
@@ -354,8 +354,8 @@ def test_large_replies_use_paths_that_are_added_later() -> None:
     pair.caller.add_paths([DISPATCHER, f"{DISPATCHER}-1", f"{DISPATCHER}-2"])
     first, second = pair.ask(), pair.ask()
     pair.packets.clear()
-    pair.callee.send_reply(first.stream, bytes(20_000))
-    pair.callee.send_reply(second.stream, b"small")
+    pair.callee.send_reply(first.number, bytes(20_000))
+    pair.callee.send_reply(second.number, b"small")
     pair.exchange()
     assert ReplyReceived(first, 0, bytes(20_000)) in pair.take(DISPATCHER)
     used: dict[str, int] = {}

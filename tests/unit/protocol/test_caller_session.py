@@ -139,7 +139,7 @@ def test_a_request_that_was_not_packed_did_not_run(peer: HandWritten) -> None:
     assert peer.session.cancel(request) is False
     frames = peer.frames()
     assert Cancel(0) in frames, "it fills the number"
-    assert [frame.stream for frame in frames if type(frame) is Request] == [other.stream]
+    assert [frame.number for frame in frames if type(frame) is Request] == [other.number]
 
 
 def test_a_request_that_was_packed_may_have_run(peer: HandWritten) -> None:

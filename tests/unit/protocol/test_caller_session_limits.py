@@ -93,10 +93,10 @@ def test_a_peer_shares_the_window_while_its_requests_wait() -> None:
     assert window.senders == 0
     first, second = pair.ask(), pair.ask()
     assert window.senders == 1
-    pair.callee.send_reply(first.stream, b"")
+    pair.callee.send_reply(first.number, b"")
     pair.exchange()
     assert window.senders == 1
-    pair.callee.send_reply(second.stream, b"")
+    pair.callee.send_reply(second.number, b"")
     pair.exchange()
     assert window.senders == 0
     pair.caller.cancel(pair.ask())

@@ -284,7 +284,7 @@ def test_a_suspended_session_gives_nothing_up() -> None:
     pair.lose = lambda _inbox, _packet: False
     for session in (pair.caller, pair.callee):
         session.resume(pair.now)
-    pair.callee.send_reply(request.stream, b"x")
+    pair.callee.send_reply(request.number, b"x")
     pair.advance(1.0)
     assert pair.take(DISPATCHER) == [ReplyReceived(request, 0, b"x")]
 

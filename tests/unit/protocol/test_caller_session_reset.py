@@ -112,7 +112,7 @@ def test_two_processes_of_one_name_keep_the_session() -> None:
         pair.caller.probe()
         pair.exchange()
         pair.advance(0.2)
-        pair.callee.send_reply(request.stream, b"x")
+        pair.callee.send_reply(request.number, b"x")
         pair.exchange()
         assert ReplyReceived(request, 0, b"x") in pair.events[DISPATCHER]
     assert not pair.caller.is_closed

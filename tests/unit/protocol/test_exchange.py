@@ -38,14 +38,14 @@ def test_a_request_gets_its_reply_and_nothing_is_retained(pair: Pair) -> None:
     request = pair.ask(b'{"a": 1}')
     (received,) = pair.take(INSTANCE)
     assert isinstance(received, RequestReceived)
-    assert (received.stream, received.target, received.payload) == (0, "tool", b'{"a": 1}')
-    assert pair.callee.send_reply(received.stream, b"done")
+    assert (received.number, received.target, received.payload) == (0, "tool", b'{"a": 1}')
+    assert pair.callee.send_reply(received.number, b"done")
     pair.exchange()
     assert pair.take(DISPATCHER) == [ReplyReceived(request, 0, b"done")]
     pair.advance(1)
     assert pair.caller.is_at_rest
     assert pair.callee.is_at_rest
-    assert not pair.callee.send_reply(received.stream, b"again")
+    assert not pair.callee.send_reply(received.number, b"again")
 
 
 def test_a_stream_arrives_in_order(pair: Pair) -> None:
@@ -192,10 +192,10 @@ TRACE = {"traceparent": f"00-{1:032x}-{2:016x}-01", "tracestate": "a=b"}
 def test_a_reply_carries_the_trace_context_of_its_span(pair: Pair, size: int) -> None:
     """Also behind a payload that travels in fragments."""
     plain, traced = pair.ask(), pair.ask()
-    pair.callee.send_reply(plain.stream, bytes(size))
-    pair.callee.send_reply(traced.stream, bytes(size), trace=TRACE)
+    pair.callee.send_reply(plain.number, bytes(size))
+    pair.callee.send_reply(traced.number, bytes(size), trace=TRACE)
     pair.exchange()
-    assert sorted(pair.take(DISPATCHER), key=lambda event: event.request.stream) == [  # type: ignore[union-attr]
+    assert sorted(pair.take(DISPATCHER), key=lambda event: event.request.number) == [  # type: ignore[union-attr]
         ReplyReceived(plain, 0, bytes(size)),
         ReplyReceived(traced, 0, bytes(size), TRACE),
     ]
@@ -204,9 +204,9 @@ def test_a_reply_carries_the_trace_context_of_its_span(pair: Pair, size: int) ->
 
 def test_an_end_and_a_refusal_carry_it_too(pair: Pair) -> None:
     stream, refused = pair.ask(), pair.ask()
-    pair.callee.send_chunk(stream.stream, b"a")
-    pair.callee.send_end(stream.stream, trace=TRACE)
-    pair.callee.refuse(refused.stream, "stopped", trace=TRACE)
+    pair.callee.send_chunk(stream.number, b"a")
+    pair.callee.send_end(stream.number, trace=TRACE)
+    pair.callee.refuse(refused.number, "stopped", trace=TRACE)
     pair.exchange()
     events = pair.take(DISPATCHER)
     assert EndReceived(stream, 0, b"", TRACE) in events

@@ -54,11 +54,11 @@ def test_nothing_is_retained_of_a_reply_that_is_too_large(size: int) -> None:
     pair.exchange()
     pair.take(DISPATCHER)
     request = pair.ask(max_reply_bytes=4_000)
-    pair.callee.send_reply(request.stream, bytes(size))
+    pair.callee.send_reply(request.number, bytes(size))
     pair.exchange()
     assert pair.take(DISPATCHER) == [RequestFailed(request, Failure.TOO_LARGE, True)]
     later = pair.ask()
-    pair.callee.send_reply(later.stream, bytes(5_000))
+    pair.callee.send_reply(later.number, bytes(5_000))
     pair.exchange()
     assert pair.take(DISPATCHER) == [ReplyReceived(later, 0, bytes(5_000))]
     pair.advance(1.0)
@@ -74,7 +74,7 @@ def test_nothing_is_retained_of_a_request_that_is_too_large(size: int) -> None:
     assert pair.take(INSTANCE) == [RequestDeclined(0, "request-too-large")]
     later = pair.ask(bytes(3_000))
     assert [type(event) for event in pair.take(INSTANCE)] == [RequestReceived]
-    pair.callee.send_reply(later.stream, b"")
+    pair.callee.send_reply(later.number, b"")
     pair.advance(1.0)
     assert [event.reason for event in pair.take(DISPATCHER) if isinstance(event, RequestRefused)] == [
         "request-too-large"

@@ -16,7 +16,7 @@ def test_requests_for_a_former_incarnation_never_run(pair: Pair) -> None:
     pair.tables[INSTANCE] = restarted = pair.create_instance("i2", 99, Settings())
     for data in former:
         assert not receive(pair, INSTANCE, data)
-    assert request.stream == 0
+    assert request.number == 0
     assert restarted.unknown >= 1
 
 

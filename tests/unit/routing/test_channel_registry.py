@@ -11,7 +11,7 @@ from dispatch.errors import TransportError
 from dispatch.messaging.flow import PacedPublisher
 from dispatch.messaging.plain import Correlator
 from dispatch.messaging.sessions import SessionExchange
-from dispatch.messaging.wire import Session
+from dispatch.messaging.wire import Identity
 from dispatch.routing.channels import Channels
 from dispatch.transports import Mode
 from tests.helpers.clock import idle
@@ -83,7 +83,7 @@ OWN = f"non-persistent://tg/response/dispatch-reply-{KEY}-one"
 
 def routes(broker: Broker) -> Channels:
     exchange = Correlator()
-    exchange.session = Session(SECRET)
+    exchange.identity = Identity(SECRET)
     return Channels(broker, exchange, SessionExchange(exchange.replies), "one")  # type: ignore[arg-type]
 
 

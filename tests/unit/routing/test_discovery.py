@@ -12,8 +12,7 @@ import pytest
 from dispatch.messaging.endpoint import Endpoint
 from dispatch.messaging.plain import Correlator
 from dispatch.messaging.sessions import SessionExchange
-from dispatch.messaging.wire import MAX_PROPERTY_BYTES, reply_topic
-from dispatch.messaging.wire import Session as Secret
+from dispatch.messaging.wire import MAX_PROPERTY_BYTES, Identity, reply_topic
 from dispatch.protocol import SessionTable
 from dispatch.protocol.events import Failure, PeerConflict
 from dispatch.routing.discovery import (
@@ -47,7 +46,7 @@ class Scene:
         self.topics = new_topics()
         self.transport = MemoryTransport(URL)
         self.correlator = Correlator()
-        self.correlator.session = Secret(SECRET)
+        self.correlator.identity = Identity(SECRET)
         self.sessions = SessionExchange(self.correlator.replies)
         self.inbox = reply_topic(self.topics[1], f"{KEY}-one")
         table = SessionTable("one", "1", [self.inbox], random_bytes=os.urandom, secret=SECRET)

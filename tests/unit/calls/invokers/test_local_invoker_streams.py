@@ -69,6 +69,6 @@ def test_a_silent_stream_ends_at_its_idle_timeout() -> None:
             assert await anext(stream) == "a"
             with pytest.raises(dispatch.CallTimeoutError) as caught:
                 await anext(stream)
-            assert caught.value.clock == "stream-idle"
+            assert caught.value.limit == "stream-idle"
 
     run(test)

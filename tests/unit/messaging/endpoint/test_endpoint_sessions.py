@@ -116,11 +116,11 @@ async def test_streams_wait_while_a_session_has_many_unsent_bytes() -> None:
 
         async def stream() -> None:
             for index in range(20):
-                callee_session.send_chunk(event.stream, b"%2d" % index + b"." * 600_000)
+                callee_session.send_chunk(event.number, b"%2d" % index + b"." * 600_000)
                 callee.endpoint.wake(callee_session)
                 written.append(callee_session.queued_bytes)
-                await callee.endpoint.writable(callee_session, event.stream)
-            callee_session.send_end(event.stream)
+                await callee.endpoint.writable(callee_session, event.number)
+            callee_session.send_end(event.number)
             callee.endpoint.wake(callee_session)
 
         await asyncio.gather(stream(), request.outcome)
@@ -135,14 +135,14 @@ async def test_a_stream_does_not_wait_for_a_session_that_has_ended() -> None:
         caller.send(session, b"1:1")
         await idle()
         [(callee_session, event)] = callee.held
-        callee_session.send_chunk(event.stream, b"." * 10_000_000)
-        waiting = asyncio.create_task(callee.endpoint.writable(callee_session, event.stream))
+        callee_session.send_chunk(event.number, b"." * 10_000_000)
+        waiting = asyncio.create_task(callee.endpoint.writable(callee_session, event.number))
         await idle()
         assert not waiting.done()
         caller.endpoint.end(session)
         await idle()
         await waiting
-        await callee.endpoint.writable(callee_session, event.stream)
+        await callee.endpoint.writable(callee_session, event.number)
 
 
 # -- load and foreign packets -----------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from dispatch.messaging.endpoint import (
     UNUSED_S,
     InboxPublishers,
 )
-from dispatch.messaging.wire import reply_topic, session_key
+from dispatch.messaging.wire import derive_key, reply_topic
 from dispatch.transports import TopicPublisher
 from dispatch.transports.errors import opening_failed, unreachable
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
@@ -29,7 +29,7 @@ from tests.helpers.clock import advance, idle
 
 
 def inbox(number: int, path: int = 0) -> str:
-    return reply_topic("non-persistent://tg/response/work", f"{session_key(str(number))}-peer", path)
+    return reply_topic("non-persistent://tg/response/work", f"{derive_key(str(number))}-peer", path)
 
 
 class RecordingPublisher(MemoryPublisher):

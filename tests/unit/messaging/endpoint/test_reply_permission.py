@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dispatch.messaging.endpoint import MAX_KNOWN, ReplyPermission, find_inbox_owner
-from dispatch.messaging.wire import instance_topic, reply_topic, session_key
+from dispatch.messaging.wire import derive_key, instance_topic, reply_topic
 
 SECRET = "the secret of a caller"
-KEY = session_key(SECRET)
+KEY = derive_key(SECRET)
 RESPONSES = "non-persistent://tg/response/work"
 INBOX = reply_topic(RESPONSES, f"{KEY}-agent")
 
@@ -24,7 +24,7 @@ def test_the_inboxes_of_the_holder_of_the_secret_are_allowed(path: int) -> None:
         INBOX.replace("/response/", "/request/"),
         INBOX.replace("tg/", "other/"),
         INBOX.replace("non-persistent", "persistent"),
-        INBOX.replace(KEY, session_key("of another caller")),
+        INBOX.replace(KEY, derive_key("of another caller")),
         "non-persistent://tg/response/work",
         f"non-persistent://tg/response/dispatch-reply-{KEY[:-1]}-agent",
         "no topic",

@@ -293,7 +293,7 @@ async def test_ids_are_never_used_twice_and_fit_into_a_property() -> None:
     assert len(set(ids)) == len(ids)
     assert all(len(id) < 64 and id.isascii() for id in ids)
     for exchange in exchanges[:2]:
-        assert re.fullmatch(f"{exchange.session.key}[.]c9-[0-9a-f]{{12}}", exchange.new_id()), "key, number, chance"
+        assert re.fullmatch(f"{exchange.identity.key}[.]c9-[0-9a-f]{{12}}", exchange.new_id()), "key, number, chance"
 
 
 def test_properties_are_read_whatever_the_message_holds() -> None:

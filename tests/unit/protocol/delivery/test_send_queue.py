@@ -145,7 +145,7 @@ def test_dropping_a_large_payload_admits_the_next_one() -> None:
 def test_oversized_small_frames_are_cut() -> None:
     queue = queue_with(request(0, 900), request(1, 10), request(2, 900))
     found: list[int] = []
-    queue.on_request_cut = lambda large: found.append(large.stream)
+    queue.on_request_cut = lambda large: found.append(large.number)
     queue.cut_oversized(600)
     queue.cut_oversized(600)
     assert found == [0]

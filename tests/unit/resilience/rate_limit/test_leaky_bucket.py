@@ -75,6 +75,19 @@ def test_a_bucket_can_begin_with_something_in_it() -> None:
     assert added(bucket, 100.0) == 1
 
 
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_clock_with_an_earlier_origin_goes_on_from_the_level(is_asked: bool) -> None:
+    """A dispatcher may be used again on another event loop."""
+    bucket = LeakyBucket(5.0, 2.0)
+    added(bucket, 100.0)
+    if is_asked:
+        assert bucket.time_until_fits(1.0, 10.0) == 0.5
+    assert not bucket.try_add(1.0, 10.0)
+    assert not bucket.try_add(1.0, 10.25)
+    assert bucket.try_add(1.0, 10.5)
+    assert bucket.level(10.5) == 5.0
+
+
 def test_what_is_given_back_at_once_is_there_again() -> None:
     bucket = LeakyBucket(5.0, 2.0)
     added(bucket, 100.0)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.errors import TransportError
-from dispatch.messaging.wire import session_key
+from dispatch.messaging.wire import derive_key
 from dispatch.serving import plain
 from dispatch.serving.plain import LEAST_UNUSED_S, SWEEP_S, TOPICS_OF_ONE, UNUSED_S
 from tests.helpers.clock import advance, idle, run
@@ -31,7 +31,7 @@ from tests.helpers.session import KEY, SECRET
         (OWN.replace("/response/", "/response2/"), False),
         (OWN.replace("tg/", "other/"), False),
         ("non-persistent://tg/response/mine", False),
-        (OWN.replace(KEY, session_key("another dispatcher's")), False),
+        (OWN.replace(KEY, derive_key("another dispatcher's")), False),
         (OWN.replace(KEY, ""), False),
         ("non-persistent://tg/request/lab", False),
         ("non-persistent://tg/response/lab", False),

@@ -52,14 +52,14 @@ def scraped() -> Scraped:
 
 def test_packets_and_frames_of_both_sides_are_counted(scraped: Scraped) -> None:
     scraped.pair.ask(b"x" * 1000)
-    stream = scraped.pair.requests[0].stream
+    stream = scraped.pair.requests[0].number
     assert scraped.pair.callee.send_reply(stream, b"y" * 3000)
     scraped.pair.exchange()
     values = scraped.values()
     assert values["dispatch_session_frames_sent_total{caller}"] == 2, "PING after the handshake, and REQUEST"
     assert values["dispatch_session_frames_sent_total{callee}"] == 1
     scraped.pair.ask()
-    scraped.pair.callee.refuse(scraped.pair.requests[1].stream, "overloaded")
+    scraped.pair.callee.refuse(scraped.pair.requests[1].number, "overloaded")
     scraped.pair.callee.drain()
     scraped.pair.exchange()
     values = scraped.values()

@@ -169,7 +169,7 @@ async def test_attributes_of_each_span() -> None:
         "dispatch.service": "lab",
         "dispatch.instance": "here",
     }
-    key = correlator_of(dispatcher).session.key
+    key = correlator_of(dispatcher).identity.key
     assert attributes(reply) == {
         **messaging,
         **sends,
