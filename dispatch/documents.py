@@ -642,40 +642,49 @@ class FileWatch(Generic[Content]):
             self.check()
 
     def check(self) -> None:
-        """Read the file if it has changed."""
+        """Read the file if it has changed, and report a problem once; what is in force stays."""
         try:
-            self._check()
+            value = self.poll()
+            if value is not None:
+                self._on_change(value)
         except ValueError as error:
             self._report(str(error))
-        except Exception as error:  # a bug must not end the watch
+        except Exception as error:  # a bug of on_change must not end the watch; it is called again
+            self._signature = self._content = None
             self._report(f"{type(error).__name__}: {error}")
 
-    def _check(self) -> None:
+    def poll(self) -> Content | None:
+        """Return the content of the file if it has changed; None: it has not.
+
+        Raises:
+            ValueError: it cannot be used.
+        """
         signature = self._sign()
         if signature is not None and signature == self._signature:
-            return
+            return None
         try:
-            content = self._read(self._path)
-            if content != self._content:
-                self._apply(content)
+            value = self._read_changed()
         except ValueError:
             if self._problem:
                 raise
             self._wait(SETTLE_S)
-            self._apply(self._read(self._path))
+            value = self._read_changed()
         is_racy = signature is None or time.time() - signature[3] / 1e9 < RACY_S
         self._signature = None if is_racy else signature
         if self._problem:
             self._problem = ""
             self._logger.info("the %s in '%s' are valid again", self._what, self._path)
+        return value
 
-    def _apply(self, content: bytes) -> None:
+    def _read_changed(self) -> Content | None:
+        content = self._read(self._path)
+        if content == self._content:
+            return None
         value = self._parse(content)
-        is_first = self._content is None
-        self._on_change(value)
+        if self._content is not None:
+            self._logger.info("%s loaded from '%s'", self._what, self._path)  # without the value: it may be a secret
         self._content = content
-        if not is_first:
-            self._logger.info("%s loaded: %s", self._what, value)
+        return value
 
     def _sign(self) -> Signature | None:
         """Return the signature of the file; None: it cannot be read."""
@@ -685,7 +694,7 @@ class FileWatch(Generic[Content]):
             return None
 
     def _report(self, problem: str) -> None:
-        """Log a problem once; what is in force stays."""
+        """Log a problem once."""
         if problem != self._problem:
             self._problem = problem
             self._logger.warning("the %s in force stay, because the file is invalid: %s", self._what, problem)
