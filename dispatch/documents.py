@@ -642,40 +642,49 @@ class FileWatch(Generic[Content]):
             self.check()
 
     def check(self) -> None:
-        """Read the file if it has changed."""
+        """Read the file if it has changed, and report a problem once; what is in force stays."""
         try:
-            self._check()
+            value = self.poll()
+            if value is not None:
+                self._on_change(value)
         except ValueError as error:
             self._report(str(error))
-        except Exception as error:  # a bug must not end the watch
+        except Exception as error:  # a bug of on_change must not end the watch; it is called again
+            self._signature = self._content = None
             self._report(f"{type(error).__name__}: {error}")
 
-    def _check(self) -> None:
+    def poll(self) -> Content | None:
+        """Return the content of the file if it has changed; None: it has not.
+
+        Raises:
+            ValueError: it cannot be used.
+        """
         signature = self._sign()
         if signature is not None and signature == self._signature:
-            return
+            return None
         try:
-            content = self._read(self._path)
-            if content != self._content:
-                self._apply(content)
+            value = self._read_changed()
         except ValueError:
             if self._problem:
                 raise
             self._wait(SETTLE_S)
-            self._apply(self._read(self._path))
+            value = self._read_changed()
         is_racy = signature is None or time.time() - signature[3] / 1e9 < RACY_S
         self._signature = None if is_racy else signature
         if self._problem:
             self._problem = ""
             self._logger.info("the %s in '%s' are valid again", self._what, self._path)
+        return value
 
-    def _apply(self, content: bytes) -> None:
+    def _read_changed(self) -> Content | None:
+        content = self._read(self._path)
+        if content == self._content:
+            return None
         value = self._parse(content)
-        is_first = self._content is None
-        self._on_change(value)
+        if self._content is not None:
+            self._logger.info("%s loaded from '%s'", self._what, self._path)  # without the value: it may be a secret
         self._content = content
-        if not is_first:
-            self._logger.info("%s loaded: %s", self._what, value)
+        return value
 
     def _sign(self) -> Signature | None:
         """Return the signature of the file; None: it cannot be read."""
@@ -685,7 +694,7 @@ class FileWatch(Generic[Content]):
             return None
 
     def _report(self, problem: str) -> None:
-        """Log a problem once; what is in force stays."""
+        """Log a problem once."""
         if problem != self._problem:
             self._problem = problem
             self._logger.warning("the %s in force stay, because the file is invalid: %s", self._what, problem)
@@ -878,13 +887,18 @@ class Key(msgspec.Struct, frozen=True):
     def __call__(self, value: Any, report: Report, path: str) -> Any:
         if self.test(value):
             return value if self.then is None else self.then(value, report, path)
-        key = path.rpartition(".")[2]
-        return refuse(report, path, f"'{key}' is {describe_kind(value)}, not {self.what}", show_key(key, self.example))
+        problem = f"'{key_of(path)}' is {describe_kind(value)}, not {self.what}"
+        return refuse(report, path, problem, show_key(path, self.example))
 
 
-def show_key(key: str, example: object) -> str:
+def key_of(path: str) -> str:
+    """Return the last key of a path to a declared key."""
+    return path.rpartition(".")[2]
+
+
+def show_key(path: str, example: object) -> str:
     """Return the fix of a wrong value."""
-    return f'write "{key}": {write_json(example)}'
+    return f'write "{key_of(path)}": {write_json(example)}'
 
 
 def is_text(value: object) -> bool:
@@ -902,8 +916,7 @@ def text_key(example: str, then: Rule | None = None, *, is_required: bool = Fals
 
     def read(text: str, report: Report, path: str) -> Any:
         if not text.strip():
-            key = path.rpartition(".")[2]
-            return refuse(report, path, f"'{key}' is empty", show_key(key, example))
+            return refuse(report, path, f"'{key_of(path)}' is empty", show_key(path, example))
         return text if then is None else then(text, report, path)
 
     return Key(is_text, "a text", example, then if may_be_empty else read, is_required)
@@ -924,8 +937,7 @@ def _read_name(name: str, report: Report, path: str) -> Any:
     if len(name) > MAX_NAME_CHARS:
         return refuse(report, path, f"{len(name):,} characters", f"use a name of at most {MAX_NAME_CHARS}")
     if name.strip() != name:
-        fix = show_key(path.rpartition(".")[2], name.strip())
-        return refuse(report, path, f"{describe_value(name)} has blanks around it", fix)
+        return refuse(report, path, f"{describe_value(name)} has blanks around it", show_key(path, name.strip()))
     return sys.intern(name)
 
 

@@ -160,11 +160,9 @@ class ApprovalWatcher:
         self._approvals = approvals
         self._activator = activator
         self._file = FileWatch(
-            approvals.path, lambda _path: approvals.read(), approvals.parse, self._on_change, "approvals", logger
+            approvals.path, lambda _path: approvals.read(), approvals.parse, lambda _: None, "approvals", logger
         )
-        self._changed: Fingerprints = {}
         self._first_seen: Fingerprints = {}
-        self._problem = ""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -179,29 +177,24 @@ class ApprovalWatcher:
         """Write ``fingerprints`` to the file soon."""
         self._first_seen = {**self._first_seen, **fingerprints}
 
-    def _on_change(self, approved: Fingerprints) -> None:
-        self._changed = approved
-
     async def _watch(self) -> None:
+        problem = ""
         while True:
-            await self._save()
-            await asyncio.to_thread(self._file.check)  # `dispatch tools approve` writes it in another process
-            approved, self._changed = self._changed, {}
-            if approved:
-                await self._apply(approved)
+            unsaved, self._first_seen = self._first_seen, {}
+            try:
+                if unsaved:
+                    await asyncio.to_thread(self._approvals.add, unsaved)
+                    unsaved = {}
+                approved = await asyncio.to_thread(self._file.poll)  # `dispatch tools approve` is another process
+                if approved:
+                    await self._apply(approved)
+                problem = ""
+            except ApprovalsError as error:
+                self.add_first_seen(unsaved)
+                if str(error) != problem:
+                    logger.warning("%s The definitions in force stay.", error)
+                problem = str(error)
             await asyncio.sleep(POLL_S)
-
-    async def _save(self) -> None:
-        unsaved, self._first_seen = self._first_seen, {}
-        try:
-            if unsaved:
-                await asyncio.to_thread(self._approvals.add, unsaved)
-            self._problem = ""
-        except ApprovalsError as error:
-            self.add_first_seen(unsaved)
-            if str(error) != self._problem:
-                logger.warning("%s", error)
-            self._problem = str(error)
 
     async def _apply(self, approved: Mapping[str, frozenset[str]]) -> None:
         def apply(merger: Merger) -> None:

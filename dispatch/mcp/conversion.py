@@ -41,6 +41,7 @@ from dispatch.documents import (
     read_struct,
     refuse,
     rules_of,
+    show_key,
     text_key,
     texts_key,
     warn_of_unknown_keys,
@@ -252,9 +253,8 @@ _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 def _read_texts(values: Any, report: Report, path: str) -> Any:
     if is_list(values) and all(map(is_text, values)):
         return values
-    key = path.rpartition(".")[2]
-    example = {"url": "https://host/mcp"}.get(key, "-y")
-    return refuse(report, path, f"'{key}' is not a list of texts", f'write "{key}": ["{example}"]')
+    example = {"url": "https://host/mcp"}.get(path, "-y")
+    return refuse(report, path, f"'{path}' is not a list of texts", show_key(path, [example]))
 
 
 def _read_values(values: Mapping[str, Any], report: Report, path: str) -> Any:

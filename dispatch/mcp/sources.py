@@ -20,7 +20,7 @@ from dispatch.calls.local import LocalCall, LocalInstance, LocalResult, RefusedC
 from dispatch.catalog.descriptors import CatalogError
 from dispatch.catalog.items import Item
 from dispatch.catalog.sources import OnChange, Source
-from dispatch.documents import DocumentError, Problem, parse_document, read_regular_file
+from dispatch.documents import DocumentError, Problem, load_document
 from dispatch.errors import ErrorType, RejectedError
 from dispatch.mcp.conversion import (
     TOOL_PARAM,
@@ -280,13 +280,9 @@ MAX_FILE_BYTES: Final = 1024 * 1024
 
 def _read_file(path: str | os.PathLike[str]) -> object:
     try:
-        content, _status = read_regular_file(path, MAX_FILE_BYTES, "keep data out of the configuration")
-        return parse_document(content, path)
+        return load_document(path, MAX_FILE_BYTES, "keep data out of the configuration", 'write {"mcpServers": {}}')
     except DocumentError as error:
         raise CatalogError([Problem(str(path), *mistake) for mistake in error.mistakes]) from None
-    except OSError as error:
-        problem = f"it cannot be read: {error.strerror or error}"
-        raise CatalogError([Problem(str(path), "", problem, "give the path of the file")]) from None
 
 
 # The MCP tools in TrustGraph's configuration: ``tool`` items of the type ``mcp-tool``, and the ``mcp`` items with their

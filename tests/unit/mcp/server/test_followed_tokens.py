@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ async def users(tokens: BearerTokens) -> list[str | None]:
 
 
 async def test_a_changed_file_is_in_force(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
     file = tmp_path / "tokens.json"
     file.write_text(json.dumps({"alice": ALICE}))
     tokens = BearerTokens.load(file)
@@ -35,6 +37,7 @@ async def test_a_changed_file_is_in_force(tmp_path: Path, caplog: pytest.LogCapt
     file.write_text(json.dumps({"bob": NEXT}))
     tokens._watch.check()
     assert await users(tokens) == [None, "bob"]
+    assert "tokens loaded from" in caplog.text
     assert ALICE not in caplog.text
     assert NEXT not in caplog.text
 
