@@ -191,9 +191,9 @@ class Announced:
         self._has_progress.set()
 
     async def _ask(self, broker: Broker, inquiry: Inquiry) -> None:
-        payload: bytes | None = None
         question = Question(instance=inquiry.instance, part=inquiry.part)
-        with contextlib.suppress(TimeoutError, TransportError):
+        began = asyncio.get_running_loop().time()
+        try:
             payload = await broker.ask_instance(
                 inquiry.request_queue,
                 inquiry.response_queue,
@@ -201,7 +201,15 @@ class Announced:
                 timeout=ASK_S,
                 resend_after=RESEND_S,
             )
-        self.table.receive_answer(inquiry, payload)
+        except TransportError:
+            self.table.abandon(inquiry)
+        except TimeoutError:
+            if broker.is_connected and not broker.was_disconnected_since(began):
+                self.table.receive_answer(inquiry, None)
+            else:
+                self.table.abandon(inquiry)
+        else:
+            self.table.receive_answer(inquiry, payload)
         self._proceed()
 
     async def changes(self) -> AsyncIterator[None]:

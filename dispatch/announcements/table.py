@@ -328,7 +328,7 @@ class AnnouncementTable:
             waiting.popitem(last=False)
 
     def pop_inquiries(self) -> Iterator[Inquiry]:
-        """Yield the questions that are to be sent now. Each is answered with :meth:`receive_answer`."""
+        """Yield the questions that are to be sent now. Each ends with :meth:`receive_answer` or :meth:`abandon`."""
         while self._waiting and len(self._asked) < MAX_ASKED:
             target, inquiry = self._waiting.popitem(last=False)
             self._asked[target] = inquiry
@@ -339,6 +339,12 @@ class AnnouncementTable:
     def is_asking(self) -> bool:
         """Whether a question is to be sent, or has no answer yet."""
         return bool(self._waiting or self._asked)
+
+    def abandon(self, inquiry: Inquiry) -> None:
+        """Forget a question that could not be asked: that there is no answer says nothing about the instance."""
+        target = inquiry.request_queue, inquiry.instance
+        if self._asked.get(target) is inquiry:
+            del self._asked[target]
 
     def receive_answer(self, inquiry: Inquiry, payload: bytes | None) -> None:
         """Process the answer to a question. Never raises.

@@ -147,6 +147,18 @@ def test_a_forged_end_is_refuted_and_a_genuine_one_is_believed() -> None:
     assert not world.table.services["shop", None].instances
 
 
+def test_a_question_that_could_not_be_asked_says_nothing() -> None:
+    world, one = World(), AnnouncingInstance()
+    world.announce(one)
+    world.advance(2)
+    world.table.receive(one.bye())
+    (inquiry,) = world.table.pop_inquiries()
+    world.table.abandon(inquiry)
+    world.table.receive_answer(inquiry, None)
+    assert world.table.services["shop", None].instances
+    assert not world.table.is_asking
+
+
 def test_a_forged_sequence_does_not_silence_the_instance() -> None:
     world, one = World(), AnnouncingInstance()
     world.announce(one)
