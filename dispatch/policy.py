@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import functools
 import math
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
 
 import msgspec
@@ -927,7 +927,7 @@ class Policy(Settings, frozen=True):
     max_result_chars: Size = 50_000
 
     @classmethod
-    def load(cls, file: str | os.PathLike[str]) -> Policy:
+    def load(cls, file: str | Path) -> Policy:
         """Load a policy from a file in JSON or YAML with the keys of a descriptor's ``policy``, over the defaults.
 
         Raises:
@@ -984,13 +984,13 @@ MAX_FILE_BYTES: Final = 1024 * 1024
 _FILE_EXAMPLE: Final = 'write an object with the keys of a policy: {"timeout": 10, "retry": {"max-attempts": 2}}'
 
 
-def load_policy_keys(file: str | os.PathLike[str]) -> Mapping[str, Any]:
+def load_policy_keys(file: str | Path) -> Mapping[str, Any]:
     """Return the keys of the policy in a file, which are valid over the defaults.
 
     Raises:
         PolicyError: as :meth:`Policy.load`.
     """
-    name = excerpt(os.fspath(file), 4096)
+    name = excerpt(str(file), 4096)
     try:
         raw = load_document(file, MAX_FILE_BYTES, "name a file that contains only a policy", _FILE_EXAMPLE)
         if not isinstance(raw, dict):
