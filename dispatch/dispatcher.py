@@ -26,10 +26,10 @@ from dispatch.calls.resolution import LiveCatalog, ResolvedTool, find_alternativ
 from dispatch.calls.runtime import Runtime
 from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.catalog.catalog import ListConditions
-from dispatch.catalog.descriptors import thaw
 from dispatch.catalog.merge import CatalogLike
 from dispatch.catalog.registry import Registry
 from dispatch.catalog.sources import Source
+from dispatch.documents import thaw
 from dispatch.errors import DispatchError
 from dispatch.functions.sources import MODULE_PROVIDERS, Providers
 from dispatch.permissions import Authorizer, Grants, GrantsFunction

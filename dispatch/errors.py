@@ -145,11 +145,11 @@ class ErrorType(StrEnum):
 
     # From the connection and the broker.
     CLOSED = "closed"
-    """The dispatcher or its connection is closed; the tool was not executed if ``sent`` is False."""
+    """The dispatcher or its connection is closed; the tool was not executed if ``may_have_run`` is False."""
     DISCONNECTED = "disconnected"
     """The connection to the broker is down; the tool was not executed."""
     CONNECTION_LOST = "connection-lost"
-    """The connection ended while the request was being sent; the tool may have been executed if ``sent`` is True."""
+    """The connection ended while the request was sent; the tool may have been executed if ``may_have_run`` is True."""
     UNREACHABLE = "unreachable"
     """No broker replies at the address, or it does not open the topic in time; no tool was executed."""
     CONNECTION_REFUSED = "connection-refused"
@@ -176,7 +176,7 @@ class ErrorType(StrEnum):
     PUBLISH_DROPPED = "publish-dropped"
     """The broker dropped the request at publish; the tool was not executed."""
     SEND_FAILED = "send-failed"
-    """Publishing the request failed; the tool may have been executed if ``sent`` is True."""
+    """Publishing the request failed; the tool may have been executed if ``may_have_run`` is True."""
     PORT_TAKEN = "port-taken"
     """The port for metrics is in use or not allowed; no tool was executed."""
 
@@ -294,22 +294,22 @@ class CallTimeoutError(DispatchError, TimeoutError):
     """No complete reply in time. The tool may have been executed, unless ``type`` is ``expired``.
 
     Attributes:
-        limit: the limit that passed: ``call``, ``attempt``, ``stream`` (the whole stream), ``stream-idle`` (between two
+        limit_name: the limit that passed: ``call``, ``attempt``, ``stream`` (the whole stream), ``stream-idle`` (between two
             chunks) or ``stream-reader`` (the same time without a read, while chunks waited).
     """
 
     outcome = Outcome.TIMEOUT
 
-    def __init__(self, message: str, *, limit: str, type: str | None = None, retryable: bool = False) -> None:
-        super().__init__(type or _TIMEOUT_TYPES.get(limit, ErrorType.TIMEOUT), message, retryable=retryable)
-        self.limit = limit
+    def __init__(self, message: str, *, limit_name: str, type: str | None = None, retryable: bool = False) -> None:
+        super().__init__(type or _TIMEOUT_TYPES.get(limit_name, ErrorType.TIMEOUT), message, retryable=retryable)
+        self.limit_name = limit_name
 
 
 class TransportError(DispatchError):
     """The request could not be sent, or the reply was lost or unreadable.
 
     Attributes:
-        sent: False when the request was certainly not sent, so that a repeat is safe for any tool.
+        may_have_run: False when the request was certainly not sent, so that a repeat is safe for any tool.
     """
 
     outcome = Outcome.TRANSPORT
@@ -319,13 +319,15 @@ class TransportError(DispatchError):
         type: str,
         message: str,
         *,
-        sent: bool = True,
+        may_have_run: bool = True,
         retryable: bool | None = None,
         retry_after: float | None = None,
         origin: Origin = Origin.LOCAL,
     ) -> None:
-        super().__init__(type, message, retryable=not sent if retryable is None else retryable, retry_after=retry_after)
-        self.sent = sent
+        super().__init__(
+            type, message, retryable=not may_have_run if retryable is None else retryable, retry_after=retry_after
+        )
+        self.may_have_run = may_have_run
         self.origin = origin
 
 

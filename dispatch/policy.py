@@ -3,95 +3,250 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from decimal import Decimal
-from typing import Any, Final, Literal, Protocol, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
 
 import msgspec
 
-from dispatch._internal import NamedFields, describe_type, scalar_value
+from dispatch._internal import NamedFields, describe_type, excerpt, scalar_value
+from dispatch.documents import (
+    WRONG,
+    DocumentError,
+    Mistake,
+    Problem,
+    Report,
+    Rule,
+    describe_kind,
+    is_number,
+    is_whole,
+    list_mistakes,
+    load_document,
+    optional,
+    refuse,
+    require,
+    rules_of,
+)
 
-# Validation of policy values, and the error for an invalid one.
-
-
-Part = TypeVar("Part", bound=msgspec.Struct)
+# The error for invalid policies, and the rules of their values.
 
 
 class PolicyError(ValueError):
-    """An invalid policy value: its ``key``, the ``problem`` and the ``fix``."""
+    """An invalid policy: the ``key`` of the first mistake, its ``problem`` and its ``fix``.
 
-    def __init__(self, key: str, problem: str, fix: str) -> None:
-        super().__init__(f"policy key '{key}': {problem}; {fix}")
+    Attributes:
+        mistakes: all of them, each with its key, problem and fix.
+        file: path of the policy; empty: it is no file.
+    """
+
+    def __init__(self, key: str, problem: str, fix: str, others: Iterable[Mistake] = (), file: str = "") -> None:
         self.key = key
         self.problem = problem
         self.fix = fix
+        self.mistakes: tuple[Mistake, ...] = ((key, problem, fix), *others)
+        self.file = file
+        super().__init__(key, problem, fix, self.mistakes[1:], file)
+
+    def __str__(self) -> str:
+        if self.file:
+            return list_mistakes(f"The policy in '{self.file}' is invalid", self.problems)
+        return "\n".join(f"policy key '{key}': {problem}; {fix}" for key, problem, fix in self.mistakes)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The mistakes as problems of the file."""
+        return tuple(Problem(self.file, *each) for each in self.mistakes)
+
+
+class _Found(Report):
+    """Collects the mistakes of a policy."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+
+    def raise_all(self) -> None:
+        """Raise the mistakes, those of parts first."""
+        if self.has_errors:
+            found = sorted(
+                ((each.key, each.problem, each.fix) for each in self.problems), key=lambda m: "." not in m[0]
+            )
+            raise PolicyError(*found[0], found[1:]) from None
 
 
 MAX_SECONDS = 7 * 24 * 3600.0
 """Largest time: a week. A larger value is nearly always a mistake of units (milliseconds)."""
 
 
-def check_seconds(value: object, key: str = "timeout", *, allow_zero: bool = False) -> float:
-    """Return ``value`` as a time in seconds, above 0 (``allow_zero``: 0 or more) and at most a week.
+def _number(fix: str, test: Callable[[Any], bool], problem: str, range_fix: str) -> Rule:
+    return require((is_number, "{!r} is not a number", fix), (test, problem, range_fix))  # a test is false for NaN
+
+
+def _seconds(test: Callable[[Any], bool], least: str) -> Rule:
+    fix = f"give seconds {least} 0 and at most 604800 (a week)"
+    return _number("give seconds, for instance 10 or 0.5", test, "{!r} is out of range", fix)
+
+
+def _whole(least: int, most: int, fix: str) -> Rule:
+    problem = f"{{!r}} is not a whole number from {least} to {most}"
+    return require((lambda value: is_whole(value) and least <= value <= most, problem, fix))
+
+
+def _count(most: int) -> Rule:
+    return _whole(1, most, f"give a whole number ≥ 1 and ≤ {most}")
+
+
+def _also(rule: Rule, test: Callable[[Any], bool], problem: str, fix: str) -> Rule:
+    """Return ``rule`` with another test."""
+    then = require((test, problem, fix))
+
+    def read(value: Any, report: Report, path: str) -> Any:
+        read = rule(value, report, path)
+        return WRONG if read is WRONG else then(read, report, path)
+
+    return read
+
+
+def _texts(test: Callable[[tuple[Any, ...]], bool], problem: str, fix: str) -> Rule:
+    """Return a rule for a list or tuple of texts."""
+
+    def is_valid(value: object) -> bool:
+        return isinstance(value, tuple) and all(isinstance(each, str) and each for each in value) and test(value)
+
+    rule = require((is_valid, problem, fix))
+    return lambda value, report, path: rule(tuple(value) if isinstance(value, list) else value, report, path)
+
+
+_SECONDS: Final = _seconds(lambda value: 0 < value <= MAX_SECONDS, "above")
+_WAIT: Final = _seconds(lambda value: 0 <= value <= MAX_SECONDS, "from")
+_BYTES: Final = require(
+    (lambda value: is_whole(value) and value >= 1, "{!r} is not a whole number above 0", "give a whole number ≥ 1")
+)
+Seconds = Annotated[float, _SECONDS]
+SecondsOrNone = Annotated[float | None, optional(_SECONDS)]
+WaitSeconds = Annotated[float, _WAIT]
+Size = Annotated[int, _BYTES]
+_FLAG: Final = require((lambda value: isinstance(value, bool), "{!r} is not true or false", "give true or false"))
+Flag = Annotated[bool, _FLAG]
+
+
+def check_seconds(value: object, key: str = "timeout") -> float:
+    """Return ``value`` as a time in seconds, above 0 and at most a week.
 
     Raises:
         PolicyError: it is no such time.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise PolicyError(key, f"{value!r} is not a number", "give seconds, for instance 10 or 0.5")
-    if allow_zero and value == 0:
-        return 0.0
-    if not 0 < value <= MAX_SECONDS:  # false for NaN and infinity, too
-        raise PolicyError(
-            key,
-            f"{value!r} is out of range",
-            f"give seconds {'from' if allow_zero else 'above'} 0 and at most 604800 (a week)",
-        )
-    return float(value)
+    if type(value) is not float or not 0 < value <= MAX_SECONDS:  # perf: in calls
+        found = _Found()
+        value = _SECONDS(value, found, key)
+        found.raise_all()
+    return float(value)  # type: ignore[arg-type] # a number
 
 
-def check_count(value: object, key: str, most: int) -> None:
-    """Check that ``value`` is a whole number from 1 to ``most``.
-
-    Raises:
-        PolicyError: it is not.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise PolicyError(
-            key, f"{value!r} is not a whole number from 1 to {most}", f"give a whole number ≥ 1 and ≤ {most}"
-        )
+# A policy and its parts are structs whose fields have rules.
 
 
-def check_flag(value: object, key: str) -> None:
-    """Check that ``value`` is true or false.
+class Settings(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
+    """Base of a policy and of its parts: the value of each field is as the rule in its annotation has it."""
 
-    Raises:
-        PolicyError: it is neither.
-    """
-    if not isinstance(value, bool):
-        raise PolicyError(key, f"{value!r} is not true or false", "give true or false")
+    PART: ClassVar[str] = ""
+    """Prefix of its keys in errors."""
+    SHOWS_NEAR: ClassVar[bool] = True
+    """An error about an unknown key names a similar one."""
+
+    def __post_init__(self) -> None:
+        found = _Found()
+        for field, key, rule, default in _checks_of(type(self)):
+            value = getattr(self, field)
+            if value is not default:  # perf: a policy sets few of its keys
+                read = rule(value, found, key)
+                if read is not value:  # Policy(rate_limit="100/s", retry=2): as a descriptor has it
+                    msgspec.structs.force_setattr(self, field, read)
+        if not found.has_errors:
+            self._find_conflicts(found)
+        found.raise_all()
+
+    def _find_conflicts(self, report: Report) -> None:
+        """Add the mistakes of values that are invalid together."""
 
 
-def merge_keys(base: Part, raw: Mapping[Any, Any], part: str = "") -> Part:
-    """Return ``base`` with the values of ``raw``, whose keys are spelt as in a descriptor. ``part``: prefix of the keys in
-    errors.
+@functools.cache
+def _checks_of(kind: type[Settings]) -> tuple[tuple[str, str, Rule, Any], ...]:
+    """Return the name, path, rule and default of each field."""
+    part = f"{kind.PART}." if kind.PART else ""
+    defaults = {field.name: field.default for field in msgspec.structs.fields(kind)}
+    return tuple((field, part + key, rule, defaults[field]) for key, (field, rule) in rules_of(kind).items())
 
-    Raises:
-        PolicyError: a key is unknown, or a value is invalid.
-    """
-    known = base.__struct_encode_fields__
-    fields = dict(zip(known, base.__struct_fields__, strict=True))
+
+def _hint(value: object, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(str(value), tuple(known), 1)
+    return f"did you mean '{near[0]}'? " if near else ""
+
+
+def _merge_keys(base: Settings, raw: Mapping[Any, Any], report: Report, path: str) -> Any:
+    """Return ``base`` with the values of ``raw``, whose keys are spelt as in a descriptor; :data:`WRONG` after a mistake."""
+    fields = rules_of(type(base))
     changes: dict[str, Any] = {}
     for key, value in raw.items():
+        where = f"{path}.{key}" if path else str(key)
         if key not in fields:
-            near = difflib.get_close_matches(str(key), known, 1)
-            hint = f"did you mean '{near[0]}'? " if near else ""
-            where = f"{part}.{key}" if part else str(key)
-            raise PolicyError(where, "unknown key", f"{hint}known keys: {', '.join(known)}")
-        changes[fields[key]] = value
-    return msgspec.structs.replace(base, **changes) if changes else base
+            hint = _hint(key, fields) if base.SHOWS_NEAR else ""
+            report.add_error(where, "unknown key", f"{hint}known keys: {', '.join(fields)}")
+            changes[""] = WRONG
+            continue
+        field, rule = fields[key]
+        over = (getattr(base, field),) if isinstance(rule, _PartRule) else ()
+        changes[field] = rule(value, report, where, *over)
+    if WRONG in changes.values() or not changes:
+        return WRONG if changes else base
+    try:
+        return msgspec.structs.replace(base, **changes)
+    except PolicyError as error:  # values that are invalid together
+        report.add_error(path + error.key.removeprefix(base.PART), error.problem, error.fix)
+        return WRONG
+
+
+class _PartRule(msgspec.Struct):
+    """The rule of a part of a policy: an object, merged over the part in force, or a bare value in its place.
+
+    Attributes:
+        default: merged over, where no part is in force.
+        problem: of a value that is neither; ``{}`` is the value, ``{1}`` its type.
+        fix: of it.
+        bare: types of the bare value.
+        key: that the bare value stands for.
+        off: the meaning of null.
+    """
+
+    default: Any
+    problem: str
+    fix: str
+    bare: tuple[type, ...] = ()
+    key: str = ""
+    off: Settings | None = None
+
+    def __call__(self, raw: Any, report: Report, path: str, base: Any = None) -> Any:
+        if raw is None or isinstance(raw, type(self.default)):
+            return self.off if raw is None else raw
+        if isinstance(raw, self.bare) and not isinstance(raw, bool):
+            raw = {self.key: raw}
+        if not isinstance(raw, Mapping):
+            return refuse(report, path, self.problem.format(raw, type(raw).__name__), self.fix)
+        return _merge_keys(self.default if base is None else base, raw, report, path)
+
+    def parse(self, raw: object, base: Any = None) -> Any:
+        """Parse the value of a descriptor, merged over ``base``; null: off.
+
+        Raises:
+            PolicyError: lists every mistake.
+        """
+        found = _Found()
+        read = self(raw, found, self.default.PART, base)
+        found.raise_all()
+        return read
 
 
 # Load-balancing settings: which instance of a service receives the next request.
@@ -105,7 +260,16 @@ MAX_CHOICES = 256
 """Instances compared for one request: as many as a dispatcher knows of one service."""
 
 
-class Balancing(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
+_STRATEGY: Final = require(
+    (
+        STRATEGIES.__contains__,
+        "{!r} is unknown",
+        lambda value: f"{_hint(value, STRATEGIES)}known: {', '.join(STRATEGIES)}",
+    )
+)
+
+
+class Balancing(Settings, frozen=True):
     """How the instance for a request is chosen. In a descriptor a text alone is the strategy.
 
     Attributes:
@@ -119,40 +283,15 @@ class Balancing(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="keba
             within a few per cent of comparing all.
     """
 
-    strategy: str = "round-robin"
-    choice_count: int = 2
-
-    def __post_init__(self) -> None:
-        if self.strategy not in STRATEGIES:
-            near = difflib.get_close_matches(str(self.strategy), STRATEGIES, 1)
-            hint = f"did you mean '{near[0]}'? " if near else ""
-            raise PolicyError(
-                "balancing.strategy", f"{self.strategy!r} is unknown", f"{hint}known: {', '.join(STRATEGIES)}"
-            )
-        count = self.choice_count
-        if isinstance(count, bool) or not isinstance(count, int) or not 2 <= count <= MAX_CHOICES:
-            raise PolicyError(
-                "balancing.choice-count",
-                f"{count!r} is not a whole number from 2 to {MAX_CHOICES}",
-                "give 2, or the number of instances to compare all",
-            )
+    PART = "balancing"
+    strategy: Annotated[str, _STRATEGY] = "round-robin"
+    choice_count: Annotated[int, _whole(2, MAX_CHOICES, "give 2, or the number of instances to compare all")] = 2
 
 
-def parse_balancing(raw: object, base: Balancing | None = None) -> Balancing:
-    """Parse a descriptor's ``balancing``, laid over ``base``: an object, or a strategy's name; None: round-robin.
-
-    Raises:
-        PolicyError: neither an object nor a name, an unknown key, or an invalid value.
-    """
-    if raw is None:
-        return Balancing()
-    if isinstance(raw, str):
-        raw = {"strategy": raw}
-    if not isinstance(raw, Mapping):
-        raise PolicyError(
-            "balancing", f"{type(raw).__name__} is not an object", 'write "peak-ewma", or null for round-robin'
-        )
-    return merge_keys(Balancing() if base is None else base, raw, "balancing")
+_BALANCING: Final = _PartRule(
+    Balancing(), "{1} is not an object", 'write "peak-ewma", or null for round-robin', (str,), "strategy", Balancing()
+)
+parse_balancing = _BALANCING.parse
 
 
 # Bulkhead settings: calls of a tool in flight, and how long a call may wait for a permit.
@@ -166,21 +305,14 @@ MAX_CONCURRENT_CALLS = 10_000
 MAX_PRIORITIES = 8
 
 
-def _check_priorities(value: object) -> None:
-    if (
-        not isinstance(value, tuple)
-        or not all(isinstance(name, str) and name for name in value)
-        or len(set(value)) != len(value)
-        or not 1 <= len(value) <= MAX_PRIORITIES
-    ):
-        raise PolicyError(
-            "bulkhead.priorities",
-            f"{value!r} is not a list of 1 to {MAX_PRIORITIES} different names",
-            'write ["interactive", "batch"], the most urgent first',
-        )
+_PRIORITIES: Final = _texts(
+    lambda names: len(set(names)) == len(names) and 1 <= len(names) <= MAX_PRIORITIES,
+    f"{{!r}} is not a list of 1 to {MAX_PRIORITIES} different names",
+    'write ["interactive", "batch"], the most urgent first',
+)
 
 
-class Bulkhead(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
+class Bulkhead(Settings, frozen=True):
     """Limit of a tool's calls in flight, and of the time that a call waits for a permit.
 
     A bare number means ``max_concurrent_calls``: ``"bulkhead": 16``. The queue is bounded by waiting time, not by a small
@@ -197,41 +329,22 @@ class Bulkhead(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab
             interactive before batch: a person waits for an interactive call.
     """
 
-    max_concurrent_calls: int = 64
-    max_wait: float | None = None
-    priorities: tuple[str, ...] = ("interactive", "batch")
-
-    def __post_init__(self) -> None:
-        calls = self.max_concurrent_calls
-        if isinstance(calls, bool) or not isinstance(calls, int) or not 1 <= calls <= MAX_CONCURRENT_CALLS:
-            raise PolicyError(
-                "bulkhead.max-concurrent-calls",
-                f"{calls!r} is not a whole number from 1 to {MAX_CONCURRENT_CALLS}",
-                "give a whole number ≥ 1, for instance 64",
-            )
-        if self.max_wait is not None:
-            check_seconds(self.max_wait, "bulkhead.max-wait", allow_zero=True)
-        _check_priorities(self.priorities)
+    PART = "bulkhead"
+    max_concurrent_calls: Annotated[
+        int, _whole(1, MAX_CONCURRENT_CALLS, "give a whole number ≥ 1, for instance 64")
+    ] = 64
+    max_wait: Annotated[float | None, optional(_WAIT)] = None
+    priorities: Annotated[tuple[str, ...], _PRIORITIES] = ("interactive", "batch")
 
 
-def parse_bulkhead(raw: object, base: Bulkhead | None = None) -> Bulkhead | None:
-    """Parse a descriptor's ``bulkhead``, laid over ``base``: a number of calls, or an object; None: off.
-
-    Raises:
-        PolicyError: neither a number nor an object, an unknown key, or an invalid value.
-    """
-    if raw is None or isinstance(raw, Bulkhead):
-        return raw
-    if isinstance(raw, int | float) and not isinstance(raw, bool):
-        raw = {"max-concurrent-calls": raw}
-    if not isinstance(raw, Mapping):
-        raise PolicyError(
-            "bulkhead",
-            f"{raw!r} is neither a number nor an object",
-            'write 16, {"max-concurrent-calls": 16, "max-wait": 0.5}, or null for off',
-        )
-    changes = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
-    return merge_keys(Bulkhead() if base is None else base, changes, "bulkhead")
+_BULKHEAD: Final = _PartRule(
+    Bulkhead(),
+    "{!r} is neither a number nor an object",
+    'write 16, {"max-concurrent-calls": 16, "max-wait": 0.5}, or null for off',
+    (int, float),
+    "max-concurrent-calls",
+)
+parse_bulkhead = _BULKHEAD.parse
 
 
 # Outlier detection settings: when an instance is ejected, for how long, and how it returns.
@@ -244,7 +357,11 @@ MAX_EJECTION_S = 300.0
 """Seconds of the longest ejection, and of the longest pause that an instance may ask for (Envoy's ``max_ejection_time``)."""
 
 
-class OutlierDetection(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
+def _ratio(test: Callable[[Any], bool], fix: str) -> Rule:
+    return _number("give a number, for instance 0.5", test, "{!r} is out of range", fix)
+
+
+class OutlierDetection(Settings, frozen=True):
     """Passive health checks: when an instance is ejected, for how long, and how it returns.
 
     Timeouts and transport errors are failures, unless they originate locally (:class:`dispatch.Origin`). A throttled call is
@@ -271,61 +388,31 @@ class OutlierDetection(msgspec.Struct, metaclass=NamedFields, frozen=True, renam
         count_tool_errors: Count a tool's own error as a failure of its instance. Default False: the instance did its work.
     """
 
-    consecutive_failures: int | None = 5
-    base_ejection_time: float = 30.0
-    max_ejection_ratio: float = 0.5
-    panic_threshold: float = 0.5
-    slow_start_window: float | None = 30.0
-    count_tool_errors: bool = False
-
-    def __post_init__(self) -> None:
-        if self.consecutive_failures is not None:
-            check_count(self.consecutive_failures, "outlier-detection.consecutive-failures", MAX_CONSECUTIVE_FAILURES)
-        check_seconds(self.base_ejection_time, "outlier-detection.base-ejection-time")
-        if self.base_ejection_time > MAX_EJECTION_S:
-            raise PolicyError(
-                "outlier-detection.base-ejection-time",
-                f"{self.base_ejection_time!r} is more than the longest ejection",
-                f"give at most {MAX_EJECTION_S:g}",
-            )
-        if not 0 < _check_number(self.max_ejection_ratio, "outlier-detection.max-ejection-ratio") <= 1:
-            raise PolicyError(
-                "outlier-detection.max-ejection-ratio",
-                f"{self.max_ejection_ratio!r} is out of range",
-                "give a share above 0 and at most 1",
-            )
-        if not 0 <= _check_number(self.panic_threshold, "outlier-detection.panic-threshold") <= 1:
-            raise PolicyError(
-                "outlier-detection.panic-threshold",
-                f"{self.panic_threshold!r} is out of range",
-                "give a share from 0 to 1; 0: only when all fail",
-            )
-        if self.slow_start_window is not None:
-            check_seconds(self.slow_start_window, "outlier-detection.slow-start-window")
-        check_flag(self.count_tool_errors, "outlier-detection.count-tool-errors")
+    PART = "outlier-detection"
+    consecutive_failures: Annotated[int | None, optional(_count(MAX_CONSECUTIVE_FAILURES))] = 5
+    base_ejection_time: Annotated[
+        float,
+        _also(
+            _SECONDS,
+            lambda value: value <= MAX_EJECTION_S,
+            "{!r} is more than the longest ejection",
+            f"give at most {MAX_EJECTION_S:g}",
+        ),
+    ] = 30.0
+    max_ejection_ratio: Annotated[float, _ratio(lambda value: 0 < value <= 1, "give a share above 0 and at most 1")] = (
+        0.5
+    )
+    panic_threshold: Annotated[
+        float, _ratio(lambda value: 0 <= value <= 1, "give a share from 0 to 1; 0: only when all fail")
+    ] = 0.5
+    slow_start_window: SecondsOrNone = 30.0
+    count_tool_errors: Flag = False
 
 
-def parse_outlier_detection(raw: object, base: OutlierDetection | None = None) -> OutlierDetection | None:
-    """Parse a descriptor's ``outlier-detection``, laid over ``base``; None: off.
-
-    Raises:
-        PolicyError: not an object, an unknown key, or an invalid value.
-    """
-    if raw is None:
-        return None
-    if not isinstance(raw, Mapping):
-        raise PolicyError(
-            "outlier-detection",
-            f"{type(raw).__name__} is not an object",
-            'write {"consecutive-failures": 3}, or null for off',
-        )
-    return merge_keys(OutlierDetection() if base is None else base, raw, "outlier-detection")
-
-
-def _check_number(value: object, key: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise PolicyError(key, f"{value!r} is not a number", "give a number, for instance 0.5")
-    return value
+_OUTLIER_DETECTION: Final = _PartRule(
+    OutlierDetection(), "{1} is not an object", 'write {"consecutive-failures": 3}, or null for off'
+)
+parse_outlier_detection = _OUTLIER_DETECTION.parse
 
 
 # Retry settings: attempts of one call, the backoff between them, and the retry budget.
@@ -338,7 +425,13 @@ MAX_ATTEMPTS = 10
 """More is a slip: a call that failed ten times fails again."""
 
 
-class Retry(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
+_BUDGET_FIX: Final = "give the share of calls, for instance 0.2"
+_ERROR_TYPES: Final = _texts(
+    lambda _: True, "{!r} is not a list of error types", 'give their names, for instance ["busy"]'
+)
+
+
+class Retry(Settings, frozen=True):
     """Number, time and share of repeated attempts. Which calls may be repeated is no setting: see
     :mod:`dispatch.policy`.
 
@@ -355,65 +448,30 @@ class Retry(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
             the tool answered is its answer.
     """
 
-    max_attempts: int = 3
-    initial_backoff: float = 0.05
-    max_backoff: float = 2.0
-    budget_ratio: float = 0.2
-    retryable_errors: tuple[str, ...] = ()
+    PART = "retry"
+    max_attempts: Annotated[int, _whole(1, MAX_ATTEMPTS, "give 3, or 1 for no retry")] = 3
+    initial_backoff: Seconds = 0.05
+    max_backoff: Seconds = 2.0
+    budget_ratio: Annotated[
+        float, _number(_BUDGET_FIX, lambda value: 0 <= value <= 1, "{!r} is not from 0 to 1", _BUDGET_FIX)
+    ] = 0.2
+    retryable_errors: Annotated[tuple[str, ...], _ERROR_TYPES] = ()
 
-    def __post_init__(self) -> None:
-        attempts = self.max_attempts
-        if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= MAX_ATTEMPTS:
-            raise PolicyError(
-                "retry.max-attempts",
-                f"{attempts!r} is not a whole number from 1 to {MAX_ATTEMPTS}",
-                "give 3, or 1 for no retry",
-            )
-        check_seconds(self.initial_backoff, "retry.initial-backoff")
-        check_seconds(self.max_backoff, "retry.max-backoff")
+    def _find_conflicts(self, report: Report) -> None:
         if self.max_backoff < self.initial_backoff:
-            raise PolicyError(
-                "retry.max-backoff",
-                f"{self.max_backoff!r} is less than 'initial-backoff' ({self.initial_backoff!r})",
-                "give the longest wait, for instance 2",
-            )
-        ratio = self.budget_ratio
-        fix = "give the share of calls, for instance 0.2"
-        if isinstance(ratio, bool) or not isinstance(ratio, int | float):
-            raise PolicyError("retry.budget-ratio", f"{ratio!r} is not a number", fix)
-        if not 0 <= ratio <= 1:  # false for NaN, too
-            raise PolicyError("retry.budget-ratio", f"{ratio!r} is not from 0 to 1", fix)
-        errors = self.retryable_errors
-        if not isinstance(errors, tuple) or not all(isinstance(each, str) and each for each in errors):
-            raise PolicyError(
-                "retry.retryable-errors",
-                f"{errors!r} is not a list of error types",
-                'give their names, for instance ["busy"]',
-            )
+            problem = f"{self.max_backoff!r} is less than 'initial-backoff' ({self.initial_backoff!r})"
+            report.add_error("retry.max-backoff", problem, "give the longest wait, for instance 2")
 
 
 DEFAULT_RETRY = Retry()
-
-
-def parse_retry(raw: object, base: Retry = DEFAULT_RETRY) -> Retry | None:
-    """Parse a descriptor's ``retry``, laid over ``base``: a number of attempts, or an object; None: off.
-
-    Raises:
-        PolicyError: neither a number nor an object, an unknown key, or an invalid value.
-    """
-    if raw is None:
-        return None
-    if isinstance(raw, int) and not isinstance(raw, bool):
-        raw = {"max-attempts": raw}
-    if not isinstance(raw, Mapping):
-        raise PolicyError(
-            "retry",
-            f"{raw!r} is neither a number of attempts nor an object",
-            'write 3, {"max-attempts": 3}, or null for no retry',
-        )
-    if isinstance(raw.get("retryable-errors"), list):
-        raw = {**raw, "retryable-errors": tuple(raw["retryable-errors"])}
-    return merge_keys(base, raw, "retry")
+_RETRY: Final = _PartRule(
+    DEFAULT_RETRY,
+    "{!r} is neither a number of attempts nor an object",
+    'write 3, {"max-attempts": 3}, or null for no retry',
+    (int,),
+    "max-attempts",
+)
+parse_retry = _RETRY.parse
 
 
 # Circuit breaker settings: when a tool's breaker opens, for how long, and how it closes.
@@ -429,7 +487,7 @@ MIN_OPEN_SECONDS = 0.001
 """The shortest open duration: below it a breaker has no effect."""
 
 
-class Breaker(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
+class Breaker(Settings, frozen=True):
     """When a circuit breaker opens, for how long, and how it closes. Times are in seconds, shares between 0 and 1.
 
     The breaker opens by the first rule that applies: share of failures, share of slow calls, consecutive failures, time
@@ -458,58 +516,40 @@ class Breaker(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"
         count_tool_errors: Count a tool's own error as a failure. Default False: the service did its work.
     """
 
-    failure_rate: float = 0.5
-    min_calls: int = 20
-    consecutive_failures: int | None = 10
-    slow_call_duration: float | None = None
-    open_duration: float = 5.0
-    max_open_duration: float = 300.0
-    half_open_calls: int = 3
-    count_tool_errors: bool = False
+    PART = "breaker"
+    failure_rate: Annotated[
+        float,
+        _number(
+            "give a share, for instance 0.5",
+            lambda value: 0 < value <= 1,
+            "{!r} is out of range",
+            "give a share above 0 and at most 1, for instance 0.5",
+        ),
+    ] = 0.5
+    min_calls: Annotated[int, _count(WINDOW_CALLS)] = 20
+    consecutive_failures: Annotated[int | None, optional(_count(MAX_CONSECUTIVE_FAILURES))] = 10
+    slow_call_duration: SecondsOrNone = None
+    open_duration: Annotated[
+        float,
+        _also(
+            _SECONDS,
+            lambda value: value >= MIN_OPEN_SECONDS,
+            "{!r} is too short",
+            f"give {MIN_OPEN_SECONDS} or more, for instance 5",
+        ),
+    ] = 5.0
+    max_open_duration: Seconds = 300.0
+    half_open_calls: Annotated[int, _count(MAX_HALF_OPEN_CALLS)] = 3
+    count_tool_errors: Flag = False
 
-    def __post_init__(self) -> None:
-        _check_share(self.failure_rate, "breaker.failure-rate")
-        check_count(self.min_calls, "breaker.min-calls", WINDOW_CALLS)
-        check_count(self.half_open_calls, "breaker.half-open-calls", MAX_HALF_OPEN_CALLS)
-        if self.consecutive_failures is not None:
-            check_count(self.consecutive_failures, "breaker.consecutive-failures", MAX_CONSECUTIVE_FAILURES)
-        check_seconds(self.open_duration, "breaker.open-duration")
-        check_seconds(self.max_open_duration, "breaker.max-open-duration")
-        if self.slow_call_duration is not None:
-            check_seconds(self.slow_call_duration, "breaker.slow-call-duration")
-        check_flag(self.count_tool_errors, "breaker.count-tool-errors")
-        if self.open_duration < MIN_OPEN_SECONDS:
-            raise PolicyError(
-                "breaker.open-duration",
-                f"{self.open_duration!r} is too short",
-                f"give {MIN_OPEN_SECONDS} or more, for instance 5",
-            )
+    def _find_conflicts(self, report: Report) -> None:
         if self.open_duration > self.max_open_duration:
-            raise PolicyError(
-                "breaker.open-duration",
-                f"{self.open_duration!r} is more than 'max-open-duration', {self.max_open_duration!r}",
-                "give at most that",
-            )
+            problem = f"{self.open_duration!r} is more than 'max-open-duration', {self.max_open_duration!r}"
+            report.add_error("breaker.open-duration", problem, "give at most that")
 
 
-def parse_breaker(raw: object, base: Breaker | None = None) -> Breaker | None:
-    """Parse a descriptor's ``breaker``, laid over ``base``; None: off.
-
-    Raises:
-        PolicyError: not an object, an unknown key, or an invalid value.
-    """
-    if raw is None:
-        return None
-    if not isinstance(raw, Mapping):
-        raise PolicyError("breaker", f"{raw!r} is not an object", 'write {"failure-rate": 0.5}, or null for off')
-    return merge_keys(Breaker() if base is None else base, raw, "breaker")
-
-
-def _check_share(value: float, key: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise PolicyError(key, f"{value!r} is not a number", "give a share, for instance 0.5")
-    if not 0 < value <= 1:
-        raise PolicyError(key, f"{value!r} is out of range", "give a share above 0 and at most 1, for instance 0.5")
+_BREAKER: Final = _PartRule(Breaker(), "{!r} is not an object", 'write {"failure-rate": 0.5}, or null for off')
+parse_breaker = _BREAKER.parse
 
 
 # Rate limits of tools and users: a rate, a burst, the longest wait, and the users' weights.
@@ -529,7 +569,50 @@ _EXAMPLE = 'write a number and s, m, h or d, for instance "100/s", "10/m" or "0.
 _OBJECT = 'write "100/s" or {"rate": "100/s", "burst": 20}'
 
 
-class RateLimit(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
+_RATE: Final = require(
+    (lambda text: _calls_per_second(text) is not None, "{!r} is not a rate", _EXAMPLE),
+    (
+        lambda text: 0 < _calls_per_second(text) <= MAX_PER_SECOND,
+        "{!r} is out of range",
+        "give more than 0 and at most 1000000 a second; for no limit, omit the key",
+    ),
+)
+_BURST_FIX: Final = "give the calls that are admitted at once, from 1 (evenly spaced) to 1000000"
+_BURST: Final = require(
+    (lambda value: _is_finite(value) and 1 <= value <= MAX_BURST, "{!r} is not a number from 1", _BURST_FIX)
+)
+
+
+def _calls_per_second(text: object) -> Any:
+    found = _TEXT.fullmatch(text) if isinstance(text, str) else None
+    return None if found is None else float(found[1]) / UNITS[found[2]]
+
+
+def _read_rate(text: Any, report: Report, path: str) -> Any:
+    if _RATE(text, report, path.removesuffix(".rate")) is WRONG:
+        return WRONG
+    calls, unit = text.split("/")
+    return f"{_plain(float(calls))}/{unit}"
+
+
+def _read_weights(raw: Any, report: Report, path: str) -> Any:
+    """Return sorted pairs, so that limits with the same weights are equal and have the same hash."""
+    try:
+        pairs = dict(raw)
+    except (TypeError, ValueError):
+        return refuse(report, path, f"{raw!r} is not an object", 'write {"batch": 0.5, "ann": 4}')
+    if len(pairs) > MAX_WEIGHTS:
+        return refuse(report, path, f"{len(pairs)} are too many", f"give at most {MAX_WEIGHTS}; the rest have 1")
+    for user, weight in pairs.items():
+        if not isinstance(user, str):
+            return refuse(report, path, f"{user!r} is not a user's name", "give names as text")
+        if not _is_finite(weight) or not 1 / MAX_WEIGHT <= weight <= MAX_WEIGHT:
+            problem = f"{weight!r} for {user!r} is not a number from 0.001 to 1000"
+            return refuse(report, path, problem, "give 1 for an even share")
+    return tuple(sorted((user, float(weight)) for user, weight in pairs.items()))
+
+
+class RateLimit(Settings, frozen=True):
     """A rate limit. In a descriptor ``"100/s"``, or an object with these keys. ``str(limit)`` is the same text, or the same
     object as JSON; :func:`parse_rate_limit` accepts both.
 
@@ -548,34 +631,31 @@ class RateLimit(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="keba
             From 0.001 to 1000, for at most 10,000 users. Default empty: all users have equal shares.
     """
 
-    rate: str
-    burst: float | None = None
-    max_wait: float = 1.0
-    weights: Mapping[str, float] | tuple[tuple[str, float], ...] = ()
+    PART = "rate-limit"
+    SHOWS_NEAR = False
+    rate: Annotated[str, _read_rate]
+    burst: Annotated[float | None, optional(_BURST)] = None
+    max_wait: WaitSeconds = 1.0
+    weights: Annotated[Mapping[str, float] | tuple[tuple[str, float], ...], _read_weights] = ()
 
-    def __post_init__(self) -> None:
-        calls, unit = _parsed(self.rate)
-        msgspec.structs.force_setattr(self, "rate", f"{_plain(calls)}/{unit}")
-        if self.burst is None:
-            if calls > MAX_BURST:
-                raise PolicyError(
-                    "rate-limit.burst", "it is missing, and the number in 'rate' is too large for it", _burst_fix()
-                )
-        elif not _is_number(self.burst) or not 1 <= self.burst <= MAX_BURST:
-            raise PolicyError("rate-limit.burst", f"{self.burst!r} is not a number from 1", _burst_fix())
-        check_seconds(self.max_wait, "rate-limit.max-wait", allow_zero=True)
-        msgspec.structs.force_setattr(self, "weights", _weights(self.weights))
+    def _find_conflicts(self, report: Report) -> None:
+        if self.burst is None and self._calls > MAX_BURST:
+            problem = "it is missing, and the number in 'rate' is too large for it"
+            report.add_error("rate-limit.burst", problem, _BURST_FIX)
+
+    @property
+    def _calls(self) -> float:
+        return float(self.rate.split("/")[0])
 
     @property
     def per_second(self) -> float:
         """Calls per second."""
-        calls, unit = _parsed(self.rate)
-        return calls / UNITS[unit]
+        return self._calls / UNITS[self.rate[-1]]
 
     @property
     def capacity(self) -> float:
         """``burst``, or if that is None the number in ``rate``, at least 1."""
-        return max(1.0, _parsed(self.rate)[0]) if self.burst is None else float(self.burst)
+        return max(1.0, self._calls) if self.burst is None else float(self.burst)
 
     def __str__(self) -> str:
         document = self.as_document()
@@ -608,47 +688,12 @@ def parse_rate_limit(raw: object, key: str = "rate-limit") -> RateLimit:
     Raises:
         PolicyError: the value is not valid; the error's ``key`` begins with ``key``.
     """
-    if isinstance(raw, RateLimit):
-        return raw
-    try:
-        if isinstance(raw, str) and raw.startswith("{"):
-            try:
-                raw = msgspec.json.decode(raw)
-            except msgspec.DecodeError as error:
-                raise PolicyError("rate-limit", f"it is not a JSON object ({error})", _OBJECT) from None
-        if isinstance(raw, str):
-            return RateLimit(raw)
-        if isinstance(raw, Mapping):
-            return RateLimit(**_fields(raw))
-        raise PolicyError("rate-limit", f"{raw!r} is neither text nor an object", _OBJECT)
-    except PolicyError as error:
-        if key == "rate-limit":
-            raise
-        raise PolicyError(key + error.key.removeprefix("rate-limit"), error.problem, error.fix) from None
-
-
-def _fields(raw: Mapping[Any, Any]) -> dict[str, Any]:
-    fields = dict(zip(RateLimit.__struct_encode_fields__, RateLimit.__struct_fields__, strict=True))
-    for each in raw:
-        if each not in fields:
-            raise PolicyError(f"rate-limit.{each}", "unknown key", f"known keys: {', '.join(fields)}")
-    if "rate" not in raw:
-        raise PolicyError("rate-limit.rate", "it is missing", _EXAMPLE)
-    return {fields[each]: value for each, value in raw.items()}
-
-
-def _parsed(text: object) -> tuple[float, str]:
-    found = _TEXT.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
-        raise PolicyError("rate-limit", f"{text!r} is not a rate", _EXAMPLE)
-    calls = float(found[1])
-    if not 0 < calls / UNITS[found[2]] <= MAX_PER_SECOND:
-        raise PolicyError(
-            "rate-limit",
-            f"{text!r} is out of range",
-            "give more than 0 and at most 1000000 a second; for no limit, omit the key",
-        )
-    return calls, found[2]
+    found = _Found()
+    read = _RATE_LIMIT(raw, found, key)
+    if raw is None:
+        found.add_error(key, "None is neither text nor an object", _OBJECT)
+    found.raise_all()
+    return read  # type: ignore[no-any-return] # a rule returns anything
 
 
 def _plain(number: float) -> str:
@@ -658,34 +703,26 @@ def _plain(number: float) -> str:
     return format(Decimal(repr(number)), "f")
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _is_finite(value: Any) -> bool:
+    return is_number(value) and math.isfinite(value)
 
 
-def _burst_fix() -> str:
-    return "give the calls that are admitted at once, from 1 (evenly spaced) to 1000000"
+class _RateLimitRule(_PartRule):
+    """A rate has no defaults: it is replaced as a whole. It may also be an object in a text."""
+
+    def __call__(self, raw: Any, report: Report, path: str, _base: Any = None) -> Any:
+        if isinstance(raw, str) and raw.startswith("{"):
+            try:
+                raw = msgspec.json.decode(raw)
+            except msgspec.DecodeError as error:
+                return refuse(report, path, f"it is not a JSON object ({error})", self.fix)
+        read = super().__call__(raw, report, path)
+        if isinstance(raw, Mapping) and "rate" not in raw:
+            return refuse(report, f"{path}.rate", "it is missing", _EXAMPLE)
+        return read
 
 
-def _weights(raw: object) -> tuple[tuple[str, float], ...]:
-    """Return sorted pairs, so that limits with the same weights are equal and have the same hash."""
-    try:
-        pairs = dict(raw)  # type: ignore[call-overload]
-    except (TypeError, ValueError):
-        raise PolicyError("rate-limit.weights", f"{raw!r} is not an object", 'write {"batch": 0.5, "ann": 4}') from None
-    if len(pairs) > MAX_WEIGHTS:
-        raise PolicyError(
-            "rate-limit.weights", f"{len(pairs)} are too many", f"give at most {MAX_WEIGHTS}; the rest have 1"
-        )
-    for user, weight in pairs.items():
-        if not isinstance(user, str):
-            raise PolicyError("rate-limit.weights", f"{user!r} is not a user's name", "give names as text")
-        if not _is_number(weight) or not 1 / MAX_WEIGHT <= weight <= MAX_WEIGHT:
-            raise PolicyError(
-                "rate-limit.weights",
-                f"{weight!r} for {user!r} is not a number from 0.001 to 1000",
-                "give 1 for an even share",
-            )
-    return tuple(sorted((user, float(weight)) for user, weight in pairs.items()))
+_RATE_LIMIT: Final = _RateLimitRule(RateLimit("1/s"), "{!r} is neither text nor an object", _OBJECT, (str,), "rate")
 
 
 # Settings of service level objectives.
@@ -702,15 +739,25 @@ MAX_LATENCY = 81.92
 durations are not distinguished."""
 
 
-def _check_objective(value: object, key: str, example: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise PolicyError(key, f"{value!r} is not a number", f"give the share of calls, for instance {example}")
-    if not MIN_OBJECTIVE <= value <= MAX_OBJECTIVE:  # false for NaN, too
-        fix = f"give the share of calls, for instance {example} (99 % is 0.99; 1 would allow no failure at all)"
-        raise PolicyError(key, f"{value!r} is not from {MIN_OBJECTIVE:g} to {MAX_OBJECTIVE:g}", fix)
+def _objective(example: str) -> Rule:
+    fix = f"give the share of calls, for instance {example}"
+    return _number(
+        fix,
+        lambda value: MIN_OBJECTIVE <= value <= MAX_OBJECTIVE,
+        f"{{!r}} is not from {MIN_OBJECTIVE:g} to {MAX_OBJECTIVE:g}",
+        f"{fix} (99 % is 0.99; 1 would allow no failure at all)",
+    )
 
 
-class Slo(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
+_LATENCY: Final = _also(
+    _SECONDS,
+    lambda value: value <= MAX_LATENCY,
+    f"{{!r}} is more than {MAX_LATENCY:g}, and longer times are not distinguished",
+    "give seconds, for instance 2",
+)
+
+
+class Slo(Settings, frozen=True):
     """A service level objective of a tool, over any time. docs/how-to/runbook.md says which calls are good.
 
     Attributes:
@@ -723,48 +770,33 @@ class Slo(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
             for a latency that people wait for; a stricter one is about single calls.
     """
 
-    availability: float | None = None
-    latency: float | None = None
-    latency_share: float = 0.95
+    PART = "slo"
+    availability: Annotated[float | None, optional(_objective("0.99"))] = None
+    latency: Annotated[float | None, optional(_LATENCY)] = None
+    latency_share: Annotated[float, _objective("0.95")] = 0.95
 
-    def __post_init__(self) -> None:
-        if self.availability is not None:
-            _check_objective(self.availability, "slo.availability", "0.99")
-        if self.latency is not None:
-            check_seconds(self.latency, "slo.latency")
-            if self.latency > MAX_LATENCY:
-                raise PolicyError(
-                    "slo.latency",
-                    f"{self.latency!r} is more than {MAX_LATENCY:g}, and longer times are not distinguished",
-                    "give seconds, for instance 2",
-                )
-        _check_objective(self.latency_share, "slo.latency-share", "0.95")
+    def _find_conflicts(self, report: Report) -> None:
         if self.availability is None and self.latency is None:
-            raise PolicyError(
-                "slo", "it sets no objective", "give 'availability' or 'latency', or write null for no objective"
-            )
+            fix = "give 'availability' or 'latency', or write null for no objective"
+            report.add_error("slo", "it sets no objective", fix)
 
 
-_ANY = Slo(availability=MIN_OBJECTIVE)
+class _SloRule(_PartRule):
+    """Objectives have no defaults."""
+
+    def __call__(self, raw: Any, report: Report, path: str, base: Any = None) -> Any:
+        raw = {"availability": None, **raw} if base is None and isinstance(raw, Mapping) else raw
+        return super().__call__(raw, report, path, base)
 
 
-def parse_slo(raw: object, base: Slo | None = None) -> Slo | None:
-    """Return the objectives of a descriptor's ``slo``, merged over ``base``; None: no objective.
-
-    Raises:
-        PolicyError: neither a share nor an object, an unknown key, or an invalid value.
-    """
-    if raw is None:
-        return None
-    if isinstance(raw, int | float) and not isinstance(raw, bool):
-        raw = {"availability": raw}
-    if not isinstance(raw, Mapping):
-        raise PolicyError(
-            "slo",
-            f"{raw!r} is neither a share nor an object",
-            'write 0.99, {"availability": 0.99, "latency": 2}, or null for no promise',
-        )
-    return merge_keys(_ANY, {"availability": None, **raw}, "slo") if base is None else merge_keys(base, raw, "slo")
+_SLO: Final = _SloRule(
+    Slo(availability=MIN_OBJECTIVE),
+    "{!r} is neither a share nor an object",
+    'write 0.99, {"availability": 0.99, "latency": 2}, or null for no promise',
+    (int, float),
+    "availability",
+)
+parse_slo = _SLO.parse
 
 
 # The hedging delay: when a second attempt starts beside a slow first one.
@@ -778,30 +810,29 @@ MIN_PERCENT, MAX_PERCENT = 50.0, 99.9
 _PERCENTILE = re.compile(r"p(\d{2}(?:\.\d{1,3})?)", re.ASCII)
 
 
+def _read_hedging(delay: Any, report: Report, path: str) -> Any:
+    if not isinstance(delay, str):
+        return _SECONDS(delay, report, path)
+    found = _PERCENTILE.fullmatch(delay)
+    if found is not None and MIN_PERCENT <= float(found[1]) <= MAX_PERCENT:
+        return delay
+    return refuse(report, path, f"{delay!r} is not a percentile from p50 to p99.9", 'give "p95", or seconds')
+
+
 def check_hedging(delay: object) -> None:
     """Check a hedging delay: seconds, or a percentile of the tool's attempt durations from ``"p50"`` to ``"p99.9"``.
 
     Raises:
         PolicyError: it is neither.
     """
-    if isinstance(delay, str):
-        hedging_quantile(delay)
-    else:
-        check_seconds(delay, "hedging")
+    found = _Found()
+    _read_hedging(delay, found, "hedging")
+    found.raise_all()
 
 
 def hedging_quantile(delay: float | str) -> float | None:
-    """The share of attempts that end before the delay: 0.95 for ``"p95"``; None for a delay in seconds.
-
-    Raises:
-        PolicyError: a text that is no percentile, or one out of range.
-    """
-    if not isinstance(delay, str):
-        return None
-    match = _PERCENTILE.fullmatch(delay)
-    if match is None or not MIN_PERCENT <= float(match[1]) <= MAX_PERCENT:
-        raise PolicyError("hedging", f"{delay!r} is not a percentile from p50 to p99.9", 'give "p95", or seconds')
-    return float(match[1]) / 100
+    """The share of attempts that end before the delay, which is valid: 0.95 for ``"p95"``; None for one in seconds."""
+    return float(delay[1:]) / 100 if isinstance(delay, str) else None
 
 
 # The policy of a tool: limits of its calls and settings of its guards.
@@ -814,7 +845,14 @@ CHECKS: Final = ("model", "always", "never")
 """Values of ``check-arguments``."""
 
 
-class Policy(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
+_CHECK: Final = require((CHECKS.__contains__, "{!r:.80} is unknown", f"give one of {', '.join(CHECKS)}"))
+
+
+def _read_single_flight(value: object, report: Report, path: str) -> Any:
+    return False if value is None else _FLAG(value, report, path)  # off, as null is for every part
+
+
+class Policy(Settings, frozen=True):
     """Limits of the calls of a tool, and settings of its guards. Times are in seconds, sizes in bytes.
 
     Attributes:
@@ -867,80 +905,44 @@ class Policy(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab")
             Default 50000: about 12,000 tokens, a tenth of the context of a usual model.
     """
 
-    timeout: float = 30.0
-    attempt_timeout: float | None = None
-    stream_timeout: float = 300.0
-    stream_idle_timeout: float = 30.0
-    max_response_bytes: int = 64 * 1024 * 1024
-    max_request_bytes: int = 64 * 1024 * 1024
-    known_instances_only: bool = False
-    retry: Retry | None = DEFAULT_RETRY
-    hedging: float | str | None = None
-    breaker: Breaker | None = Breaker()
-    bulkhead: Bulkhead | None = Bulkhead()
-    rate_limit: RateLimit | None = None
-    user_rate_limit: RateLimit | None = None
-    shared_user_rate_limit: RateLimit | None = None
-    balancing: Balancing = Balancing()
-    outlier_detection: OutlierDetection | None = OutlierDetection()
-    single_flight: bool = False
-    slo: Slo | None = None
-    check_arguments: Literal["model", "always", "never"] = "model"
-    max_result_chars: int = 50_000
+    timeout: Seconds = 30.0
+    attempt_timeout: SecondsOrNone = None
+    stream_timeout: Seconds = 300.0
+    stream_idle_timeout: Seconds = 30.0
+    max_response_bytes: Size = 64 * 1024 * 1024
+    max_request_bytes: Size = 64 * 1024 * 1024
+    known_instances_only: Flag = False
+    retry: Annotated[Retry | None, _RETRY] = DEFAULT_RETRY
+    hedging: Annotated[float | str | None, optional(_read_hedging)] = None
+    breaker: Annotated[Breaker | None, _BREAKER] = Breaker()
+    bulkhead: Annotated[Bulkhead | None, _BULKHEAD] = Bulkhead()
+    rate_limit: Annotated[RateLimit | None, _RATE_LIMIT] = None
+    user_rate_limit: Annotated[RateLimit | None, _RATE_LIMIT] = None
+    shared_user_rate_limit: Annotated[RateLimit | None, _RATE_LIMIT] = None
+    balancing: Annotated[Balancing, _BALANCING] = Balancing()
+    outlier_detection: Annotated[OutlierDetection | None, _OUTLIER_DETECTION] = OutlierDetection()
+    single_flight: Annotated[bool, _read_single_flight] = False
+    slo: Annotated[Slo | None, _SLO] = None
+    check_arguments: Annotated[Literal["model", "always", "never"], _CHECK] = "model"
+    max_result_chars: Size = 50_000
 
-    def __post_init__(self) -> None:
-        for key in ("timeout", "attempt_timeout", "stream_timeout", "stream_idle_timeout"):
-            value = getattr(self, key)
-            if value is None and key == "attempt_timeout":
-                continue
-            check_seconds(value, key.replace("_", "-"))
-        if self.single_flight is None:  # off, as null is for every part
-            msgspec.structs.force_setattr(self, "single_flight", False)
-        for key in ("known_instances_only", "single_flight"):
-            check_flag(getattr(self, key), key.replace("_", "-"))
-        if self.hedging is not None:
-            check_hedging(self.hedging)
-        for key, (kind, parse) in _PARTS.items():
-            value = getattr(self, key)
-            if not isinstance(value, kind):  # Policy(rate_limit="100/s", retry=2): as a descriptor has it
-                msgspec.structs.force_setattr(self, key, parse(value, None))
-        if self.check_arguments not in CHECKS:
-            raise PolicyError(
-                "check-arguments", f"{self.check_arguments!r:.80} is unknown", f"give one of {', '.join(CHECKS)}"
-            )
-        for key in ("max_response_bytes", "max_request_bytes", "max_result_chars"):
-            value = getattr(self, key)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise PolicyError(
-                    key.replace("_", "-"), f"{value!r} is not a whole number above 0", "give a whole number ≥ 1"
-                )
+    @classmethod
+    def load(cls, file: str | Path) -> Policy:
+        """Load a policy from a file in JSON or YAML with the keys of a descriptor's ``policy``, over the defaults.
+
+        Raises:
+            PolicyError: the file cannot be read, or is invalid; the error lists every mistake.
+        """
+        return parse_policy(load_policy_keys(file))
 
     def merged(self, raw: Mapping[str, Any]) -> Policy:
         """Return this policy with the values of ``raw``, whose keys are kebab-case.
 
         Raises:
-            PolicyError: a key is unknown, or a value is invalid.
+            PolicyError: a key is unknown, or a value is invalid; the error lists every mistake.
         """
         return parse_policy(raw, base=self)
 
-
-def _rate_limit_parser(key: str) -> Callable[[Any, Any], RateLimit | None]:
-    # A rate has no defaults: it is replaced as a whole.
-    return lambda raw, _base: None if raw is None else parse_rate_limit(raw, key)
-
-
-_PARTS: Mapping[str, tuple[type, Callable[[Any, Any], Any]]] = {
-    "retry": (Retry, lambda raw, base: parse_retry(raw, base or DEFAULT_RETRY)),
-    "breaker": (Breaker, parse_breaker),
-    "bulkhead": (Bulkhead, parse_bulkhead),
-    "rate_limit": (RateLimit, _rate_limit_parser("rate-limit")),
-    "user_rate_limit": (RateLimit, _rate_limit_parser("user-rate-limit")),
-    "shared_user_rate_limit": (RateLimit, _rate_limit_parser("shared-user-rate-limit")),
-    "balancing": (Balancing, parse_balancing),
-    "outlier_detection": (OutlierDetection, parse_outlier_detection),
-    "slo": (Slo, parse_slo),
-}
-"""The fields with keys of their own: class, and the function that merges a descriptor's value over the value in force."""
 
 DEFAULT_POLICY = Policy()
 """The defaults."""
@@ -967,16 +969,39 @@ def parse_policy(raw: object, base: Policy = DEFAULT_POLICY) -> Policy:
     """Return the policy of a descriptor's ``policy`` object, merged over ``base``.
 
     Raises:
-        PolicyError: not an object, an unknown key, or an invalid value.
+        PolicyError: not an object, an unknown key, or an invalid value; the error lists every mistake.
     """
     if not isinstance(raw, Mapping):
         raise PolicyError("policy", f"{type(raw).__name__} is not an object", 'write {"timeout": 10}')
-    values = dict(raw)
-    for field, (kind, parse) in _PARTS.items():
-        key = field.replace("_", "-")
-        if key in values and not isinstance(values[key], kind):
-            values[key] = parse(values[key], getattr(base, field))
-    return merge_keys(base, values)
+    found = _Found()
+    read: Policy = _merge_keys(base, raw, found, "")
+    found.raise_all()
+    return read
+
+
+MAX_FILE_BYTES: Final = 1024 * 1024
+"""Bytes of the largest file with a policy; one with weights of 10,000 users has a quarter of it."""
+_FILE_EXAMPLE: Final = 'write an object with the keys of a policy: {"timeout": 10, "retry": {"max-attempts": 2}}'
+
+
+def load_policy_keys(file: str | Path) -> Mapping[str, Any]:
+    """Return the keys of the policy in a file, which are valid over the defaults.
+
+    Raises:
+        PolicyError: as :meth:`Policy.load`.
+    """
+    name = excerpt(str(file), 4096)
+    try:
+        raw = load_document(file, MAX_FILE_BYTES, "name a file that contains only a policy", _FILE_EXAMPLE)
+        if not isinstance(raw, dict):
+            raise DocumentError(("", f"the file contains {describe_kind(raw)}, not an object", _FILE_EXAMPLE))
+        if list(raw) == ["policy"] and isinstance(raw["policy"], dict):
+            raise DocumentError(("policy", "the keys are one level too deep", f"remove 'policy'; {_FILE_EXAMPLE}"))
+        parse_policy(raw)
+    except (DocumentError, PolicyError) as error:
+        first, *others = [(excerpt(key, 62), excerpt(problem, 200), fix) for key, problem, fix in error.mistakes]
+        raise PolicyError(*first, others, name) from None
+    return raw
 
 
 # Repeat safety: the declarations of a tool, and the refusal of settings that contradict them.

@@ -66,7 +66,7 @@ def test_every_pure_core_exists() -> None:
 
 def test_the_top_level_has_few_modules() -> None:
     plain = [name for name in MODULES if name.count(".") == 1 and not GRAPH.find_children(name)]
-    assert len(plain) <= 10, "values that every package uses"
+    assert len(plain) <= 11, "values that every package uses, and the two interfaces"
 
 
 @pytest.mark.parametrize(

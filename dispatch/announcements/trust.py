@@ -12,6 +12,7 @@ import msgspec
 from dispatch._internal import NamedFields, excerpt
 from dispatch.announcements.messages import ServiceRef, check_keys
 from dispatch.catalog.items import Item
+from dispatch.documents import parse_typed, read_regular_file
 from dispatch.messaging.wire import TopicError, TopicName
 
 MAX_TOOLS: Final = 1_000
@@ -77,19 +78,19 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFields):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trust:
-        """Read a JSON file with these attributes in kebab-case (``signed-only``); the secrets in ``keys`` are texts.
+        """Read a file (JSON, YAML) with these attributes in kebab-case (``signed-only``); secrets in ``keys`` are texts.
 
         Raises:
             TrustFileError: it cannot be read, or is invalid.
         """
         try:
-            with open(path, "rb") as file:
-                given = msgspec.json.decode(file.read(MAX_FILE_BYTES + 1), type=_TrustFile)
+            content, _signature = read_regular_file(path, MAX_FILE_BYTES, "use patterns")
+            given = parse_typed(content, path, _TrustFile)
             keys = {id: secret.encode() for id, secret in given.keys.items()}
             return cls(**{**msgspec.structs.asdict(given), "keys": keys})
         except OSError as error:
             problem = f"cannot be read: {error.strerror or error}"
-        except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError) as error:
             problem = f"is invalid: {error}"
         raise TrustFileError(f"the file of trust '{os.fspath(path)}' {problem}")
 

@@ -340,7 +340,7 @@ class Attempt(msgspec.Struct, eq=False):
         target: which instances may be used: any, or only the holder of the call's idempotency key.
         admission: its way through the guards.
         began: when the guards had admitted it, on the loop's clock.
-        deadline, clock, limit: when it ends, the name of that limit, and the limit in seconds.
+        deadline, limit_name, limit: when it ends, the name of that limit, and the limit in seconds.
         last_deadline: when it ends at an instance that is blocked: a retry might block another one, too. The attempt
             timeout of a policy holds there all the same.
         selected: the balancer's choice; None before it, and after its permit was returned.
@@ -368,7 +368,7 @@ class Attempt(msgspec.Struct, eq=False):
     began: float = 0.0
     deadline: float = 0.0
     last_deadline: float = 0.0
-    clock: str = "call"
+    limit_name: str = "call"
     limit: float = 0.0
     selected: SelectedInstance | None = None
     request_id: str = ""
@@ -410,7 +410,7 @@ class Attempt(msgspec.Struct, eq=False):
         self.deadline = self.last_deadline = call.deadline
         self.limit = call.limit
         if call.is_stream:
-            self.clock = "stream"
+            self.limit_name = "stream"
             return
         guards, limit = call.guards, call.tool.policy.attempt_timeout
         attempts_left, usual = 1, None
@@ -419,9 +419,9 @@ class Attempt(msgspec.Struct, eq=False):
                 attempts_left += guards.retrying.settings.max_attempts - self.number
             if attempts_left <= 1 or (usual := guards.usual.value(now)) is None:
                 return
-        ends, clock = attempt_deadline(now, call.deadline, limit=limit, attempts_left=attempts_left, usual=usual)
-        if clock == "attempt":
-            self.deadline, self.clock, self.limit = ends, clock, ends - now
+        ends, limit_name = attempt_deadline(now, call.deadline, limit=limit, attempts_left=attempts_left, usual=usual)
+        if limit_name == "attempt":
+            self.deadline, self.limit_name, self.limit = ends, limit_name, ends - now
             if limit is not None:
                 self.last_deadline = ends
 
@@ -433,7 +433,7 @@ class Attempt(msgspec.Struct, eq=False):
         tool, options = call.tool, call.options
         request = Request(
             self.deadline,
-            self.clock,
+            self.limit_name,
             tool.policy.max_response_bytes,
             tally,
             last_deadline=self.last_deadline,
@@ -505,7 +505,7 @@ class Attempt(msgspec.Struct, eq=False):
             self.outcome = _SUCCESS
             return
         tool = self.call.tool
-        if type(settled) is TimedOut and settled.clock == "call":
+        if type(settled) is TimedOut and settled.limit_name == "call":
             self.limit = self.call.limit
         error = error_from_exchange(settled, tool=tool.label, limit=self.limit, repeatable=tool.repeatable)
         assert error is not None  # only an answer can be a success
@@ -518,11 +518,11 @@ class Attempt(msgspec.Struct, eq=False):
         assert self.replies is not None
         settled = self.replies.settled
         assert settled is not None
-        clock = settled.clock if isinstance(settled, TimedOut) else ""
-        if clock in (TOOL_IDLE, READER_IDLE):
+        limit_name = settled.limit_name if isinstance(settled, TimedOut) else ""
+        if limit_name in (TOOL_IDLE, READER_IDLE):
             self.limit = self.call.idle
         self.conclude(settled)
-        if clock == READER_IDLE and self.error is not None:
+        if limit_name == READER_IDLE and self.error is not None:
             self.error.origin = Origin.LOCAL
             self.counts_for_instance = self.counts_for_tool = False
         return settled
@@ -540,7 +540,7 @@ class Attempt(msgspec.Struct, eq=False):
             # Its instance is spared; the tool pauses only when all have asked for that.
             pool = self.call.guards.pool
             self.counts_for_tool = pool is None or not pool.has_other_unpaused(self.selected.pick.instance)
-        never_left = type(self.settled) is Refused or (isinstance(error, TransportError) and not error.sent)
+        never_left = type(self.settled) is Refused or (isinstance(error, TransportError) and not error.may_have_run)
         if self.sent and (never_left or error.rejected_by == "exchange"):
             self.sent = False
             self.call.requests -= 1
@@ -597,7 +597,7 @@ class Attempt(msgspec.Struct, eq=False):
             return
         settled, instance = self.settled, selected.instance
         if self.outcome is not _SUCCESS:
-            self.remembered = instance.has_key_memory and selected.route.instances.get(instance.name) is instance
+            self.remembered = instance.has_key_memory and selected.channel.instances.get(instance.name) is instance
         in_flight = settled.in_flight if type(settled) is Answer else None
         request.on_end(self.outcome, self.error, instance=selected.pick.instance, sent=self.sent)
         outcome = self.outcome if not self.is_impatient else _CANCELLED
@@ -798,7 +798,7 @@ class Attempts:
     def _attribute(self, attempt: Attempt) -> None:
         if attempt.outcome in FAILURES:
             selected = attempt.selected
-            disconnected = selected is not None and selected.route.connection.was_disconnected_since(attempt.began)
+            disconnected = selected is not None and selected.channel.connection.was_disconnected_since(attempt.began)
             attempt.attribute_failure(disconnected=disconnected, now=self._now())
 
     def _is_ready(self, call: Call) -> bool:
@@ -825,9 +825,9 @@ class Attempts:
         pool = self._pools.get(tool) or await self._pools.open(tool, deadline)
         if _can_send(pool, call):
             return
-        for route in pool.routes:
-            if not (route.is_known or broker.has_subscriber(route.request_queue)):
-                raise error_from_unserved_topic(tool.label, route.request_queue)
+        for channel in pool.channels:
+            if not (channel.is_known or broker.has_subscriber(channel.request_queue)):
+                raise error_from_unserved_topic(tool.label, channel.request_queue)
         if self._waiting >= MAX_WAITING:
             raise error_from_rejection(_NO_INSTANCE, tool.label)
         ends = self._latest_start(call)
@@ -836,19 +836,19 @@ class Attempts:
         try:
             while is_over or not _can_send(pool, call):
                 now = self._now()
-                errors = [route.opening_error for route in pool.routes]
+                errors = [channel.opening_error for channel in pool.channels]
                 if errors[0] is not None and all(errors):
-                    raise TransportError(errors[0].type, errors[0].message, sent=False)
+                    raise TransportError(errors[0].type, errors[0].message, may_have_run=False)
                 if tool.is_local and (absence := _find_absence(pool, tool.label)) is not None:
                     raise absence
                 if now >= ends:
                     if (size := len(call.payload)) > (limit := pool.connection.max_message_bytes):
                         raise error_from_oversized_request(tool.label, size, int(limit))
                     raise _error_without_instance(tool, pool)
-                await self._await_turn(pool.routes, min(ends, now + DISCOVERY_S))
+                await self._await_turn(pool.channels, min(ends, now + DISCOVERY_S))
                 pool = self._pools.get(tool) or await self._pools.open(tool, deadline)
                 # What has waited for instances of dispatch's own does not go to the shared topic.
-                is_over = self._now() >= ends and not pool.known and any(each.had_instances for each in pool.routes)
+                is_over = self._now() >= ends and not pool.known and any(each.had_instances for each in pool.channels)
         finally:
             self._waiting -= 1
 
@@ -861,8 +861,8 @@ class Attempts:
         pool = self._pools.get(tool)
         if pool is None or pool.known:
             return latest
-        if tool.policy.known_instances_only or any(route.had_instances for route in pool.routes):
-            gone = max(route.asked_since for route in pool.routes) + GONE_S
+        if tool.policy.known_instances_only or any(channel.had_instances for channel in pool.channels):
+            gone = max(channel.asked_since for channel in pool.channels) + GONE_S
         elif len(call.payload) > pool.connection.max_message_bytes:
             gone = now
         else:
@@ -898,7 +898,7 @@ class Attempts:
         while True:
             hops += 1
             selected = self._select(attempt, pool)
-            instance, route = selected.instance, selected.route
+            instance, channel = selected.instance, selected.channel
             request = attempt.create_request(pool.tally)
             instance.send(request, attempt)
             if not call.is_stream:
@@ -909,15 +909,15 @@ class Attempts:
             else:
                 settled = attempt.conclude_stream()
             if not instance.is_named:
-                if type(settled) is TimedOut and not route.is_known:
-                    limit, topic = attempt.limit, route.request_queue
+                if type(settled) is TimedOut and not channel.is_known:
+                    limit, topic = attempt.limit, channel.request_queue
                     attempt.fail(
                         error_from_unanswered_request(
-                            tool.label, limit, settled.clock, topic, repeatable=tool.repeatable
+                            tool.label, limit, settled.limit_name, topic, repeatable=tool.repeatable
                         )
                     )
                 elif type(settled) is Answer and settled.instance is None:
-                    route.record_answer(self._now())
+                    channel.record_answer(self._now())
             if attempt.outcome is _SUCCESS or hops >= MAX_HOPS or not _is_declined(attempt, pool, selected, settled):
                 return
             was_sent = attempt.sent
@@ -957,7 +957,7 @@ class Attempts:
         if selected is None:
             raise _error_without_instance(tool, pool)
         attempt.selected = selected
-        instance, topic = selected.instance, selected.route.request_queue
+        instance, topic = selected.instance, selected.channel.request_queue
         if call.key_holder is not None and at_home and instance is not call.key_holder:
             raise error_from_key_holder_loss(tool.label)
         if not instance.is_named:
@@ -965,7 +965,7 @@ class Attempts:
                 raise error_from_oversized_request(
                     tool.label, len(call.payload), int(pool.connection.max_message_bytes)
                 )
-            if tool.policy.known_instances_only and selected.route.hello is not None:
+            if tool.policy.known_instances_only and selected.channel.hello is not None:
                 raise error_from_missing_instance(tool.label, topic)
         attempt.request_id = instance.next_request_id or self._new_id()
         call.tried.append(selected.pick.instance)
@@ -973,7 +973,7 @@ class Attempts:
             instance.topic, topic, attempt.request_id, attempt.number, attempt.reason
         )
         if not instance.is_named:
-            selected.route.watch_missing()
+            selected.channel.watch_missing()
         attempt.sent = True
         call.requests += 1
         if key is not None and at_home and instance.has_key_memory:
@@ -1016,8 +1016,8 @@ def _can_send(pool: InstancePool, call: Call) -> bool:
 def _find_absence(pool: InstancePool, tool: str) -> DispatchError | None:
     """Return why a call need not wait for an instance in this process; None: it may."""
     errors = []
-    for route in pool.routes:
-        for instance in route.instances:
+    for channel in pool.channels:
+        for instance in channel.instances:
             error = instance.find_absence(tool)
             if error is None:
                 return None
@@ -1027,8 +1027,8 @@ def _find_absence(pool: InstancePool, tool: str) -> DispatchError | None:
 
 def _error_without_instance(tool: ResolvedTool, pool: InstancePool) -> DispatchError:
     requires = tool.requires
-    if not pool.known and pool.routes[0].hello is not None:
-        return error_from_missing_instance(tool.label, pool.routes[0].request_queue)
+    if not pool.known and pool.channels[0].hello is not None:
+        return error_from_missing_instance(tool.label, pool.channels[0].request_queue)
     if requires is None or pool.select_versions(requires):
         return error_from_rejection(_NO_INSTANCE, tool.label)
     return error_from_requirement(tool.label, tool.service_id, requires.text, pool.versions, by="balancer")
@@ -1040,16 +1040,16 @@ def _is_declined(attempt: Attempt, pool: InstancePool, selected: SelectedInstanc
     instance that has ended the call waits for one, unless it is a hedge."""
     instance = selected.instance
     if not instance.is_named:
-        return type(settled) is Lost and not settled.sent
+        return type(settled) is Lost and not settled.may_have_run
     if type(settled) is Refused:
         return settled.elsewhere and pool.has_other(instance.name)
     if type(settled) is Answer and settled.refused == Refusal.OVERLOADED:
         return pool.has_other(instance.name)
     if type(settled) is Answer and settled.refused == Refusal.DRAINING:
-        selected.route.retire(instance)
+        selected.channel.retire(instance)
         has_ended = True
-    elif not isinstance(settled, Lost | TransportError) or settled.sent:
+    elif not isinstance(settled, Lost | TransportError) or settled.may_have_run:
         return False
     else:
         has_ended = isinstance(settled, Lost) and settled.reason in _ENDED
-    return len(selected.route.instances) > 0 or (has_ended and attempt.reason != "hedge")
+    return len(selected.channel.instances) > 0 or (has_ended and attempt.reason != "hedge")

@@ -147,14 +147,14 @@ def error_from_unserved_topic(tool: str, request_queue: str) -> RejectedError:
 
 
 def error_from_unanswered_request(
-    tool: str, limit: float, clock: str, request_queue: str, *, repeatable: bool
+    tool: str, limit: float, limit_name: str, request_queue: str, *, repeatable: bool
 ) -> CallTimeoutError:
     """Return the error of a call whose limit passed although no instance, and no reply, was ever seen on the topic that its
     request was sent to."""
     return CallTimeoutError(
         f"No reply arrived within {limit:g} s, and no instance has announced itself on {request_queue} (is the service "
         f"running?); {_doubt(tool, repeatable)}",
-        limit=clock,
+        limit_name=limit_name,
         retryable=repeatable,
     )
 
@@ -178,21 +178,21 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
             return None
         return _error_from_reply(settled, tool, limit, repeatable)
     if isinstance(settled, TimedOut):
-        if settled.sent:
+        if settled.may_have_run:
             return error_from_timeout(
-                tool, limit, settled.clock, repeatable=repeatable, chunks=settled.chunks, missing=settled.missing
+                tool, limit, settled.limit_name, repeatable=repeatable, chunks=settled.chunks, missing=settled.missing
             )
         return TransportError(
             ErrorType.SEND_TIMEOUT,
             f"Tool '{tool}' was not executed: the broker did not accept the request within {limit:g} s. Use another tool, "
             "or report that the tool's broker is overloaded or unreachable.",
-            sent=False,
+            may_have_run=False,
         )
     if isinstance(settled, Lost):
         is_restarted = settled.reason is Failure.RESTARTED
         kind = ErrorType.INSTANCE_RESTARTED if is_restarted else ErrorType.INSTANCE_LOST
         what = _LOSSES.get(settled.reason, "has ended the session")
-        if settled.sent:
+        if settled.may_have_run:
             return TransportError(
                 kind,
                 f"The instance that was sent the request {what}; {_doubt(tool, repeatable)}",
@@ -200,7 +200,10 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
                 origin=Origin.TOOL,
             )
         return TransportError(
-            kind, f"Tool '{tool}' was not executed: its instance {what}. {_advise(None)}", retryable=True, sent=False
+            kind,
+            f"Tool '{tool}' was not executed: its instance {what}. {_advise(None)}",
+            retryable=True,
+            may_have_run=False,
         )
     if isinstance(settled, Unreadable):
         return TransportError(
@@ -232,7 +235,7 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
             origin=Origin.TOOL,
         )
     if isinstance(settled, Closed):
-        if not settled.sent:
+        if not settled.may_have_run:
             return error_from_closing(tool)
         return TransportError(
             ErrorType.CLOSED, f"The dispatcher was closed during the call; {_doubt(tool, repeatable)}"
@@ -285,7 +288,7 @@ def _error_from_reply(answer: Answer, tool: str, limit: float, repeatable: bool)
         return CallTimeoutError(
             f"Tool '{tool}' was not executed: the call's deadline passed before its service could start it. Call it with a "
             "longer timeout, or use another tool.",
-            limit="call",
+            limit_name="call",
             type=ErrorType.EXPIRED,
         )
     if refused == Refusal.STOPPED:
@@ -338,12 +341,12 @@ def _lost_reply(type: ErrorType, what: str, tool: str, repeatable: bool) -> Tran
 
 
 def error_from_timeout(
-    tool: str, limit: float, clock: str, *, repeatable: bool, chunks: int = 0, missing: int | None = None
+    tool: str, limit: float, limit_name: str, *, repeatable: bool, chunks: int = 0, missing: int | None = None
 ) -> CallTimeoutError:
     """Return the error of a call whose limit passed after the request was sent.
 
     Args:
-        limit: seconds of the limit ``clock``; see :class:`CallTimeoutError`.
+        limit: seconds of the limit ``limit_name``; see :class:`CallTimeoutError`.
         repeatable: the tool is declared read-only or idempotent.
         chunks: of the reply that arrived.
         missing: index of a chunk that was lost, None if none was.
@@ -355,8 +358,8 @@ def error_from_timeout(
         TOOL_IDLE: f"The stream brought nothing for {limit:g} s{came}",
         READER_IDLE: f"The reader of the stream read nothing for {limit:g} s{came} while further ones waited",
         "stream": f"The stream was not complete within {limit:g} s{came}",
-    }.get(clock, f"No complete reply arrived within {limit:g} s{came}")
-    return CallTimeoutError(f"{what}; {_doubt(tool, repeatable)}", limit=clock, retryable=repeatable)
+    }.get(limit_name, f"No complete reply arrived within {limit:g} s{came}")
+    return CallTimeoutError(f"{what}; {_doubt(tool, repeatable)}", limit_name=limit_name, retryable=repeatable)
 
 
 def error_from_key_holder_loss(tool: str) -> TransportError:
@@ -429,7 +432,7 @@ def error_from_oversized_request(tool: str, size: int, limit: int) -> InvalidArg
 def error_from_closing(tool: str) -> TransportError:
     """Return the error of a call of ``tool`` on a dispatcher that is closed or closing."""
     text = f"Tool '{tool}' was not executed: the dispatcher is closed. Connect a new dispatcher."
-    return TransportError(ErrorType.CLOSED, text, sent=False)
+    return TransportError(ErrorType.CLOSED, text, may_have_run=False)
 
 
 def error_from_disconnection(tool: str, url: str) -> TransportError:
@@ -438,7 +441,7 @@ def error_from_disconnection(tool: str, url: str) -> TransportError:
         ErrorType.DISCONNECTED,
         f"Tool '{tool}' was not executed: the broker at {url} is unreachable. Report the failure; `dispatch doctor` finds "
         "its cause.",
-        sent=False,
+        may_have_run=False,
     )
 
 

@@ -158,7 +158,7 @@ class LocalExecution:
         self._repeatable = attempt.call.tool.repeatable
         self._space: asyncio.Event | None = None
         loop = self._loop = asyncio.get_running_loop()
-        self._timer = loop.call_at(request.deadline, request.expire, request.clock)
+        self._timer = loop.call_at(request.deadline, request.expire, request.limit_name)
         request.executor = self
         self.task = loop.create_task(self._run(attempt.request.activate))
 
@@ -201,9 +201,9 @@ class LocalExecution:
             self.request.settle(Refused(refused.error, refused.elsewhere))
         except FailedCallError as failed:
             if failed.error is None:
-                self.request.expire(self.request.clock)
+                self.request.expire(self.request.limit_name)
                 return
-            if isinstance(failed.error, TransportError) and failed.error.sent:
+            if isinstance(failed.error, TransportError) and failed.error.may_have_run:
                 failed.error.retryable = self._repeatable
             self.request.settle(failed.error)
         except BaseException as raised:  # one that leaves the task, such as SystemExit, would end the event loop
@@ -378,7 +378,7 @@ async def close_local(instances: Iterable[LocalInstance]) -> None:
     """Cancel the tools that run, and wait a moment for them. Their callers are told that the dispatcher was closed."""
     running = [execution for instance in instances for execution in instance.running]
     for execution in running:
-        execution.request.settle(Closed(sent=True))
+        execution.request.settle(Closed(may_have_run=True))
     if running:
         _, pending = await asyncio.wait([each.task for each in running], timeout=CLOSE_S)
         if pending:

@@ -53,7 +53,7 @@ class Runtime:
         observer, randomness, sources: as given.
         exchange: the requests in flight of the plain exchange.
         sessions: the requests in flight in sessions.
-        routes: topics and discovery.
+        channels: topics and discovery.
         attempts: makes the attempts of calls.
         flights: calls that share an exchange.
         guards_of: returns the guards of a version of a tool.
@@ -80,8 +80,8 @@ class Runtime:
         self.exchange = Correlator(strange=None if unmatched is None else Tally(unmatched))
         self.now: Clock = self.exchange.now
         self.sessions = SessionExchange(self.exchange.replies)
-        self.routes = Channels(transport, self.exchange, self.sessions, name, observer)
-        self._pools = PoolRegistry(self.routes, randomness, tools, observer)
+        self.channels = Channels(transport, self.exchange, self.sessions, name, observer)
+        self._pools = PoolRegistry(self.channels, randomness, tools, observer)
         self.pool_calls_of: Callable[[ResolvedTool], InFlight] = self._pools.calls_of
         self._guards = GuardRegistry(self.now, randomness, observer, self._find_policy)
         self.guards_of: Callable[[ResolvedTool], ToolGuards] = self._guards.of_tool
@@ -95,7 +95,7 @@ class Runtime:
         """Let ``instances`` execute the tools of a service that this process has, in place of those of a former source."""
         for each in instances:
             each.failures = self._failures
-        self.routes.set_local(request_queue, instances)
+        self.channels.set_local(request_queue, instances)
 
     async def select_tool(
         self,
@@ -221,7 +221,7 @@ class Runtime:
         """Close what does not need the event loop of the dispatcher, because that loop has ended."""
         self.attempts.is_closing = True
         self.observer.close()
-        await self.routes.abandon()
+        await self.channels.abandon()
 
     async def close(self, drain: float) -> None:
         """See :meth:`dispatch.Dispatcher.close`."""
@@ -229,11 +229,11 @@ class Runtime:
         self._guards.close()
         async with contextlib.AsyncExitStack() as stack:  # every callback runs, also when the drain is cancelled
             stack.callback(self.observer.close)  # after the sessions, whose ends are counted
-            stack.push_async_callback(self.routes.close)
+            stack.push_async_callback(self.channels.close)
             stack.push_async_callback(self._pools.close)
             stack.callback(self.exchange.close)
             stack.callback(self.sessions.close)
-            stack.push_async_callback(close_local, self.routes.local_instances)
+            stack.push_async_callback(close_local, self.channels.local_instances)
             if drain > 0 and self._guards.calls_in_flight:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(drain):

@@ -19,13 +19,12 @@ from dispatch.catalog.descriptors import (
     CatalogError,
     ConfigParam,
     Instance,
-    Problem,
     ServiceDescriptor,
-    Severity,
     ToolDescriptor,
 )
 from dispatch.catalog.folder import Folder, check_directory, load_directory
 from dispatch.catalog.items import Item
+from dispatch.documents import Problem, Severity
 from dispatch.messaging.wire import TopicError, TopicName
 
 __all__ = [

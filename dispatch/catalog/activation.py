@@ -14,10 +14,11 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from dispatch._internal import ErrorBoundary, Randomness, cancel_and_wait, excerpt, read_text, type_name, unwrap
 from dispatch.catalog.catalog import CatalogChanges
-from dispatch.catalog.descriptors import CatalogError, Problem
+from dispatch.catalog.descriptors import CatalogError
 from dispatch.catalog.items import Item
 from dispatch.catalog.merge import Merged, Merger
 from dispatch.catalog.sources import Source, SourceState, run_in_thread
+from dispatch.documents import Problem
 
 # When a changed catalogue comes into force: changes are coalesced, and the number of activations is limited.
 

@@ -10,20 +10,34 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-from dispatch._internal import cancel_and_wait, excerpt
+import msgspec
+
+from dispatch._internal import cancel_and_wait
 from dispatch.catalog.activation import Activator
-from dispatch.catalog.folder import replace_file
 from dispatch.catalog.merge import Merger, on_change_of
 from dispatch.catalog.sources import Source
+from dispatch.documents import (
+    POLL_S,
+    DocumentError,
+    FileWatch,
+    parse_typed,
+    read_regular_file,
+    replace_file,
+    sign_status,
+)
 
 Fingerprints = Mapping[str, frozenset[str]]
 """Approved fingerprints by ``tool/NAME`` and ``tool-service/ID``."""
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 """Of the file: 10,000 tools with ten versions each take about half of it."""
-_HEX_DIGITS: Final = 64
+_RESTORE: Final = "restore it from a backup, or remove it to approve the present definitions"
+
+
+class _Document(msgspec.Struct):
+    approved: dict[str, frozenset[Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]]]
 
 
 class ApprovalsError(ValueError):
@@ -46,21 +60,33 @@ class Approvals:
         Raises:
             ApprovalsError: the file cannot be read, or is not such a file.
         """
+        return self.parse(self.read())
+
+    def read(self) -> bytes:
+        """Return the content of the file; without one that of a file without approvals.
+
+        Raises:
+            ApprovalsError: it cannot be read.
+        """
         try:
-            with self.path.open("rb") as file:
-                content = file.read(MAX_BYTES + 1)
+            return read_regular_file(self.path, MAX_BYTES, _RESTORE)[0]
         except FileNotFoundError:
-            return {}
+            return b'{"approved": {}}'
         except OSError as error:
             raise self._error(f"cannot be read: {error.strerror or error}", "make it readable for this user") from None
-        restore = "restore it from a backup, or remove it to approve the present definitions"
-        if len(content) > MAX_BYTES:
-            raise self._error(f"has more than {MAX_BYTES:,} bytes", restore)
+        except DocumentError as error:
+            raise self._error(f"cannot be read: {error}", _RESTORE) from None
+
+    def parse(self, content: bytes) -> Fingerprints:
+        """Return what is approved in the content of the file.
+
+        Raises:
+            ApprovalsError: it is not such a file.
+        """
         try:
-            approved = json.loads(content)["approved"]
-            return {key: frozenset(_check(print) for print in prints) for key, prints in approved.items()}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise self._error(f"is not a file of approvals: {excerpt(str(error))}", restore) from None
+            return parse_typed(content, "", _Document).approved
+        except DocumentError as error:
+            raise self._error(f"is not a file of approvals: {error}", _RESTORE) from None
 
     def add(self, approved: Fingerprints) -> Fingerprints:
         """Replace the fingerprints of the given keys, write the file and return everything that is approved. The file is
@@ -81,13 +107,12 @@ class Approvals:
         text = json.dumps({"approved": {key: sorted(known[key]) for key in sorted(known)}}, indent=1) + "\n"
         replace_file(self.path, text, 0o600)
 
-    def modified(self) -> tuple[int, int, int]:
+    def modified(self) -> tuple[int, ...]:
         """Return a value that changes when the file is replaced or written; zeros if there is none."""
         try:
-            status = self.path.stat()
-        except OSError:
+            return sign_status(self.path.stat())
+        except (OSError, DocumentError):
             return 0, 0, 0
-        return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _error(self, problem: str, fix: str) -> ApprovalsError:
         return ApprovalsError(f"The file of approved definitions {self.path} {problem}. Fix: {fix}.")
@@ -102,12 +127,6 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _check(print: object) -> str:
-    if isinstance(print, str) and len(print) == _HEX_DIGITS and not print.strip("0123456789abcdef"):
-        return print
-    raise ValueError(f"{print!r:.80} is not a fingerprint")
 
 
 def check_approvals(approvals: Approvals | None, source: Source) -> None:
@@ -128,9 +147,6 @@ def check_approvals(approvals: Approvals | None, source: Source) -> None:
 
 logger = logging.getLogger("dispatch.catalog")
 
-POLL_S: Final = 1.0
-"""Seconds between two checks of the file, which `dispatch tools approve` writes in another process."""
-
 
 class ApprovalWatcher:
     """Writes definitions that are approved by their first appearance to the file, and reads approvals from it.
@@ -143,7 +159,10 @@ class ApprovalWatcher:
     def __init__(self, approvals: Approvals, activator: Activator) -> None:
         self._approvals = approvals
         self._activator = activator
-        self._first_seen: Mapping[str, frozenset[str]] = {}
+        self._file = FileWatch(
+            approvals.path, lambda _path: approvals.read(), approvals.parse, lambda _: None, "approvals", logger
+        )
+        self._first_seen: Fingerprints = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -159,17 +178,16 @@ class ApprovalWatcher:
         self._first_seen = {**self._first_seen, **fingerprints}
 
     async def _watch(self) -> None:
-        problem, seen = "", None
+        problem = ""
         while True:
             unsaved, self._first_seen = self._first_seen, {}
             try:
                 if unsaved:
                     await asyncio.to_thread(self._approvals.add, unsaved)
                     unsaved = {}
-                modified = await asyncio.to_thread(self._approvals.modified)
-                if modified != seen:
-                    await self._apply(await asyncio.to_thread(self._approvals.load))
-                    seen = modified
+                approved = await asyncio.to_thread(self._file.poll)  # `dispatch tools approve` is another process
+                if approved:
+                    await self._apply(approved)
                 problem = ""
             except ApprovalsError as error:
                 self.add_first_seen(unsaved)

@@ -10,7 +10,7 @@ from typing import Any, TypedDict, TypeVar
 import msgspec
 
 from dispatch._internal import excerpt, explain_keywords, find_near_names, join_alternatives, join_names
-from dispatch.catalog.descriptors import EMPTY, FrozenDict, Problem, ServiceDescriptor, ToolDescriptor
+from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.items import Item
 from dispatch.catalog.loader import read_items, require_valid
 from dispatch.catalog.versions import (
@@ -23,6 +23,7 @@ from dispatch.catalog.versions import (
     sort_versions,
     to_range,
 )
+from dispatch.documents import EMPTY, FrozenDict, Problem
 
 D = TypeVar("D", ServiceDescriptor, ToolDescriptor)
 

@@ -5,45 +5,36 @@ Keys in files are in kebab-case (``request-queue``, ``read-only``).
 
 from __future__ import annotations
 
-import math
-import re
+import sys
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final, Literal, NoReturn, TypeVar
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from dispatch._internal import excerpt
+from dispatch._internal import excerpt, find_near_names
+from dispatch.documents import (
+    EMPTY,
+    FLAG_KEY,
+    WRONG,
+    Key,
+    Problem,
+    Report,
+    describe_value,
+    is_list,
+    is_number,
+    list_mistakes,
+    name_key,
+    object_key,
+    objects_key,
+    refuse,
+    text_key,
+    texts_key,
+)
+from dispatch.messaging.wire import TopicError, TopicName
+from dispatch.permissions.grants import check_permission
 from dispatch.policy import repeatable
 
-# Problems in descriptors, and the error that lists them.
-
-
-Severity = Literal["error", "warning", "info"]
-
-MAX_PROBLEMS_PER_ITEM: Final = 100
-"""Problems reported for one descriptor: a malformed megabyte could otherwise yield a hundred thousand."""
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """One problem in a descriptor.
-
-    Attributes:
-        file: path of the descriptor, or ``tools[2]`` for a Python value.
-        key: path of the value inside the descriptor, such as ``arguments[1].type``; ``""``: the whole file.
-        problem: description of the problem.
-        fix: how to correct it.
-        severity: ``error``: the whole catalogue is not loaded; ``warning``: probably a mistake; ``info``: a note.
-    """
-
-    file: str
-    key: str
-    problem: str
-    fix: str
-    severity: Severity = "error"
-
-    def __str__(self) -> str:
-        where = f"{self.file}: {self.key}" if self.key else self.file
-        return f"{where}: {self.problem}. Fix: {self.fix}."
+# Errors.
 
 
 class CatalogError(ValueError):
@@ -53,12 +44,8 @@ class CatalogError(ValueError):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: tuple[Problem, ...] = tuple(problems)
         errors = [problem for problem in self.problems if problem.severity == "error"]
-        warnings = [problem for problem in self.problems if problem.severity == "warning"]
-        count = f"{len(errors)} mistake{'' if len(errors) == 1 else 's'}"
-        lines = [f"The tools cannot be loaded: {count}."]
-        lines += [f"  {problem}" for problem in errors]
-        lines += [f"  Warning: {problem}" for problem in warnings]
-        super().__init__("\n".join(lines))
+        warnings = [f"  Warning: {problem}" for problem in self.problems if problem.severity == "warning"]
+        super().__init__("\n".join([list_mistakes("The tools cannot be loaded", errors), *warnings]))
 
     def __reduce__(self) -> tuple[type[CatalogError], tuple[tuple[Problem, ...]]]:
         return type(self), (self.problems,)
@@ -81,242 +68,83 @@ class ItemError(ValueError):
         return f"{self.problem} Fix: {self.fix}."
 
 
-class Report:
-    """Collects the problems of one descriptor while it is read; ``has_errors``: one of them is an error."""
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-        self.has_errors = False
-        self._problems: list[Problem] = []
-        self._wrong_keys: set[str] = set()
-        self._omitted = 0
-
-    def add_error(self, key: str, problem: str, fix: str) -> None:
-        """Add a problem that prevents loading. Only the first error of a key is added: a value that is not readable would
-        otherwise be reported as missing, too."""
-        self.has_errors = True
-        if key and key in self._wrong_keys:
-            return
-        self._wrong_keys.add(key)
-        self._add(Problem(self.file, key, problem, fix, "error"))
-
-    def add_warning(self, key: str, problem: str, fix: str) -> None:
-        """Add a problem that does not prevent loading, and is probably a mistake."""
-        self._add(Problem(self.file, key, problem, fix, "warning"))
-
-    def add_info(self, key: str, problem: str, fix: str) -> None:
-        """Add a note."""
-        self._add(Problem(self.file, key, problem, fix, "info"))
-
-    @property
-    def problems(self) -> list[Problem]:
-        """The problems in the order in which they were added; beyond the limit a last one has the number of the others."""
-        if not self._omitted:
-            return list(self._problems)
-        rest = Problem(
-            self.file,
-            "",
-            f"{self._omitted:,} more problems are not listed",
-            "correct the ones above, then check again",
-            "error" if self.has_errors else "warning",
-        )
-        return [*self._problems, rest]
-
-    def _add(self, problem: Problem) -> None:
-        if len(self._problems) < MAX_PROBLEMS_PER_ITEM:
-            self._problems.append(problem)
-        else:
-            self._omitted += 1
-
-
-# JSON values as immutable Python values, and their descriptions in messages.
-
-
-V = TypeVar("V")
-
-MAX_DEPTH: Final = 32
-"""Depth of nested objects and lists. Real descriptors with output schemas have less than ten levels."""
-
-MAX_VALUES: Final = 20_000
-"""Values in one descriptor. A YAML alias counts each time it is used, as it would be written out."""
-
-_PLAIN_KEY: Final = re.compile(r"[\w$-]{1,60}")
-
-
-def _reject_change(*_args: Any, **_kwargs: Any) -> NoReturn:
-    raise TypeError("values of a catalogue are immutable: load a new catalogue instead")
-
-
-class FrozenDict(dict[str, V]):
-    """An immutable ``dict``; a subclass of ``dict``, so that every JSON encoder accepts it. Two of them are equal if they
-    are the same JSON: 1, 1.0 and ``true`` differ, as they do for a tool that receives them."""
-
-    __slots__ = ()
-
-    __setitem__ = _reject_change
-    __delitem__ = _reject_change
-    __ior__ = _reject_change
-    clear = _reject_change
-    pop = _reject_change
-    popitem = _reject_change
-    setdefault = _reject_change
-    update = _reject_change
-
-    def __eq__(self, other: object) -> bool:
-        is_equal = dict.__eq__(self, other)
-        return _is_same_json(self, other) if is_equal is True and isinstance(other, FrozenDict) else is_equal
-
-    def __ne__(self, other: object) -> bool:
-        is_equal = self.__eq__(other)
-        return is_equal if is_equal is NotImplemented else not is_equal
-
-    def __hash__(self) -> int:  # type: ignore[override]  # None in dict, which is mutable
-        return hash(frozenset(self.items()))
-
-    def __copy__(self) -> FrozenDict[V]:
-        return self
-
-    def __deepcopy__(self, _memo: object) -> FrozenDict[V]:
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (dict(self),)
-
-
-def _is_same_json(one: Any, other: Any) -> bool:
-    """Return whether equal values have equal types, at every depth."""
-    if one is other:
-        return True
-    if isinstance(one, dict):
-        return isinstance(other, dict) and all(_is_same_json(value, other[key]) for key, value in one.items())
-    if isinstance(one, tuple):
-        return isinstance(other, tuple) and all(map(_is_same_json, one, other))
-    return type(one) is type(other)
-
-
-def freeze_json(value: object, report: Report) -> Any:
-    """Return ``value`` as immutable JSON: objects as :class:`FrozenDict`, lists as tuples.
-
-    A value that JSON cannot express (another type, a key that is not a text, a number that is not finite or has more than 64
-    bits, half of a surrogate pair, more than :data:`MAX_DEPTH` or :data:`MAX_VALUES`) is reported and read as ``None``.
-    """
-    return _Freezer(report).freeze(value, "", 0)
-
-
-class _Freezer:
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self._remaining = MAX_VALUES
-
-    def freeze(self, value: object, path: str, depth: int) -> Any:
-        self._remaining -= 1
-        if self._remaining < 0:  # reported once: the loops over lists and objects stop
-            self._report.add_error(
-                path, f"more than {MAX_VALUES:,} values in one descriptor", "keep data out of the descriptor"
-            )
-            return None
-        if value is None or isinstance(value, bool):
-            return value
-        if isinstance(value, str):
-            return self._text(value, path)
-        if isinstance(value, int):
-            if -(2**63) <= value < 2**64:
-                return int(value)
-            return self._report_error(path, "the number has more than 64 bits", "write it as a text")
-        if isinstance(value, float):
-            if math.isfinite(value):
-                return float(value)
-            return self._report_error(path, f"{value} is not a JSON number", "write a finite number, or remove the key")
-        if isinstance(value, (Mapping, list, tuple)):
-            if depth >= MAX_DEPTH:
-                return self._report_error(
-                    path, f"more than {MAX_DEPTH} nested objects or lists", "make the value flatter"
-                )
-            return self._mapping(value, path, depth) if isinstance(value, Mapping) else self._list(value, path, depth)
-        return self._report_error(
-            path, f"a {type(value).__name__} is not a JSON value", "write it as a text, in quotes"
-        )
-
-    def _list(self, values: Iterable[object], path: str, depth: int) -> tuple[Any, ...]:
-        result = []
-        for index, value in enumerate(values):
-            result.append(self.freeze(value, f"{path}[{index}]", depth + 1))
-            if self._remaining < 0:
-                break
-        return tuple(result)
-
-    def _mapping(self, value: Mapping[Any, object], path: str, depth: int) -> FrozenDict[Any]:
-        result: dict[str, Any] = {}
-        for key, inner in value.items():
-            if not isinstance(key, str):
-                self._report_error(
-                    path, f"the key {excerpt(repr(key))} is {describe_kind(key)}, not a text", "put the key in quotes"
-                )
-            elif (text := self._text(key, path)) is not None:
-                result[text] = self.freeze(inner, join_path(path, text), depth + 1)
-            if self._remaining < 0:
-                break
-        return FrozenDict(result)
-
-    def _text(self, value: str, path: str) -> str | None:
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            self._report_error(path, "half of a surrogate pair in a text", "write both halves, or the character")
-            return None
-        return str(value)
-
-    def _report_error(self, path: str, problem: str, fix: str) -> None:
-        self._report.add_error(path, problem, fix)
-
-
-def thaw(value: Any) -> Any:
-    """Return a mutable copy of a frozen value: plain ``dict`` and ``list``."""
-    if isinstance(value, dict):
-        return {key: thaw(inner) for key, inner in value.items()}
-    return [thaw(inner) for inner in value] if isinstance(value, tuple) else value
-
-
-def join_path(path: str, key: str) -> str:
-    """Return the path of ``key`` in the object at ``path``: ``policy.retry``; an unusual key is in brackets."""
-    if not _PLAIN_KEY.fullmatch(key):
-        return f"{path}[{excerpt(repr(key), 62)}]"
-    return f"{path}.{key}" if path else key
-
-
-def describe_kind(value: object) -> str:
-    """Return the kind of a JSON value, with its article."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return "a text"
-    if isinstance(value, (int, float)):
-        return "a number"
-    if isinstance(value, Mapping):
-        return "an object"
-    return "a list" if isinstance(value, (list, tuple)) else f"a {type(value).__name__}"
-
-
-def describe_value(value: object) -> str:
-    """Return a short value itself (``'str'``, ``7``), or the kind of a long one."""
-    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-        return excerpt(repr(value), 62)
-    return describe_kind(value)
-
-
-EMPTY: Final[FrozenDict[Any]] = FrozenDict()
-"""The one empty object of all descriptors, which saves memory in large catalogues."""
-
 DEFAULT_GROUPS: Final = ("default",)
 """Groups of a tool that declares none, as in TrustGraph."""
+
+VERSION_EXAMPLE: Final = "1.4.0"
+RANGE_EXAMPLE: Final = "^1.4"
 
 ANY_STATE: Final = ("*",)
 """Applicable states of a tool that declares none, as in TrustGraph: it is offered in every state."""
 
 ARGUMENT_TYPES: Final = ("string", "number", "integer", "boolean", "object", "array")
 """Types of arguments: those of JSON Schema without ``null``. TrustGraph uses ``string`` and ``number``."""
+
+
+REQUEST_EXAMPLE: Final = "non-persistent://tg/request/joke"
+RESPONSE_EXAMPLE: Final = "non-persistent://tg/response/joke"
+OTHER_NAMES_OF_TYPES: Final = {
+    "str": "string",
+    "text": "string",
+    "int": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "dict": "object",
+    "map": "object",
+    "list": "array",
+}
+"""Names of types in other languages, and the type of JSON Schema that they mean."""
+
+
+# The rules of their keys.
+
+
+def _topic(example: str, *, is_required: bool = True) -> Key:
+    def read(topic: str, report: Report, path: str) -> Any:
+        try:
+            return str(TopicName.parse(topic, example=example))
+        except TopicError as error:
+            return refuse(report, path, error.problem, error.fix)
+
+    return text_key(example, read, is_required=is_required, may_be_empty=False)
+
+
+def _read_weight(value: float, report: Report, path: str) -> Any:
+    if value > 0:
+        return value
+    return refuse(report, path, f"{describe_value(value)} is not above 0", 'write "weight": 1, or remove it')
+
+
+def _read_argument_type(given: str, report: Report, path: str) -> Any:
+    if given in ARGUMENT_TYPES:
+        return sys.intern(given)
+    near = find_near_names(given, ARGUMENT_TYPES, 1)
+    meant = OTHER_NAMES_OF_TYPES.get(given.strip().casefold()) or (near[0] if near else None)
+    all_types = ", ".join(ARGUMENT_TYPES)
+    fix = f'write "{meant}"; the types are {all_types}' if meant else f"write one of {all_types}"
+    return refuse(report, path, f"the argument type '{excerpt(given)}' is unknown", fix)
+
+
+def _read_permissions(values: Any, report: Report, path: str) -> Any:
+    example = "tools:jokes"
+    if not values:  # it may be meant as "no user may call it"
+        fix = f'write "permissions": ["{example}"], or remove it: every user may call then'
+        return refuse(report, path, "the list is empty", fix)
+    read = [_read_permission(value, report, f"{path}[{index}]") for index, value in enumerate(values)]
+    return WRONG if WRONG in read else tuple(dict.fromkeys(read))
+
+
+def _read_permission(value: Any, report: Report, path: str) -> Any:
+    problem = check_permission(value) if isinstance(value, str) else f"{describe_value(value)} instead of a text"
+    return value if problem is None else refuse(report, path, problem, 'write a permission such as "tools:jokes"')
+
+
+PERMISSIONS_KEY: Final = Key(is_list, "a list", ["tools:jokes"], _read_permissions)
+POLICY_KEY: Final = object_key({"timeout": 10})
+_DESCRIPTION: Final = text_key("What the joke is about", is_required=True)
+_VERSION: Final = text_key(VERSION_EXAMPLE)
 
 
 # Descriptors contain texts and frozen JSON, which form no cycles: gc=False excludes them from garbage collection.
@@ -330,8 +158,8 @@ class ConfigParam(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
         required: each tool of the service must set it. Default false, as in TrustGraph.
     """
 
-    name: str
-    required: bool = False
+    name: Annotated[str, name_key("style")]
+    required: Annotated[bool, FLAG_KEY] = False
 
 
 class Instance(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
@@ -340,16 +168,33 @@ class Instance(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
     Attributes:
         id: unique within the service.
         request_queue: whole name of its request topic.
-        response_queue: whole name of its response topic; default: the service's.
+        response_queue: whole name of its response topic; default (``""`` while it is read): the service's.
         weight: share of the calls relative to the other instances, above 0. Default 1.
         version: SemVer version; default: the service's.
     """
 
-    id: str
-    request_queue: str
-    response_queue: str
-    weight: float = 1
-    version: str | None = None
+    id: Annotated[str, name_key("joke-1")]
+    request_queue: Annotated[str, _topic(f"{REQUEST_EXAMPLE}-1")]
+    response_queue: Annotated[str, _topic(f"{RESPONSE_EXAMPLE}-1", is_required=False)] = ""
+    weight: Annotated[float, Key(is_number, "a number", 1, _read_weight)] = 1
+    version: Annotated[str | None, _VERSION] = None
+
+
+_PARAMS_KEY: Final = objects_key(
+    ConfigParam,
+    {"name": "style", "required": False},
+    "name",
+    "the config param '{}' is declared twice",
+    "remove one of them",
+)
+_QUEUES_EXAMPLE: Final = {"request-queue": f"{REQUEST_EXAMPLE}-1", "response-queue": f"{RESPONSE_EXAMPLE}-1"}
+_INSTANCES_KEY: Final = objects_key(
+    Instance,
+    {"id": "joke-1", **_QUEUES_EXAMPLE},
+    "id",
+    "the instance id '{}' is not unique",
+    "give each instance its own id",
+)
 
 
 class ServiceDescriptor(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
@@ -366,14 +211,14 @@ class ServiceDescriptor(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
         permissions: a user needs all of them to call any tool of the service, besides those of the tool. Empty: none.
     """
 
-    id: str
-    request_queue: str
-    response_queue: str
-    config_params: tuple[ConfigParam, ...] = ()
-    instances: tuple[Instance, ...] = ()
-    version: str | None = None
-    policy: Mapping[str, Any] = EMPTY
-    permissions: tuple[str, ...] = ()
+    id: Annotated[str, name_key("joke-service")]
+    request_queue: Annotated[str, _topic(REQUEST_EXAMPLE)]
+    response_queue: Annotated[str, _topic(RESPONSE_EXAMPLE)]
+    config_params: Annotated[tuple[ConfigParam, ...], _PARAMS_KEY] = ()
+    instances: Annotated[tuple[Instance, ...], _INSTANCES_KEY] = ()
+    version: Annotated[str | None, _VERSION] = None
+    policy: Annotated[Mapping[str, Any], POLICY_KEY] = EMPTY
+    permissions: Annotated[tuple[str, ...], PERMISSIONS_KEY] = ()
 
 
 class Argument(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
@@ -386,10 +231,17 @@ class Argument(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
         required: the argument must be given; None: not declared, as by TrustGraph, and so optional.
     """
 
-    name: str
-    type: str
-    description: str
-    required: bool | None = None
+    name: Annotated[str, name_key("topic")]
+    type: Annotated[str, text_key("string", _read_argument_type, is_required=True, may_be_empty=False)]
+    description: Annotated[str, _DESCRIPTION]
+    required: Annotated[bool | None, FLAG_KEY] = None
+
+
+_TEXT_EXAMPLE: Final = {"name": "topic", "type": "string", "description": "What the joke is about", "required": True}
+_ARGUMENTS_KEY: Final = objects_key(
+    Argument, _TEXT_EXAMPLE, "name", "the argument '{}' is not unique", "give each its own name"
+)
+_SCHEMA_EXAMPLE: Final = {"type": "object", "properties": {"topic": {"type": "string"}}}
 
 
 class ToolDescriptor(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
@@ -421,27 +273,29 @@ class ToolDescriptor(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
         input_schema: JSON Schema 2020-12 of the arguments, in place of ``arguments``; None: ``arguments`` describes them.
     """
 
-    name: str
-    description: str
-    service: str
-    arguments: tuple[Argument, ...] = ()
+    name: Annotated[str, name_key("tell-joke")]
+    description: Annotated[str, text_key("Tell a joke on a given topic", is_required=True)]
+    service: Annotated[str, name_key("joke-service")]
+    arguments: Annotated[tuple[Argument, ...], _ARGUMENTS_KEY] = ()
     config: Mapping[str, Any] = EMPTY
-    policy: Mapping[str, Any] = EMPTY
-    category: str | None = None
-    tags: tuple[str, ...] = ()
-    author: str | None = None
-    output_schema: Mapping[str, Any] | None = None
-    read_only: bool = False
-    idempotent: bool = False
-    destructive: bool | None = None
-    version: str | None = None
-    requires: str | None = None
-    rollout: Mapping[str, float] = EMPTY
-    permissions: tuple[str, ...] = ()
-    groups: tuple[str, ...] = msgspec.field(default=DEFAULT_GROUPS, name="group")
-    state: str | None = None
-    applicable_states: tuple[str, ...] = ANY_STATE
-    input_schema: Mapping[str, Any] | None = None
+    policy: Annotated[Mapping[str, Any], POLICY_KEY] = EMPTY
+    category: Annotated[str | None, text_key("entertainment")] = None
+    tags: Annotated[tuple[str, ...], texts_key("fun")] = ()
+    author: Annotated[str | None, text_key("the jokes team")] = None
+    output_schema: Annotated[Mapping[str, Any] | None, object_key({"type": "string"})] = None
+    read_only: Annotated[bool, FLAG_KEY] = False
+    idempotent: Annotated[bool, FLAG_KEY] = False
+    destructive: Annotated[bool | None, FLAG_KEY] = None
+    version: Annotated[str | None, _VERSION] = None
+    requires: Annotated[str | None, text_key(RANGE_EXAMPLE)] = None
+    rollout: Annotated[Mapping[str, float], object_key({"2.0.0": 5})] = EMPTY
+    permissions: Annotated[tuple[str, ...], PERMISSIONS_KEY] = ()
+    groups: Annotated[tuple[str, ...], texts_key("default", may_be_empty=True)] = msgspec.field(
+        default=DEFAULT_GROUPS, name="group"
+    )
+    state: Annotated[str | None, text_key("running", lambda state, _report, _path: state or None)] = None
+    applicable_states: Annotated[tuple[str, ...], texts_key("*", may_be_empty=True)] = ANY_STATE
+    input_schema: Annotated[Mapping[str, Any] | None, object_key(_SCHEMA_EXAMPLE)] = None
 
     @property
     def repeatable(self) -> bool:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from dispatch._internal import excerpt, find_near_names, install_extra, write_json
-from dispatch.catalog.descriptors import EMPTY, FrozenDict, Report, describe_kind, describe_value, join_path
-from dispatch.catalog.versions import VERSION_EXAMPLE, is_version
-from dispatch.messaging.wire import TopicError, TopicName
-from dispatch.permissions.grants import check_permission
+from dispatch._internal import excerpt, write_json
+from dispatch.catalog.descriptors import VERSION_EXAMPLE
+from dispatch.catalog.versions import is_version
+from dispatch.documents import FrozenDict, Report, describe_kind, describe_value, is_list, is_number, is_text, join_path
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
 from dispatch.schemas import (
     DIALECT,
@@ -53,235 +50,51 @@ class ItemKey(NamedTuple):
         return cls(name, version) if separator and name and is_version(version) else cls(key, None)
 
 
-MAX_NAME_CHARS: Final = 256
-"""Characters of a name or an id: they appear in metric labels, log lines and texts for models."""
-
 MAX_MODEL_NAME_CHARS: Final = 64
 """Characters of a tool's name that the APIs of models accept."""
 
 
-class ObjectReader:
-    """Typed access to the keys of one object. A ``null`` counts as a missing key. After an error the returned value is a
-    placeholder: the report ``has_errors``, and the object must not be used."""
+def check_version(version: str | None, item_key: ItemKey, report: Report, path: str = "") -> str | None:
+    """Return the version of an item, whose key has its default, and excludes another one.
 
-    def __init__(self, raw: dict[str, Any], report: Report, known: tuple[str, ...], path: str = "") -> None:
-        """Read ``raw``, which may have the keys ``known`` and is at ``path`` of its descriptor."""
-        self.raw = raw
-        self.report = report
-        self.known = known
-        self.path = path
+    Args:
+        version: None: the item has none.
+        path: of the item, with a point.
+    """
+    if version is None:
+        return item_key.version
+    if not is_version(version):
+        problem = f"'{excerpt(version)}' is not a SemVer version"
+        fix = f'write three numbers, for example "version": "{VERSION_EXAMPLE}"'
+        report.add_error(f"{path}version", problem, fix)
+    elif item_key.version is not None and version != item_key.version:
+        problem = f"'{excerpt(version)}' differs from the version '{excerpt(item_key.version)}' in the item's key"
+        fix = "remove 'version', or store the item under the key NAME@VERSION of this version"
+        report.add_error(f"{path}version", problem, fix)
+    return version
 
-    def path_of(self, key: str) -> str:
-        """Return the path of ``key``, for a report."""
-        return join_path(self.path, key)
 
-    def add_error(self, key: str, problem: str, fix: str) -> None:
-        """Report an error at ``key``."""
-        self.report.add_error(self.path_of(key), problem, fix)
-
-    def read_text(self, key: str, example: str) -> str | None:
-        """Read an optional text."""
-        value = self.raw.get(key)
-        if value is None or isinstance(value, str):
-            return value
-        self._wrong(key, "a text", example)
-        return None
-
-    def read_required_text(self, key: str, example: str, *, may_be_empty: bool = False) -> str:
-        """Read a required text."""
-        if self.raw.get(key) is None:
-            self._missing(key, example)
-            return ""
-        value = self.read_text(key, example)
-        if value is not None and not value.strip() and not may_be_empty:
-            self.add_error(key, f"'{key}' is empty", f'write "{key}": {write_json(example)}')
-        return value or ""
-
-    def read_name(self, key: str, example: str, default: str = "") -> str:
-        """Read a name or id: one line, bounded, without blanks around it; ``default`` if the key is missing."""
-        value = default if default and self.raw.get(key) is None else self.read_required_text(key, example)
-        if value.strip() and not value.isprintable():
-            self.add_error(key, "a control character in a name", "use letters, digits, '-' and '_'")
-        elif len(value) > MAX_NAME_CHARS:
-            self.add_error(key, f"{len(value):,} characters", f"use a name of at most {MAX_NAME_CHARS}")
-        elif value.strip() != value and value.strip():
-            self.add_error(
-                key, f"{describe_value(value)} has blanks around it", f'write "{key}": {write_json(value.strip())}'
-            )
-        return value
-
-    def read_topic(self, key: str, example: str, default: str | None = None) -> str:
-        """Read a topic as its whole name; ``default`` if the key is missing."""
-        if default is not None and self.raw.get(key) is None:
-            return default
-        value = self.read_required_text(key, example)
-        if value.strip():
-            try:
-                return str(TopicName.parse(value, example=example))
-            except TopicError as error:
-                self.add_error(key, error.problem, error.fix)
-        return value
-
-    def read_flag(self, key: str) -> bool | None:
-        """Read an optional boolean."""
-        value = self.raw.get(key)
-        if value is None or isinstance(value, bool):
-            return value
-        self._wrong(key, "true or false", True)
-        return None
-
-    def read_positive_number(self, key: str, default: float) -> float:
-        """Read an optional number above 0."""
-        value = self.raw.get(key)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            self._wrong(key, "a number", 1)
-            return default
-        if value <= 0:
-            self.add_error(key, f"{describe_value(value)} is not above 0", f'write "{key}": 1, or remove it')
-        return value
-
-    def read_texts(self, key: str, example: str, *, may_be_empty: bool = False) -> tuple[str, ...]:
-        """Read an optional list of texts; duplicates are dropped. ``may_be_empty``: a text may be blank."""
-        values = self._list(key, [example])
-        for index, value in enumerate(values):
-            if not isinstance(value, str) or not (may_be_empty or value.strip()):
-                what = "an empty text" if isinstance(value, str) else f"{describe_value(value)} instead of a text"
-                self.report.add_error(
-                    f"{self.path_of(key)}[{index}]", what, f"write {write_json(example)}, or remove it"
-                )
-        # Interned: thousands of tools share a few tags, groups and permissions.
-        return tuple(dict.fromkeys(sys.intern(value) for value in values if isinstance(value, str)))
-
-    def read_permissions(self) -> tuple[str, ...]:
-        """Read the optional key ``permissions``. An empty list is an error: it may be meant as "no user may call it"."""
-        key, example = "permissions", "tools:jokes"
-        values = self._list(key, [example])
-        if self.raw.get(key) == ():
-            self.add_error(
-                key, "the list is empty", f'write "{key}": ["{example}"], or remove it: every user may call then'
-            )
-        for index, value in enumerate(values):
-            problem = (
-                check_permission(value) if isinstance(value, str) else f"{describe_value(value)} instead of a text"
-            )
-            if problem is not None:
-                self.report.add_error(
-                    f"{self.path_of(key)}[{index}]", problem, f'write a permission such as "{example}"'
-                )
-        return tuple(dict.fromkeys(value for value in values if isinstance(value, str)))
-
-    def read_version(self, item_key: ItemKey) -> str | None:
-        """Read the optional key ``version``. The version in the item's key is its default, and excludes another one."""
-        version = self.read_text("version", VERSION_EXAMPLE)
-        if version is None:
-            return item_key.version
-        if not is_version(version):
-            self.add_error(
-                "version",
-                f"'{excerpt(version)}' is not a SemVer version",
-                f'write three numbers, for example "version": "{VERSION_EXAMPLE}"',
-            )
-        elif item_key.version is not None and version != item_key.version:
-            self.add_error(
-                "version",
-                f"'{excerpt(version)}' differs from the version '{excerpt(item_key.version)}' in the item's key",
-                "remove 'version', or store the item under the key NAME@VERSION of this version",
-            )
-        return version
-
-    def add_namespace(self, key: str, name: str, namespace: str, limit: int) -> str:
-        """Return ``name`` with the prefix of its namespace; more than ``limit`` characters are an error."""
-        if not namespace or not name.strip():
-            return name
-        full = f"{namespace}-{name}"
-        if len(full) > limit:
-            self.add_error(
-                key,
-                f"'{excerpt(full)}' has {len(full):,} characters with the namespace '{excerpt(namespace)}'",
-                f"shorten the {key} or the namespace: at most {limit} characters together",
-            )
-        return full
-
-    def read_object(self, key: str, example: dict[str, Any]) -> dict[str, Any] | None:
-        """Read an optional object."""
-        value = self.raw.get(key)
-        if value is None or isinstance(value, dict):
-            return value
-        self._wrong(key, "an object", example)
-        return None
-
-    def read_objects(self, key: str, known: tuple[str, ...], example: dict[str, Any]) -> Iterator[ObjectReader]:
-        """Yield a reader for each object of an optional list, with the keys ``known``."""
-        for index, value in enumerate(self._list(key, [example])):
-            path = f"{self.path_of(key)}[{index}]"
-            if isinstance(value, dict):
-                yield ObjectReader(value, self.report, known, path)
-            else:
-                self.report.add_error(
-                    path, f"{describe_value(value)} instead of an object", f"write {write_json(example)}"
-                )
-
-    def warn_of_unknown_keys(self, silent: tuple[str, ...] = ()) -> None:
-        """Report a warning for each key that is neither known nor in ``silent``."""
-        for key in self.raw:
-            if key not in self.known and key not in silent:
-                meant = find_near_names(key, self.known, 1)
-                fix = f"rename it to '{meant[0]}' if you meant that, or remove it" if meant else "remove it"
-                self.report.add_warning(self.path_of(key), "an unknown key, which is ignored", fix)
-
-    def _list(self, key: str, example: object) -> tuple[Any, ...]:
-        value = self.raw.get(key)
-        if value is None:
-            return ()
-        if isinstance(value, tuple):
-            return value
-        self._wrong(key, "a list", example)
-        return ()
-
-    def _missing(self, key: str, example: str) -> None:
-        self.add_error(
-            key,
-            f"the required key '{key}' is {'null' if key in self.raw else 'missing'}",
-            self.describe_missing(key, example),
-        )
-
-    def describe_missing(self, key: str, example: object) -> str:
-        """Return the fix of a missing key: rename a similar one, or add it."""
-        fix = f'add "{key}": {write_json(example)}'
-        meant = find_near_names(key, [other for other in self.raw if other not in self.known], 1)
-        return f"rename '{excerpt(meant[0])}' to '{key}', or {fix}" if meant else fix
-
-    def _wrong(self, key: str, expected: str, example: object) -> None:
-        value = self.raw[key]
-        self.add_error(
-            key, f"'{key}' is {describe_kind(value)}, not {expected}", f'write "{key}": {write_json(example)}'
-        )
+def add_namespace(key: str, name: str, namespace: str, limit: int, report: Report) -> str:
+    """Return ``name`` with the prefix of its namespace; more than ``limit`` characters are an error."""
+    if not namespace or not name.strip():
+        return name
+    full = f"{namespace}-{name}"
+    if len(full) > limit:
+        problem = f"'{excerpt(full)}' has {len(full):,} characters with the namespace '{excerpt(namespace)}'"
+        report.add_error(key, problem, f"shorten the {key} or the namespace: at most {limit} characters together")
+    return full
 
 
 # Checks the ``policy`` object of a descriptor with the policy's parser, and reports each error in it.
 
 
-def check_policy(raw: dict[str, Any] | None, report: Report, base: Policy = DEFAULT_POLICY) -> FrozenDict[Any]:
-    """Return the keys of ``raw`` unchanged, and report each error under ``policy.…``.
-
-    The parser stops at its first error: the key of that error is removed, and the rest is parsed again.
-    """
-    if not raw:
-        return EMPTY
-    remaining = dict(raw)
-    while True:
-        try:
-            parse_policy(remaining, base)
-        except PolicyError as error:
-            report.add_error(f"policy.{excerpt(error.key, 62)}", excerpt(error.problem, 200), error.fix)
-            at_fault = error.key if error.key in remaining else error.key.split(".")[0]
-            if at_fault not in remaining:
-                return FrozenDict(raw)
-            del remaining[at_fault]
-        else:
-            return FrozenDict(raw)
+def check_policy(raw: Mapping[str, Any], report: Report, base: Policy = DEFAULT_POLICY) -> None:
+    """Report each error in ``raw``, merged over ``base``, under ``policy.…``."""
+    try:
+        parse_policy(raw, base)
+    except PolicyError as error:
+        for key, problem, fix in error.mistakes:
+            report.add_error(f"policy.{excerpt(key, 62)}", excerpt(problem, 200), fix)
 
 
 # Reads an ``input-schema`` and an ``output-schema``: JSON Schema 2020-12 without references to addresses. A schema in that
@@ -477,29 +290,16 @@ def _find_faults(schema: object, place: tuple[str | int, ...]) -> Iterator[_Faul
                 yield _Fault(at, f"{describe_value(value)} instead of {expected}", fix)
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
 def _is_flag(value: object) -> bool:
     return isinstance(value, bool)
 
 
-def _is_list(value: object) -> bool:
-    return isinstance(value, tuple)
+def _is_positive_number(value: Any) -> bool:
+    return is_number(value) and value > 0
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_positive_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
-
-
-def _is_count(value: object) -> bool:
-    # 2.0 is an integer in JSON Schema.
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 and value == int(value)
+def _is_count(value: Any) -> bool:
+    return is_number(value) and value >= 0 and value == int(value)  # 2.0 is an integer in JSON Schema
 
 
 def _is_unique_texts(value: object) -> bool:
@@ -517,17 +317,17 @@ def _is_texts_by_name(value: object) -> bool:
 
 
 _Rule = tuple[Callable[[object], bool], str, Any]
-_TEXT: Final[_Rule] = (_is_text, "a text", "…")
+_TEXT: Final[_Rule] = (is_text, "a text", "…")
 _FLAG: Final[_Rule] = (_is_flag, "true or false", True)
 _COUNT: Final[_Rule] = (_is_count, "a whole number of at least 0", 1)
-_NUMBER: Final[_Rule] = (_is_number, "a number", 1)
+_NUMBER: Final[_Rule] = (is_number, "a number", 1)
 
 _VALUES: Final[Mapping[str, _Rule]] = {
     "type": (_is_type, f"one of {', '.join(_TYPES)}, or a list of them", "string"),
     "required": (_is_unique_texts, "a list of different names, in the object that has the properties", ["topic"]),
     "dependentRequired": (_is_texts_by_name, "an object of lists of names", {"unit": ["amount"]}),
-    "enum": (_is_list, "a list", ["a", "b"]),
-    "examples": (_is_list, "a list", ["a"]),
+    "enum": (is_list, "a list", ["a", "b"]),
+    "examples": (is_list, "a list", ["a"]),
     "multipleOf": (_is_positive_number, "a number above 0", 1),
     **dict.fromkeys(("maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum"), _NUMBER),
     **dict.fromkeys(
@@ -546,97 +346,3 @@ _VALUES: Final[Mapping[str, _Rule]] = {
         _TEXT,
     ),
 }  # fmt: skip
-
-# Parsers of JSON and YAML that report the place of each syntax error.
-
-
-YAML_EXTRA: Final = install_extra("yaml")
-
-
-class DocumentError(ValueError):
-    """A text is not a valid document. ``mistakes`` are tuples of key, problem and fix."""
-
-    def __init__(self, *mistakes: tuple[str, str, str]) -> None:
-        super().__init__("; ".join(problem for _key, problem, _fix in mistakes))
-        self.mistakes = mistakes
-
-
-def parse_json(text: str) -> Any:
-    """Return the value of a JSON text.
-
-    Raises:
-        DocumentError: the text is empty, not JSON (RFC 8259: no comments, no NaN), or an object has a duplicate key.
-    """
-    if not text.strip():
-        raise DocumentError(("", "the file is empty", "write a descriptor, or delete the file"))
-    duplicates: dict[str, None] = {}
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        value = {sys.intern(key): inner for key, inner in pairs}  # thousands of descriptors have the same keys
-        if len(value) != len(pairs):
-            seen: set[str] = set()
-            for key, _ in pairs:
-                if key in seen:
-                    duplicates[key] = None
-                seen.add(key)
-        return value
-
-    try:
-        value = json.loads(text, object_pairs_hook=unique, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise DocumentError(("", f"not JSON: {error.msg} at {place}", f"correct {place}")) from None
-    except RecursionError:
-        raise DocumentError(_too_deep()) from None
-    except ValueError as error:  # NaN and Infinity; a whole number of thousands of digits
-        raise DocumentError(("", f"not JSON: {excerpt(str(error), 120)}", "write a finite number, or a text")) from None
-    if duplicates:
-        raise DocumentError(*(_duplicate(key) for key in list(duplicates)[:20]))
-    return value
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _too_deep() -> tuple[str, str, str]:
-    return "", "too many nested objects or lists", "make the value flatter"
-
-
-def _duplicate(key: str, place: str = "") -> tuple[str, str, str]:
-    return excerpt(key), f"duplicate key '{excerpt(key)}' in one object{place}", "remove one of the two"
-
-
-def parse_yaml(text: str) -> Any:
-    """Return the value of a YAML text with JSON's types: ``no`` and ``2024-01-01`` are texts, only ``true`` and ``false``
-    are booleans, and merge keys are not supported.
-
-    Raises:
-        DocumentError: PyYAML is not installed, or the text is empty, not YAML, or has a duplicate key in a mapping.
-    """
-    try:
-        import yaml  # an extra: not needed for JSON
-    except ImportError:
-        raise DocumentError(("", "PyYAML is needed to read YAML", f"{YAML_EXTRA}, or write the file as JSON")) from None
-    from dispatch.catalog.yaml_subset import load  # imports yaml itself
-
-    if not text.strip():
-        raise DocumentError(("", "the file is empty", "write a descriptor, or delete the file"))
-    try:
-        value, duplicates = load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "an unknown place"
-        what = excerpt(error.problem or error.context or "not readable", 120)
-        raise DocumentError(("", f"not YAML: {what} at {place}", f"correct {place}")) from None
-    except yaml.YAMLError as error:  # a character that YAML does not allow
-        what = excerpt(" ".join(str(error).split()), 120)
-        raise DocumentError(("", f"not YAML: {what}", "remove that character")) from None
-    except RecursionError:
-        raise DocumentError(_too_deep()) from None
-    except ValueError as error:
-        what = excerpt(str(error), 120)
-        raise DocumentError(("", f"not YAML: {what}", "write the value as a text, in quotes")) from None
-    if duplicates:
-        raise DocumentError(*(_duplicate(key, f" (line {line})") for key, line in duplicates[:20]))
-    return value

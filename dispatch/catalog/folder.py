@@ -8,7 +8,6 @@ import json
 import logging
 import operator
 import os
-import secrets
 import stat
 import threading
 import time
@@ -21,11 +20,21 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dispatch._internal import DaemonThreads, excerpt, explain_keywords, find_near_names, install_extra, join_names
 from dispatch.catalog.catalog import Catalog, check_items
-from dispatch.catalog.descriptors import CatalogError, ItemError, Problem, Severity
-from dispatch.catalog.fields import DocumentError, parse_json, parse_yaml
+from dispatch.catalog.descriptors import CatalogError, ItemError
 from dispatch.catalog.items import KINDS, Item, Unreadable, choose_key, require_kind
 from dispatch.catalog.loader import require_valid
 from dispatch.catalog.sources import OnChange, run_in_thread
+from dispatch.documents import (
+    PARSERS,
+    DocumentError,
+    Problem,
+    Severity,
+    Signature,
+    parse_document,
+    read_regular_file,
+    replace_file,
+    sign_status,
+)
 
 if TYPE_CHECKING:
     from watchfiles._rust_notify import RustNotify
@@ -36,6 +45,7 @@ if TYPE_CHECKING:
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 """Bytes of the largest descriptor file. Real ones have one or two kilobytes; a larger one is a misplaced data file."""
+TOO_LARGE: Final = "keep data out of the descriptor"
 
 MAX_FILES: Final = 10_000
 """Descriptor files in one folder."""
@@ -54,7 +64,6 @@ RACY_NS: Final = 100_000_000
 """Age in nanoseconds below which a time stamp does not prove that a file is unchanged: a second write within the resolution
 of the file system's clock (4 ms on Linux before 6.13, 10 ms on some kernels) leaves the same time stamp."""
 
-PARSERS: Final = {".json": parse_json, ".yaml": parse_yaml, ".yml": parse_yaml}
 _EXAMPLE: Final = "tool-service/joke-service.json and tool/tell-joke.json"
 
 MAX_KEY_BYTES: Final = 250
@@ -62,8 +71,6 @@ MAX_KEY_BYTES: Final = 250
 
 MAX_USERS: Final = 10
 """Users of a service that one error names."""
-
-Signature = tuple[int, int, int, int, int]
 
 
 class FolderReading(NamedTuple):
@@ -238,10 +245,10 @@ class _Scan:
         digest = b""
         problems: list[Problem]
         try:
-            signature = _sign(os.stat(path))
+            signature = sign_status(os.stat(path))
             if former is not None and former.signature == signature:
                 return former
-            content, signature = _read_content(path)
+            content, signature = read_regular_file(path, MAX_FILE_BYTES, TOO_LARGE)
             digest = blake2b(content, digest_size=16).digest()
             if suffix != ".json" and time.time_ns() - signature[3] < PARTIAL_WRITE_S * 1e9:
                 self.is_recent = True  # the beginning of a YAML text is often valid YAML
@@ -251,7 +258,7 @@ class _Scan:
                 return former._replace(signature=signature)
             if valid is not None and valid[0] == digest:
                 return _File(signature, digest, valid[1], (), valid)
-            item = Item(show_path(path), kind, show_path(stem), PARSERS[suffix](_decode(content)), self._namespace)
+            item = Item(show_path(path), kind, show_path(stem), parse_document(content, path), self._namespace)
             return _File(signature, digest, item, (), (digest, item))
         except OSError as error:
             if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
@@ -290,32 +297,8 @@ def _is_folder(path: str) -> bool:
         return False
 
 
-def _sign(status: os.stat_result) -> Signature:
-    if not stat.S_ISREG(status.st_mode):  # reading a pipe would block
-        raise DocumentError(("", "not a regular file", "put a file in its place"))
-    return status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
 def _is_racy(signature: Signature) -> bool:
     return time.time_ns() - max(signature[3:]) < RACY_NS
-
-
-def _read_content(path: str) -> tuple[bytes, Signature]:
-    with open(path, "rb") as file:
-        signature = _sign(os.fstat(file.fileno()))
-        content = file.read(MAX_FILE_BYTES + 1)
-    if len(content) > MAX_FILE_BYTES:
-        raise DocumentError(("", f"more than {MAX_FILE_BYTES:,} bytes", "keep data out of the descriptor"))
-    return content, signature
-
-
-def _decode(content: bytes) -> str:
-    try:
-        return content.decode("utf-8-sig")  # some editors begin a UTF-8 file with a byte order mark
-    except UnicodeDecodeError as error:
-        encoding = "UTF-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "LATIN1"
-        problem = f"not UTF-8: byte {error.start:,} begins no character"
-        raise DocumentError(("", problem, f"if it is {encoding}, convert it: iconv -f {encoding} -t UTF-8")) from None
 
 
 # The directories whose changes may change the contents of a folder of descriptors: symbolic links are followed.
@@ -532,39 +515,6 @@ class FolderWatch:
 def is_polling_forced() -> bool:
     """Return whether the environment variable ``WATCHFILES_FORCE_POLLING`` is set, as watchfiles reads it."""
     return os.getenv("WATCHFILES_FORCE_POLLING", "").lower() not in ("", "false", "disable", "disabled")
-
-
-# Writes files as a whole.
-
-
-def replace_file(path: str | os.PathLike[str], text: str, mode: int | None = None) -> None:
-    """Write a file atomically: a reader sees the former contents or the new ones.
-
-    Args:
-        path: of the file; its folder exists.
-        text: the new contents.
-        mode: permission bits; None: those of the former file, or of any new file.
-
-    Raises:
-        OSError: it cannot be written; the former file is as it was.
-    """
-    if mode is None:
-        with contextlib.suppress(FileNotFoundError):
-            mode = os.stat(path).st_mode & 0o777
-    temporary = os.path.join(os.path.dirname(path), f".dispatch-{secrets.token_hex(8)}.tmp")
-    # Not tempfile.mkstemp: its files are private, and the umask can only be read by changing it for all threads.
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if mode is not None:
-            os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 POLL_S: Final = 1.0

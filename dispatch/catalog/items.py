@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -13,53 +12,46 @@ import msgspec
 from dispatch._internal import excerpt, find_near_names, join_names
 from dispatch.catalog.descriptors import (
     ANY_STATE,
-    ARGUMENT_TYPES,
     DEFAULT_GROUPS,
-    EMPTY,
-    Argument,
-    ConfigParam,
-    FrozenDict,
+    RANGE_EXAMPLE,
+    REQUEST_EXAMPLE,
+    RESPONSE_EXAMPLE,
     Instance,
-    Problem,
-    Report,
     ServiceDescriptor,
     ToolDescriptor,
-    describe_kind,
-    describe_value,
-    freeze_json,
-    join_path,
 )
 from dispatch.catalog.fields import (
     MAX_MODEL_NAME_CHARS,
-    MAX_NAME_CHARS,
-    DocumentError,
     ItemKey,
-    ObjectReader,
+    add_namespace,
     check_policy,
-    parse_json,
+    check_version,
     read_input_schema,
     read_schema,
 )
-from dispatch.catalog.versions import RANGE_EXAMPLE, find_service_version, is_version, parse_range, select_service
+from dispatch.catalog.versions import find_service_version, is_version, parse_range, select_service
+from dispatch.documents import (
+    EMPTY,
+    MAX_NAME_CHARS,
+    DocumentError,
+    FrozenDict,
+    Problem,
+    Report,
+    describe_kind,
+    describe_value,
+    explain_missing,
+    freeze_json,
+    join_path,
+    parse_json,
+    read_struct,
+    rules_of,
+    warn_of_unknown_keys,
+)
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, check_repeats
 
-SERVICE_KEYS: Final = (
-    "id",
-    "request-queue",
-    "response-queue",
-    "config-params",
-    "instances",
-    "version",
-    "policy",
-    "permissions",
-)
+SERVICE_KEYS: Final = tuple(rules_of(ServiceDescriptor))
 """Keys of a service's descriptor."""
 _NOTES: Final = ("description",)  # a note for people
-_PARAM_KEYS: Final = ("name", "required")
-_INSTANCE_KEYS: Final = ("id", "request-queue", "response-queue", "weight", "version")
-
-_REQUEST: Final = "non-persistent://tg/request/joke"
-_RESPONSE: Final = "non-persistent://tg/response/joke"
 
 
 def read_service(
@@ -68,137 +60,87 @@ def read_service(
     """Return the descriptor in ``raw``; ``item_key`` has the defaults of its id and version, ``namespace`` is the prefix of
     its id, ``base`` the defaults under its policy. After an error in ``report`` only its id may be used."""
     key = ItemKey.parse(item_key)
-    reader = ObjectReader(raw, report, (*SERVICE_KEYS, "requires"))
-    own_id = reader.read_name("id", "joke-service", default=key.name)
-    request_queue = reader.read_topic("request-queue", _REQUEST)
-    response_queue = reader.read_topic("response-queue", _RESPONSE)
-    service = ServiceDescriptor(
-        id=reader.add_namespace("id", own_id, namespace, MAX_NAME_CHARS),
-        request_queue=request_queue,
-        response_queue=response_queue,
-        config_params=_config_params(reader),
-        instances=_instances(reader, response_queue),
-        version=reader.read_version(key),
-        policy=check_policy(reader.read_object("policy", {"timeout": 10}), report, base),
-        permissions=reader.read_permissions(),
+    known = (*SERVICE_KEYS, "requires")
+    service = read_struct(ServiceDescriptor, _name_by_key(raw, "id", key), report, known=known)
+    own_id = service.id or _text_of(raw, "id")
+    version = check_version(service.version, key, report)
+    check_policy(service.policy, report, base)
+    service = msgspec.structs.replace(
+        service,
+        id=add_namespace("id", own_id, namespace, MAX_NAME_CHARS, report),
+        instances=_check_instances(service, version, report),
+        version=version,
     )
-    if service.version is not None and service.instances:
-        instances = tuple(
-            msgspec.structs.replace(each, version=each.version or service.version) for each in service.instances
-        )
-        service = msgspec.structs.replace(service, instances=instances)
-    _refuse_requires(reader)
-    _check_queues(reader, service)
+    if raw.get("requires") is not None:
+        problem = "'requires' belongs to a tool, and a service depends on no other one"
+        report.add_error("requires", problem, "move 'requires' to the tools of the service, or remove it")
+    _check_queues(service, report)
     if key.name and own_id and own_id != key.name:
         report.add_info(
             "id",
             f"the id '{excerpt(own_id)}' differs from the item's key '{excerpt(key.name)}'; tools refer to the id",
             "name the file after the id",
         )
-    reader.warn_of_unknown_keys(_NOTES)
+    warn_of_unknown_keys(raw, known, report, silent=_NOTES)
     return service
 
 
-def _refuse_requires(reader: ObjectReader) -> None:
-    if reader.raw.get("requires") is not None:
-        reader.add_error(
-            "requires",
-            "'requires' belongs to a tool, and a service depends on no other one",
-            "move 'requires' to the tools of the service, or remove it",
-        )
+def _name_by_key(raw: dict[str, Any], field: str, key: ItemKey) -> dict[str, Any]:
+    """Return ``raw`` with the name in the item's key, unless it has one."""
+    return {**raw, field: key.name} if key.name and raw.get(field) is None else raw
 
 
-def _config_params(reader: ObjectReader) -> tuple[ConfigParam, ...]:
-    params: dict[str, ConfigParam] = {}
-    for param in reader.read_objects("config-params", _PARAM_KEYS, {"name": "style", "required": False}):
-        name = param.read_name("name", "style")
-        if name and name in params:
-            param.add_error("name", f"the config param '{excerpt(name)}' is declared twice", "remove one of them")
-        params[name] = ConfigParam(name, bool(param.read_flag("required")))
-        param.warn_of_unknown_keys()
-    return tuple(params.values())
+def _text_of(raw: Mapping[str, Any], key: str) -> str:
+    """Return the text at ``key``, also one with a mistake, for reports about other items; ``""``: there is none."""
+    value = raw.get(key)
+    return value if isinstance(value, str) else ""
 
 
-def _instances(reader: ObjectReader, response_queue: str) -> tuple[Instance, ...]:
-    instances: dict[str, Instance] = {}
+def _check_instances(service: ServiceDescriptor, version: str | None, report: Report) -> tuple[Instance, ...]:
+    """Return the instances with the service's values where they have none."""
+    found: dict[str, Instance] = {}
     queues: dict[str, str] = {}
-    example = {"id": "joke-1", "request-queue": f"{_REQUEST}-1", "response-queue": f"{_RESPONSE}-1"}
-    for entry in reader.read_objects("instances", _INSTANCE_KEYS, example):
-        instance = Instance(
-            id=entry.read_name("id", "joke-1"),
-            request_queue=entry.read_topic("request-queue", f"{_REQUEST}-1"),
-            response_queue=entry.read_topic("response-queue", f"{_RESPONSE}-1", default=response_queue),
-            weight=entry.read_positive_number("weight", 1),
-            version=entry.read_version(ItemKey("", None)),
-        )
-        if instance.id and instance.id in instances:
-            entry.add_error(
-                "id", f"the instance id '{excerpt(instance.id)}' is not unique", "give each instance its own id"
-            )
+    for index, instance in enumerate(service.instances):
+        if instance is None:
+            continue
+        path = f"instances[{index}]"
         if instance.request_queue and instance.request_queue in queues:
-            entry.report.add_warning(
-                entry.path_of("request-queue"),
+            report.add_warning(
+                f"{path}.request-queue",
                 f"the same topic as instance '{excerpt(queues[instance.request_queue])}', so the broker and not "
                 "dispatch decides which of the two answers",
                 "give each instance a topic of its own",
             )
         queues.setdefault(instance.request_queue, instance.id)
-        instances[instance.id] = instance
-        entry.warn_of_unknown_keys()
-    return tuple(instances.values())
+        found[instance.id] = msgspec.structs.replace(
+            instance,
+            response_queue=instance.response_queue or service.response_queue,
+            version=check_version(instance.version, ItemKey("", None), report, f"{path}.") or version,
+        )
+    return tuple(found.values())
 
 
-def _check_queues(reader: ObjectReader, service: ServiceDescriptor) -> None:
+def _check_queues(service: ServiceDescriptor, report: Report) -> None:
     # A service with one topic for both would receive its own replies as requests.
     answers = {service.response_queue, *(instance.response_queue for instance in service.instances)} - {""}
     requests = [("request-queue", service.request_queue)]
     requests += [(f"instances[{i}].request-queue", one.request_queue) for i, one in enumerate(service.instances)]
     for path, queue in requests:
         if queue in answers:
-            reader.report.add_error(
+            report.add_error(
                 path,
                 "requests and replies would use the same topic",
-                f"use two topics, for example {_REQUEST!r} and {_RESPONSE!r}",
+                f"use two topics, for example {REQUEST_EXAMPLE!r} and {RESPONSE_EXAMPLE!r}",
             )
 
 
 # Reads a raw tool item as a :class:`ToolDescriptor`.
 
 
-TRUSTGRAPH_KEYS: Final = ("type", "name", "description", "service", "arguments", "group", "state", "applicable-states")
-DISPATCH_KEYS: Final = (
-    "policy",
-    "version",
-    "requires",
-    "rollout",
-    "permissions",
-    "input-schema",
-    "category",
-    "tags",
-    "author",
-    "output-schema",
-    "read-only",
-    "idempotent",
-    "destructive",
-)
-TOOL_KEYS: Final = (*TRUSTGRAPH_KEYS, *DISPATCH_KEYS)
+TOOL_KEYS: Final = ("type", *rules_of(ToolDescriptor))
 """Keys of a tool's descriptor, besides the config parameters of its service."""
+_TRUSTGRAPH_KEYS: Final = ("type", "name", "description", "service", "arguments", "group", "state", "applicable-states")
 _SILENT: Final = ("id",)  # TrustGraph's own agent reads it
-_ARGUMENT_KEYS: Final = ("name", "type", "description", "required")
-
-OTHER_NAMES_OF_TYPES: Final = {
-    "str": "string",
-    "text": "string",
-    "int": "integer",
-    "long": "integer",
-    "float": "number",
-    "double": "number",
-    "bool": "boolean",
-    "dict": "object",
-    "map": "object",
-    "list": "array",
-}
-"""Names of types in other languages, and the type of JSON Schema that they mean."""
 
 _MODEL_NAME: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_MODEL_NAME_CHARS}}}")
 
@@ -222,53 +164,47 @@ def read_tool(
         defaults: under the policies of the service and the tool.
         is_foreign: its schemas are widened instead of refused.
     """
-    params = {param.name: param for param in service.config_params} if service else {}
-    own = {key: value for key, value in raw.items() if key not in params or key not in DISPATCH_KEYS}
-    reader = ObjectReader(own, report, (*TOOL_KEYS, *params))
-    for key in raw:
-        if key not in own:
-            report.add_warning(
-                key,
-                f"the service has a config param '{key}', so the value is sent to the service and dispatch ignores it",
-                "rename the service's config param if the tool's own key is meant",
-            )
+    params = tuple(param.name for param in service.config_params) if service else ()
+    sent = [key for key in raw if key in params and key in TOOL_KEYS and key not in _TRUSTGRAPH_KEYS]
+    own = {key: value for key, value in raw.items() if key not in sent} if sent else raw
+    for key in sent:
+        report.add_warning(
+            key,
+            f"the service has a config param '{key}', so the value is sent to the service and dispatch ignores it",
+            "rename the service's config param if the tool's own key is meant",
+        )
     base = defaults.merged(service.policy) if service else defaults
     key_parts = ItemKey.parse(item_key)
-    version = reader.read_version(key_parts)
-    tool = ToolDescriptor(
-        name=_name(reader, key_parts.name, namespace),
-        description=_description(reader),
-        service=_service(reader, service),
-        arguments=_arguments(reader),
-        config=_config(reader, raw, service),
-        policy=check_policy(reader.read_object("policy", {"timeout": 10}), report, base),
-        category=reader.read_text("category", "entertainment"),
-        tags=reader.read_texts("tags", "fun"),
-        author=reader.read_text("author", "the jokes team"),
-        output_schema=_output_schema(reader, is_foreign),
-        read_only=bool(reader.read_flag("read-only")),
-        idempotent=bool(reader.read_flag("idempotent")),
-        destructive=reader.read_flag("destructive"),
+    own = _name_by_key(own, "name", key_parts)
+    tool = read_struct(ToolDescriptor, own, report, known=("type", *params))
+    version = check_version(tool.version, key_parts, report)
+    check_policy(tool.policy, report, base)
+    _check_range(tool.requires, report)
+    _check_rollout(tool.rollout, version, report)
+    name = add_namespace("name", tool.name or _text_of(own, "name"), namespace, MAX_MODEL_NAME_CHARS, report)
+    _warn_about_model(tool, name, own, report)
+    tool = msgspec.structs.replace(
+        tool,
+        name=name,
+        service=service.id if service is not None else tool.service or _text_of(own, "service"),
+        config=_config(own, raw, service, report),
         version=version,
-        requires=_requires(reader),
-        rollout=_rollout(reader, version),
-        permissions=reader.read_permissions(),
-        groups=_texts_or(reader, "group", DEFAULT_GROUPS),
-        state=reader.read_text("state", "running") or None,
-        applicable_states=_texts_or(reader, "applicable-states", ANY_STATE),
-        input_schema=_input_schema(reader, is_foreign),
+        groups=DEFAULT_GROUPS if tool.groups == DEFAULT_GROUPS else tool.groups,
+        applicable_states=ANY_STATE if tool.applicable_states == ANY_STATE else tool.applicable_states,
+        **_schemas(tool, report, is_foreign),
     )
     if tool.input_schema is not None and tool.arguments:
-        _check_arguments(reader, tool)
+        if not any(each.key.startswith(("arguments", "input-schema")) for each in report.problems):
+            _check_arguments(tool, report)
         tool = msgspec.structs.replace(tool, arguments=())  # for TrustGraph's agents, which read no schema
     if tool.read_only and tool.destructive:
-        reader.add_error(
+        report.add_error(
             "destructive",
             "'read-only' and 'destructive' contradict each other",
             "remove the wrong one: a read-only tool may be called again after a failure",
         )
     if service is not None and tool.requires is not None and not report.has_errors:
-        _check_requires(reader, tool.requires, service)
+        _check_requires(tool.requires, service, report)
     if not report.has_errors:
         policy = base.merged(tool.policy)
         try:
@@ -276,43 +212,26 @@ def read_tool(
         except PolicyError as error:
             report.add_error(f"policy.{error.key}", error.problem, error.fix)
     if service is not None:  # without it the config params are not known
-        reader.warn_of_unknown_keys(_SILENT)
+        warn_of_unknown_keys(own, (*TOOL_KEYS, *params), report, silent=_SILENT)
     return tool
 
 
-def _service(reader: ObjectReader, service: ServiceDescriptor | None) -> str:
-    own = reader.read_name("service", "joke-service")
-    return own if service is None else service.id
-
-
-def _texts_or(reader: ObjectReader, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
-    """Read a list as TrustGraph reads it: an empty one is no missing one, and a text in it may be blank."""
-    if reader.raw.get(key) is None:
-        return default
-    texts = reader.read_texts(key, default[0], may_be_empty=True)
-    return default if texts == default else texts
-
-
-def _requires(reader: ObjectReader) -> str | None:
-    requires = reader.read_text("requires", RANGE_EXAMPLE)
-    if requires is None:
-        return None
+def _check_range(requires: str | None, report: Report) -> None:
     fix = f'write a range, for example "requires": "{RANGE_EXAMPLE}", or "1.x || >=2.3.1"'
-    if not requires.strip():
-        reader.add_error("requires", "'requires' is empty", fix)
-        return None
-    try:
-        parse_range(requires)
-    except ValueError as error:
-        reader.add_error("requires", str(error), fix)
-    return requires
+    if requires is not None and not requires.strip():
+        report.add_error("requires", "'requires' is empty", fix)
+    elif requires is not None:
+        try:
+            parse_range(requires)
+        except ValueError as error:
+            report.add_error("requires", str(error), fix)
 
 
-def _check_requires(reader: ObjectReader, requires: str, service: ServiceDescriptor) -> None:
+def _check_requires(requires: str, service: ServiceDescriptor, report: Report) -> None:
     # Not an error: the version may be started later.
     if select_service((service,), requires) is None:
         known = f"has the version {service.version}" if service.version else "declares no version"
-        reader.report.add_warning(
+        report.add_warning(
             "requires",
             f"no version of the service '{excerpt(service.id)}' satisfies '{excerpt(requires)}' (it {known}), "
             "so each call is rejected",
@@ -320,9 +239,8 @@ def _check_requires(reader: ObjectReader, requires: str, service: ServiceDescrip
         )
 
 
-def _rollout(reader: ObjectReader, version: str | None) -> dict[str, float]:
-    shares = reader.read_object("rollout", {"2.0.0": 5}) or EMPTY
-    add_error = reader.report.add_error
+def _check_rollout(shares: Mapping[str, float], version: str | None, report: Report) -> None:
+    add_error = report.add_error
     total = 0.0
     for target, share in shares.items():
         at = join_path("rollout", target)
@@ -337,100 +255,60 @@ def _rollout(reader: ObjectReader, version: str | None) -> dict[str, float]:
             total += share
     if total > 100:
         add_error("rollout", f"the shares have a sum of {total:g} per cent", "reduce them to at most 100 in all")
-    return shares
 
 
-def _input_schema(reader: ObjectReader, is_foreign: bool) -> dict[str, Any] | None:
-    schema = reader.read_object("input-schema", {"type": "object", "properties": {"topic": {"type": "string"}}})
-    if schema is None:
-        return None
-    return read_input_schema(schema, reader.report, is_foreign=is_foreign)
+def _schemas(tool: ToolDescriptor, report: Report, is_foreign: bool) -> dict[str, Any]:
+    """Return the schemas in the dialect of dispatch."""
+    found = {}
+    if tool.output_schema is not None:
+        found["output_schema"] = read_schema(tool.output_schema, report, "output-schema", is_foreign=is_foreign)
+    if tool.input_schema is not None:
+        found["input_schema"] = read_input_schema(tool.input_schema, report, is_foreign=is_foreign)
+    return found
 
 
-def _output_schema(reader: ObjectReader, is_foreign: bool) -> dict[str, Any] | None:
-    schema = reader.read_object("output-schema", {"type": "string"})
-    return None if schema is None else read_schema(schema, reader.report, "output-schema", is_foreign=is_foreign)
-
-
-def _config(reader: ObjectReader, raw: dict[str, Any], service: ServiceDescriptor | None) -> FrozenDict[Any]:
+def _config(
+    own: Mapping[str, Any], raw: Mapping[str, Any], service: ServiceDescriptor | None, report: Report
+) -> FrozenDict[Any]:
     if service is None:
         return EMPTY
+    params = tuple(param.name for param in service.config_params)
     for param in service.config_params:
         if param.required and param.name not in raw:
-            reader.add_error(
-                param.name,
-                f"the service '{excerpt(service.id)}' requires a value for its config param '{excerpt(param.name)}'",
-                reader.describe_missing(param.name, "…"),
+            problem = (
+                f"the service '{excerpt(service.id)}' requires a value for its config param '{excerpt(param.name)}'"
             )
-    values = {param.name: raw[param.name] for param in service.config_params if param.name in raw}
+            report.add_error(param.name, problem, explain_missing(own, param.name, "…", (*TOOL_KEYS, *params)))
+    values = {param: raw[param] for param in params if param in raw}
     return FrozenDict(values) if values else EMPTY
 
 
-def _name(reader: ObjectReader, item_name: str, namespace: str) -> str:
-    own = reader.read_name("name", "tell-joke", default=item_name)
-    name = reader.add_namespace("name", own, namespace, MAX_MODEL_NAME_CHARS)
+def _warn_about_model(tool: ToolDescriptor, name: str, raw: Mapping[str, Any], report: Report) -> None:
     if name and not _MODEL_NAME.fullmatch(name):
-        reader.report.add_warning(
+        report.add_warning(
             "name",
             f"many models reject the tool name '{excerpt(name)}'",
             f"use at most {MAX_MODEL_NAME_CHARS} letters, digits, '-' and '_'",
         )
-    return name
-
-
-def _description(reader: ObjectReader) -> str:
-    description = reader.read_required_text("description", "Tell a joke on a given topic", may_be_empty=True)
-    if isinstance(reader.raw.get("description"), str) and not description.strip():
-        reader.report.add_warning(
+    if isinstance(raw.get("description"), str) and not tool.description.strip():
+        report.add_warning(
             "description",
             "the description is empty, and models choose tools by it",
             "say what the tool does, and when to use it",
         )
-    return description
 
 
-def _arguments(reader: ObjectReader) -> tuple[Argument, ...]:
-    arguments: dict[str, Argument] = {}
-    example = {"name": "topic", "type": "string", "description": "What the joke is about", "required": True}
-    for entry in reader.read_objects("arguments", _ARGUMENT_KEYS, example):
-        argument = Argument(
-            name=sys.intern(entry.read_name("name", "topic")),
-            type=sys.intern(_argument_type(entry)),
-            description=entry.read_required_text("description", "What the joke is about", may_be_empty=True),
-            required=entry.read_flag("required"),
-        )
-        if argument.name and argument.name in arguments:
-            entry.add_error("name", f"the argument '{excerpt(argument.name)}' is not unique", "give each its own name")
-        arguments[argument.name] = argument
-        entry.warn_of_unknown_keys()
-    return tuple(arguments.values())
-
-
-def _check_arguments(reader: ObjectReader, tool: ToolDescriptor) -> None:
+def _check_arguments(tool: ToolDescriptor, report: Report) -> None:
     """Report ``arguments`` that differ from the input schema."""
     names = {each.name for each in tool.arguments}
     known = {each.name for each in tool.described_arguments}
     for name in sorted(names ^ known):
         here, there = ("arguments", "input-schema") if name in names else ("input-schema", "arguments")
-        reader.add_error(
+        report.add_error(
             there,
             f"the argument '{excerpt(name)}' is in '{here}' only",
             "describe the same arguments in both, or remove 'arguments', which dispatch does not need beside the schema",
         )
-
-
-def _argument_type(entry: ObjectReader) -> str:
-    given = entry.read_required_text("type", "string")
-    if given.strip() and given not in ARGUMENT_TYPES:
-        near = find_near_names(given, ARGUMENT_TYPES, 1)
-        meant = OTHER_NAMES_OF_TYPES.get(given.strip().casefold()) or (near[0] if near else None)
-        all_types = ", ".join(ARGUMENT_TYPES)
-        entry.add_error(
-            "type",
-            f"the argument type '{excerpt(given)}' is unknown",
-            f'write "{meant}"; the types are {all_types}' if meant else f"write one of {all_types}",
-        )
-    return given
 
 
 # Items as sources deliver them, and the reading of one item as a descriptor.

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from dispatch._internal import excerpt
-from dispatch.catalog.descriptors import CatalogError, Problem, ServiceDescriptor, ToolDescriptor, join_path
+from dispatch.catalog.descriptors import CatalogError, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.items import (
     KINDS,
     NONE_UNAVAILABLE,
@@ -24,6 +24,7 @@ from dispatch.catalog.items import (
     refuse_item,
 )
 from dispatch.catalog.versions import select_default, sort_versions
+from dispatch.documents import Problem, join_path
 from dispatch.policy import DEFAULT_POLICY, Policy
 
 Result = TypeVar("Result")

@@ -16,12 +16,13 @@ import msgspec
 
 from dispatch._internal import describe_type, excerpt
 from dispatch.catalog.catalog import Catalog, fingerprint, service_fingerprint
-from dispatch.catalog.descriptors import CatalogError, Problem, ServiceDescriptor, ToolDescriptor
+from dispatch.catalog.descriptors import CatalogError, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.folder import Folder
 from dispatch.catalog.items import KINDS, Item, ReadItem, Services
 from dispatch.catalog.loader import Reading, read_services, read_tools
 from dispatch.catalog.sources import OnChange, Source, SourceGroup
 from dispatch.catalog.versions import find_service_version
+from dispatch.documents import Problem
 from dispatch.policy import DEFAULT_POLICY, Policy
 from dispatch.telemetry.observers import HeldChange, RefusedItem, ShadowedItem
 

@@ -16,7 +16,7 @@ from dispatch._internal import ErrorBoundary, Randomness, cancel_and_wait, yield
 from dispatch.catalog.activation import Activator, CatalogTarget, Prepared, SourceFollower, close_followers
 from dispatch.catalog.approvals import Approvals, ApprovalWatcher, check_approvals
 from dispatch.catalog.catalog import Catalog, ListConditions
-from dispatch.catalog.descriptors import CatalogError, Problem, ToolDescriptor
+from dispatch.catalog.descriptors import CatalogError, ToolDescriptor
 from dispatch.catalog.items import Item
 from dispatch.catalog.merge import (
     PUT,
@@ -35,6 +35,7 @@ from dispatch.catalog.merge import (
     sources_in,
 )
 from dispatch.catalog.sources import Source, SourceGroup, SourceState, SourceStatus
+from dispatch.documents import Problem
 from dispatch.policy import Policy
 from dispatch.telemetry.observers import NULL_DISPATCHER, DispatcherObserver
 

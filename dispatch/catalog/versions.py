@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from semver import Version
 
 
-VERSION_EXAMPLE: Final = "1.4.0"
 MAX_VERSION_CHARS: Final = 256
 """Characters of a version, as in node-semver."""
 MAX_NUMBER: Final = 2**53 - 1
@@ -79,7 +78,6 @@ def is_prerelease(text: str) -> bool:
 # invalid texts, such as ``x.1``.
 
 
-RANGE_EXAMPLE: Final = "^1.4"
 MAX_RANGE_CHARS: Final = 256
 """Characters of a range. It bounds the number of comparators as well."""
 

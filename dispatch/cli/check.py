@@ -15,7 +15,6 @@ import typer
 from dispatch._internal import excerpt, join_names
 from dispatch.calls.resolution import ResolvedTool, ToolResolver
 from dispatch.catalog import Catalog, Problem, ServiceDescriptor, Severity, ToolDescriptor, UnknownToolError
-from dispatch.catalog.descriptors import FrozenDict
 from dispatch.cli.base import (
     CliError,
     Exit,
@@ -30,6 +29,7 @@ from dispatch.cli.base import (
     with_settings,
 )
 from dispatch.cli.sources import Snapshot, read_given_sources
+from dispatch.documents import FrozenDict
 from dispatch.messaging.wire import TopicName
 from dispatch.permissions import Grants, GrantsError, PermissionSet, require_permissions
 from dispatch.policy import DEFAULT_POLICY, Policy, RateLimit

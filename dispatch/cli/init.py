@@ -103,9 +103,9 @@ dispatch serve {name}.py --watch               # serve the tools; each edit is i
 In another terminal:
 
 ```sh
-dispatch export {name}.py --to tools           # the descriptors of the tools, for agents
-dispatch call price product=lamp
+dispatch call price product=lamp               # the service announces its tools
 dispatch call order product=lamp quantity=2 --user alice --policy policy.json
+dispatch export {name}.py --to tools           # their descriptors, for agents that do not use announcements
 ```
 
 `policy.json` has the limits of an agent's calls, for `dispatch.connect(policy=…)` and `--policy`. A tool's own policy, as

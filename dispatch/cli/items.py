@@ -15,11 +15,11 @@ import typer
 from dispatch._internal import excerpt, find_near_names, join_alternatives
 from dispatch.catalog import CatalogError, Folder, Problem
 from dispatch.catalog.descriptors import ItemError
-from dispatch.catalog.fields import DocumentError
-from dispatch.catalog.folder import MAX_FILE_BYTES, PARSERS, show_path
+from dispatch.catalog.folder import MAX_FILE_BYTES, TOO_LARGE, show_path
 from dispatch.catalog.items import KINDS
 from dispatch.cli.base import CliError, Settings, make_printable, print_json, print_out, print_warning, with_settings
 from dispatch.cli.sources import connect_sources, make_trustgraph_config, run_with_progress
+from dispatch.documents import PARSERS, DocumentError, check_size, decode_text, read_regular_file
 from dispatch.trustgraph.config import ALL_WORKSPACES, TrustGraphConfig
 
 # The text of an item that is put: read from a file or from stdin, and parsed.
@@ -56,25 +56,18 @@ def read_document(name: str, stdin: BinaryIO | None = None) -> ItemDocument:
     try:
         if name == STDIN:
             content = (stdin or sys.stdin.buffer).read(MAX_FILE_BYTES + 1)
+            check_size(content, MAX_FILE_BYTES, TOO_LARGE)
         else:
-            with Path(name).open("rb") as file:
-                content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise CliError(
-            f"{what} cannot be read: {error.strerror or error}.", "name a readable file, or - for stdin"
-        ) from None
-    if len(content) > MAX_FILE_BYTES:
-        raise CliError(f"{what} has more than {MAX_FILE_BYTES:,} bytes.", "keep data out of the descriptor")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise CliError(f"{what} is not UTF-8 (byte {error.start:,}).", "convert it to UTF-8") from None
+            content, _signature = read_regular_file(name, MAX_FILE_BYTES, TOO_LARGE)
+        text = decode_text(content)
+    except (OSError, DocumentError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CliError(f"{what} cannot be read: {reason}.", "name a readable file, or - for stdin") from None
     suffix = Path(name).suffix.lower() if name != STDIN else ".json"
-    parse = PARSERS.get(suffix)
-    if parse is None:
+    if suffix not in PARSERS:
         raise CliError(f"{what} is not a .json, .yaml or .yml file.", "rename it, or give its JSON on stdin")
     try:
-        raw = parse(text)
+        raw = PARSERS[suffix](text)
     except DocumentError as error:
         _, problem, fix = error.mistakes[0]
         raise CliError(f"{what}: {problem}. Nothing was written.", fix) from None

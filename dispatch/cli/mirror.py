@@ -11,7 +11,16 @@ import typer
 
 from dispatch.announcements.messages import DEFAULT_TOPIC
 from dispatch.announcements.source import Announced
-from dispatch.cli.base import CliError, Settings, make_printable, print_json, print_out, run_async, with_settings
+from dispatch.cli.base import (
+    CliError,
+    Settings,
+    make_printable,
+    print_err,
+    print_json,
+    print_out,
+    run_async,
+    with_settings,
+)
 from dispatch.cli.sources import connect_sources, make_trustgraph_config
 from dispatch.messaging.wire import TopicError
 from dispatch.trustgraph.config import ALL_WORKSPACES
@@ -56,6 +65,7 @@ def mirror(
 
     async def run() -> None:
         async with connect_sources(settings, [config, announced], "dispatch mirror"):
+            print_err(f"Mirroring {topic} into workspace '{workspace}'. Ctrl-C ends it and leaves what it has written.")
             following = asyncio.create_task(Mirror(announced, config, report).follow())
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, following.cancel)
             try:

@@ -1015,7 +1015,7 @@ class Probe:
         self._has_answered = True
         answer = json.loads(line)
         if "error" in answer:
-            raise TransportError(answer["error"]["type"], answer["error"]["message"], sent=False)
+            raise TransportError(answer["error"]["type"], answer["error"]["message"], may_have_run=False)
 
     async def _stop(self, service: asyncio.subprocess.Process) -> None:
         assert service.stdin is not None

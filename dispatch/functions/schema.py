@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar, Union, 
 import msgspec
 
 from dispatch._internal import NamedFields, excerpt, join_names, read_text, type_name
-from dispatch.catalog.descriptors import Report
+from dispatch.documents import Report
 from dispatch.errors import ErrorType, InvalidArgumentsError
 from dispatch.messaging.wire import encode_custom, is_pydantic, pydantic_adapter
 

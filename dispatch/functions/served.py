@@ -12,8 +12,9 @@ import msgspec
 from dispatch._internal import loop_clock
 from dispatch.calls.local import CallContext
 from dispatch.catalog.catalog import check_items
-from dispatch.catalog.descriptors import ARGUMENT_TYPES, CatalogError, Problem
+from dispatch.catalog.descriptors import ARGUMENT_TYPES, CatalogError
 from dispatch.catalog.items import Item
+from dispatch.documents import Problem
 from dispatch.functions.schema import is_declared
 from dispatch.functions.sources import (
     CONFIG_PARAM,

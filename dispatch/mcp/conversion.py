@@ -8,7 +8,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from mcp import MCPError, types
@@ -18,10 +18,34 @@ from mcp.types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS, METHOD_
 from dispatch._internal import ErrorBoundary, Rejection, excerpt, first_sentence, type_name, unwrap
 from dispatch.calls.error_messages import error_from_rejection
 from dispatch.calls.local import FailedCallError, LocalResult, RefusedCallError
-from dispatch.catalog.descriptors import EMPTY, Problem, Report, describe_kind, describe_value, freeze_json, join_path
-from dispatch.catalog.fields import MAX_MODEL_NAME_CHARS, ObjectReader, check_policy
+from dispatch.catalog.descriptors import PERMISSIONS_KEY, POLICY_KEY
+from dispatch.catalog.fields import MAX_MODEL_NAME_CHARS, check_policy
 from dispatch.catalog.items import Item, Refused
 from dispatch.catalog.sources import OnChange
+from dispatch.documents import (
+    EMPTY,
+    FLAG_KEY,
+    WRONG,
+    FrozenDict,
+    Key,
+    Problem,
+    Report,
+    describe_kind,
+    describe_value,
+    expand_variables,
+    freeze_json,
+    is_list,
+    is_text,
+    join_path,
+    object_key,
+    read_struct,
+    refuse,
+    rules_of,
+    show_key,
+    text_key,
+    texts_key,
+    warn_of_unknown_keys,
+)
 from dispatch.errors import (
     DispatchError,
     ErrorType,
@@ -217,17 +241,71 @@ STDIO_KEYS: Final = ("command", "args", "env", "cwd")
 HTTP_KEYS: Final = ("url", "headers")
 OWN_KEYS: Final = ("trusted", "only", "prefix", "policy", "permissions", "on-change")
 """Keys of dispatch."""
-_KNOWN: Final = (*STDIO_KEYS, *HTTP_KEYS, *OWN_KEYS, "type", "disabled")
 _SILENT: Final = ("autoApprove", "alwaysAllow", "description", "name", "timeout")
 """Keys of other clients that need no warning."""
 _STDIO_TYPES: Final = ("stdio", "local")
 _HTTP_TYPES: Final = ("http", "streamable-http", "streamableHttp", "streamable_http", "remote")
 
-_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{)[^}])*))?\}")
-_UNKNOWN_FORM: Final = re.compile(r"\$\{(?=.)\w*\W?")
-"""The begin of a form of other programs, such as ``${env:NAME}``: what follows may be a secret."""
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+
+
+def _read_texts(values: Any, report: Report, path: str) -> Any:
+    if is_list(values) and all(map(is_text, values)):
+        return values
+    example = {"url": "https://host/mcp"}.get(path, "-y")
+    return refuse(report, path, f"'{path}' is not a list of texts", show_key(path, [example]))
+
+
+def _read_values(values: Mapping[str, Any], report: Report, path: str) -> Any:
+    for name, each in values.items():
+        if not is_text(each):
+            return refuse(report, join_path(path, name), f"{describe_kind(each)}, not a text", "write a text")
+    return values
+
+
+_URL: Final = text_key("https://host/mcp")
+
+
+def _read_urls(given: Any, report: Report, path: str) -> Any:
+    texts = _read_texts(given, report, path) if is_list(given) else _URL(given, report, path)
+    if texts is WRONG:
+        return WRONG
+    urls = [text.strip() for text in (texts if is_list(texts) else (texts,))]
+    for url in urls:
+        if url and not url.startswith(("http://", "https://")):
+            return refuse(report, path, f"{describe_value(url)} is no HTTP address", 'write "url": "https://host/mcp"')
+    return tuple(dict.fromkeys(filter(None, urls)))
+
+
+def _read_headers(values: Mapping[str, Any], report: Report, path: str) -> Any:
+    if _read_values(values, report, path) is WRONG:
+        return WRONG
+    found = {name: value.strip() for name, value in values.items()}  # a secret from a file has a line end
+    for name, value in found.items():
+        problem = find_header_problem(name, value)
+        if problem:  # the report has no value: it may be a secret
+            report.add_error(join_path(path, name), problem, "correct it, or the variable that it is from")
+    return found
+
+
+def _choice(*choices: str) -> Key:
+    def read(value: str, report: Report, path: str) -> Any:
+        if value in choices:
+            return value
+        return refuse(report, path, f"{describe_value(value)} is unknown", f"write {' or '.join(map(repr, choices))}")
+
+    return text_key(choices[0], read)
+
+
+def _read_type(kind: str, report: Report, path: str) -> Any:
+    if kind == "sse":
+        fix = 'use the server\'s address for "http"'
+        return refuse(report, path, "the transport 'sse' was withdrawn from MCP", fix)
+    if kind not in (*_STDIO_TYPES, *_HTTP_TYPES):
+        fix = 'write "stdio" or "http"'
+        return refuse(report, path, f"the transport {describe_value(kind)} is unknown", fix)
+    return kind
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
@@ -243,21 +321,25 @@ class ServerSettings(msgspec.Struct, frozen=True):
         prefix: of the names of its tools: ``always``, ``never``; None: only of a name that two servers have.
         policy, permissions: of its service.
         on_change: ``hold``: a changed definition waits for its approval.
+        type: of its transport, as it is written.
+        disabled: it is not used.
     """
 
     name: str
-    command: str = ""
-    args: tuple[str, ...] = ()
-    env: Mapping[str, str] = EMPTY
-    cwd: str | None = None
-    urls: tuple[str, ...] = ()
-    headers: Mapping[str, str] = EMPTY
-    is_trusted: bool = False
-    only: tuple[str, ...] | None = None
-    prefix: Prefix | None = None
-    policy: Mapping[str, Any] = EMPTY
-    permissions: tuple[str, ...] = ()
-    on_change: OnChange = "apply"
+    command: Annotated[str, text_key("npx")] = ""
+    args: Annotated[tuple[str, ...], _read_texts] = ()
+    env: Annotated[Mapping[str, str], object_key({"NAME": "value"}, _read_values)] = EMPTY
+    cwd: Annotated[str | None, text_key("/srv/files", lambda text, _report, _path: text or None)] = None
+    urls: Annotated[tuple[str, ...], _read_urls] = msgspec.field(default=(), name="url")
+    headers: Annotated[Mapping[str, str], object_key({"NAME": "value"}, _read_headers)] = EMPTY
+    is_trusted: Annotated[bool, FLAG_KEY] = msgspec.field(default=False, name="trusted")
+    only: Annotated[tuple[str, ...] | None, texts_key("search")] = None
+    prefix: Annotated[Prefix | None, _choice("always", "never")] = None
+    policy: Annotated[Mapping[str, Any], POLICY_KEY] = EMPTY
+    permissions: Annotated[tuple[str, ...], PERMISSIONS_KEY] = ()
+    on_change: Annotated[OnChange, _choice("apply", "hold")] = msgspec.field(default="apply", name="on-change")
+    type: Annotated[str | None, text_key("stdio", _read_type)] = None
+    disabled: Annotated[bool, FLAG_KEY] = False
 
 
 class InvalidServer(msgspec.Struct, frozen=True):
@@ -315,80 +397,36 @@ def _read_server(name: str, raw: object, report: Report, environment: Mapping[st
         fix = f'write "{excerpt(name)}": {{"command": "…"}} or {{"url": "https://…"}}'
         report.add_error("", f"the entry is {describe_kind(value)}, not an object", fix)
         return None
-    reader = ObjectReader(value, report, _KNOWN)
-    if reader.read_flag("disabled"):
+    if value.get("disabled") is True:
         return None
     if not name.strip() or not name.isprintable():
-        reader.add_error("", "the name of the server is empty or has a control character", "give it a name")
-    strings = _Strings(reader, environment)
-    command, urls = strings.read("command", "npx"), _read_urls(reader, strings)
-    _check_kind(reader, command, urls)
-    for key in HTTP_KEYS if command else STDIO_KEYS:
-        if key in value and bool(command) != bool(urls):
-            reader.report.add_warning(
-                reader.path_of(key), f"a server with '{'command' if command else 'url'}' has no '{key}'", "remove it"
-            )
-    only = reader.read_texts("only", "search")
-    settings = ServerSettings(
-        name=name,
-        command=command,
-        args=strings.read_list("args", "-y"),
-        env=strings.read_object("env"),
-        cwd=strings.read("cwd", "/srv/files") or None,
-        urls=urls,
-        headers=_read_headers(reader, strings),
-        is_trusted=bool(reader.read_flag("trusted")),
-        only=only if value.get("only") is not None else None,
-        prefix=_read_choice(reader, "prefix", ("always", "never")),
-        policy=check_policy(reader.read_object("policy", {"timeout": 10}), report),
-        permissions=reader.read_permissions(),
-        on_change=_read_choice(reader, "on-change", ("apply", "hold")) or "apply",
-    )
-    reader.warn_of_unknown_keys(_SILENT)
+        report.add_error("", "the name of the server is empty or has a control character", "give it a name")
+    for key in (*STDIO_KEYS, *HTTP_KEYS):
+        if key in value:
+            value = FrozenDict({**value, key: expand_variables(value[key], environment, report, key)})
+    settings = read_struct(ServerSettings, value, report, name=name)
+    _check_kind(settings, report)
+    for key in HTTP_KEYS if settings.command else STDIO_KEYS:
+        if key in value and bool(settings.command) != bool(settings.urls):
+            kind = "command" if settings.command else "url"
+            report.add_warning(key, f"a server with '{kind}' has no '{key}'", "remove it")
+    check_policy(settings.policy, report)
+    warn_of_unknown_keys(value, rules_of(ServerSettings), report, silent=_SILENT)
     return settings
 
 
-def _check_kind(reader: ObjectReader, command: str, urls: tuple[str, ...]) -> None:
-    kind = reader.read_text("type", "stdio")
-    if kind == "sse":
-        reader.add_error("type", "the transport 'sse' was withdrawn from MCP", 'use the server\'s address for "http"')
-    elif kind is not None and kind not in (*_STDIO_TYPES, *_HTTP_TYPES):
-        reader.add_error("type", f"the transport {describe_value(kind)} is unknown", 'write "stdio" or "http"')
-    if reader.report.has_errors:
-        return
+def _check_kind(settings: ServerSettings, report: Report) -> None:
+    if any(each.key.startswith(("command", "url", "type")) for each in report.problems):
+        return  # what is given is not known
+    kind, command, urls = settings.type, settings.command, settings.urls
     if command and urls:
-        reader.add_error("url", "both 'command' and 'url' are given", "keep one of them")
+        report.add_error("url", "both 'command' and 'url' are given", "keep one of them")
     elif not command and not urls:
-        reader.add_error(
-            "command", "neither 'command' nor 'url' is given", 'add "command": "npx", or "url": "https://host/mcp"'
-        )
+        fix = 'add "command": "npx", or "url": "https://host/mcp"'
+        report.add_error("command", "neither 'command' nor 'url' is given", fix)
     elif kind is not None and (kind in _STDIO_TYPES) != bool(command):
         wanted = "command" if kind in _STDIO_TYPES else "url"
-        reader.add_error("type", f"'{kind}' needs '{wanted}'", f"give '{wanted}', or remove 'type'")
-
-
-def _read_urls(reader: ObjectReader, strings: _Strings) -> tuple[str, ...]:
-    given = reader.raw.get("url")
-    texts = (
-        strings.read_list("url", "https://host/mcp")
-        if isinstance(given, tuple)
-        else (strings.read("url", "https://host/mcp"),)
-    )
-    urls = [text.strip() for text in texts]
-    for url in urls:
-        if url and not url.startswith(("http://", "https://")):
-            reader.add_error("url", f"{describe_value(url)} is no HTTP address", 'write "url": "https://host/mcp"')
-    return tuple(dict.fromkeys(filter(None, urls)))
-
-
-def _read_headers(reader: ObjectReader, strings: _Strings) -> Mapping[str, str]:
-    headers = strings.read_object("headers")
-    found = {name: value.strip() for name, value in headers.items()}  # a secret from a file has a line end
-    for name, value in found.items():
-        problem = find_header_problem(name, value)
-        if problem:  # the report has no value: it may be a secret
-            reader.report.add_error(join_path("headers", name), problem, "correct it, or the variable that it is from")
-    return found
+        report.add_error("type", f"'{kind}' needs '{wanted}'", f"give '{wanted}', or remove 'type'")
 
 
 def find_header_problem(name: str, value: str) -> str:
@@ -398,61 +436,6 @@ def find_header_problem(name: str, value: str) -> str:
     if not _HEADER_VALUE.fullmatch(value):
         return "the value has a line break or another character that HTTP headers do not have"
     return ""
-
-
-def _read_choice(reader: ObjectReader, key: str, choices: tuple[Any, ...]) -> Any:
-    value = reader.read_text(key, choices[0])
-    if value is not None and value not in choices:
-        reader.add_error(key, f"{describe_value(value)} is unknown", f"write {' or '.join(map(repr, choices))}")
-        return None
-    return value
-
-
-class _Strings:
-    """Reads texts of one entry with variables of the environment in them."""
-
-    def __init__(self, reader: ObjectReader, environment: Mapping[str, str]) -> None:
-        self._reader = reader
-        self._environment = environment
-
-    def read(self, key: str, example: str) -> str:
-        return self._expand(key, self._reader.read_text(key, example) or "")
-
-    def read_list(self, key: str, example: str) -> tuple[str, ...]:
-        values = self._reader.raw.get(key)
-        if values is None:
-            return ()
-        if not isinstance(values, tuple) or not all(isinstance(each, str) for each in values):
-            self._reader.add_error(key, f"'{key}' is not a list of texts", f'write "{key}": ["{example}"]')
-            return ()
-        return tuple(self._expand(f"{key}[{index}]", each) for index, each in enumerate(values))
-
-    def read_object(self, key: str) -> Mapping[str, str]:
-        values = self._reader.read_object(key, {"NAME": "value"})
-        for name, each in (values or EMPTY).items():
-            if not isinstance(each, str):
-                self._reader.report.add_error(
-                    join_path(key, name), f"{describe_kind(each)}, not a text", "write a text"
-                )
-                return EMPTY
-        return {name: self._expand(join_path(key, name), each) for name, each in (values or EMPTY).items()}
-
-    def _expand(self, key: str, text: str) -> str:
-        unknown = _UNKNOWN_FORM.search(_VARIABLE.sub("", text))
-        if unknown is not None:
-            fix = "write ${NAME} or ${NAME:-default}, with the name of an environment variable"
-            self._reader.report.add_error(key, f"'{excerpt(unknown[0])}…' is no form of a variable", fix)
-            return ""
-
-        def value_of(match: re.Match[str]) -> str:
-            name, default = match.groups()
-            value = self._environment.get(name) or default
-            if value is None:
-                fix = f"set it, or write a default: ${{{name}:-…}}"
-                self._reader.report.add_error(key, f"the environment variable '{name}' is not set", fix)
-            return value or ""
-
-        return _VARIABLE.sub(value_of, text)
 
 
 # The tools of an MCP server as items of the catalogue. No input or output.

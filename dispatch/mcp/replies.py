@@ -23,7 +23,7 @@ from mcp_types import ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse, 
 from mcp_types.methods import validate_server_result
 
 from dispatch._internal import excerpt
-from dispatch.catalog.descriptors import describe_kind
+from dispatch.documents import describe_kind
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """Bytes of a message of a server. One that is longer ends the connection: its end cannot be found."""

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import binascii
 import bisect
-import codecs
 import contextlib
 import hashlib
 import ipaddress
@@ -18,6 +17,7 @@ import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -60,8 +60,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dispatch._internal import encode_text, scalar_value, type_name
 from dispatch.catalog import Catalog, ToolDescriptor
-from dispatch.catalog.descriptors import thaw
 from dispatch.dispatcher import BoundTool
+from dispatch.documents import DocumentError, FileWatch, parse_typed, read_regular_file, thaw
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError
 from dispatch.result import CallResult
 from dispatch.results import ReadResultTool, ResultFormatter, ResultStore
@@ -129,7 +129,7 @@ async def serve_http(
     port: int,
     *,
     hosts: Collection[str] = (),
-    tokens: Mapping[str, str] | None = None,
+    tokens: Mapping[str, str] | BearerTokens | None = None,
     path: str = "/mcp",
     on_ready: Callable[[str], object] = lambda _url: None,
 ) -> None:
@@ -140,7 +140,7 @@ async def serve_http(
         host: to bind to.
         port: 0: any free one.
         hosts: further values of ``Host`` that are accepted.
-        tokens: users by their bearer tokens.
+        tokens: users by their bearer tokens; those of :meth:`BearerTokens.load` follow their file.
         path: of the endpoint.
         on_ready: receives the URL once the server accepts connections.
 
@@ -150,7 +150,8 @@ async def serve_http(
     """
     if tokens is None and not is_loopback(host):
         raise ValueError(f"other machines reach '{host}', and every caller must name itself there with a bearer token")
-    app = server.app(path=path, hosts=[*list_own_hosts(host), *hosts], tokens=tokens)
+    verifier = BearerTokens(tokens) if isinstance(tokens, Mapping) else tokens
+    app = make_app(server.sdk_server, path, [*list_own_hosts(host), *hosts], verifier)
     with open_listener(host, port) as listener:
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="on", ws="none", timeout_graceful_shutdown=DRAIN_S
@@ -162,6 +163,8 @@ async def serve_http(
             on_ready(f"http://{f'[{host}]' if ':' in host else host}:{actual}{path}")
             await asyncio.shield(task)
         finally:
+            if verifier is not None:
+                verifier.close()
             server.close_listeners()
             running.should_exit = True
             await task
@@ -924,8 +927,26 @@ class BearerTokens:
     """
 
     def __init__(self, users: Mapping[str, str]) -> None:
+        self._watch: FileWatch[dict[str, str]] | None = None
+        self._replace(users)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> BearerTokens:
+        """Return the tokens in a file (see :func:`read_tokens`), which is followed until :meth:`close`."""
+        tokens, file = cls(read_tokens(path)), Path(path)
+        parse = partial(_parse_tokens, file)
+        tokens._watch = FileWatch(file, _read_token_file, parse, tokens._replace, "tokens", logger)
+        tokens._watch.start()
+        return tokens
+
+    def _replace(self, users: Mapping[str, str]) -> None:
         # By their hashes: the time of a lookup reveals nothing about a token.
         self._users = {_hash(token): user for token, user in users.items()}
+
+    def close(self) -> None:
+        """Stop following the file."""
+        if self._watch:
+            self._watch.close()
 
     async def verify_token(self, token: str) -> AccessToken | None:
         """Return the access that ``token`` gives; None: it is unknown."""
@@ -971,9 +992,11 @@ class UnreadableRequests:
         await self._app(scope, replay, send)
 
 
-def make_app(server: Server[Any], path: str, hosts: Collection[str], tokens: Mapping[str, str] | None) -> Starlette:
+def make_app(
+    server: Server[Any], path: str, hosts: Collection[str], tokens: Mapping[str, str] | BearerTokens | None
+) -> Starlette:
     """Return the application; see :meth:`dispatch.mcp.server.McpServer.app`."""
-    verifier = None if tokens is None else BearerTokens(tokens)
+    verifier = BearerTokens(tokens) if isinstance(tokens, Mapping) else tokens
     security = protect_against_rebinding(hosts)
     app = server.streamable_http_app(streamable_http_path=path, transport_security=security, token_verifier=verifier)
     limited = server.session_manager.asgi_app  # reads the whole body, which is limited
@@ -1170,31 +1193,44 @@ def read_tokens(path: str | os.PathLike[str]) -> dict[str, str]:
     replaced without an interruption.
 
     Raises:
-        TokenFileError: the file cannot be read, or is invalid.
+        TokenFileError: the file cannot be read, or is invalid; it lists every mistake.
     """
+    return _parse_tokens(Path(path), _read_token_file(Path(path)))
+
+
+MAX_TOKEN_FILE_BYTES: Final = 4 * 1024 * 1024
+
+
+def _read_token_file(path: Path) -> bytes:
+    try:
+        return read_regular_file(path, MAX_TOKEN_FILE_BYTES, "")[0]
+    except (OSError, DocumentError) as error:
+        raise TokenFileError(
+            f"The token file '{path}' cannot be read: {getattr(error, 'strerror', None) or error}."
+        ) from None
+
+
+def _parse_tokens(path: Path, content: bytes) -> dict[str, str]:
     form = 'write {"alice": "TOKEN"}, a token or a list of tokens for each user'
     try:
-        content = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)  # some editors begin a file with it
-        given = msgspec.json.decode(content, type=dict[str, str | list[str]])
-    except OSError as error:
-        raise TokenFileError(f"The token file '{path}' cannot be read: {error.strerror or error}.") from None
-    except msgspec.MsgspecError as error:
-        # The message of a decoding error may contain no value of the file.
-        raise TokenFileError(f"The token file '{path}' is invalid ({type(error).__name__}): {form}.") from None
+        given = parse_typed(content, path, dict[str, str | list[str]])
+    except DocumentError:  # its text may have a value of the file
+        raise TokenFileError(f"The token file '{path}' is invalid: {form}.") from None
     users: dict[str, str] = {}
+    mistakes = []
     for user, tokens in given.items():
         for token in [tokens] if isinstance(tokens, str) else tokens:
             if len(token) < MIN_CHARS or not token.isascii() or not token.isprintable() or " " in token:
-                raise TokenFileError(
+                mistakes.append(
                     f"A token of user '{user}' in '{path}' is not usable: it must have {MIN_CHARS} or more printable ASCII "
                     "characters, without blanks. Create one with: openssl rand -base64 24"
                 )
-            if users.setdefault(token, user) != user:
-                raise TokenFileError(
-                    f"The users '{users[token]}' and '{user}' in '{path}' have the same token: change one."
-                )
-    if not users:
-        raise TokenFileError(f"The token file '{path}' has no tokens: {form}.")
+            elif users.setdefault(token, user) != user:
+                mistakes.append(f"The users '{users[token]}' and '{user}' in '{path}' have the same token: change one.")
+    if not users and not mistakes:
+        mistakes.append(f"The token file '{path}' has no tokens: {form}.")
+    if mistakes:
+        raise TokenFileError("\n".join(mistakes))
     return users
 
 

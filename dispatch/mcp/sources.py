@@ -9,7 +9,6 @@ import os
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
@@ -18,10 +17,10 @@ from mcp.client.session import ElicitationFnT, ListRootsFnT, SamplingFnT
 
 from dispatch._internal import yield_to_others
 from dispatch.calls.local import LocalCall, LocalInstance, LocalResult, RefusedCallError
-from dispatch.catalog.descriptors import CatalogError, Problem
-from dispatch.catalog.fields import DocumentError, parse_json
+from dispatch.catalog.descriptors import CatalogError
 from dispatch.catalog.items import Item
 from dispatch.catalog.sources import OnChange, Source
+from dispatch.documents import DocumentError, Problem, load_document
 from dispatch.errors import ErrorType, RejectedError
 from dispatch.mcp.conversion import (
     TOOL_PARAM,
@@ -275,16 +274,15 @@ class InvalidServerSource:
         yield
 
 
+MAX_FILE_BYTES: Final = 1024 * 1024
+"""Bytes of the largest configuration."""
+
+
 def _read_file(path: str | os.PathLike[str]) -> object:
     try:
-        return parse_json(Path(path).read_text("utf-8-sig"))  # some editors begin a UTF-8 file with a byte order mark
+        return load_document(path, MAX_FILE_BYTES, "keep data out of the configuration", 'write {"mcpServers": {}}')
     except DocumentError as error:
         raise CatalogError([Problem(str(path), *mistake) for mistake in error.mistakes]) from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise CatalogError(
-            [Problem(str(path), "", f"it cannot be read: {reason}", "give the path of the file")]
-        ) from None
 
 
 # The MCP tools in TrustGraph's configuration: ``tool`` items of the type ``mcp-tool``, and the ``mcp`` items with their

@@ -303,7 +303,7 @@ class _Paced:
         return self.publisher.withdraw(self)
 
     def fail(self, error: TransportError) -> None:
-        if not error.sent and self.ticket is not None:
+        if not error.may_have_run and self.ticket is not None:
             self.publisher.uncount(self)
         callback, self.on_failure = self.on_failure, None
         if callback is not None:

@@ -200,7 +200,7 @@ class PendingReply(msgspec.Struct, eq=False):
 
     def expire(self) -> None:
         """End the request: its deadline has passed."""
-        self.request.expire(self.request.clock)
+        self.request.expire(self.request.limit_name)
 
 
 TOMBSTONE_AGE_S = 60.0
@@ -277,13 +277,13 @@ class Correlator:
     ) -> None:
         """Publish a request; ``properties`` hold its id. It may be settled at once."""
         if self._closed:
-            request.settle(Closed(sent=False))
+            request.settle(Closed(may_have_run=False))
             return
         if len(self._pending) >= self._max_pending:
             request.settle(Rejection("exchange", "pending-limit", RETRY_AFTER_S))
             return
         if self.now() >= request.deadline:
-            request.settle(TimedOut(request.clock, sent=False))
+            request.settle(TimedOut(request.limit_name, may_have_run=False))
             return
         pending = self._pending[request.id] = PendingReply(request, topic, self._max_buffer, parts=[])
         self._deadlines.watch(request.deadline)
@@ -334,7 +334,7 @@ class Correlator:
             if pending.topic is not topic or request.chunks:
                 continue
             if request.is_repeatable:
-                request.settle(Lost(Failure.REPLACED, sent=False))
+                request.settle(Lost(Failure.REPLACED, may_have_run=False))
             elif request.place is not None:
                 request.place.suspend()
 
@@ -387,7 +387,7 @@ class Correlator:
     def close(self) -> None:
         """End everything that waits, and begin nothing more."""
         self._closed = True
-        closed = Closed(sent=True)
+        closed = Closed(may_have_run=True)
         for pending in list(self._pending.values()):
             pending.request.settle(closed)
 

@@ -89,10 +89,11 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 class TimedOut(msgspec.Struct, frozen=True):
-    """A limit passed. ``clock`` names it; ``sent`` is False if the tool surely does not run; ``chunks`` had arrived."""
+    """A limit passed. ``limit_name`` names it; ``may_have_run`` is False if the tool surely does not run;
+    ``chunks`` had arrived."""
 
-    clock: str
-    sent: bool
+    limit_name: str
+    may_have_run: bool
     chunks: int = 0
     missing: int | None = None
     """Index of the chunk that is missing while later ones arrived."""
@@ -115,11 +116,11 @@ class Overflow(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The session with the instance of the request ended for ``reason``. ``sent`` is False if the tool was not executed and
-    never will be; ``chunks`` had arrived."""
+    """The session with the instance of the request ended for ``reason``. ``may_have_run`` is False if the tool was not
+    executed and never will be; ``chunks`` had arrived."""
 
     reason: Failure
-    sent: bool
+    may_have_run: bool
     chunks: int = 0
 
 
@@ -130,9 +131,9 @@ class Restarted(msgspec.Struct, frozen=True):
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """The dispatcher was closed; ``sent`` is False when it was closed before the request was sent."""
+    """The dispatcher was closed; ``may_have_run`` is False when it was closed before the request was sent."""
 
-    sent: bool
+    may_have_run: bool
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -310,7 +311,7 @@ class Request(OutgoingRequest):
     then: chunks that arrived before the end are still given. A stream that is abandoned early is closed.
 
     Args:
-        deadline: on the loop's clock; ``clock`` names that limit.
+        deadline: on the loop's clock; ``limit_name`` names that limit.
         max_bytes: largest reply, over all chunks.
         tally: counts its replies.
         last_deadline: see :class:`OutgoingRequest`.
@@ -339,12 +340,12 @@ class Request(OutgoingRequest):
         "_texts",
         "_waiter",
         "buffer",
-        "clock",
         "executor",
         "id",
         "is_redeliverable",
         "is_repeatable",
         "key",
+        "limit_name",
         "missing",
         "number",
         "on_settled",
@@ -360,7 +361,7 @@ class Request(OutgoingRequest):
     def __init__(
         self,
         deadline: float,
-        clock: str,
+        limit_name: str,
         max_bytes: int,
         tally: Tally | None = None,
         *,
@@ -368,7 +369,7 @@ class Request(OutgoingRequest):
         idle: float | None = None,
     ) -> None:
         super().__init__(deadline, max_bytes, last_deadline)
-        self.clock = clock
+        self.limit_name = limit_name
         self.tally = tally
         self.id = self.tool = ""
         self.payload = b""
@@ -455,11 +456,11 @@ class Request(OutgoingRequest):
         """Forget the parts of a whole reply: another instance begins it anew."""
         self._texts = None
 
-    def expire(self, clock: str) -> None:
-        """End the request, because the limit that ``clock`` names has passed."""
+    def expire(self, limit_name: str) -> None:
+        """End the request, because the limit that ``limit_name`` names has passed."""
         if self.settled is None:
             may_have_run = self.executor is not None and self.executor.cancel(self)
-            self.settle(TimedOut(clock, may_have_run, self.chunks, self.missing))
+            self.settle(TimedOut(limit_name, may_have_run, self.chunks, self.missing))
 
     def settle(self, settled: Settled) -> None:
         """End with ``settled``; only the first end counts."""

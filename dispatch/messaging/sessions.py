@@ -85,15 +85,15 @@ class SessionExchange:
             if request.key is not None:
                 headers[Property.IDEMPOTENCY_KEY] = request.key
         if self._is_closed:
-            request.settle(Closed(sent=False))
+            request.settle(Closed(may_have_run=False))
         elif self.pending >= self._max_pending:
             request.settle(Rejection("exchange", "pending-limit", RETRY_AFTER_S))
         elif now >= request.deadline:
-            request.settle(TimedOut(request.clock, sent=False))
+            request.settle(TimedOut(request.limit_name, may_have_run=False))
         elif not session.send_request(
             request, request.tool, request.payload, headers or None, now, run_until=request.run_until
         ):
-            request.settle(Lost(Failure.CLOSED, sent=False))
+            request.settle(Lost(Failure.CLOSED, may_have_run=False))
         else:
             self.pending += 1
             self._sessions.add(session)
@@ -200,13 +200,13 @@ def _on_failure(event: RequestFailed, session: Session) -> None:
     """End without a reply."""
     request, reason, may_have_run = _request_of(event), event.reason, event.may_have_run
     if reason is Failure.DEADLINE:
-        is_last = request.clock == "attempt" and request.deadline == request.last_deadline
-        request.settle(TimedOut("call" if is_last else request.clock, may_have_run, request.chunks))
+        is_last = request.limit_name == "attempt" and request.deadline == request.last_deadline
+        request.settle(TimedOut("call" if is_last else request.limit_name, may_have_run, request.chunks))
     elif reason is Failure.TOO_LARGE:
         request.settle(Overflow("max-response-bytes"))
     elif isinstance(error := session.end_error, TransportError) and not may_have_run:
         # A new one: each caller may add to its own.
-        request.settle(TransportError(error.type, error.message, sent=False))
+        request.settle(TransportError(error.type, error.message, may_have_run=False))
     else:
         request.settle(Lost(reason, may_have_run, request.chunks))
 

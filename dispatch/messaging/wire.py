@@ -290,12 +290,15 @@ def result_text(result: object) -> str:
     if isinstance(result, str):
         return result
     try:
-        result = msgspec.to_builtins(result, str_keys=True, enc_hook=encode_custom)
         # json.dumps as TrustGraph does, so that both sides give the same text; but unicode stays readable to a model.
-        text = json.dumps(result, ensure_ascii=False)
+        try:
+            text = _encode_result(result)
+        except TypeError:  # keys that are no texts
+            result = _as_builtins(result)
+            text = _encode_result(result)
         if "NaN" in text or "Infinity" in text:  # of numbers, or in a text
             try:
-                json.dumps(result, allow_nan=False)
+                json.dumps(result, allow_nan=False, default=_as_builtins)
             except ValueError:
                 problem = "has NaN or an infinite number, which JSON does not have"
                 raise ToolError(ErrorType.INVALID_RESULT, describe_invalid_result(problem)) from None
@@ -304,6 +307,13 @@ def result_text(result: object) -> str:
         raise TypeError(
             f"the tool returned a {type(result).__name__}, which cannot be written as JSON: {error}"
         ) from None
+
+
+def _as_builtins(value: Any) -> Any:
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=encode_custom)
+
+
+_encode_result = json.JSONEncoder(ensure_ascii=False, default=_as_builtins).encode
 
 
 def encode_custom(value: Any) -> Any:

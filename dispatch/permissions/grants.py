@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from dispatch._internal import excerpt, find_near_names
+from dispatch._internal import excerpt
+from dispatch.documents import (
+    MAX_PROBLEMS_PER_ITEM,
+    WRONG,
+    DocumentError,
+    FileWatch,
+    Need,
+    Problem,
+    Report,
+    list_mistakes,
+    list_of,
+    map_of,
+    object_of,
+    parse_document,
+    read_regular_file,
+    require,
+)
 
-# Problems in grants, and the error that lists them.
-
-
-MAX_PROBLEMS: Final = 100
-"""Problems reported for one file."""
-
-
-class GrantsProblem(msgspec.Struct, frozen=True):
-    """One problem in grants.
-
-    Attributes:
-        key: path of the value, such as ``users.alice[0]``; ``""``: the whole file.
-        problem: description of the problem.
-        fix: how to correct it.
-    """
-
-    key: str
-    problem: str
-    fix: str
-
-    def __str__(self) -> str:
-        where = f"{self.key}: " if self.key else ""
-        return f"{where}{self.problem}. Fix: {self.fix}."
+# The error.
 
 
 class GrantsError(ValueError):
@@ -49,29 +40,14 @@ class GrantsError(ValueError):
         problems: the problems.
     """
 
-    def __init__(self, file: str, problems: Iterable[GrantsProblem]) -> None:
+    def __init__(self, file: str, problems: Iterable[Problem]) -> None:
         self.file = file
         self.problems = tuple(problems)
-        count = f"{len(self.problems)} mistake{'' if len(self.problems) == 1 else 's'}"
         where = f" of '{file}'" if file else ""
-        super().__init__(
-            "\n".join([f"The grants{where} cannot be loaded: {count}.", *(f"  {p}" for p in self.problems)])
-        )
+        super().__init__(list_mistakes(f"The grants{where} cannot be loaded", self.problems))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.file, self.problems)
-
-
-class GrantsReport:
-    """Collects the problems of grants while they are read, at most :data:`MAX_PROBLEMS`."""
-
-    def __init__(self) -> None:
-        self.problems: list[GrantsProblem] = []
-
-    def add(self, key: str, problem: str, fix: str) -> None:
-        """Add a problem."""
-        if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(GrantsProblem(key, problem, fix))
 
 
 # Matching of permissions: what a tool requires, and what a user holds. Pure.
@@ -235,9 +211,97 @@ MAX_GRANTS: Final = 1_000
 MAX_NAME_CHARS: Final = 256
 """Characters of the name of a user or a group."""
 
-_KEYS: Final = ("users", "groups", "everyone")
-_GROUP_KEYS: Final = ("members", "permissions")
+MAX_PROBLEMS: Final = MAX_PROBLEMS_PER_ITEM + 1
+"""Problems listed for one file; the last one has the number of the others."""
+
 _EXAMPLE: Final = '{"users": {"alice": ["tools:jokes"]}}'
+
+
+def _in_place_of(kind: type | tuple[type, ...], what: str, example: str) -> Need:
+    return (
+        lambda value: isinstance(value, kind),
+        lambda value: f"{_describe_kind(value)} in place of {what}",
+        f"write {what} such as {example}",
+    )
+
+
+def _describe_kind(value: object) -> str:
+    return "null" if value is None else type(value).__name__
+
+
+def _explain_name(name: object) -> str:
+    return f"'{excerpt(name) if isinstance(name, str) else _describe_kind(name)}' is no name of a user or a group"
+
+
+_NAME: Final = require(
+    (
+        lambda name: (
+            isinstance(name, str) and 0 < len(name) <= MAX_NAME_CHARS and name == name.strip() and name.isprintable()
+        ),
+        _explain_name,
+        f"write 1 to {MAX_NAME_CHARS} printable characters without blanks around them; 'everyone' is for all users",
+    )
+)
+
+
+def _is_text(value: object, report: Report, path: str, example: str) -> bool:
+    if isinstance(value, str):
+        return True
+    report.add_error(path, f"{_describe_kind(value)} in place of a text", f"write a text, as in {example}")
+    return False
+
+
+def _read_member(name: object, report: Report, path: str) -> Any:
+    return _NAME(name, report, path.rpartition("[")[0]) if _is_text(name, report, path, '["alice"]') else WRONG
+
+
+def _read_grant(text: Any, report: Report, path: str) -> Any:
+    problem = check_grant(text) if _is_text(text, report, path, '["tools:jokes"]') else None
+    if problem is not None:
+        fix = "write a grant such as 'tools:jokes', 'tools:*' or '!tools:jokes'"
+        report.add_error(path, f"'{excerpt(text)}': {problem}", fix)
+    return text
+
+
+_GRANTS: Final = list_of(
+    _read_grant,
+    _in_place_of((list, tuple), "a list", '["tools:jokes"]'),
+    (
+        lambda texts: len(texts) <= MAX_GRANTS,
+        lambda texts: f"{len(texts):,} grants, above the limit of {MAX_GRANTS:,}",
+        "use wildcards",
+    ),
+)
+_MEMBERS: Final = list_of(_read_member, _in_place_of((list, tuple), "a list", '["alice"]'))
+
+
+class _Group(msgspec.Struct):
+    members: Annotated[tuple[str, ...], _MEMBERS]
+    permissions: Annotated[tuple[str, ...], _GRANTS]
+
+
+_GROUP: Final = object_of(
+    _Group,
+    {"members": 'add "members": ["alice"], or []', "permissions": 'add "permissions": ["articles:*"], or []'},
+    _in_place_of(Mapping, "an object", '{"members": ["alice"], "permissions": ["articles:*"]}'),
+)
+_USERS: Final = map_of(_NAME, _GRANTS, _in_place_of(Mapping, "an object", '{"alice": ["tools:jokes"]}'))
+_GROUPS: Final = map_of(
+    _NAME,
+    _GROUP,
+    _in_place_of(Mapping, "an object", '{"editors": {"members": ["alice"], "permissions": ["articles:*"]}}'),
+)
+
+
+class _Document(msgspec.Struct):
+    """Grants as they are written. Every part that is not understood is an error: a dropped grant could be a denial."""
+
+    users: Annotated[Mapping[str, tuple[str, ...]], _USERS] = {}
+    groups: Annotated[Mapping[str, _Group], _GROUPS] = {}
+    everyone: Annotated[tuple[str, ...], _GRANTS] = ()
+
+
+_DOCUMENT: Final = object_of(_Document, {}, _in_place_of(Mapping, "an object", _EXAMPLE))
 
 
 class Grants:
@@ -323,21 +387,15 @@ def read_grants_file(path: Path) -> bytes:
     Raises:
         GrantsError: it cannot be read, or is too large.
     """
+    too_large = "use groups and wildcards, or give connect() a callable that reads the grants of one user"
     try:
-        if path.exists() and not path.is_file():  # reading a pipe could block without a limit
-            raise OSError("not a regular file")
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        problem = f"the file cannot be read ({error.strerror or error})"
-        raise GrantsError(
-            str(path), [GrantsProblem("", problem, "correct the path, or the file's permissions")]
-        ) from None
-    if len(content) > MAX_FILE_BYTES:
-        problem = f"the file has more than {MAX_FILE_BYTES:,} bytes"
-        fix = "use groups and wildcards, or give connect() a callable that reads the grants of one user"
-        raise GrantsError(str(path), [GrantsProblem("", problem, fix)])
-    return content
+        return read_regular_file(path, MAX_FILE_BYTES, too_large)[0]
+    except (DocumentError, OSError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        problem, fix = f"the file cannot be read ({reason})", "correct the path, or the file's permissions"
+        if isinstance(error, DocumentError) and error.mistakes[0][2] == too_large:
+            problem, fix = f"the file has {reason}", too_large
+        raise GrantsError(str(path), [Problem("", "", problem, fix)]) from None
 
 
 def parse_grants(content: bytes, path: Path) -> Grants:
@@ -347,140 +405,32 @@ def parse_grants(content: bytes, path: Path) -> Grants:
         GrantsError: they are invalid.
     """
     try:
-        raw = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_reject_duplicates)
-    except _DuplicateKeyError as error:
-        fix = "merge the two values: of two equal keys JSON readers drop one"
-        raise GrantsError(str(path), [GrantsProblem(excerpt(str(error)), "the key occurs twice", fix)]) from None
-    except (ValueError, RecursionError) as error:  # JSON and UTF-8
-        raise GrantsError(
-            str(path), [GrantsProblem("", f"the file is not JSON ({error})", f"write JSON such as {_EXAMPLE}")]
-        ) from None
+        raw = parse_document(content, path)
+    except DocumentError as error:
+        merge = "merge the two values: of two equal keys JSON readers drop one"
+        fix = f"write JSON such as {_EXAMPLE}"
+        problems = [
+            Problem("", key, "the key occurs twice", merge)
+            if key
+            else Problem("", "", f"the file is not JSON ({problem.removeprefix('not JSON: ')})", fix)
+            for key, problem, _fix in error.mistakes
+        ]
+        raise GrantsError(str(path), problems) from None
     return _read_grants(raw, path)
 
 
-class _DuplicateKeyError(ValueError):
-    """An object has two equal keys."""
-
-
-def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        seen: set[str] = set()
-        raise _DuplicateKeyError(next(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value] # add() in place of a loop
-    return values
-
-
 def _read_grants(raw: object, path: Path | None) -> Grants:
-    reader = _GrantsReader()
-    users, groups, everyone = reader.read(raw)
-    if reader.report.problems:
-        raise GrantsError("" if path is None else str(path), reader.report.problems)
-    return Grants(users, groups, everyone, path)
-
-
-class _GrantsReader:
-    """Checks raw grants. Every part that is not understood is an error: a grant that is dropped could be a denial."""
-
-    def __init__(self) -> None:
-        self.report = GrantsReport()
-        self._shared: dict[tuple[str, ...], tuple[str, ...]] = {}
-
-    def read(
-        self, raw: object
-    ) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[tuple[str, ...], ...]], tuple[str, ...]]:
-        """Return the grants of users, the grants of their groups, and those of everyone."""
-        top = self._object(raw, "", _EXAMPLE)
-        self._reject_unknown_keys(top, "", _KEYS)
-        users = {
-            name: self._grants(values, f"users.{excerpt(name)}")
-            for name, values in self._object(top.get("users", {}), "users", '{"alice": ["tools:jokes"]}').items()
-            if self._is_name(name, "users")
-        }
-        groups: dict[str, list[tuple[str, ...]]] = {}
-        example = '{"editors": {"members": ["alice"], "permissions": ["articles:*"]}}'
-        for name, value in self._object(top.get("groups", {}), "groups", example).items():
-            if self._is_name(name, "groups"):
-                self._read_group(value, f"groups.{excerpt(name)}", groups)
-        everyone = self._grants(top.get("everyone", []), "everyone")
-        return users, {user: tuple(each) for user, each in groups.items()}, everyone
-
-    def _read_group(self, value: object, path: str, groups: dict[str, list[tuple[str, ...]]]) -> None:
-        group = self._object(value, path, '{"members": ["alice"], "permissions": ["articles:*"]}')
-        self._reject_unknown_keys(group, path, _GROUP_KEYS)
-        if not isinstance(value, Mapping):
-            return
-        for key, meaning in (("members", '["alice"]'), ("permissions", '["articles:*"]')):
-            if key not in group:
-                self.report.add(f"{path}.{key}", "the key is missing", f'add "{key}": {meaning}, or []')
-        grants = self._grants(group.get("permissions", []), f"{path}.permissions")
-        members = self._texts(group.get("members", []), f"{path}.members", '["alice"]')
-        for member in dict.fromkeys(members):
-            if self._is_name(member, f"{path}.members"):
-                groups.setdefault(member, []).append(grants)
-
-    def _grants(self, value: object, path: str) -> tuple[str, ...]:
-        texts = self._texts(value, path, '["tools:jokes"]')
-        if len(texts) > MAX_GRANTS:
-            self.report.add(path, f"{len(texts):,} grants, above the limit of {MAX_GRANTS:,}", "use wildcards")
-            return ()
-        for index, text in enumerate(texts):
-            problem = check_grant(text)
-            if problem is not None:
-                shown = excerpt(text)
-                self.report.add(
-                    f"{path}[{index}]",
-                    f"'{shown}': {problem}",
-                    "write a grant such as 'tools:jokes', 'tools:*' or '!tools:jokes'",
-                )
-        return self._shared.setdefault(texts, texts)  # many users have equal grants
-
-    def _texts(self, value: object, path: str, example: str) -> tuple[str, ...]:
-        if not isinstance(value, (list, tuple)):
-            self.report.add(path, f"{_describe_kind(value)} in place of a list", f"write a list such as {example}")
-            return ()
-        for index, text in enumerate(value):
-            if not isinstance(text, str):
-                self.report.add(
-                    f"{path}[{index}]", f"{_describe_kind(text)} in place of a text", f"write a text, as in {example}"
-                )
-        return tuple(text for text in value if isinstance(text, str))
-
-    def _object(self, value: object, path: str, example: str) -> Mapping[str, Any]:
-        if not isinstance(value, Mapping):
-            self.report.add(
-                path, f"{_describe_kind(value)} in place of an object", f"write an object such as {example}"
-            )
-            return {}
-        return value
-
-    def _reject_unknown_keys(self, value: Mapping[str, Any], path: str, known: tuple[str, ...]) -> None:
-        for key in value:
-            if key not in known:
-                near = find_near_names(str(key), known, 1)
-                fix = f"rename it to '{near[0]}'" if near else f"remove it; the keys are {', '.join(known)}"
-                where = excerpt(str(key))
-                self.report.add(f"{path}.{where}" if path else where, "an unknown key", fix)
-
-    def _is_name(self, name: object, path: str) -> bool:
-        if (
-            isinstance(name, str)
-            and name
-            and len(name) <= MAX_NAME_CHARS
-            and name == name.strip()
-            and name.isprintable()
-        ):
-            return True
-        shown = excerpt(name) if isinstance(name, str) else _describe_kind(name)
-        problem = f"'{shown}' is no name of a user or a group"
-        fix = (
-            f"write 1 to {MAX_NAME_CHARS} printable characters without blanks around them; 'everyone' is for all users"
-        )
-        self.report.add(path, problem, fix)
-        return False
-
-
-def _describe_kind(value: object) -> str:
-    return "null" if value is None else type(value).__name__
+    report = Report("", repeats_keys=True)
+    document = _DOCUMENT(raw, report, "")
+    if report.has_errors:
+        raise GrantsError("" if path is None else str(path), report.problems)
+    shared: dict[tuple[str, ...], tuple[str, ...]] = {}  # many users have equal grants
+    users = {user: shared.setdefault(grants, grants) for user, grants in document.users.items()}
+    groups: dict[str, tuple[tuple[str, ...], ...]] = {}
+    for group in document.groups.values():
+        for member in dict.fromkeys(group.members):
+            groups[member] = (*groups.get(member, ()), group.permissions)
+    return Grants(users, groups, document.everyone, path)
 
 
 class InvalidAnswerError(ValueError):
@@ -505,107 +455,29 @@ def check_answer(grants: object) -> tuple[str, ...]:
     return tuple(grants)
 
 
-# Watches a file with grants: a valid change comes into force, an invalid one is reported once and changes nothing.
-
-
 logger = logging.getLogger("dispatch.permissions")
 
-POLL_S: Final = 1.0
-"""Seconds between two checks of the file."""
-SETTLE_S: Final = 0.2
-"""Seconds after which an invalid file is read again before it is reported: it may have been written in part."""
-RACY_S: Final = 2.0
-"""Seconds for which the content of a changed file is compared on each check: a second change within the granularity of the
-file system's clock (2 s on FAT) does not change the file's time."""
 
-Signature = tuple[int, int, int, int, int]
-
-
-class GrantsWatcher:
-    """Keeps the grants of a file up to date, in a daemon thread. Polling follows what notifications miss: an atomic rename,
-    the swap of the ``..data`` link of a Kubernetes ConfigMap, network file systems.
+class GrantsWatcher(FileWatch[Grants]):
+    """Keeps the grants of a file up to date.
 
     Args:
         grants: from :meth:`Grants.load`.
-        on_change: receives the new grants, in the thread.
-        wait: waits for that many seconds; True: the watcher is closed. Tests set it.
+        on_change: receives the new grants, in a thread.
+        wait: see :class:`FileWatch`.
     """
 
     def __init__(
         self, grants: Grants, on_change: Callable[[Grants], object], wait: Callable[[float], bool] | None = None
     ) -> None:
-        assert grants.path is not None
-        self._path = grants.path
-        self._on_change = on_change
-        self._closed = threading.Event()
-        self._wait = self._closed.wait if wait is None else wait
-        self._thread: threading.Thread | None = None
-        self._signature: Signature | None = (
-            None  # the first check reads the file, which may have changed since it was loaded
+        path = grants.path
+        assert path is not None
+        super().__init__(
+            path,
+            lambda path: read_grants_file(path),
+            lambda content: parse_grants(content, path),
+            on_change,
+            "grants",
+            logger,
+            wait,
         )
-        self._content: bytes | None = None
-        self._problem = ""
-
-    def start(self) -> None:
-        """Begin to watch. A second call does nothing."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="dispatch-grants", daemon=True)
-            self._thread.start()
-
-    def close(self) -> None:
-        """Stop watching. Does not wait for the thread, which may be reading from a file system that hangs."""
-        self._closed.set()
-
-    def _run(self) -> None:
-        while not self._wait(POLL_S):
-            self.check()
-
-    def check(self) -> None:
-        """Read the file if it has changed."""
-        try:
-            self._check()
-        except GrantsError as error:
-            self._report(str(error))
-        except Exception as error:  # a bug must not end the watch
-            self._report(f"{type(error).__name__}: {error}")
-
-    def _check(self) -> None:
-        signature = self._sign()
-        if signature is not None and signature == self._signature:
-            return
-        try:
-            content = read_grants_file(self._path)
-            if content != self._content:
-                self._apply(content)
-        except GrantsError:
-            if self._problem:
-                raise
-            self._wait(SETTLE_S)
-            self._apply(read_grants_file(self._path))
-        is_racy = signature is None or time.time() - signature[3] / 1e9 < RACY_S
-        self._signature = None if is_racy else signature
-        if self._problem:
-            self._problem = ""
-            logger.info("the grants in '%s' are valid again", self._path)
-
-    def _apply(self, content: bytes) -> None:
-        grants = parse_grants(content, self._path)
-        is_first = self._content is None
-        self._on_change(grants)
-        self._content = content
-        if not is_first:
-            logger.info("grants loaded from '%s': %d users", self._path, grants.users)
-
-    def _sign(self) -> Signature | None:
-        """Return what changes with every change of the file; None: it cannot be read."""
-        try:
-            found = os.stat(self._path)
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-    def _report(self, problem: str) -> None:
-        """Log a problem once; the grants in force stay."""
-        if problem != self._problem:
-            self._problem = problem
-            logger.warning("the grants in force stay, because the file is invalid: %s", problem)

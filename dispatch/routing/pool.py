@@ -36,7 +36,7 @@ from dispatch.telemetry.observers import (
     DispatcherObserver,
 )
 
-Routes = Sequence[tuple[str, float, Channel]]
+WeightedChannels = Sequence[tuple[str, float, Channel]]
 """Channels, each with its name and weight as an instance."""
 MAX_RANGES = 1_000
 """Ranges of versions whose instances are remembered."""
@@ -49,7 +49,7 @@ class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The target of one request.
 
     Attributes:
-        route: the channel.
+        channel: the channel.
         instance: the addressee.
         pick: the balancer's permit, to be finished.
         probe: the permit of the tool's breaker at this instance; None: not acquired.
@@ -57,7 +57,7 @@ class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
     :meth:`release` is called once, when the request has ended.
     """
 
-    route: Channel
+    channel: Channel
     instance: Instance
     pick: Pick
     probe: BreakerPermit | None
@@ -75,7 +75,7 @@ class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
         self.pick.finish(outcome, retry_after=retry_after, in_flight=in_flight, outpaced=outpaced, slowness=slowness)
         if self.probe is not None:
             self.probe.finish(outcome, retry_after=retry_after)
-        self.route.requests.end()
+        self.channel.requests.end()
 
 
 class InstanceAdmission(Protocol):
@@ -92,7 +92,7 @@ class InstancePool:
     """The instances of one service.
 
     Args:
-        routes: the channels, each with its name and weight as an instance.
+        channels: the channels, each with its name and weight as an instance.
         versions: declared versions of the channels, by name.
         balancing, outlier_detection: choice and ejection of instances.
         clock, randomness: of the balancer.
@@ -108,7 +108,7 @@ class InstancePool:
 
     def __init__(
         self,
-        routes: Routes,
+        channels: WeightedChannels,
         *,
         balancing: Balancing,
         outlier_detection: OutlierDetection | None,
@@ -127,9 +127,9 @@ class InstancePool:
         self._is_former = is_former
         if not is_former:
             self._count_replies()
-        self._routes = list(routes)
-        self.connection: Connection = self._routes[0][2].connection
-        self._route_versions = versions
+        self._channels = list(channels)
+        self.connection: Connection = self._channels[0][2].connection
+        self._channel_versions = versions
         self._versions: dict[str, str | None] = {}
         self._in_range: dict[Range, frozenset[str]] = {}
         self._clock = clock
@@ -170,35 +170,35 @@ class InstancePool:
         self._report({}, self._places)
 
     @property
-    def routes(self) -> list[Channel]:
+    def channels(self) -> list[Channel]:
         """The channels."""
-        return [route for _, _, route in self._routes]
+        return [channel for _, _, channel in self._channels]
 
     @property
     def returned_at(self) -> float:
         """When the first instance became known, while none was."""
-        return max((route.met_at for _, _, route in self._routes), default=-inf)
+        return max((channel.met_at for _, _, channel in self._channels), default=-inf)
 
     @property
     def joined_at(self) -> float:
         """When the last instance became known."""
-        return max((route.joined_at for _, _, route in self._routes), default=-inf)
+        return max((channel.joined_at for _, _, channel in self._channels), default=-inf)
 
     @property
     def known(self) -> int:
         """Number of instances known by name."""
         count = 0
-        for _, _, route in self._routes:  # perf: no generator; each request asks
-            count += len(route.instances)
+        for _, _, channel in self._channels:  # perf: no generator; each request asks
+            count += len(channel.instances)
         return count
 
-    def replace_routes(self, routes: Routes, versions: Mapping[str, str | None] = NO_VERSIONS) -> None:
+    def replace_channels(self, channels: WeightedChannels, versions: Mapping[str, str | None] = NO_VERSIONS) -> None:
         """Replace the channels by these. Instances that stay keep their state, and removed ones get no further request."""
-        former, self._routes = self._routes, list(routes)
-        self._route_versions = versions
-        self._refresh(sum(route.instances.version for _, _, route in routes))
-        for _, _, route in former:
-            route.next_turn()  # calls that wait for an instance may go to another one
+        former, self._channels = self._channels, list(channels)
+        self._channel_versions = versions
+        self._refresh(sum(channel.instances.version for _, _, channel in channels))
+        for _, _, channel in former:
+            channel.next_turn()  # calls that wait for an instance may go to another one
 
     def configure(self, balancing: Balancing, outlier_detection: OutlierDetection | None) -> None:
         """Apply other settings; the state of the instances is kept."""
@@ -231,10 +231,10 @@ class InstancePool:
             None: no instance is available.
         """
         seen, now = 0, self._clock()
-        for _, _, route in self._routes:
-            if now >= route.hello_at:
-                route.greet()
-            seen += route.instances.version
+        for _, _, channel in self._channels:
+            if now >= channel.hello_at:
+                channel.greet()
+            seen += channel.instances.version
         if seen != self._seen:
             self._refresh(seen)
         eligible = None if requires is None else self.select_versions(requires)
@@ -256,8 +256,8 @@ class InstancePool:
         if type(pick) is not Pick:
             return None
         name = pick.instance
-        route, instance = self._places[name]
-        route.requests.count += 1
+        channel, instance = self._places[name]
+        channel.requests.count += 1
         probe = None
         if len(self._places) > 1:  # for a single instance the tool's own breaker suffices
             breaker = guards.breaker_of(name)
@@ -265,7 +265,7 @@ class InstancePool:
                 permit = breaker.admit()
                 # The breaker of one instance rejects no call: the balancer has found no better instance.
                 probe = permit if type(permit) is BreakerPermit else None
-        return SelectedInstance(route, instance, pick, probe)
+        return SelectedInstance(channel, instance, pick, probe)
 
     def can_send(self, *, needs_instance: bool, repeatable: bool, requires: Range | None = None) -> bool:
         """Return whether a request can be sent now; arguments as of :meth:`Channel.can_send` and :meth:`pick`."""
@@ -273,8 +273,8 @@ class InstancePool:
         eligible = () if requires is None else self.select_versions(requires)
         if eligible and all(self._places[name][1].is_suspect for name in eligible):
             return False
-        for _, _, route in self._routes:  # noqa: SIM110 # perf: no generator; each request asks
-            if route.can_send(now, needs_instance=needs_instance, repeatable=repeatable):
+        for _, _, channel in self._channels:  # perf: no generator; each request asks
+            if channel.can_send(now, needs_instance=needs_instance, repeatable=repeatable):
                 return True
         return False
 
@@ -335,7 +335,7 @@ class InstancePool:
         return guards is None or guards.admits(name)
 
     def _refresh_if_changed(self) -> None:
-        seen = sum(route.instances.version for _, _, route in self._routes)
+        seen = sum(channel.instances.version for _, _, channel in self._channels)
         if seen != self._seen:
             self._refresh(seen)
 
@@ -345,14 +345,14 @@ class InstancePool:
         places: dict[str, tuple[Channel, Instance]] = {}
         weights: dict[str, float] = {}
         self._versions, self._in_range = {}, {}
-        for name, weight, route in self._routes:
-            version = self._route_versions.get(name)
-            for each in route.instances:
-                places[each.name] = route, each
+        for name, weight, channel in self._channels:
+            version = self._channel_versions.get(name)
+            for each in channel.instances:
+                places[each.name] = channel, each
                 weights[each.name] = weight
                 self._versions[each.name] = each.version or version
-            if not len(route.instances) and route.shared is not None:
-                places[name] = route, route.shared
+            if not len(channel.instances) and channel.shared is not None:
+                places[name] = channel, channel.shared
                 weights[name] = weight
                 self._versions[name] = version
         there, self._places = self._places, places
@@ -461,7 +461,7 @@ class PoolUsers(Protocol):
         """Return whether the catalogue has the service."""
 
 
-class _Route(msgspec.Struct, frozen=True):
+class _ChannelSettings(msgspec.Struct, frozen=True):
     """How an instance is reached, by the catalogue, and its version."""
 
     topics: Topics
@@ -489,9 +489,9 @@ class _Entry(msgspec.Struct, eq=False):
     user: PoolUser
     calls: InFlight
     pool: InstancePool | None = None
-    wanted: dict[str, _Route] = {}
+    wanted: dict[str, _ChannelSettings] = {}
     channels: dict[str, Channel] = {}
-    missing: dict[str, _Route] = {}
+    missing: dict[str, _ChannelSettings] = {}
     in_pool: dict[str, tuple[Topics, Channel]] = {}
     again_at: float = 0.0
     is_retired: bool = False
@@ -501,17 +501,21 @@ class PoolRegistry:
     """Finds and opens instance pools.
 
     Args:
-        routes: opens topics.
+        channels: opens topics.
         randomness: of the balancers.
         users: of the catalogue in force.
         observer: of the dispatcher.
     """
 
     def __init__(
-        self, routes: Channels, randomness: Randomness, users: PoolUsers, observer: DispatcherObserver = NULL_DISPATCHER
+        self,
+        channels: Channels,
+        randomness: Randomness,
+        users: PoolUsers,
+        observer: DispatcherObserver = NULL_DISPATCHER,
     ) -> None:
         self._observer = observer
-        self._routes = routes
+        self._channels = channels
         self._randomness = randomness
         self._users = users
         self._clock = loop_clock()
@@ -556,20 +560,21 @@ class PoolRegistry:
             try:
                 async with asyncio.timeout_at(deadline):
                     opened = await asyncio.gather(
-                        *(self._routes.open(*route.topics) for route in missing.values()), return_exceptions=True
+                        *(self._channels.open(*settings.topics) for settings in missing.values()),
+                        return_exceptions=True,
                     )
             except TimeoutError:
                 raise TransportError(
                     ErrorType.UNREACHABLE,
                     f"The tool was not executed: the broker did not open the topics of '{service}' in time. Use another "
                     "tool, or report that the broker is slow; `dispatch doctor` finds the cause.",
-                    sent=False,
+                    may_have_run=False,
                 ) from None
             failure: TransportError | None = None
             channels: dict[str, tuple[Topics, Channel]] = {}
-            for (name, route), result in zip(missing.items(), opened, strict=True):
+            for (name, settings), result in zip(missing.items(), opened, strict=True):
                 if isinstance(result, Channel):
-                    channels[name] = route.topics, result
+                    channels[name] = settings.topics, result
                     continue
                 if not isinstance(result, TransportError):
                     raise result
@@ -606,7 +611,9 @@ class PoolRegistry:
             del self._by_owner[key.owner]
         self._services[key.service] -= 1
         self._release_series(key.service)
-        for topics in [route.topics for route in entry.wanted.values()] + [each for each, _ in entry.in_pool.values()]:
+        for topics in [settings.topics for settings in entry.wanted.values()] + [
+            each for each, _ in entry.in_pool.values()
+        ]:
             self._release(topics)
 
     def _release_series(self, service: str) -> None:
@@ -622,30 +629,30 @@ class PoolRegistry:
         """Apply the instances of the service. A removed one gets no further request once another channel is open."""
         service = entry.user.service
         wanted = {
-            each.id: _Route((each.request_queue, each.response_queue), each.weight, each.version)
+            each.id: _ChannelSettings((each.request_queue, each.response_queue), each.weight, each.version)
             for each in service.instances
-        } or {SHARED: _Route((service.request_queue, service.response_queue), 1.0, service.version)}
+        } or {SHARED: _ChannelSettings((service.request_queue, service.response_queue), 1.0, service.version)}
         former = entry.wanted
         if wanted == former:
             return
-        for route in wanted.values():
-            self._holders[route.topics] += 1
+        for settings in wanted.values():
+            self._holders[settings.topics] += 1
         entry.wanted = wanted
         entry.channels = {
             name: channel
             for name, channel in entry.channels.items()
             if name in wanted and wanted[name].topics == former[name].topics
         }
-        for name, route in wanted.items():
+        for name, settings in wanted.items():
             if (
                 name not in entry.channels
-                and is_local_queue(route.topics[0])
-                and (channel := self._routes.get(route.topics))
+                and is_local_queue(settings.topics[0])
+                and (channel := self._channels.get(settings.topics))
             ):
                 entry.channels[name] = channel
         self._apply(entry)
-        for route in former.values():
-            self._release(route.topics)
+        for settings in former.values():
+            self._release(settings.topics)
         if entry.pool is not None and entry.missing:
             self._open_later(entry)
 
@@ -654,7 +661,7 @@ class PoolRegistry:
         added = {
             name: channel
             for name, (topics, channel) in channels.items()
-            if name in entry.missing and entry.missing[name].topics == topics and self._routes.get(topics) is channel
+            if name in entry.missing and entry.missing[name].topics == topics and self._channels.get(topics) is channel
         }
         if added:
             entry.channels |= added
@@ -663,17 +670,17 @@ class PoolRegistry:
     def _apply(self, entry: _Entry) -> None:
         """Give the pool the open channels. It uses the former ones until the first of the wanted ones is open: an attempt
         that has the pool already goes to one of those."""
-        entry.missing = {name: route for name, route in entry.wanted.items() if name not in entry.channels}
+        entry.missing = {name: settings for name, settings in entry.wanted.items() if name not in entry.channels}
         channels = {name: entry.channels[name] for name in entry.wanted if name in entry.channels}
         if not channels:
             return
-        routes = [(name, entry.wanted[name].weight, channel) for name, channel in channels.items()]
+        weighted = [(name, entry.wanted[name].weight, channel) for name, channel in channels.items()]
         versions = {name: entry.wanted[name].version for name in channels}
         if entry.pool is None:
-            entry.pool = self._create_pool(entry, routes, versions)
+            entry.pool = self._create_pool(entry, weighted, versions)
             entry.again_at = self._clock() + AGAIN_S
         else:
-            entry.pool.replace_routes(routes, versions)
+            entry.pool.replace_channels(weighted, versions)
         former = entry.in_pool
         entry.in_pool = {name: (entry.wanted[name].topics, channel) for name, channel in channels.items()}
         for topics, _ in entry.in_pool.values():
@@ -683,10 +690,12 @@ class PoolRegistry:
             if not channel.requests.await_idle(release):
                 release()
 
-    def _create_pool(self, entry: _Entry, routes: Routes, versions: Mapping[str, str | None]) -> InstancePool:
+    def _create_pool(
+        self, entry: _Entry, weighted: WeightedChannels, versions: Mapping[str, str | None]
+    ) -> InstancePool:
         policy, is_former = entry.user.policy, entry.is_retired
         return InstancePool(
-            routes,
+            weighted,
             versions=versions,
             balancing=policy.balancing,
             outlier_detection=policy.outlier_detection,
@@ -702,7 +711,7 @@ class PoolRegistry:
         self._holders[topics] -= 1
         if not self._holders[topics] and not self._is_closed:
             del self._holders[topics]
-            self._routes.close_unused(topics, lambda: topics in self._holders)
+            self._channels.close_unused(topics, lambda: topics in self._holders)
 
     def _seek(self, entry: _Entry) -> None:
         if self._clock() >= entry.again_at:
@@ -711,14 +720,14 @@ class PoolRegistry:
     def _open_later(self, entry: _Entry) -> None:
         """Open the missing channels in the background."""
         entry.again_at = self._clock() + AGAIN_S
-        for name, route in entry.missing.items():
-            task = asyncio.create_task(self._open_missing(entry, name, route.topics))
+        for name, settings in entry.missing.items():
+            task = asyncio.create_task(self._open_missing(entry, name, settings.topics))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
 
     async def _open_missing(self, entry: _Entry, name: str, topics: Topics) -> None:
         with contextlib.suppress(TransportError):  # next time
-            self._add_channels(entry, {name: (topics, await self._routes.open(*topics))})
+            self._add_channels(entry, {name: (topics, await self._channels.open(*topics))})
 
     # -- another catalogue --------------------------------------------------------------------------------------
 

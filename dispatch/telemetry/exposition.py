@@ -405,7 +405,7 @@ def expose_metrics(telemetry: Telemetry, port: int, address: str = METRICS_ADDRE
             ErrorType.PORT_TAKEN,
             f"No tool was executed: the metrics cannot be served on {address}:{port} ({reason}). Use another port "
             "(0: any free one).",
-            sent=False,
+            may_have_run=False,
         ) from None
     thread = threading.Thread(target=server.serve_forever, name="dispatch-metrics-server", daemon=True)
     thread.start()

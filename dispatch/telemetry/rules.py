@@ -18,7 +18,7 @@ from typing import Any
 from dispatch._internal import install_extra
 from dispatch.calls.resolution import ToolResolver
 from dispatch.catalog import Catalog
-from dispatch.catalog.descriptors import FrozenDict
+from dispatch.documents import FrozenDict
 from dispatch.errors import Outcome
 from dispatch.policy import DEFAULT_POLICY, Policy, Slo
 from dispatch.telemetry.observers import DURATION_BUCKETS

@@ -619,7 +619,7 @@ class FaultyPublisher:
                 ticket.fail(error)
 
         if self._transport.is_closed:
-            raise TransportError(ErrorType.CLOSED, "The connection is closed.", sent=False)
+            raise TransportError(ErrorType.CLOSED, "The connection is closed.", may_have_run=False)
         sampler = path.sampler
         fault = None if sampler is None else sampler.draw_fault()
         if self._transport.is_disconnected:
@@ -654,7 +654,7 @@ class FaultyPublisher:
                     path.deliver_in_order(partial(send, payload, replace_id(sampler.rng, properties, fault)), sampler)
                 case "error":
                     raise TransportError(
-                        ErrorType.PUBLISH_QUEUE_FULL, "The queue is full (an injected fault).", sent=False
+                        ErrorType.PUBLISH_QUEUE_FULL, "The queue is full (an injected fault).", may_have_run=False
                     )
                 case "late_error":
                     self._fail_later(ticket, sampler, send)
@@ -726,7 +726,7 @@ class FaultyPublisher:
         is_sent = sampler.rng.random() < 0.5
         if is_sent:
             send()
-        error = TransportError(ErrorType.SEND_FAILED, "Sending failed (an injected fault).", sent=is_sent)
+        error = TransportError(ErrorType.SEND_FAILED, "Sending failed (an injected fault).", may_have_run=is_sent)
         self._path.deliver_later(sampler, partial(ticket.fail, error))
 
     def _disconnect(self, ticket: FaultyTicket, sampler: FaultSampler) -> None:
@@ -744,7 +744,7 @@ class FaultyPublisher:
 
 
 def _unreachable() -> TransportError:
-    return TransportError(ErrorType.UNREACHABLE, "There is no connection (an injected fault).", sent=False)
+    return TransportError(ErrorType.UNREACHABLE, "There is no connection (an injected fault).", may_have_run=False)
 
 
 def _ignore_failure(_error: TransportError) -> None:

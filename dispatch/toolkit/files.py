@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import copy
+import errno
 import importlib
 import itertools
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from dispatch._internal import excerpt, find_near_names, read_text, type_name
-from dispatch.catalog.descriptors import CatalogError, Report, describe_kind, describe_value
-from dispatch.catalog.fields import YAML_EXTRA, DocumentError, parse_yaml
+from dispatch.catalog.descriptors import CatalogError
+from dispatch.documents import (
+    WRONG,
+    YAML_EXTRA,
+    DocumentError,
+    Problem,
+    Report,
+    Rule,
+    decode_text,
+    describe_kind,
+    describe_value,
+    is_list,
+    is_number,
+    is_whole,
+    optional,
+    parse_yaml,
+    read_regular_file,
+    replace_file,
+    require,
+)
 from dispatch.toolkit.graph import (
     DEFAULT_HOPS,
     DEFAULT_THRESHOLD,
@@ -85,13 +105,38 @@ class _ImportedFunction:
 # Reads ``mcp_transport_config`` of a toolkit file.
 
 
-_KINDS: Final[dict[str, tuple[type, str]]] = {
-    "url": (str, "a text"),
-    "command": (str, "a text"),
-    "args": (list, "a list"),
-    "env": (dict, "an object"),
-    "headers": (dict, "an object"),
+def _kind(kind: type, what: str) -> Rule:
+    return optional(require((lambda value: isinstance(value, kind), f"{{kind}} instead of {what}", "remove it")))
+
+
+def _number(test: Callable[[Any], bool], what: str, fix: str) -> Rule:
+    return require((lambda value: is_number(value) and test(value), f"{{shown}} is not a number {what}", fix))
+
+
+_TRANSPORT: Final[dict[str, Rule]] = {
+    "transport_type": require(
+        (
+            lambda kind: kind != "WEBSOCKET",
+            "WEBSOCKET is not supported: MCP has no such transport",
+            "write STREAMABLE_HTTP, with the server's http:// address as url",
+        ),
+        (
+            tuple(McpTransportType.__members__).__contains__,
+            "{shown} is not a transport",
+            f"write one of {', '.join(McpTransportType.__members__)}",
+        ),
+    ),
+    "url": _kind(str, "a text"),
+    "command": _kind(str, "a text"),
+    "args": _kind(list, "a list"),
+    "env": _kind(dict, "an object"),
+    "headers": _kind(dict, "an object"),
+    "timeout": _number(lambda value: value > 0, "of seconds", "write timeout: 5"),
+    "sse_read_timeout": _number(lambda value: value > 0, "of seconds", "write sse_read_timeout: 5"),
 }
+_SCORE: Final = _number(lambda value: 0 <= value <= 1, "in [0, 1]", "write 0.5")
+_HOPS: Final = _number(lambda value: is_whole(value) and value >= 0, "of steps", "write hops: 1")
+_LIST: Final = optional(require((is_list, "{kind} instead of a list", "write a list: [...]")))
 
 
 def read_transport(raw: dict[str, Any], key: str, report: Report) -> McpTransportConfig:
@@ -101,23 +146,9 @@ def read_transport(raw: dict[str, Any], key: str, report: Report) -> McpTranspor
     if not isinstance(config, dict):
         report.add_error(at, f"{describe_kind(config)} instead of an object", "write transport_type: STDIO and command")
         return McpTransportConfig(McpTransportType.STDIO)
-    kind = config.get("transport_type", "STDIO")
-    if kind == "WEBSOCKET":
-        problem = "WEBSOCKET is not supported: MCP has no such transport"
-        report.add_error(
-            f"{at}.transport_type", problem, "write STREAMABLE_HTTP, with the server's http:// address as url"
-        )
-    elif kind not in McpTransportType.__members__:
-        names = ", ".join(McpTransportType.__members__)
-        report.add_error(f"{at}.transport_type", f"{describe_value(kind)} is not a transport", f"write one of {names}")
-    for name, (type_, article) in _KINDS.items():
-        value = config.get(name)
-        if value is not None and not isinstance(value, type_):
-            report.add_error(f"{at}.{name}", f"{describe_kind(value)} instead of {article}", "remove it")
-    for name in ("timeout", "sse_read_timeout"):
-        value = config.get(name, 1)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            report.add_error(f"{at}.{name}", f"{describe_value(value)} is not a number of seconds", f"write {name}: 5")
+    for name, rule in _TRANSPORT.items():
+        if name in config:
+            rule(config[name], report, f"{at}.{name}")
     if report.has_errors:
         return McpTransportConfig(McpTransportType.STDIO)
     return McpTransportConfig.from_dict(config)
@@ -181,6 +212,8 @@ class ToolkitFile:
 
 
 OWN_KEYS: Final = ("tools", "actions", "toolkit", "scores")
+MAX_FILE_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of the largest toolkit file."""
 TOOL_TYPES: Final = ("LOCAL_TOOL", "MCP", "DISPATCH_TOOL")
 GROUP_PREFIX: Final = "group:"
 """Prefix of the id of an MCP server; the tool that stands for its tools while they are not listed has the name as id."""
@@ -201,21 +234,16 @@ def read_file(path: str | Path, connect_mcp: ConnectMcp | None = None) -> Toolki
     """
     report = Report(str(path))
     try:
-        document = parse_yaml(Path(path).read_bytes().decode())
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        document = parse_yaml(decode_text(read_regular_file(path, MAX_FILE_BYTES, "split it")[0]))
     except DocumentError as error:
-        for key, problem, fix in error.mistakes:
-            report.add_error(key, problem, fix)
-        raise CatalogError(report.problems) from None
+        raise CatalogError([Problem(str(path), *mistake) for mistake in error.mistakes]) from None
     except OSError as error:
-        is_missing = isinstance(error, FileNotFoundError)
-        problem = "there is no such file" if is_missing else f"cannot be read: {error.strerror or error}"
-        report.add_error(
-            "", problem, "create it, or correct the path" if is_missing else "give the path of a readable file"
-        )
-        raise CatalogError(report.problems) from None
-    except UnicodeDecodeError as error:
-        report.add_error("", f"not UTF-8: byte {error.start}", "save the file in UTF-8")
-        raise CatalogError(report.problems) from None
+        problem, fix = f"cannot be read: {error.strerror or error}", "give the path of a readable file"
+        if isinstance(error, FileNotFoundError):
+            problem, fix = "there is no such file", "create it, or correct the path"
+        raise CatalogError([Problem(str(path), "", problem, fix)]) from None
     reader = _Reader(report, connect_mcp)
     found = reader.read(document)
     if report.has_errors:
@@ -323,11 +351,8 @@ class _Reader:
             self._resolve(reference, self._actions, f"{key}.actions[{place}]", "action")
             for place, reference in enumerate(self._list(raw.get("actions"), f"{key}.actions"))
         ]
-        threshold = self._score(raw.get("threshold", DEFAULT_THRESHOLD), f"{key}.threshold")
-        hops = raw.get("hops", DEFAULT_HOPS)
-        if isinstance(hops, bool) or not isinstance(hops, int) or hops < 0:
-            self._report.add_error(f"{key}.hops", f"{describe_value(hops)} is not a number of steps", "write hops: 1")
-            hops = DEFAULT_HOPS
+        threshold = _SCORE(raw.get("threshold", DEFAULT_THRESHOLD), self._report, f"{key}.threshold")
+        hops = _HOPS(raw.get("hops", DEFAULT_HOPS), self._report, f"{key}.hops")
         self._file.operators.append(
             Operator(
                 self._text(raw, "instruction", key),
@@ -340,18 +365,12 @@ class _Reader:
 
     def _read_score(self, raw: dict[str, Any], key: str) -> None:
         edge = (self._text(raw, "from", key, is_required=True), self._text(raw, "to", key, is_required=True))
-        score = self._score(raw.get("score"), f"{key}.score")
+        score = _SCORE(raw.get("score"), self._report, f"{key}.score")
         if edge in self._file.scores:
             self._file.scores[edge] = score
         elif all(edge):
             problem = f"no edge from {excerpt(repr(edge[0]))} to {excerpt(repr(edge[1]))}"
             self._report.add_error(key, problem, "write ids of vertices that an action or 'toolkit' connects")
-
-    def _score(self, value: object, key: str) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            self._report.add_error(key, f"{describe_value(value)} is not a number in [0, 1]", "write 0.5")
-            return 1.0
-        return float(value)
 
     def _resolve(self, reference: object, known: dict[str, Any], key: str, kind: str) -> Any:
         """Return what ``known`` has for an alias of an object, or for its name."""
@@ -378,10 +397,8 @@ class _Reader:
         return found
 
     def _list(self, value: object, key: str) -> list[Any]:
-        if value is None or isinstance(value, list):
-            return value or []
-        self._report.add_error(key, f"{describe_kind(value)} instead of a list", "write a list: [...]")
-        return []
+        found = _LIST(value, self._report, key)
+        return [] if found is None or found is WRONG else found
 
     def _name(self, raw: dict[str, Any], key: str) -> str:
         return self._text(raw, "name", key, is_required=True)
@@ -428,7 +445,7 @@ def write_file(path: str | Path, file: ToolkitFile) -> None:
         ) from None
     document = _Writer(file).build()
     text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
-    Path(path).write_text(text, encoding="utf-8")
+    replace_file(path, text)
 
 
 class _Writer:

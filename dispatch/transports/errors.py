@@ -41,7 +41,7 @@ _NO_CALL = re.compile(r"(?:No tool was executed|The tool was not executed): ")
 
 
 def _not_sent(type: ErrorType, text: str) -> TransportError:
-    return TransportError(type, f"No tool was executed: {text}", sent=False)
+    return TransportError(type, f"No tool was executed: {text}", may_have_run=False)
 
 
 def describe_without_call(error: DispatchError) -> str:
@@ -109,7 +109,9 @@ def describe_refusal(error: TransportError, topic: str) -> str:
 
 def closed(what: str = "the connection is closed") -> TransportError:
     """Return the error of a use of a connection that is closed."""
-    return TransportError(ErrorType.CLOSED, f"The tool was not executed: {what}. Open a new connection.", sent=False)
+    return TransportError(
+        ErrorType.CLOSED, f"The tool was not executed: {what}. Open a new connection.", may_have_run=False
+    )
 
 
 def publish_queue_full(queued: int, *, topic: str, retry_after: float) -> TransportError:
@@ -118,7 +120,7 @@ def publish_queue_full(queued: int, *, topic: str, retry_after: float) -> Transp
         ErrorType.PUBLISH_QUEUE_FULL,
         f"The tool was not executed: {queued:,} messages to {topic} wait to be sent already. Use another tool, or call it "
         f"again in {retry_after:g} s or later.",
-        sent=False,
+        may_have_run=False,
         retry_after=retry_after,
     )
 
@@ -129,7 +131,7 @@ def too_many_inboxes(count: int, *, topic: str, retry_after: float) -> Transport
         ErrorType.PUBLISH_QUEUE_FULL,
         f"The tool was not executed: {topic} was not opened, because {count:,} inboxes are open or too many were opened at "
         f"once. Use another tool, or call it again in {retry_after:g} s or later.",
-        sent=False,
+        may_have_run=False,
         retry_after=retry_after,
     )
 
@@ -179,7 +181,7 @@ class UnresolvedHostError(TransportError):
             ErrorType.UNREACHABLE,
             f"No tool was executed: no Pulsar broker replies at {url}, because {what}. Correct the address "
             "(on the command line --broker or DISPATCH_BROKER), or the name service of this machine.",
-            sent=False,
+            may_have_run=False,
         )
 
 
@@ -226,15 +228,15 @@ def wrong_protocol(url: str, host: str, port: int, *, http: bool) -> TransportEr
 
 
 def sending_failed(name: str, *, topic: str) -> TransportError:
-    """Return the error of a publish that failed. ``sent`` stays True where the message may have been sent."""
-    sent = name not in _NEVER_SENT
+    """Return the error of a publish that failed. ``may_have_run`` stays True where the message may have been sent."""
+    may_have_run = name not in _NEVER_SENT
     match name:
         case "MessageTooBig":
             return TransportError(
                 ErrorType.REQUEST_TOO_LARGE,
                 f"The tool was not executed: the broker accepts no message of this size on {topic}. Send less, or raise the "
                 "broker's maxMessageSize.",
-                sent=sent,
+                may_have_run=may_have_run,
                 retryable=False,
             )
         case "Dropped":
@@ -242,28 +244,28 @@ def sending_failed(name: str, *, topic: str) -> TransportError:
                 ErrorType.PUBLISH_DROPPED,
                 f"The tool was not executed: the broker dropped the message to {topic} because too many are published "
                 "at once on this connection. Use another tool, or call it again in 0.1 s or later.",
-                sent=False,
+                may_have_run=False,
                 retry_after=0.1,
             )
         case "AlreadyClosed":
             return TransportError(
                 ErrorType.CONNECTION_LOST,
-                _failed_send(f"the connection ended while sending to {topic}", sent),
-                sent=sent,
+                _failed_send(f"the connection ended while sending to {topic}", may_have_run),
+                may_have_run=may_have_run,
             )
         case _:
             what = f"sending to {topic} failed ({name})"
-            return TransportError(ErrorType.SEND_FAILED, _failed_send(what, sent), sent=sent)
+            return TransportError(ErrorType.SEND_FAILED, _failed_send(what, may_have_run), may_have_run=may_have_run)
 
 
 def message_rejected(error: Exception, *, topic: str) -> TransportError:
     """Return the error of a message that pulsar-client refuses to publish."""
     what = f"pulsar-client rejects the message to {topic} ({type(error).__name__})"
-    return TransportError(ErrorType.SEND_FAILED, _failed_send(what, sent=False), sent=False)
+    return TransportError(ErrorType.SEND_FAILED, _failed_send(what, may_have_run=False), may_have_run=False)
 
 
-def _failed_send(what: str, sent: bool) -> str:
-    if sent:
+def _failed_send(what: str, may_have_run: bool) -> str:
+    if may_have_run:
         return (
             f"The tool may have been executed: {what}, and the message may have been sent before. Check its effect "
             "before you call it again, or report the failure."

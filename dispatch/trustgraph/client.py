@@ -452,9 +452,9 @@ class _ClientRuntime:
     def __init__(self, client: Any, policy: Policy, guards: ToolGuards) -> None:
         self.now: Clock = loop_clock()
         self.flights: SingleFlight[CallResult] = SingleFlight()
-        calls, route = InFlight(), Channel(Instances(ClientInstance(client)))
+        calls, channel = InFlight(), Channel(Instances(ClientInstance(client)))
         self._pool = _ClientPool(
-            [(LOCAL, 1.0, route)],
+            [(LOCAL, 1.0, channel)],
             balancing=policy.balancing,
             outlier_detection=None,  # of one instance
             clock=self.now,

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Final, TypeVar
 import msgspec
 
 from dispatch._internal import excerpt, explain_keywords, join_names
-from dispatch.catalog.descriptors import ARGUMENT_TYPES, CatalogError
+from dispatch.catalog.descriptors import ARGUMENT_TYPES, OTHER_NAMES_OF_TYPES, CatalogError
 from dispatch.catalog.fields import ItemKey
-from dispatch.catalog.items import OTHER_NAMES_OF_TYPES, Item, choose_key, require_kind
+from dispatch.catalog.items import Item, choose_key, require_kind
 from dispatch.catalog.loader import read_items
 from dispatch.catalog.sources import Broker, BrokerSubscription, OnChange, OnMessage, run_in_thread
 from dispatch.errors import TransportError

@@ -18,7 +18,7 @@ def assert_dispatcher_rests(dispatcher: Dispatcher) -> None:
     assert not correlator._deadlines.is_armed
     assert correlator.tombstones <= MAX_TOMBSTONES
     assert sessions_of(dispatcher).pending == 0
-    channels = dispatcher._running.routes
+    channels = dispatcher._running.channels
     assert not [*channels._opening, *channels._closing, *channels.discovery._handshakes]
     for channel in channels._open.values():
         for instance in channel.instances:

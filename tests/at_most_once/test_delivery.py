@@ -84,7 +84,7 @@ async def test_a_dead_instance_is_noticed_long_before_the_timeout() -> None:
     result = await call
     error = result.error
     assert isinstance(error, TransportError)
-    assert (error.type, error.sent, error.retryable) == ("instance-lost", True, False)
+    assert (error.type, error.may_have_run, error.retryable) == ("instance-lost", True, False)
     assert "may have been executed" in error.message
     assert asyncio.get_running_loop().time() - started < 20
     await world.end()

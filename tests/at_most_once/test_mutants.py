@@ -45,7 +45,7 @@ def no_request_may_have_run(self: CallerSession, request: Any) -> bool:
 
 
 def a_sent_request_goes_to_another_instance(_attempt: Any, _pool: Any, selected: Any, settled: Any) -> bool:
-    return type(settled) is Lost and len(selected.route.instances) > 0
+    return type(settled) is Lost and len(selected.channel.instances) > 0
 
 
 def what_may_have_run_is_repeated(outcome: Any, *, sent: bool) -> bool:

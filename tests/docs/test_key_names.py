@@ -17,7 +17,7 @@ from tests.docs.pages import PAGES, page_id, prose
 
 NAME = re.compile(r'"?[a-z]+(?:-[a-z]+)+"?')
 OTHERS = {
-    *("pulsar-client", "prometheus-client", "opentelemetry-api", "jsonschema-rs"),  # packages
+    *("pulsar-client", "prometheus-client", "opentelemetry-api", "jsonschema-rs", "trustgraph-flow"),  # packages
     *("tool-service", "request-queue", "response-queue", "config-params", "output-schema", "read-only"),  # descriptors
     *("input-schema", "applicable-states"),  # descriptors
     *("mcp-tool", "on-change"),  # a type of TrustGraph's tools, a key of mcp.json
@@ -30,7 +30,7 @@ OTHERS = {
     "getkeys-all-ws",  # an operation of TrustGraph's config service
     "injected-fault",  # the type of a fault's tool error
     "stream-idle",
-    "stream-reader",  # values of `CallTimeoutError.limit`
+    "stream-reader",  # values of `CallTimeoutError.limit_name`
 }
 
 

@@ -74,7 +74,7 @@ class RecordFile:
 def is_certainly_not_executed(error: DispatchError) -> bool:
     """Read from the fields of an error whether it excludes that the tool was executed."""
     if isinstance(error, TransportError):
-        return not error.sent
+        return not error.may_have_run
     if isinstance(error, CallTimeoutError):
         return error.type == ErrorType.EXPIRED
     return error.outcome in (Outcome.REJECTED, Outcome.THROTTLED, Outcome.INVALID_ARGUMENTS)

@@ -26,7 +26,7 @@ class _CountedPublisher:
 
     def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> Ticket:
         if self._closed:
-            raise TransportError("closed", "The publisher is closed.", sent=False)
+            raise TransportError("closed", "The publisher is closed.", may_have_run=False)
         return self._inner.publish(payload, properties, flow=flow, on_failure=on_failure)
 
     @property

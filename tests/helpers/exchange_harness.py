@@ -23,13 +23,13 @@ def create_request(
     *,
     id: str | None = None,
     seconds: float = 30.0,
-    clock: str = "call",
+    limit_name: str = "call",
     idle: float | None = None,
     max_bytes: int = 1_000,
     tally: Tally | None = None,
 ) -> Request:
     """Send a request."""
-    request = Request(exchange.loop.time() + seconds, clock, max_bytes, tally, idle=idle)
+    request = Request(exchange.loop.time() + seconds, limit_name, max_bytes, tally, idle=idle)
     request.id, request.tool, request.payload = id or exchange.new_id(), "tool", b"?"
     exchange.send(request, publisher, {Property.ID: request.id})
     return request
@@ -37,7 +37,7 @@ def create_request(
 
 def stream(exchange: Correlator, publisher: Any, *, idle: float = 300.0, **options: Any) -> Request:
     """Open a stream."""
-    return create_request(exchange, publisher, clock="stream", idle=idle, **options)
+    return create_request(exchange, publisher, limit_name="stream", idle=idle, **options)
 
 
 class Bench:

@@ -304,7 +304,7 @@ class Failures:
     @property
     def types(self) -> list[tuple[str, str, bool]]:
         """Name, type, and whether it may have been sent."""
-        return [(name, error.type, error.sent) for name, error in self.told]
+        return [(name, error.type, error.may_have_run) for name, error in self.told]
 
     @property
     def names(self) -> list[str]:

@@ -77,4 +77,4 @@ def reply(
 
 def lost(*, sent: bool = True) -> TransportError:
     """A failure of the transport."""
-    return TransportError("connection-lost", "the connection ended", sent=sent)
+    return TransportError("connection-lost", "the connection ended", may_have_run=sent)

@@ -34,7 +34,7 @@ class Seen:
 
     def story(self) -> list[tuple[Any, ...]]:
         """What can be compared between two runs."""
-        told: list[tuple[Any, ...]] = [(error.type, error.sent) for error in self.failures]
+        told: list[tuple[Any, ...]] = [(error.type, error.may_have_run) for error in self.failures]
         for message in self.messages:
             try:
                 told.append((message.data(), tuple(sorted(message.properties().items()))))

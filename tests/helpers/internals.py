@@ -31,12 +31,12 @@ def transport_of(dispatcher: Dispatcher) -> Transport:
 
 def sessions_of(dispatcher: Dispatcher) -> SessionExchange:
     """Return the requests in sessions of a started dispatcher."""
-    return dispatcher._running.routes._sessions
+    return dispatcher._running.channels._sessions
 
 
 def tables_of(dispatcher: Dispatcher) -> list[SessionTable]:
     """Return the tables of sessions of a started dispatcher, one for each of its inboxes."""
-    return [endpoint.table for endpoint in dispatcher._running.routes._endpoints.values()]
+    return [endpoint.table for endpoint in dispatcher._running.channels._endpoints.values()]
 
 
 def keys_of(server: ToolServer) -> IdempotencyKeys:

@@ -210,10 +210,10 @@ class Load:
 
     def waiting_to_go_out(self) -> int:
         """Messages that wait for their turn, in the dispatcher and in the server."""
-        routes, router = self.dispatcher._running.routes, self.server._router
-        assert routes is not None
+        channels, router = self.dispatcher._running.channels, self.server._router
+        assert channels is not None
         assert router is not None
-        publishers = [route.publisher for route in routes._open.values()]
+        publishers = [channel.publisher for channel in channels._open.values()]
         return sum(each.queued for each in publishers if isinstance(each, PacedPublisher)) + router._waiting
 
     @property

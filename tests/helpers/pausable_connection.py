@@ -48,7 +48,7 @@ class HeldPublisher:
     def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> Ticket:
         transport = self._transport
         if transport.refuses:
-            raise TransportError("publish-queue-full", "The queue of the connection is full.", sent=False)
+            raise TransportError("publish-queue-full", "The queue of the connection is full.", may_have_run=False)
         ticket = HeldTicket(self._inner, payload, properties, flow, on_failure)
         if transport.holds:
             ticket.queue = transport.queue

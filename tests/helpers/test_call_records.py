@@ -80,9 +80,9 @@ def test_a_fault_explains_as_many_calls_as_it_can_have_hit() -> None:
     ("error", "expected"),
     [
         (TransportError("instance-lost", "lost"), False),
-        (TransportError("disconnected", "down", sent=False), True),
-        (CallTimeoutError("late", limit="call"), False),
-        (CallTimeoutError("late", limit="call", type="expired"), True),
+        (TransportError("disconnected", "down", may_have_run=False), True),
+        (CallTimeoutError("late", limit_name="call"), False),
+        (CallTimeoutError("late", limit_name="call", type="expired"), True),
         (RejectedError("draining", "drains"), True),
         (ThrottledError("overloaded", "busy"), True),
         (ToolError("odd", "no"), False),

@@ -303,7 +303,10 @@ def ended(asked: ExpectedRequest) -> tuple[str, str]:
         case Answer():
             return ("answer" if settled.error_type is None else "error"), text or settled.text
         case TimedOut():
-            return f"timed out {settled.clock} sent={settled.sent} {settled.chunks} {settled.missing}", text
+            return (
+                f"timed out {settled.limit_name} sent={settled.may_have_run} {settled.chunks} {settled.missing}",
+                text,
+            )
         case Unreadable():
             return "unreadable", text
         case Rejection():

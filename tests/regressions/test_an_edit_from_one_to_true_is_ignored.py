@@ -9,7 +9,7 @@ import pytest
 
 import dispatch
 from benchmarks.catalog.folder_edits import write_file
-from dispatch.catalog.descriptors import FrozenDict
+from dispatch.documents import FrozenDict
 from tests.helpers.descriptor_folder import SERVICE, TOOL, make_folder
 
 

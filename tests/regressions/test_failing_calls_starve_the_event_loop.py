@@ -20,7 +20,7 @@ PERSISTENT = "persistent://tg/request/lab"
 class Publisher(MemoryPublisher):
     def publish(self, *args: object, **named: object) -> object:  # type: ignore[override]
         if isinstance(self._transport, Unusable) and self._transport.is_unusable:
-            raise TransportError("unreachable", "The topic is being opened again.", sent=False)
+            raise TransportError("unreachable", "The topic is being opened again.", may_have_run=False)
         return super().publish(*args, **named)  # type: ignore[arg-type]
 
 

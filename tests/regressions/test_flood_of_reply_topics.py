@@ -114,7 +114,7 @@ async def test_what_one_dispatcher_has_is_counted_when_topics_close_or_cannot_be
     monkeypatch.setattr(plain, "MAX_REPLY_TOPICS", 2)
     broker = Broker()
     made = await router(broker)
-    broker.refusals[f"{OWN}-0"] = TransportError("connection-refused", "no", sent=False)
+    broker.refusals[f"{OWN}-0"] = TransportError("connection-refused", "no", may_have_run=False)
     for number, opens in ((0, False), (1, True), (2, False)):
         made.send(asked(f"{OWN}-{number}"), b"x", ANSWER)
         await made.flush()

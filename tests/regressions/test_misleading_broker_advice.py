@@ -106,7 +106,7 @@ async def problem(url: str, authority: Path | None = None) -> str:
     with pytest.raises(TransportError) as caught:
         async with connect(url, security=Security(token="s3cret", trust_certs=authority)):
             raise AssertionError("it connected")
-    assert (caught.value.type, caught.value.sent) == ("wrong-protocol", False)
+    assert (caught.value.type, caught.value.may_have_run) == ("wrong-protocol", False)
     assert url in caught.value.message
     return caught.value.message
 

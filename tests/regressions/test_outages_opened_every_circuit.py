@@ -124,7 +124,7 @@ async def test_while_the_broker_is_away_no_other_guard_is_asked(policy: dict[str
         connection.disconnect(5)
         results = await asyncio.gather(*(dispatcher.execute("work") for _ in range(20)))
         assert errors(results) == {"disconnected": 20}
-        assert all(result.error is not None and not result.error.sent for result in results)  # type: ignore[attr-defined]
+        assert all(result.error is not None and not result.error.may_have_run for result in results)  # type: ignore[attr-defined]
         await advance(5)
         assert (await dispatcher.execute("work")).ok
 

@@ -24,7 +24,7 @@ class Refusing(MemoryTransport):
 
     async def publisher(self, topic: str) -> MemoryPublisher:
         if "missing" in topic:
-            raise TransportError("unauthorized", "not for you", sent=False)
+            raise TransportError("unauthorized", "not for you", may_have_run=False)
         return await super().publisher(topic)
 
 

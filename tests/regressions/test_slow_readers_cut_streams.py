@@ -126,7 +126,7 @@ async def test_abandoned_streams_take_no_permits_after_the_idle_limit(kind: str)
         with pytest.raises(CallTimeoutError, match=r"read nothing for 30 s .*while further ones waited") as caught:
             async for _ in abandoned[0]:
                 pass
-        assert (caught.value.limit, caught.value.type) == ("stream-reader", "idle-timeout")
+        assert (caught.value.limit_name, caught.value.type) == ("stream-reader", "idle-timeout")
         for stream in abandoned[1:]:
             await stream.aclose()
 

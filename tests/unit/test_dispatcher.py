@@ -156,7 +156,7 @@ async def test_a_call_that_nobody_answers_ends_to_the_moment_and_names_its_clock
         result = await dispatcher.execute("work", **options)
         error = result.error
         assert isinstance(error, CallTimeoutError)
-        assert (error.limit, error.retryable, result.outcome) == (clock, False, Outcome.TIMEOUT)
+        assert (error.limit_name, error.retryable, result.outcome) == (clock, False, Outcome.TIMEOUT)
         assert f"within {after} s" in error.message
         assert "Check its effect before you call it again" in error.message
         assert now() == pytest.approx(START + after, abs=0.01)
@@ -221,7 +221,7 @@ async def test_rubbish_for_an_answer_is_a_typed_error_at_once(payload: bytes) ->
         result = await call
         error = result.error
         assert isinstance(error, TransportError)
-        assert (error.type, error.sent, error.retryable) == ("malformed-reply", True, False)
+        assert (error.type, error.may_have_run, error.retryable) == ("malformed-reply", True, False)
         assert "no valid reply" in error.message
         assert "Check its effect before you call it again" in error.message
         assert result.attempts == 1

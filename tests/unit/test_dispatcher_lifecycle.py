@@ -1,4 +1,4 @@
-"""A dispatcher's life: connecting, opening routes while calls wait, closing under calls, a broker that comes and goes."""
+"""A dispatcher's life: connecting, opening channels while calls wait, closing under calls, a broker that comes and goes."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def test_dispatchers_have_names_of_their_own() -> None:
     assert dispatch.connect("memory://", client_id="mine").client_id == "mine"
 
 
-# -- routes ---------------------------------------------------------------------------------------------------------
+# -- channels ---------------------------------------------------------------------------------------------------------
 
 
 async def test_calls_that_come_together_open_their_route_once_and_nothing_leaves_before_both_ends_listen() -> None:
@@ -221,7 +221,7 @@ async def test_a_route_that_does_not_open_costs_the_calls_time_and_no_more() -> 
         result = await dispatcher.execute("work", timeout=5)
         error = result.error
         assert isinstance(error, TransportError)
-        assert (error.type, error.sent, error.retryable, result.attempts) == ("unreachable", False, True, 0)
+        assert (error.type, error.may_have_run, error.retryable, result.attempts) == ("unreachable", False, True, 0)
         assert "not executed" in error.message
         assert result.duration == pytest.approx(5, abs=0.01)
         with pytest.raises(TransportError, match="not executed"):
@@ -311,7 +311,7 @@ async def test_closing_while_a_route_opens_is_a_typed_error_and_not_a_cancellati
         for result in await asyncio.gather(*calls):
             error = result.error
             assert isinstance(error, TransportError)
-            assert (error.type, error.sent) == ("closed", False)
+            assert (error.type, error.may_have_run) == ("closed", False)
 
 
 async def test_a_call_that_is_cancelled_while_its_route_opens_is_cancelled_even_if_that_closes_too() -> None:
@@ -332,7 +332,7 @@ async def test_a_call_after_the_end_says_so() -> None:
         await dispatcher.close()
         error = (await dispatcher.execute("work")).error
         assert isinstance(error, TransportError)
-        assert (error.type, error.sent) == ("closed", False)
+        assert (error.type, error.may_have_run) == ("closed", False)
 
 
 async def test_a_publisher_that_refuses_is_a_typed_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,7 +342,7 @@ async def test_a_publisher_that_refuses_is_a_typed_error_at_once(monkeypatch: py
 
         def refuse(*_args: Any, **_options: Any) -> Any:
             raise TransportError(
-                "publish-queue-full", "10,000 messages wait already; slow down.", sent=False, retry_after=1.0
+                "publish-queue-full", "10,000 messages wait already; slow down.", may_have_run=False, retry_after=1.0
             )
 
         monkeypatch.setattr("dispatch.transports.memory.MemoryPublisher.publish", refuse)

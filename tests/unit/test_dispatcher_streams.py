@@ -95,7 +95,7 @@ async def test_a_stream_that_says_nothing_ends_to_the_moment_and_names_its_clock
     async with Peer.as_service(), dispatching(catalog(work={"policy": policy})) as dispatcher:
         with pytest.raises(CallTimeoutError) as caught:
             await anext(dispatcher.stream("work", **options))
-        assert caught.value.limit == clock
+        assert caught.value.limit_name == clock
         assert f"{after} s" in caught.value.message
         assert now() == pytest.approx(START + after, abs=0.01)
         assert dispatcher.pending_requests == 0
@@ -114,7 +114,7 @@ async def test_a_stream_that_falls_silent_gives_what_came_and_says_how_much() ->
             CallTimeoutError, match=r"brought nothing for 5 s after 1 chunk\(s\) \(chunk 1 was lost\)"
         ) as caught:
             await anext(chunks)
-        assert caught.value.limit == "stream-idle"
+        assert caught.value.limit_name == "stream-idle"
         assert now() == pytest.approx(START + 9, abs=0.01)
 
 
@@ -123,7 +123,7 @@ async def test_a_stream_that_never_ends_is_ended() -> None:
     async with stand(story(1_000, gap=1)) as (dispatcher, server):
         with pytest.raises(CallTimeoutError, match=r"was not complete within 10\.5 s") as caught:
             await read(dispatcher.stream("work", timeout=10.5), got)
-        assert caught.value.limit == "stream"
+        assert caught.value.limit_name == "stream"
         assert got == [f"<{n}>" for n in range(10)]
         await idle()
         assert server.running == 0

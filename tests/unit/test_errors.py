@@ -28,9 +28,9 @@ ERRORS = [
     ToolError("ValueError", "No such city."),
     InvalidArgumentsError("invalid-arguments", "Not an object.", rejected_by="service"),
     ThrottledError("overloaded", "Not before 12 s.", retryable=True, retry_after=12.0, rejected_by="service"),
-    CallTimeoutError("No answer within 5 s.", limit="stream-idle", retryable=True),
-    CallTimeoutError("No answer.", limit="call", type="expired"),
-    TransportError("unreachable", "No broker.", sent=False, retry_after=0.5),
+    CallTimeoutError("No answer within 5 s.", limit_name="stream-idle", retryable=True),
+    CallTimeoutError("No answer.", limit_name="call", type="expired"),
+    TransportError("unreachable", "No broker.", may_have_run=False, retry_after=0.5),
     TransportError("connection-lost", "Gone."),
     RejectedError("unknown-tool", "No such tool.", rejected_by="catalog", alternatives=("tell-joke", "tell-story")),
 ]
@@ -109,9 +109,9 @@ def test_as_dict_has_what_a_machine_needs() -> None:
 
 
 def test_a_transport_error_may_be_repeated_only_if_nothing_left() -> None:
-    assert TransportError("x", "x", sent=False).retryable
-    assert not TransportError("x", "x", sent=True).retryable
-    assert TransportError("x", "x").sent, "in doubt it left"
+    assert TransportError("x", "x", may_have_run=False).retryable
+    assert not TransportError("x", "x", may_have_run=True).retryable
+    assert TransportError("x", "x").may_have_run, "in doubt it left"
 
 
 def test_a_tool_author_needs_two_texts_only() -> None:
@@ -120,9 +120,9 @@ def test_a_tool_author_needs_two_texts_only() -> None:
 
 
 def test_a_timeout_names_its_clock_and_is_not_repeated_unless_that_is_said() -> None:
-    error = CallTimeoutError("No answer.", limit="attempt")
-    assert (error.type, error.limit, error.retryable) == ("attempt-timeout", "attempt", False)
-    assert CallTimeoutError("No answer.", limit="call", retryable=True).retryable
+    error = CallTimeoutError("No answer.", limit_name="attempt")
+    assert (error.type, error.limit_name, error.retryable) == ("attempt-timeout", "attempt", False)
+    assert CallTimeoutError("No answer.", limit_name="call", retryable=True).retryable
 
 
 def test_repr_shows_class_type_and_message() -> None:

@@ -27,7 +27,7 @@ Row = tuple[float, float, str, int, str, bool]
 def is_certainly_not_executed(error: dispatch.DispatchError) -> bool:
     """Read from the fields of an error whether it excludes that the tool was executed."""
     if isinstance(error, TransportError):
-        return not error.sent
+        return not error.may_have_run
     if isinstance(error, CallTimeoutError):
         return error.type == ErrorType.EXPIRED
     return error.outcome in CERTAIN

@@ -250,7 +250,7 @@ class MessageSender:
         if self._is_closed:
             raise closed()
         if (refusal := self.find_opening_error(ticket.publisher)) is not None:
-            raise TransportError(refusal.type, refusal.message, sent=False)
+            raise TransportError(refusal.type, refusal.message, may_have_run=False)
         window = self.window
         if window.outstanding >= window.size:
             self.process_receipts()

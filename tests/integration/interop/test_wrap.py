@@ -23,7 +23,7 @@ async def test_a_timeout_leaves_nothing_behind_in_their_client(url: str, topic: 
                 dispatch.CallTimeoutError, match=r"^No complete reply arrived within 0\.1 s; tool 'peer'"
             ) as caught:
                 await client.call({}, {"join": "text"}, timeout=0.1)
-        assert (caught.value.limit, caught.value.retryable) == ("call", False)
+        assert (caught.value.limit_name, caught.value.retryable) == ("call", False)
         assert theirs._rr_client.pending == {}  # type: ignore[attr-defined] # TrustGraph's own table
 
 

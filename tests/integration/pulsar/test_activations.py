@@ -135,7 +135,7 @@ async def test_producers_and_consumers_stay_constant(
             task = asyncio.create_task(dispatcher.execute(f"silent{number}", timeout=0.5))
             silent.add(task)
             task.add_done_callback(silent.discard)
-            peaks.append(len(dispatcher._running.routes._open))
+            peaks.append(len(dispatcher._running.channels._open))
             await asyncio.sleep(INTERVAL_S)
         is_over = True
         calls = sum(await asyncio.gather(*callers))

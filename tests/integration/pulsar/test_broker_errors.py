@@ -37,7 +37,7 @@ async def test_a_missing_tenant_or_namespace_is_named_with_the_command_that_make
         result = await dispatcher.execute("echo", timeout=20)
         error = result.error
         assert isinstance(error, dispatch.TransportError)
-        assert (error.type, error.sent) == ("no-such-namespace", False)
+        assert (error.type, error.may_have_run) == ("no-such-namespace", False)
         assert f"pulsar-admin namespaces create {missing}" in error.message
         assert result.attempts == 0
         # A service says the same at its start.
@@ -65,7 +65,7 @@ async def test_no_broker_is_an_error_at_connect(pulsar_endpoint: Endpoint) -> No
     with pytest.raises(dispatch.TransportError, match="dispatch broker start") as caught:
         async with dispatch.connect(url):
             raise AssertionError("it must not get here")
-    assert (caught.value.type, caught.value.sent) == ("unreachable", False)
+    assert (caught.value.type, caught.value.may_have_run) == ("unreachable", False)
     assert url in caught.value.message
 
 
@@ -93,7 +93,7 @@ async def test_token_and_tls(secured_broker: LocalBroker) -> None:
                 async with dispatch.connect(url, catalog_of(topic), security=security) as dispatcher:
                     await dispatcher.call("echo", timeout=20)
             error = caught.value
-            assert (error.type, error.sent) == (type, False), (url, error.message)
+            assert (error.type, error.may_have_run) == (type, False), (url, error.message)
             fix = {"unauthorized": "DISPATCH_TOKEN", "untrusted": "--trust-certs", "wrong-protocol": "TLS"}[type]
             assert fix in error.message
             assert "not-a-token" not in repr(security) + error.message

@@ -94,7 +94,7 @@ async def test_the_brokers_own_limit_is_kept_before_anything_is_sent(small: Loca
         )
         error = await at_once(dispatcher, size=limit + 1)
         assert (type(error), error.type) == (dispatch.TransportError, "response-limit-exceeded")
-        assert (error.sent, error.retryable) == (True, False)
+        assert (error.may_have_run, error.retryable) == (True, False)
         assert "'max-response-bytes'" in error.message
 
 
@@ -120,7 +120,7 @@ async def test_what_the_broker_refuses_for_its_size_is_an_error_at_once(small: L
         transport_of(dispatcher).max_message_bytes = MAX_MESSAGE_BYTES  # type: ignore[misc]
         error = await at_once(dispatcher, fill="y" * 2 * MESSAGE_BYTES)
         assert isinstance(error, dispatch.TransportError)
-        assert (error.type, error.sent, error.retryable) == ("request-too-large", False, False)
+        assert (error.type, error.may_have_run, error.retryable) == ("request-too-large", False, False)
         assert "was not executed" in error.message
         assert await dispatcher.call("echo", {"size": 3}, timeout=20) == "xxx", "the others do not notice"
 
@@ -135,7 +135,7 @@ async def test_a_namespace_that_makes_no_topics_is_named_with_the_command_that_l
     async with dispatch.connect(small.service_url, catalog) as dispatcher:
         error = await at_once(dispatcher)
         assert isinstance(error, dispatch.TransportError)
-        assert error.sent is False
+        assert error.may_have_run is False
         assert f"set-auto-topic-creation -e -t non-partitioned {namespace}" in error.message
     with pytest.raises(dispatch.TransportError, match="set-auto-topic-creation"):
         await dispatch.serve(Echo(), small.service_url, **queues)
@@ -182,16 +182,16 @@ async def test_calls_after_the_namespace_was_deleted_fail_at_once(small: LocalBr
         # pulsar-client is given a moment to mend it. What is called meanwhile left, and its instance does not answer.
         result = await dispatcher.execute("echo", {"text": "gone"}, timeout=20)
         assert isinstance(result.error, dispatch.TransportError)
-        assert (result.error.type, result.error.sent) in (("instance-lost", True), ("no-such-namespace", False))
+        assert (result.error.type, result.error.may_have_run) in (("instance-lost", True), ("no-such-namespace", False))
         assert result.duration < 6, "neither the timeout nor the time after which sessions are given up otherwise"
         result = await waiting
         assert isinstance(result.error, dispatch.TransportError)
-        assert (result.error.type, result.error.sent) == ("instance-lost", True)
+        assert (result.error.type, result.error.may_have_run) == ("instance-lost", True)
         assert asyncio.get_running_loop().time() - deleted_at < 8, "likewise"
         for _ in range(3):
             error = await at_once(dispatcher, text="gone")
             assert isinstance(error, dispatch.TransportError)
-            assert (error.type, error.sent) == ("no-such-namespace", False)
+            assert (error.type, error.may_have_run) == ("no-such-namespace", False)
         assert f"namespaces create {namespace}" in error.message
         assert await elsewhere.call("echo", {"text": "still there"}, timeout=20) == "still there"
 

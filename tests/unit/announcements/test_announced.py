@@ -292,7 +292,7 @@ class Refusing(MemoryTransport):
 
     def _check(self, topic: str) -> None:
         if any(part in topic for part in self.refused):
-            raise dispatch.TransportError("unauthorized", f"no permission for {topic}.", sent=False)
+            raise dispatch.TransportError("unauthorized", f"no permission for {topic}.", may_have_run=False)
 
     async def publisher(self, topic: str) -> Any:
         self._check(topic)

@@ -12,7 +12,7 @@ import pytest
 from dispatch import CallResult, Dispatcher, Outcome, ToolError
 from dispatch.calls import call
 from dispatch.calls.call import schema_of_arguments
-from dispatch.catalog.descriptors import thaw
+from dispatch.documents import thaw
 from dispatch.errors import InvalidArgumentsError
 from dispatch.schemas import MAX_VALIDATORS, SchemaValidator, ValidatorCache
 from tests.helpers.dispatcher_and_service import Service, catalog, stand

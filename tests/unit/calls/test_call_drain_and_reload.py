@@ -37,7 +37,7 @@ async def test_draining_lets_finish_what_runs_and_refuses_the_rest() -> None:
         late = await dispatcher.execute("work")
         for result in (queued, late):
             assert isinstance(result.error, TransportError)
-            assert (result.error.type, result.error.sent) == ("closed", False)
+            assert (result.error.type, result.error.may_have_run) == ("closed", False)
         gate.event.set()
         assert (await running).ok
         await closing

@@ -36,7 +36,7 @@ async def test_what_may_have_run_is_not_tried_again_unless_it_may_run_twice() ->
     async with deaf(policy={"attempt-timeout": 1}) as (dispatcher, peer):
         with pytest.raises(CallTimeoutError) as caught:
             await dispatcher.call("work", timeout=5)
-        assert caught.value.limit == "attempt"
+        assert caught.value.limit_name == "attempt"
         assert peer.arrived.qsize() == 1
     async with deaf(policy={"attempt-timeout": 1}, idempotent=True) as (dispatcher, peer):
         result = await dispatcher.execute("work", timeout=5)

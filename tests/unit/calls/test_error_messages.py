@@ -78,7 +78,7 @@ def test_the_text_names_the_cause(by: str, reason: str, text: str) -> None:
 def test_a_closed_dispatcher_has_sent_nothing(reason: str) -> None:
     error = error_from_rejection(Rejection("bulkhead", reason), "work")
     assert isinstance(error, TransportError)
-    assert (error.type, error.sent, error.message) == ("closed", False, error_from_closing("work").message)
+    assert (error.type, error.may_have_run, error.message) == ("closed", False, error_from_closing("work").message)
 
 
 def test_alternatives_are_added_once_to_the_attribute_and_the_text() -> None:

@@ -69,14 +69,14 @@ def test_a_tool_that_its_service_stopped_in_time_is_a_timeout(repeatable: bool) 
     stopped = Answer("", "deadline-exceeded", "because", 3, refused="stopped")
     error = told(stopped, repeatable=repeatable)
     assert type(error) is CallTimeoutError
-    assert (error.type, error.limit, error.retryable) == ("timeout", "call", repeatable)
+    assert (error.type, error.limit_name, error.retryable) == ("timeout", "call", repeatable)
     assert "within 5 s after 2 chunk(s);" in error.message, "the error itself is no chunk"
 
 
 def test_an_expired_request() -> None:
     error = told(refusal("expired"))
     assert type(error) is CallTimeoutError
-    assert (error.type, error.limit) == ("expired", "call")
+    assert (error.type, error.limit_name) == ("expired", "call")
     assert "was not executed" in error.message
 
 
@@ -106,24 +106,24 @@ def test_any_other_refusal(reason: str, type_: str, text: str) -> None:
 def test_a_reply_that_is_gone_leaves_the_execution_in_doubt(reason: str, repeatable: bool) -> None:
     error = told(refusal(reason), repeatable=repeatable)
     assert isinstance(error, TransportError)
-    assert (error.type, error.sent, error.retryable, error.origin) == (reason, True, repeatable, Origin.TOOL)
+    assert (error.type, error.may_have_run, error.retryable, error.origin) == (reason, True, repeatable, Origin.TOOL)
 
 
 @pytest.mark.parametrize("reason", [Failure.SILENT, Failure.RESTARTED, Failure.CLOSED, Failure.EVICTED])
 @pytest.mark.parametrize("repeatable", [True, False])
 def test_an_instance_that_is_lost_may_have_executed_what_it_was_sent(reason: Failure, repeatable: bool) -> None:
-    error = told(Lost(reason, sent=True), repeatable=repeatable)
+    error = told(Lost(reason, may_have_run=True), repeatable=repeatable)
     assert isinstance(error, TransportError)
     kind = "instance-restarted" if reason is Failure.RESTARTED else "instance-lost"
-    assert (error.type, error.sent, error.retryable, error.origin) == (kind, True, repeatable, Origin.TOOL)
+    assert (error.type, error.may_have_run, error.retryable, error.origin) == (kind, True, repeatable, Origin.TOOL)
     assert "may have been executed" in error.message
 
 
 @pytest.mark.parametrize("reason", [Failure.SILENT, Failure.RESTARTED, Failure.CLOSED, Failure.EVICTED])
 def test_what_an_instance_that_is_lost_surely_did_not_execute_may_be_repeated(reason: Failure) -> None:
-    error = told(Lost(reason, sent=False))
+    error = told(Lost(reason, may_have_run=False))
     assert isinstance(error, TransportError)
-    assert (error.sent, error.retryable) == (False, True)
+    assert (error.may_have_run, error.retryable) == (False, True)
     assert "was not executed" in error.message
 
 
@@ -137,41 +137,41 @@ def test_what_an_instance_that_is_lost_surely_did_not_execute_may_be_repeated(re
     ],
 )
 def test_a_limit_that_ran_out_names_itself_and_its_length(clock: str, type_: str, words: str) -> None:
-    error = told(TimedOut(clock, sent=True, chunks=2))
+    error = told(TimedOut(clock, may_have_run=True, chunks=2))
     assert type(error) is CallTimeoutError
-    assert (error.type, error.limit, error.retryable) == (type_, clock, False)
+    assert (error.type, error.limit_name, error.retryable) == (type_, clock, False)
     assert words in error.message
     assert "may have been executed. Check its effect before you call it again" in error.message
 
 
 def test_the_limit_is_written_as_people_write_it() -> None:
     for limit, words in ((0.25, "0.25 s"), (600.0, "600 s"), (1, "1 s")):
-        assert f"within {words};" in told(TimedOut("call", sent=True), limit=limit).message
+        assert f"within {words};" in told(TimedOut("call", may_have_run=True), limit=limit).message
 
 
 def test_a_lost_chunk_is_named() -> None:
-    assert "(chunk 7 was lost)" in told(TimedOut("stream-idle", sent=True, chunks=7, missing=7)).message
-    assert "lost" not in told(TimedOut("stream-idle", sent=True, chunks=7)).message
+    assert "(chunk 7 was lost)" in told(TimedOut("stream-idle", may_have_run=True, chunks=7, missing=7)).message
+    assert "lost" not in told(TimedOut("stream-idle", may_have_run=True, chunks=7)).message
 
 
 def test_what_may_be_repeated_says_so() -> None:
-    error = told(TimedOut("call", sent=True), repeatable=True)
+    error = told(TimedOut("call", may_have_run=True), repeatable=True)
     assert error.retryable
     assert "a repeat does no harm" in error.message
 
 
 @pytest.mark.parametrize("repeatable", [True, False])
 def test_what_never_left_may_be_repeated_whatever_the_tool(repeatable: bool) -> None:
-    error = told(TimedOut("call", sent=False), repeatable=repeatable)
+    error = told(TimedOut("call", may_have_run=False), repeatable=repeatable)
     assert isinstance(error, TransportError)
-    assert (error.type, error.sent, error.retryable) == ("send-timeout", False, True)
+    assert (error.type, error.may_have_run, error.retryable) == ("send-timeout", False, True)
     assert "was not executed" in error.message
 
 
 def test_an_unreadable_answer() -> None:
     error = told(Unreadable("no JSON"))
     assert isinstance(error, TransportError)
-    assert (error.type, error.sent, error.retryable) == ("malformed-reply", True, False)
+    assert (error.type, error.may_have_run, error.retryable) == ("malformed-reply", True, False)
     assert "(no JSON)" in error.message
 
 
@@ -182,7 +182,9 @@ def test_an_answer_too_large_names_the_key_to_raise() -> None:
     assert "stream buffer" in error.message
 
 
-@pytest.mark.parametrize("given", [TransportError("x", "m", sent=False), ThrottledError("x", "m", retryable=True)])
+@pytest.mark.parametrize(
+    "given", [TransportError("x", "m", may_have_run=False), ThrottledError("x", "m", retryable=True)]
+)
 def test_what_is_an_error_already_stays_itself(given: TransportError | ThrottledError) -> None:
     assert told(given) is given
 

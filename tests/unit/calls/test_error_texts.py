@@ -79,7 +79,7 @@ def rejected() -> list[DispatchError]:
 def exchanged() -> list[DispatchError]:
     ends: list[Settled] = [
         *(TimedOut(clock, True, 2, 1) for clock in ("call", "attempt", "stream", "stream-idle")),
-        TimedOut("call", sent=False),
+        TimedOut("call", may_have_run=False),
         *(Lost(reason, sent) for reason in Failure for sent in (True, False)),
         Unreadable("no JSON. Not at all."),
         Overflow("max-response-bytes"),
@@ -221,7 +221,7 @@ def test_the_text_says_whether_the_tool_was_executed_and_agrees_with_the_flags(e
     assert EXECUTED.search(error.message)
     surely_not = "not executed" in error.message or "No tool was executed" in error.message
     if isinstance(error, TransportError):
-        assert surely_not is not error.sent
+        assert surely_not is not error.may_have_run
     elif isinstance(error, CallTimeoutError):
         assert surely_not is (error.type == ErrorType.EXPIRED)
     else:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pickle
 
 from dispatch.catalog import CatalogError, Problem
-from dispatch.catalog.descriptors import MAX_PROBLEMS_PER_ITEM, Report
+from dispatch.documents import MAX_PROBLEMS_PER_ITEM, Report
 
 
 def test_a_problem_reads_as_file_key_problem_and_fix() -> None:

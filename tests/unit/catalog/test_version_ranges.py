@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.catalog.versions import MAX_RANGE_CHARS, RANGE_EXAMPLE, parse_range, parse_version
+from dispatch.catalog.descriptors import RANGE_EXAMPLE
+from dispatch.catalog.versions import MAX_RANGE_CHARS, parse_range, parse_version
 
 PAIRS: dict[str, Any] = json.loads(Path(__file__).with_name("node_semver_pairs.json").read_text("utf-8"))
 """What node-semver answers for each pair of a range and a version, produced with the program itself."""

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
+from dispatch.catalog.descriptors import VERSION_EXAMPLE
 from dispatch.catalog.versions import (
     MAX_NUMBER,
     MAX_VERSION_CHARS,
-    VERSION_EXAMPLE,
     is_prerelease,
     is_version,
     parse_version,

@@ -21,7 +21,7 @@ ERRORS: list[tuple[DispatchError, int]] = [
     (ToolError("no-joke", "nothing funny"), 1),
     (InvalidArgumentsError("invalid-arguments", "no object"), 2),
     (RejectedError("unknown-tool", "no such tool"), 2),
-    (CallTimeoutError("too late", limit="call"), 3),
+    (CallTimeoutError("too late", limit_name="call"), 3),
     (TransportError("unreachable", "no broker"), 4),
     (TransportError("bad-address", "no address"), 2),
     (ThrottledError("overloaded", "too much", retry_after=1.5), 5),

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import dispatch
-from dispatch.cli.base import MAX_POLICY_BYTES, check_policy_file, read_policy_file
+from dispatch.cli.base import check_policy_file, read_policy_file
+from dispatch.policy import MAX_FILE_BYTES as MAX_POLICY_BYTES
 from tests.unit.cli.conftest import Run, write_catalog
 
 

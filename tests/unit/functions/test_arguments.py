@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.catalog.descriptors import Report
+from dispatch.documents import Report
 from dispatch.errors import InvalidArgumentsError
 from dispatch.functions.schema import Arguments, read_parameters
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Optional, Union
 
 import pytest
 
-from dispatch.catalog.descriptors import Report
+from dispatch.documents import Report
 from dispatch.functions.schema import REQUIRED, Parameter, find_injected_type, iterate_members, read_parameters, unwrap
 
 

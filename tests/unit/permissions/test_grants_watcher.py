@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from dispatch.documents import SETTLE_S
 from dispatch.permissions import grants as grants_watcher
-from dispatch.permissions.grants import SETTLE_S, Grants, GrantsWatcher, PermissionSet
+from dispatch.permissions.grants import Grants, GrantsWatcher, PermissionSet
 
 
 def write(file: Path, *grants: str) -> None:

@@ -1,4 +1,4 @@
-"""Routes: opened once, closed whole. What callers see of them is in test_dispatcher_lifecycle.py."""
+"""Channels: opened once, closed whole. What callers see of them is in test_dispatcher_lifecycle.py."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ ANNOUNCEMENTS = "non-persistent://tg/response/dispatch-announce-lab"
 OWN = f"non-persistent://tg/response/dispatch-reply-{KEY}-one"
 
 
-def routes(broker: Broker) -> Channels:
+def channels(broker: Broker) -> Channels:
     exchange = Correlator()
     exchange.identity = Identity(SECRET)
     return Channels(broker, exchange, SessionExchange(exchange.replies), "one")  # type: ignore[arg-type]
@@ -89,8 +89,8 @@ def routes(broker: Broker) -> Channels:
 
 async def test_both_ends_listen_before_the_publisher_is_there() -> None:
     broker = Broker()
-    made = routes(broker)
-    route = await made.open(*QUEUES)
+    made = channels(broker)
+    channel = await made.open(*QUEUES)
     assert broker.log == [
         f"listen {RESPONSE}",
         f"listen {OWN}",
@@ -98,14 +98,14 @@ async def test_both_ends_listen_before_the_publisher_is_there() -> None:
         f"listen {ANNOUNCEMENTS}",
         f"publish {HELLO}",
     ]
-    assert route.reply_topic == OWN
-    assert route is await made.open(*QUEUES)
+    assert channel.reply_topic == OWN
+    assert channel is await made.open(*QUEUES)
     await made.close()
 
 
 async def test_an_own_topic_is_of_the_same_kind_as_the_services() -> None:
     broker = Broker()
-    made = routes(broker)
+    made = channels(broker)
     assert (
         await made.open(REQUEST, "persistent://corp/tools/lab")
     ).reply_topic == f"persistent://corp/tools/dispatch-reply-{KEY}-one"
@@ -115,18 +115,18 @@ async def test_an_own_topic_is_of_the_same_kind_as_the_services() -> None:
 @pytest.mark.parametrize("scheme", ["persistent", "non-persistent"])
 async def test_only_where_messages_can_get_lost_is_anything_paid_for_not_losing_them(scheme: str) -> None:
     broker = Broker()
-    made = routes(broker)
+    made = channels(broker)
     queues = {"request-queue": f"{scheme}://tg/request/x", "response-queue": f"{scheme}://tg/response/x"}
-    route = await made.open(*queues.values())
-    publisher = route.publisher
-    assert isinstance(publisher, PacedPublisher) == (route.endpoint is not None) == (scheme == "non-persistent")
+    channel = await made.open(*queues.values())
+    publisher = channel.publisher
+    assert isinstance(publisher, PacedPublisher) == (channel.endpoint is not None) == (scheme == "non-persistent")
     await made.close()
 
 
 @pytest.mark.parametrize("error", [None, lost()])
 async def test_closing_closes_all_of_it_even_if_some_of_it_cannot(error: Exception | None) -> None:
     broker = Broker()
-    made = routes(broker)
+    made = channels(broker)
     await made.open(*QUEUES)
     broker.close_error = error
     await made.close()
@@ -137,7 +137,7 @@ async def test_closing_closes_all_of_it_even_if_some_of_it_cannot(error: Excepti
 
 async def test_closing_while_a_subscription_fails_closes_the_rest() -> None:
     broker = Broker()
-    made = routes(broker)
+    made = channels(broker)
     await made.open(*QUEUES)
     broker.gate.clear()
     opening = asyncio.create_task(made.open(REQUEST, "non-persistent://tg/response/other"))
@@ -154,7 +154,7 @@ async def test_closing_while_a_subscription_fails_closes_the_rest() -> None:
 
 async def test_closing_that_is_cancelled_is_cancelled() -> None:
     broker = Broker()
-    made = routes(broker)
+    made = channels(broker)
     broker.gate.clear()
     opening = asyncio.create_task(made.open(*QUEUES))
     await idle()

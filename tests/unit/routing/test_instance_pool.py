@@ -16,7 +16,7 @@ from tests.helpers.known_instances import arouse_suspicion, known_instance
 
 
 class Way:
-    """A route, as far as a fleet looks at it."""
+    """A channel, as far as a fleet looks at it."""
 
     def __init__(self, *names: str) -> None:
         self.instances = Instances[SessionInstance]()
@@ -62,7 +62,7 @@ class Stand:
         )
 
     def replace(self, *ways: tuple[str, float, Way]) -> None:
-        self.pool.replace_routes([(name, weight, cast(Channel, way)) for name, weight, way in ways])
+        self.pool.replace_channels([(name, weight, cast(Channel, way)) for name, weight, way in ways])
 
     def tool(self, policy: Policy) -> ToolGuards:
         return ToolGuards(
@@ -90,7 +90,7 @@ def test_where_nobody_is_known_it_goes_to_the_services_topic() -> None:
     stand = Stand((SHARED, 1, way))
     place = stand.pool.pick(stand.guards)
     assert place is not None
-    assert (place.route, place.instance, place.probe) == (way, way.shared, None)
+    assert (place.channel, place.instance, place.probe) == (way, way.shared, None)
     assert way.greeted == 1
     assert stand.pool.known == 0
 
@@ -118,7 +118,7 @@ def test_instances_with_topics_of_their_own_are_used_in_turn_known_by_name_or_no
     assert stand.many(6) == {"x": 2, "y1": 2, "y2": 2}
     stand.replace(*((name, 1.0, way) for name, way in ways.items()))
     assert stand.many(4) == {"x": 1, "y1": 1, "y2": 1, "z": 1}
-    assert len(stand.pool.routes) == 3
+    assert len(stand.pool.channels) == 3
 
 
 def test_instances_are_added_and_removed_and_keep_what_is_known_of_them() -> None:

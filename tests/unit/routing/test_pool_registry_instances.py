@@ -116,7 +116,7 @@ async def test_no_call_fails_when_all_instances_are_replaced() -> None:
         await advance(1)
         assert not call.done()  # it waits for the topics of the new instance: the removed one gets no request
         # Attempts that have the pool already use its former channel.
-        assert [route.request_queue for route in pool_of(dispatcher).routes] == [f"{REQUESTS}-a-0"]
+        assert [channel.request_queue for channel in pool_of(dispatcher).channels] == [f"{REQUESTS}-a-0"]
         assert (await call).text == "b"
 
 
@@ -140,7 +140,7 @@ async def test_calls_fail_while_the_topics_of_all_new_instances_are_refused() ->
 
         async def publisher(self, topic: str) -> Any:
             if self.is_refusing and topic.startswith(f"{REQUESTS}-b"):
-                raise TransportError("unauthorized", "not for you", sent=False)
+                raise TransportError("unauthorized", "not for you", may_have_run=False)
             return await super().publisher(topic)
 
     transport = Refusing()
@@ -174,7 +174,7 @@ async def test_a_channel_that_was_closed_before_its_opener_resumes_is_opened_aga
         transport.slow = 1.0
         call = asyncio.create_task(dispatcher.execute("work"))
         await advance(0.5)
-        (opening,) = runtime.routes._opening.values()
+        (opening,) = runtime.channels._opening.values()
         # The callbacks of the opening run in this order, all of them before the call resumes.
         opening.add_done_callback(lambda _: pools.renew(with_b, [owner]))
         opening.add_done_callback(lambda _: loop.call_soon(pools.renew, with_a, [owner]))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.catalog.descriptors import Report, freeze_json
+from dispatch.documents import Report, freeze_json
 from dispatch.schemas import DIALECT, GUESSED, find_dialect, translate_schema
 
 D3, D4, D6, D7 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (3, 4, 6, 7))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.catalog.descriptors import Report, freeze_json
+from dispatch.documents import Report, freeze_json
 from dispatch.schemas import (
     MAX_DEPTH,
     MAX_EVALUATIONS,

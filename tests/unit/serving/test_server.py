@@ -147,7 +147,7 @@ async def test_the_caller_of_an_expired_request_is_told_that_nothing_ran() -> No
         await peer.answer(properties, error=("expired", "too late"), refused=Refusal.EXPIRED)
         error = (await call).error
         assert isinstance(error, CallTimeoutError)
-        assert (error.type, error.limit) == ("expired", "call")
+        assert (error.type, error.limit_name) == ("expired", "call")
         assert "was not executed" in error.message
 
 

@@ -170,7 +170,7 @@ async def test_a_server_that_cannot_start_leaves_nothing_open(monkeypatch: pytes
     server = ToolServer(Service(slowly), BROKER, request_queue=REQUESTS, response_queue=RESPONSES)
 
     async def refuse(*_args: Any, **_options: Any) -> Any:
-        raise TransportError("no-such-namespace", "create it", sent=False)
+        raise TransportError("no-such-namespace", "create it", may_have_run=False)
 
     monkeypatch.setattr(server._transport, "subscribe", refuse)
     with pytest.raises(TransportError, match="create it"):

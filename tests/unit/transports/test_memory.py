@@ -194,7 +194,7 @@ async def test_a_message_too_large_fails_later_and_is_not_delivered() -> None:
     assert ticket.cancel() is False
     publisher.publish(b"x" * MAX_MESSAGE_BYTES, {}, flow="test", on_failure=no_failure)
     await idle()
-    assert [(error.type, error.sent) for error in failures] == [("request-too-large", False)]
+    assert [(error.type, error.may_have_run) for error in failures] == [("request-too-large", False)]
     assert len(inbox.messages) == 1
 
 
@@ -247,7 +247,7 @@ async def test_closing_a_connection_closes_its_subscriptions_and_not_others() ->
     ):
         with pytest.raises(TransportError) as caught:
             call()
-        assert (caught.value.type, caught.value.sent) == ("closed", False)
+        assert (caught.value.type, caught.value.may_have_run) == ("closed", False)
     with pytest.raises(TransportError):
         await one.subscribe(TOPIC, mine, mode=Mode.FANOUT, name="x")
     with pytest.raises(TransportError):
@@ -331,7 +331,7 @@ async def test_a_topic_keeps_so_much_and_says_no_to_more(monkeypatch: pytest.Mon
     publisher.publish(b"4", {}, flow="test", on_failure=failures.append)
     assert failures == [], "never from inside the call"
     await idle()
-    assert [(error.type, error.sent) for error in failures] == [("send-failed", False)]
+    assert [(error.type, error.may_have_run) for error in failures] == [("send-failed", False)]
     inbox = Inbox()
     await transport.subscribe(KEPT, inbox, mode=Mode.SHARED, name="x")
     await idle()

@@ -103,7 +103,7 @@ async def test_one_limit_covers_whatever_the_client_does() -> None:
     ):
         with pytest.raises(CallTimeoutError, match=r"within 5 s.*; tool 'work' may have been executed") as caught:
             await call
-        assert (caught.value.limit, caught.value.retryable) == (clock, False)
+        assert (caught.value.limit_name, caught.value.retryable) == (clock, False)
     assert asyncio.get_running_loop().time() == pytest.approx(START + 10 + 2 * CLEANUP_S, abs=0.01)
 
 

@@ -53,7 +53,7 @@ def test_the_error_of_a_nested_call_does_not_repeat_the_function() -> None:
     async def execute(call: LocalCall) -> str:
         nonlocal count
         count += 1
-        raise dispatch.TransportError(ErrorType.SEND_TIMEOUT, "not sent", sent=False)
+        raise dispatch.TransportError(ErrorType.SEND_TIMEOUT, "not sent", may_have_run=False)
 
     async def test() -> None:
         async with connect(execute) as dispatcher:
@@ -91,7 +91,7 @@ def test_a_failed_connection_is_a_transport_error_and_nothing_is_repeated() -> N
             with pytest.raises(dispatch.TransportError, match="server ended"):
                 [each async for each in dispatcher.stream("run")]
         assert isinstance(result.error, dispatch.TransportError)
-        assert (result.error.sent, result.error.retryable, result.attempts, count) == (True, False, 1, 2)
+        assert (result.error.may_have_run, result.error.retryable, result.attempts, count) == (True, False, 1, 2)
 
     run(test)
 

@@ -69,6 +69,6 @@ def test_a_silent_stream_ends_at_its_idle_timeout() -> None:
             assert await anext(stream) == "a"
             with pytest.raises(dispatch.CallTimeoutError) as caught:
                 await anext(stream)
-            assert caught.value.limit == "stream-idle"
+            assert caught.value.limit_name == "stream-idle"
 
     run(test)

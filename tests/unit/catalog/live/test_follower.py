@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from dispatch.catalog.activation import MAX_PROBLEM_CHARS, SourceFollower, close_followers
-from dispatch.catalog.descriptors import CatalogError, Problem
+from dispatch.catalog.descriptors import CatalogError
 from dispatch.catalog.items import Item
 from dispatch.catalog.sources import SourceState
+from dispatch.documents import Problem
 from dispatch.testing.clock import advance, idle, virtual_time
 from tests.unit.catalog.live.test_merge import tool
 

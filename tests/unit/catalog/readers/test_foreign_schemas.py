@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from dispatch.catalog.descriptors import FrozenDict, Problem, ToolDescriptor
+from dispatch.catalog.descriptors import ToolDescriptor
 from dispatch.catalog.items import Item, read_service_item, read_tool_item
+from dispatch.documents import FrozenDict, Problem
 from dispatch.schemas import SchemaValidator
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, without
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dispatch.catalog import Catalog, ToolDescriptor
-from dispatch.catalog.descriptors import Problem, thaw
+from dispatch.documents import Problem, thaw
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, only, service_item, tool_item, without
 
 BARE = without(TELL_JOKE, "arguments")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dispatch.catalog import ARGUMENT_TYPES, Argument, Catalog, ToolDescriptor
-from dispatch.catalog.descriptors import thaw
+from dispatch.documents import thaw
 from tests.helpers.catalog_items import (
     JOKE_SERVICE,
     TELL_JOKE,

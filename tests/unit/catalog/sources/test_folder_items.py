@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import dispatch
 from dispatch.catalog import CatalogError, check_directory
-from dispatch.catalog.folder import replace_file
+from dispatch.documents import replace_file
 from tests.helpers.followed_config import SERVICE, TOOL
 
 NAMES = st.sampled_from(["one", "two"])

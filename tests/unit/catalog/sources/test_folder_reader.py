@@ -62,7 +62,7 @@ def test_time_stamps_prove_that_an_old_file_is_unchanged(folder: Path, monkeypat
     monkeypatch.setattr(folder_reader, "RACY_NS", 0)
     reader = FolderReader(folder)
     first = reader.read()
-    monkeypatch.setattr(folder_reader, "_read_content", None)  # a further reading would call it
+    monkeypatch.setattr(folder_reader, "read_regular_file", None)  # a further reading would call it
     assert reader.read() is first
 
 

@@ -24,8 +24,8 @@ def test_every_frame_is_shown_without_payloads_and_secrets(run: Run) -> None:
     lines = end.out.splitlines()
     assert lines[1] == "to       77"
     assert "HELLO  versions [1, 2], features 0, name agent, incarnation d1, id 8, secret hidden" in end.out
-    assert "REQUEST  stream 4, deadline 2000, target calculator, headers ['idempotency-key'], payload 7 bytes" in lines
-    assert "REFUSED  stream 4, reason overloaded, retry_after_ms 250, message 7 characters, trace None" in lines
+    assert "REQUEST  number 4, deadline 2000, target calculator, headers ['idempotency-key'], payload 7 bytes" in lines
+    assert "REFUSED  number 4, reason overloaded, retry_after_ms 250, message 7 characters, trace None" in lines
     assert "PING" in lines
     assert len(lines) == len(HEADER) + len(FRAMES)
 

@@ -46,7 +46,7 @@ async def assert_typed_ends(dispatcher: dispatch.Dispatcher, kill: Callable[[], 
     assert loop.time() - began < 2
     for result in ended:
         assert isinstance(result.error, dispatch.TransportError)
-        assert (result.error.type, result.error.sent, result.attempts) == ("instance-lost", True, 1)
+        assert (result.error.type, result.error.may_have_run, result.attempts) == ("instance-lost", True, 1)
         assert not result.error.retryable
     meanwhile = await dispatcher.execute("add", {"a": 1, "b": 2})
     assert meanwhile.error is not None

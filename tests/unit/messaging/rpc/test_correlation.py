@@ -93,10 +93,10 @@ async def test_an_answer_says_why_it_was_refused_and_how_busy_its_instance_is() 
 
 async def test_the_deadline_ends_it_to_the_moment() -> None:
     bench = Bench()
-    _, task = await bench.ask(limit=30, clock="attempt")
+    _, task = await bench.ask(limit=30, limit_name="attempt")
     await advance(29.999)
     assert not task.done()
-    assert await task == TimedOut("attempt", sent=True)
+    assert await task == TimedOut("attempt", may_have_run=True)
     assert bench.exchange.loop.time() == pytest.approx(START + 30, abs=1e-3)
     assert bench.exchange.pending == 0
 
@@ -105,14 +105,14 @@ async def test_what_still_waits_behind_the_window_at_its_deadline_is_withdrawn()
     bench = Bench()
     bench.publisher.queueing = True
     _, task = await bench.ask(limit=5)
-    assert await task == TimedOut("call", sent=False)
+    assert await task == TimedOut("call", may_have_run=False)
     assert bench.publisher.sent[0].cancelled
 
 
 async def test_a_deadline_that_has_passed_sends_nothing() -> None:
     bench = Bench()
     _, task = await bench.ask(limit=0)
-    assert await task == TimedOut("call", sent=False)
+    assert await task == TimedOut("call", may_have_run=False)
     assert not bench.publisher.sent
     assert (bench.exchange.pending, bench.exchange.tombstones) == (0, 0)
 
@@ -202,7 +202,7 @@ async def test_closing_ends_everything_that_waits() -> None:
     assert bench.exchange.pending == 0
     for id, task in asked:
         settled = await task
-        assert settled == Closed(sent=True), "the tools may have been executed"
+        assert settled == Closed(may_have_run=True), "the tools may have been executed"
         assert bench.take(reply(id)) is Disposition.LATE
 
 
@@ -211,7 +211,7 @@ async def test_what_comes_after_closing_is_not_sent() -> None:
     bench.exchange.close()
     id, task = await bench.ask()
     settled = await task
-    assert settled == Closed(sent=False)
+    assert settled == Closed(may_have_run=False)
     assert not bench.publisher.sent
     assert bench.take(reply(id)) is Disposition.UNKNOWN
 

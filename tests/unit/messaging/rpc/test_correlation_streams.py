@@ -149,7 +149,7 @@ async def test_the_idle_limit_counts_from_the_request_and_then_from_each_chunk()
         await advance(9.9)
         bench.take(reply(stream.id, "x", end=False, chunk=index))
     assert await reading == ["x"] * 5
-    assert stream.settled == TimedOut("stream-idle", sent=True, chunks=5)
+    assert stream.settled == TimedOut("stream-idle", may_have_run=True, chunks=5)
     assert bench.exchange.loop.time() == pytest.approx(START + 5 * 9.9 + 10, abs=0.01)
 
 
@@ -160,7 +160,7 @@ async def test_the_idle_limit_counts_for_the_reader_while_chunks_wait() -> None:
     for index in range(4):
         bench.take(reply(stream.id, str(index), end=False, chunk=index))
         await advance(4)
-    assert stream.settled == TimedOut("stream-reader", sent=True, chunks=3)
+    assert stream.settled == TimedOut("stream-reader", may_have_run=True, chunks=3)
     assert bench.exchange.pending == 0
     assert await read(stream) == ["0", "1", "2"]
 
@@ -180,7 +180,7 @@ async def test_the_idle_limit_before_the_first_chunk() -> None:
     bench.publisher.queueing = True
     stream = bench.open()
     assert await read(stream) == []
-    assert stream.settled == TimedOut("stream-idle", sent=False)
+    assert stream.settled == TimedOut("stream-idle", may_have_run=False)
     assert bench.exchange.loop.time() == pytest.approx(START + 10, abs=0.01)
 
 
@@ -192,7 +192,7 @@ async def test_the_absolute_limit_ends_a_stream_that_keeps_talking() -> None:
         await advance(4.5)
         bench.take(reply(stream.id, "x", end=False, chunk=index))
     assert await reading == ["x"] * 4
-    assert stream.settled == TimedOut("stream", sent=True, chunks=4)
+    assert stream.settled == TimedOut("stream", may_have_run=True, chunks=4)
     assert bench.exchange.loop.time() == pytest.approx(START + 20, abs=0.01)
 
 
@@ -202,7 +202,7 @@ async def test_a_chunk_that_never_came_is_named_and_nothing_after_it_is_shown() 
     for index in (0, 1, 3, 4):
         bench.take(reply(stream.id, str(index), end=index == 4, chunk=index))
     assert await read(stream) == ["0", "1"]
-    assert stream.settled == TimedOut("stream-idle", sent=True, chunks=2, missing=2)
+    assert stream.settled == TimedOut("stream-idle", may_have_run=True, chunks=2, missing=2)
 
 
 async def test_an_error_counts_even_if_a_chunk_before_it_was_lost() -> None:
@@ -243,7 +243,7 @@ async def test_a_reader_that_leaves_early_may_leave_a_running_tool() -> None:
     bench = Bench()
     stream = bench.open()
     stream.close()
-    assert stream.settled == TimedOut("abandoned", sent=True)
+    assert stream.settled == TimedOut("abandoned", may_have_run=True)
 
 
 async def test_a_reader_that_leaves_early_leaves_nothing() -> None:
@@ -255,7 +255,7 @@ async def test_a_reader_that_leaves_early_leaves_nothing() -> None:
     async for _ in stream:
         break
     stream.close()
-    assert stream.settled == TimedOut("abandoned", sent=False, chunks=2)
+    assert stream.settled == TimedOut("abandoned", may_have_run=False, chunks=2)
     assert bench.exchange.pending == 0
     assert bench.publisher.sent[0].cancelled
     assert await read(stream) == []
@@ -328,7 +328,7 @@ async def test_closing_the_exchange_ends_the_stream() -> None:
     await idle()
     bench.exchange.close()
     assert await reading == []
-    assert stream.settled == Closed(sent=True)
+    assert stream.settled == Closed(may_have_run=True)
 
 
 async def test_after_the_end_every_chunk_is_a_duplicate() -> None:

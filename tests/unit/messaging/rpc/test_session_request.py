@@ -78,8 +78,8 @@ async def test_what_cannot_be_read_is_malformed() -> None:
 
 async def test_failures_say_whether_the_tool_may_have_run() -> None:
     for reason, ended in (
-        (Failure.DEADLINE, TimedOut("call", sent=False)),
-        (Failure.SILENT, Lost(Failure.SILENT, sent=False)),
+        (Failure.DEADLINE, TimedOut("call", may_have_run=False)),
+        (Failure.SILENT, Lost(Failure.SILENT, may_have_run=False)),
         (Failure.TOO_LARGE, Overflow("max-response-bytes")),
     ):
         made = exchange()
@@ -92,12 +92,12 @@ async def test_failures_say_whether_the_tool_may_have_run() -> None:
 async def test_what_is_not_sent_is_settled_at_once() -> None:
     made = exchange()
     made._max_pending = 1
-    assert sent(made, deadline=START - 1.0).settled == TimedOut("call", sent=False)
+    assert sent(made, deadline=START - 1.0).settled == TimedOut("call", may_have_run=False)
     waiting = sent(made)
     assert isinstance(sent(made).settled, Rejection)
     made.close()
-    assert waiting.settled == Closed(sent=False)
-    assert sent(made).settled == Closed(sent=False)
+    assert waiting.settled == Closed(may_have_run=False)
+    assert sent(made).settled == Closed(may_have_run=False)
     assert made.pending == 0
 
 
@@ -112,7 +112,7 @@ async def test_a_stream_gives_its_chunks_and_ends_when_it_is_idle() -> None:
     await advance(4.0)
     assert stream.settled is None
     await advance(1.5)
-    assert stream.settled == TimedOut("stream-idle", sent=False)
+    assert stream.settled == TimedOut("stream-idle", may_have_run=False)
     assert [chunk async for chunk in stream] == []
     assert made.pending == 0
 
@@ -125,7 +125,7 @@ async def test_a_stream_whose_reader_has_gone_ends_although_chunks_arrive() -> N
     for chunk in (b"one", b"two", b"three"):
         handle(made, stream, ChunkReceived(stream, chunk))
         await advance(2.0)
-    assert ends == [TimedOut("stream-reader", sent=False, chunks=0)]
+    assert ends == [TimedOut("stream-reader", may_have_run=False, chunks=0)]
     assert made.pending == 0
     assert [chunk async for chunk in stream] == ["one", "two", "three"], "what arrived is kept"
 
@@ -152,8 +152,8 @@ async def test_an_inbox_that_the_broker_refuses_is_the_cause_for_requests_that_h
         handle(made, request, RequestFailed(request, Failure.BROKER_REFUSED, may_have_run))
         ended = await request
         if may_have_run:
-            assert ended == Lost(Failure.BROKER_REFUSED, sent=True)
+            assert ended == Lost(Failure.BROKER_REFUSED, may_have_run=True)
         else:
             assert isinstance(ended, TransportError)
             assert ended is not error, "each caller may add alternatives to its own"
-            assert (ended.type, ended.sent, ended.message) == ("no-such-namespace", False, error.message)
+            assert (ended.type, ended.may_have_run, ended.message) == ("no-such-namespace", False, error.message)

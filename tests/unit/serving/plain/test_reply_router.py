@@ -97,7 +97,7 @@ async def test_what_waits_for_a_topic_goes_out_in_order_when_it_is_open() -> Non
     await made.close()
 
 
-@pytest.mark.parametrize("error", [TransportError("refused", "no", sent=False), RuntimeError("not planned")])
+@pytest.mark.parametrize("error", [TransportError("refused", "no", may_have_run=False), RuntimeError("not planned")])
 async def test_answers_for_a_topic_that_cannot_be_opened_go_to_the_common_one(error: Exception) -> None:
     broker = Broker()
     made = await router(broker)

@@ -99,7 +99,7 @@ def answered(answer: bytes, ends: bool) -> str:
             try:
                 await shake_hands("pulsar://broker.example", Security())
             except TransportError as problem:
-                return "perhaps sent" if problem.sent else problem.type
+                return "perhaps sent" if problem.may_have_run else problem.type
             finally:
                 assert writer.closed
         return "connected"

@@ -16,7 +16,7 @@ from tests.helpers.fake_pulsar import OTHER, REPLACED_S, SEEN_S, TOPIC, Failures
 
 REPLIES = reply_topic("non-persistent://tg/response/work", "0123456789abcdef-agent")
 INSTANCE = instance_topic(TOPIC, "one")
-GONE = TransportError("no-such-namespace", "The broker has no namespace 'tg/response'.", sent=False)
+GONE = TransportError("no-such-namespace", "The broker has no namespace 'tg/response'.", may_have_run=False)
 
 
 @pytest.mark.parametrize("inbox", [REPLIES, INSTANCE, REPLIES.replace("non-persistent", "persistent")])
@@ -216,7 +216,7 @@ async def test_a_reconnection_logs_one_line_however_many_topics_cannot_be_opened
         topics = [f"{TOPIC}-{number}" for number in range(12)] + [f"non-persistent://tg/response/{n}" for n in "ab"]
         for topic in topics:
             await transport.publisher(topic)
-            broker.always_refused[topic] = TransportError("no-such-namespace", "x" * 500, sent=False)
+            broker.always_refused[topic] = TransportError("no-such-namespace", "x" * 500, may_have_run=False)
         await transport.publisher("non-persistent://tg/other/work")
         broker.restarts()
         await advance(REPLACED_S + 60)

@@ -6,7 +6,7 @@ from dispatch.errors import TransportError
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.supervisor import FIRST_RETRY_S, LAST_RETRY_S, ReopenBackoff
 
-ERROR = TransportError("no-such-namespace", "None.", sent=False)
+ERROR = TransportError("no-such-namespace", "None.", may_have_run=False)
 
 
 def test_it_is_tried_again_ever_less_often() -> None:

@@ -36,7 +36,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-GONE = TransportError("no-such-namespace", "The broker has no namespace 'tg/request'.", sent=False)
+GONE = TransportError("no-such-namespace", "The broker has no namespace 'tg/request'.", may_have_run=False)
 
 
 async def test_a_topic_that_moves_is_left_to_pulsar_client(broker: FakeBroker) -> None:
@@ -84,7 +84,7 @@ async def test_while_it_is_opened_again_nothing_is_given_to_it(broker: FakeBroke
         await advance(REPLACED_S)
         with pytest.raises(TransportError) as caught:
             send(lost, failures, "a1")
-        assert (caught.value.type, caught.value.sent) == ("unreachable", False)
+        assert (caught.value.type, caught.value.may_have_run) == ("unreachable", False)
         send(fine, failures, "b1")
         broker.producer(OTHER).receipts()
         broker.gate.set()
@@ -123,7 +123,7 @@ async def test_when_all_topics_are_gone_but_the_broker_is_there_each_says_why(
         for publisher in publishers:
             with pytest.raises(TransportError, match="has no namespace") as caught:
                 send(publisher, failures, "a1")
-            assert (caught.value.type, caught.value.sent) == ("no-such-namespace", False)
+            assert (caught.value.type, caught.value.may_have_run) == ("no-such-namespace", False)
         (line,) = (
             record.getMessage() for record in caplog.records if "retrying in the background" in record.getMessage()
         )

@@ -51,7 +51,7 @@ async def test_a_publisher_that_cannot_be_opened_is_not_remembered(broker: FakeB
     async with connected() as transport:
         for number in range(20):
             topic = f"{TOPIC}-{number}"
-            broker.refusals[topic] = TransportError("no-such-namespace", "none", sent=False)
+            broker.refusals[topic] = TransportError("no-such-namespace", "none", may_have_run=False)
             with pytest.raises(TransportError, match="none"):
                 await transport.publisher(topic)
             assert (await transport.publisher(topic)).topic == topic
@@ -86,7 +86,7 @@ async def test_security_is_what_was_given_or_what_the_environment_says(
 
 
 async def test_without_a_handshake_there_is_no_connection(broker: FakeBroker) -> None:
-    broker.handshake = TransportError("unauthorized", "no", sent=False)
+    broker.handshake = TransportError("unauthorized", "no", may_have_run=False)
     transport = PulsarTransport(URL, security=Security())
     with pytest.raises(TransportError, match="no"):
         await transport.start()
@@ -98,7 +98,7 @@ async def test_before_the_start_and_after_the_end_everything_says_closed(broker:
     transport = open_transport(URL, security=Security())
     with pytest.raises(TransportError) as caught:
         await transport.publisher(TOPIC)
-    assert (caught.value.type, caught.value.sent) == ("closed", False)
+    assert (caught.value.type, caught.value.may_have_run) == ("closed", False)
     await transport.start()
     publisher = await transport.publisher(TOPIC)
     await transport.close()

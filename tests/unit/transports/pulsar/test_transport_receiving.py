@@ -293,7 +293,7 @@ async def test_what_opens_while_the_connection_is_closed_is_closed_too(broker: F
     broker.gate.set()
     with pytest.raises(TransportError) as caught:
         await opening
-    assert (caught.value.type, caught.value.sent) == ("closed", False)
+    assert (caught.value.type, caught.value.may_have_run) == ("closed", False)
     opened: list[FakeConsumer] | list[FakeProducer] = broker.link.consumers or broker.link.producers
     assert [raw.closed for raw in opened] == [True]
 

@@ -122,7 +122,7 @@ async def test_while_it_is_away_messages_wait_within_bounds_and_can_be_withdrawn
         tickets = send(publisher, failures, "a1", "a2", "a3")
         with pytest.raises(TransportError) as caught:
             send(publisher, failures, "a4")
-        assert (caught.value.type, caught.value.sent) == ("publish-queue-full", False)
+        assert (caught.value.type, caught.value.may_have_run) == ("publish-queue-full", False)
         writable = asyncio.create_task(publisher.writable("a"))
         flush = asyncio.create_task(transport.flush())
         await advance(1)
@@ -156,7 +156,7 @@ async def test_nothing_is_opened_while_it_is_away(broker: FakeBroker) -> None:
         for opening in (transport.publisher(OTHER), listen(transport, list[Any]().append)):
             with pytest.raises(TransportError) as caught:
                 await opening
-            assert (caught.value.type, caught.value.sent) == ("unreachable", False)
+            assert (caught.value.type, caught.value.may_have_run) == ("unreachable", False)
         assert (await transport.publisher(TOPIC)).topic == TOPIC, "what is open stays usable: messages wait"
         broker.up = True
         await advance(SEEN_S)
@@ -258,7 +258,7 @@ async def test_one_lost_topic_leaves_the_rest_alone_and_comes_back_by_itself(
 ) -> None:
     """Its namespace was deleted, or its rights withdrawn."""
     failures, got = Failures(), list[Any]()
-    gone = TransportError("no-such-namespace", "The broker has no namespace 'tg/request'.", sent=False)
+    gone = TransportError("no-such-namespace", "The broker has no namespace 'tg/request'.", may_have_run=False)
     async with connected() as transport:
         lost = await transport.publisher(TOPIC)
         fine = await transport.publisher(OTHER)
@@ -270,7 +270,7 @@ async def test_one_lost_topic_leaves_the_rest_alone_and_comes_back_by_itself(
             assert transport.connected
             with pytest.raises(TransportError) as caught:
                 send(lost, failures, "a1")
-            assert (caught.value.type, caught.value.sent) == ("no-such-namespace", False)
+            assert (caught.value.type, caught.value.may_have_run) == ("no-such-namespace", False)
             send(fine, failures, "b1")
             broker.producer(OTHER).receipts()
             broker.consumer(KEPT).deliver(Kept("one"))
@@ -290,7 +290,7 @@ async def test_one_lost_topic_leaves_the_rest_alone_and_comes_back_by_itself(
 async def test_what_is_closed_while_it_is_set_aside_is_not_tried_again(broker: FakeBroker) -> None:
     async with connected() as transport:
         lost, _ = await transport.publisher(TOPIC), await transport.publisher(OTHER)
-        broker.always_refused[TOPIC] = TransportError("no-such-namespace", "None.", sent=False)
+        broker.always_refused[TOPIC] = TransportError("no-such-namespace", "None.", may_have_run=False)
         broker.producer(TOPIC).close()
         await advance(REPLACED_S)
         await lost.close()

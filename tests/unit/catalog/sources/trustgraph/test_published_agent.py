@@ -17,8 +17,9 @@ from trustgraph.agent.react.tools import ToolServiceImpl
 
 import dispatch
 from dispatch.catalog import Item, ServiceDescriptor, ToolDescriptor
-from dispatch.catalog.descriptors import ARGUMENT_TYPES, thaw
+from dispatch.catalog.descriptors import ARGUMENT_TYPES
 from dispatch.catalog.loader import read_services, read_tools
+from dispatch.documents import thaw
 from dispatch.messaging.wire import TopicName
 from dispatch.trustgraph.config import read_config_item
 from tests.helpers.config_service import ConfigStore

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.catalog.fields import DocumentError, parse_json, parse_yaml
+from dispatch.documents import DocumentError, parse_json, parse_yaml
 
 
 def mistakes(parse: Any, text: str) -> list[tuple[str, str, str]]:

@@ -43,7 +43,7 @@ async def test_a_tool_is_called_with_named_arguments_on_behalf_of_its_user() -> 
         assert service.requests == [({}, {"topic": "cats"}, "alice"), ({}, {"topic": "dogs"}, "alice")]
         assert (tool.name, tool.description, tool.user) == ("work", "Does work.", "alice")
         assert (tool.read_only, tool.destructive) == (False, None)
-        assert repr(tool) == "Tool('work')"
+        assert repr(tool) == "BoundTool('work')"
 
 
 async def test_no_name_of_an_argument_is_taken() -> None:

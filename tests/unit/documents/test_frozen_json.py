@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.catalog.descriptors import (
+from dispatch.documents import (
     MAX_DEPTH,
     MAX_VALUES,
     FrozenDict,
