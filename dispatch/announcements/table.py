@@ -27,8 +27,8 @@ from dispatch.announcements.messages import (
     is_signed,
 )
 from dispatch.announcements.trust import Trust, UntrustedError, read_ref
-from dispatch.catalog.descriptors import Problem
 from dispatch.catalog.items import Item, Refused
+from dispatch.documents import Problem
 
 GONE_S: Final = 60.0
 """Seconds for which the tools of a service stay in the catalogue after its last instance: while it restarts, calls fail as
