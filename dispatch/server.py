@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, cast
@@ -56,6 +55,7 @@ from dispatch.telemetry.observers import (
 )
 from dispatch.transports import (
     BROKER_VARIABLE,
+    PUBLISH_WINDOW,
     Message,
     Mode,
     Publisher,
@@ -200,11 +200,6 @@ DEFAULT_ANNOUNCE = Announce()
 NO_KEYS: Mapping[str, Any] = {}
 
 
-def create_incarnation() -> str:
-    """Return the name of a run of an instance: unique, and greater than those of its former runs."""
-    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(4).hex()}"
-
-
 def check_descriptors(
     service: Mapping[str, Any], keys: Mapping[str, Any], tools: Iterable[Mapping[str, Any]]
 ) -> Descriptors:
@@ -282,7 +277,7 @@ class ToolServer:
         drain_timeout: float = DEFAULT_DRAIN_S,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
         security: Security | None = None,
-        publish_window: int = 64,
+        publish_window: int = PUBLISH_WINDOW,
         telemetry: Telemetry = DEFAULT_TELEMETRY,
         tools: Iterable[Mapping[str, Any]] = (),
         descriptor: Mapping[str, Any] = NO_KEYS,
@@ -312,8 +307,8 @@ class ToolServer:
         self.meter_label = service or name_service(request_queue)
         """Name of the service in metrics and traces."""
         self.instance = instance or f"{self.service}-{os.urandom(4).hex()}"
-        self.incarnation = create_incarnation()
-        """The name of this run of the instance; requests for another incarnation are refused."""
+        self.incarnation = os.urandom(8).hex()
+        """The random name of this run of the instance; requests for another incarnation are refused."""
         self.concurrency = concurrency
         self._threads = ToolExecutor(concurrency, name=f"dispatch-tool-{self.service}")
         self._described = {"id": self.service, "request-queue": request_queue, "response-queue": response_queue}
@@ -646,24 +641,29 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM (then drain: finish what runs, refuse the rest) or until cancelled (then stop at once).
 
-    Takes the arguments of :class:`ToolServer`.
+    Takes the arguments of :class:`ToolServer`; or a list of servers, each started after those before it, whose connection it
+    may share.
 
     Raises:
         TransportError: the broker is out of reach, or refuses; the message names the fix.
     """
-    server = ToolServer(implementation, broker, **options)
+    several = isinstance(implementation, list | tuple) and all(isinstance(each, ToolServer) for each in implementation)
+    servers = cast(Sequence[ToolServer], implementation) if several else [ToolServer(implementation, broker, **options)]
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    await server.start()
-    catches = threading.current_thread() is threading.main_thread()
-    try:
-        if catches:
+    async with contextlib.AsyncExitStack() as stack:
+        for server in servers:
+            await server.start()
+            stack.push_async_callback(_close, server)
+        if threading.current_thread() is threading.main_thread():
             loop.add_signal_handler(signal.SIGTERM, stop.set)
+            stack.callback(loop.remove_signal_handler, signal.SIGTERM)
         await stop.wait()
-        logger.info("%s drains: %d running, %d queued", server.instance, server.running, server.queued)
-        await server.drain()
-    finally:
-        if catches:
-            loop.remove_signal_handler(signal.SIGTERM)
-        with contextlib.suppress(TransportError):
-            await server.close()
+        for server in servers:
+            logger.info("%s drains: %d running, %d queued", server.instance, server.running, server.queued)
+        await asyncio.gather(*(server.drain() for server in servers))
+
+
+async def _close(server: ToolServer) -> None:
+    with contextlib.suppress(TransportError):
+        await server.close()

@@ -76,6 +76,7 @@ class Announced:
         self._is_changed = asyncio.Event()
         self._has_progress = asyncio.Event()
         self._is_settled = False
+        self._is_proceeding = False
         self._version = 0
         self._items: list[Item] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,7 +90,7 @@ class Announced:
         self._subscribing = asyncio.Lock()  # the former ones may belong to another event loop
         self._is_changed = asyncio.Event()
         self._has_progress = asyncio.Event()
-        self._is_settled = False
+        self._is_settled = self._is_proceeding = False
         self._tasks = set()
 
     async def close(self) -> None:
@@ -127,7 +128,7 @@ class Announced:
     async def _subscribe(self, broker: Broker) -> None:
         async with self._subscribing:
             if self._subscription is None:
-                self._subscription = await broker.subscribe(self.topic, self._on_message)
+                self._subscription = await broker.subscribe(self.topic, self._on_message, is_polled=True)
 
     async def _settle(self, broker: Broker) -> None:
         """Ask for the services that run, and wait for their proofs."""
@@ -168,10 +169,13 @@ class Announced:
 
     def _on_message(self, payload: bytes) -> None:
         self.table.receive(payload)
-        self._proceed()
+        if not self._is_proceeding:  # perf: once for all messages that have arrived together
+            self._is_proceeding = True
+            asyncio.get_running_loop().call_soon(self._proceed)
 
     def _proceed(self) -> None:
         """Send the questions that are due, and report what has changed."""
+        self._is_proceeding = False
         broker = self._connected
         for inquiry in self.table.pop_inquiries():
             self._start(self._ask(broker, inquiry))

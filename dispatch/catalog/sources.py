@@ -147,8 +147,9 @@ class Broker(Protocol):
             TransportError: the broker is out of reach or refuses the topic.
         """
 
-    async def subscribe(self, topic: str, on_message: OnMessage) -> BrokerSubscription:
-        """Call ``on_message`` with each message that is published to ``topic`` from now on.
+    async def subscribe(self, topic: str, on_message: OnMessage, *, is_polled: bool = False) -> BrokerSubscription:
+        """Call ``on_message`` with each message that is published to ``topic`` from now on; ``is_polled``: it may wait for
+        0.1 s, so that many are handled together.
 
         Raises:
             TransportError: the broker is out of reach or refuses the topic.

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -47,7 +48,7 @@ class DescriptorAnnouncer:
         transport: the service's connection.
         settings: topic, keys and labels.
         descriptors: returns the present ones.
-        instance, incarnation: of the instance; a later incarnation is a greater text.
+        instance, incarnation: of the instance.
         stats: returns load and counters.
         randomness: of waits.
 
@@ -73,7 +74,9 @@ class DescriptorAnnouncer:
         self._randomness = randomness
         self._descriptors = DescriptorParts(*descriptors())
         version = self._descriptors.ref.get("version")
-        info = InstanceInfo(instance, incarnation, version, settings.weight, dict(settings.labels))
+        # The time orders the runs of an instance: late announcements of a former run are ignored.
+        run = f"{time.time_ns() // 1_000_000:012x}-{incarnation}"
+        info = InstanceInfo(instance, run, version, settings.weight, dict(settings.labels))
         self._writer = AnnouncementWriter(info, settings.keys)
         self._instance = instance
         self._publisher: Publisher | None = None

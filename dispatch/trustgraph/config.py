@@ -938,7 +938,7 @@ class ConfigBroker:
         if response is not None and not response.done():
             response.set_result(message.data())
 
-    async def subscribe(self, topic: str, on_message: OnMessage) -> BrokerSubscription:
+    async def subscribe(self, topic: str, on_message: OnMessage, *, is_polled: bool = False) -> BrokerSubscription:
         """See :meth:`dispatch.catalog.sources.Broker.subscribe`."""
         if self._is_closed:
             raise closed()
@@ -946,7 +946,8 @@ class ConfigBroker:
         def handle(message: Message) -> None:
             on_message(message.data())
 
-        subscription = await self._transport.subscribe(topic, handle, mode=Mode.FANOUT, name=self._unique_name())
+        mode = Mode.POLLED if is_polled else Mode.FANOUT
+        subscription = await self._transport.subscribe(topic, handle, mode=mode, name=self._unique_name())
         notifications = _Notifications(subscription, self._notifications)
         self._notifications.add(notifications)
         return notifications

@@ -230,7 +230,8 @@ class PulsarClient:
     async def consumer(
         self, topic: str, mode: Mode, name: str, listener: Callable[[Any, Any], None], *, after: Any = None
     ) -> Any:
-        """Open a consumer or reader that calls ``listener(consumer, message)`` on a thread of its own.
+        """Open a consumer or reader that calls ``listener(consumer, message)`` on a thread of its own. One that is POLLED,
+        on a non-persistent topic, calls nothing: :func:`receive_arrived` returns its messages.
 
         A FANOUT consumer leaves nothing on the broker, however it ends: on a non-persistent topic it is an
         exclusive consumer, whose subscription ends with it; on a persistent one it is a reader, whose subscription is not
@@ -239,7 +240,7 @@ class PulsarClient:
         Args:
             topic: its topic.
             mode: see :class:`Mode`.
-            name: of the subscription (SHARED), or its prefix (FANOUT).
+            name: of the subscription (SHARED), or its prefix.
             listener: must not raise.
             after: the id of the message after which a reader begins; None: with messages from now on.
         """
@@ -247,12 +248,13 @@ class PulsarClient:
             return await self._open(topic, lambda: self._subscribe(topic, name, pulsar.ConsumerType.Shared, listener))
         unique = f"{name}-{uuid.uuid4().hex[:8]}"  # a second consumer of an exclusive subscription would be refused
         if not topic.startswith("persistent://"):
+            called = None if mode is Mode.POLLED else listener
             return await self._open(
-                topic, lambda: self._subscribe(topic, unique, pulsar.ConsumerType.Exclusive, listener)
+                topic, lambda: self._subscribe(topic, unique, pulsar.ConsumerType.Exclusive, called)
             )
         return await self._open(topic, lambda: self._read(topic, unique, listener, after))
 
-    def _subscribe(self, topic: str, name: str, type: Any, listener: Callable[[Any, Any], None]) -> Any:
+    def _subscribe(self, topic: str, name: str, type: Any, listener: Callable[[Any, Any], None] | None) -> Any:
         return self._settled(
             topic,
             self._client.subscribe(
@@ -426,6 +428,15 @@ async def close_opened(*opened: Any) -> None:
 def _close_all(opened: tuple[Any, ...]) -> None:
     for each in opened:
         _close_quietly(each)
+
+
+def receive_arrived(consumer: Any, limit: int) -> list[Any]:
+    """Return the messages that have arrived at a consumer without a listener, at most ``limit``. It does not wait."""
+    messages = []
+    with contextlib.suppress(pulsar.PulsarException):  # Timeout: there are no more; or the connection is lost
+        for _ in range(limit):
+            messages.append(consumer.receive(0))
+    return messages
 
 
 async def pause(consumer: Any) -> None:

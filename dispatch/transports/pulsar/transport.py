@@ -16,7 +16,7 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from dispatch._internal import cancel_and_wait
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES, PROPERTIES_BYTES, is_inbox
 from dispatch.transports.base import (
+    POLL_S,
     AnswerLate,
     DurableMessage,
     Handler,
@@ -43,6 +44,7 @@ from dispatch.transports.pulsar.client import (
     close_opened,
     keep_thread_state,
     pause,
+    receive_arrived,
     send_plain,
 )
 from dispatch.transports.pulsar.supervisor import ConnectionSupervisor, TopicHandle
@@ -630,7 +632,7 @@ class PulsarSubscription:
         self.answer_late = answer_late
         self.raw: Any = None
         self.durable = DurableSubscription() if mode is Mode.SHARED and topic.startswith("persistent://") else None
-        self.resumes = mode is Mode.FANOUT and topic.startswith("persistent://")
+        self.resumes = mode is not Mode.SHARED and topic.startswith("persistent://")
         """Whether messages published during a disconnection are delivered after it."""
         self.last: Any = None
         """The last message received, after which deliveries resume."""
@@ -647,7 +649,16 @@ class PulsarSubscription:
             except BaseException:
                 await asyncio.shield(close_opened(raw))  # without an owner it would consume messages
                 raise
+        if self.mode is Mode.POLLED and not self.resumes:
+            asyncio.get_running_loop().call_later(POLL_S, self._poll, raw)
         return raw
+
+    def _poll(self, raw: Any) -> None:
+        """Handle the messages that have arrived, and again in :data:`POLL_S`, until ``raw`` is replaced or closed."""
+        if self.handler is None or raw is not self.raw:
+            return
+        self._owner.on_polled(self, raw, receive_arrived(raw, POLL_BATCH))
+        asyncio.get_running_loop().call_later(POLL_S, self._poll, raw)
 
     async def close(self) -> None:
         await self._owner.drop_subscription(self)
@@ -663,6 +674,8 @@ default window."""
 LATE_S = 0.02
 """Seconds without a turn of the event loop after which probes are answered on pulsar-client's thread; callers suspect an
 instance as soon."""
+POLL_BATCH = 2_000
+"""Messages that a poll handles at most."""
 DRAIN_BATCH = 512
 """Messages handled at a time before other tasks run."""
 
@@ -913,6 +926,12 @@ class PulsarTransport:
                 self._answer_late(subscription.answer_late, message)
             return
         self._wake()
+
+    def on_polled(self, subscription: PulsarSubscription, consumer: Any, messages: Sequence[Any]) -> None:
+        """Handle the messages of a poll."""
+        if messages:
+            self._inbox.extend((subscription, consumer, message) for message in messages)
+            self._drain()
 
     def _answer_late(self, answer_late: AnswerLate, message: Any) -> None:
         """Answer a message on this thread, because the event loop is blocked."""

@@ -8,6 +8,7 @@ import datetime
 import decimal
 import enum
 import math
+import signal
 import threading
 import types
 import uuid
@@ -439,6 +440,20 @@ async def test_a_server_shares_the_connection_of_another_one() -> None:
             assert await dispatcher.call("add", {"a": 1}) == "1"
             await second.close()
             assert await dispatcher.call("add", {"a": 2}) == "2"
+
+
+async def test_several_servers_are_served_until_a_signal() -> None:
+    first = dispatch.ToolServer(functions=[add], broker="memory://several", service="add")
+    second = dispatch.ToolServer(functions=[fail], broker=first, service="fail")
+    catalog = dispatch.Catalog.of([first.descriptors.service], first.descriptors.tools)
+    serving = asyncio.create_task(dispatch.serve([first, second]))
+    await idle()
+    async with dispatch.connect("memory://several", catalog) as dispatcher:
+        assert await dispatcher.call("add", {"a": 1}) == "1"
+        signal.raise_signal(signal.SIGTERM)
+        await serving
+        result = await dispatcher.execute("add", {"a": 1}, timeout=0.5)
+        assert result.outcome in ("rejected", "timeout")
 
 
 @pytest.mark.parametrize("telemetry", [{"tracer_provider": TracerProvider()}, {"traces": "off"}], ids=["native", "off"])

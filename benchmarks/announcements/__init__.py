@@ -1,0 +1,1 @@
+"""Benchmarks of services that announce themselves."""
