@@ -240,7 +240,9 @@ class Streams:
             )
         )
         self.sizes = r.choice(((0,), (1, 100), (0, 50, 3_000)))
-        self.loss = r.choice((0.0, 0.05, 0.15))  # of both ends: at 0.3 one of 200 sessions is silent for a second, and ends
+        self.loss = r.choice(
+            (0.0, 0.05, 0.15)
+        )  # of both ends: at 0.3 one of 200 sessions is silent for a second, and ends
         self.pair.exchange()
         self.pair.take(DISPATCHER)
         self.pair.lose = lambda _inbox, _packet: r.random() < self.loss
