@@ -261,16 +261,16 @@ class SendWaiters:
     def __len__(self) -> int:
         return len(self._writers) + len(self._flushes)
 
-    async def writable(self, session: CalleeSession, stream: int) -> None:
-        """Wait while ``session`` has many unsent bytes, or the reader of ``stream`` is a window behind it."""
+    async def writable(self, session: CalleeSession, number: int) -> None:
+        """Wait while ``session`` has many unsent bytes, or the reader of request ``number`` is a window behind it."""
         self._chunks += 1
         if self._chunks >= CHUNKS_PER_TURN:
             self._chunks = 0
             await asyncio.sleep(0)
-        while not (self._is_closed or (_has_room(session) and session.has_credit(stream))):
+        while not (self._is_closed or (_has_room(session) and session.has_credit(number))):
             writer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             writers = self._writers.setdefault(session, {})
-            writers[writer] = partial(session.has_credit, stream)
+            writers[writer] = partial(session.has_credit, number)
             try:
                 await writer
             finally:
@@ -859,10 +859,10 @@ class Endpoint:
             self._handle_events(session, events)
         self._schedule_flush()
 
-    async def writable(self, session: CalleeSession, stream: int) -> None:
-        """Wait while ``session`` has many unsent bytes, or ``stream`` no credit: backpressure for streams."""
+    async def writable(self, session: CalleeSession, number: int) -> None:
+        """Wait while ``session`` has many unsent bytes, or request ``number`` no credit: backpressure for streams."""
         if not self._is_closed:
-            await self._waiters.writable(session, stream)
+            await self._waiters.writable(session, number)
 
     async def flush(self) -> None:
         """Wait until the peers have acknowledged everything that their sessions have sent."""

@@ -32,16 +32,16 @@ class SessionReplies:
     Args:
         owner: has the sessions of the instance.
         session: the session of the caller.
-        stream: the request's number in it.
+        number: of the request in it.
         size: bytes of the request.
     """
 
-    __slots__ = ("_is_stream", "_owner", "_session", "_size", "_stream")
+    __slots__ = ("_is_stream", "_number", "_owner", "_session", "_size")
 
-    def __init__(self, owner: SessionRequests, session: CalleeSession, stream: int, size: int) -> None:
+    def __init__(self, owner: SessionRequests, session: CalleeSession, number: int, size: int) -> None:
         self._owner = owner
         self._session = session
-        self._stream = stream
+        self._number = number
         self._size = size
         self._is_stream = False
 
@@ -51,15 +51,15 @@ class SessionReplies:
 
     @property
     def request_id(self) -> str:
-        return request_id(self._session.peer_address, self._stream)
+        return request_id(self._session.peer_address, self._number)
 
     def send_result(self, text: str, trace: Mapping[str, str]) -> None:
-        if self._session.send_reply(self._stream, self._encode(text), Status.TEXT, trace):
+        if self._session.send_reply(self._number, self._encode(text), Status.TEXT, trace):
             self._owner.wake(self._session)
 
     def send_chunk(self, text: str, trace: Mapping[str, str]) -> None:
         self._is_stream = True
-        if self._session.send_chunk(self._stream, self._encode(text)):  # the end has the trace context
+        if self._session.send_chunk(self._number, self._encode(text)):  # the end has the trace context
             self._owner.wake(self._session)
 
     def _encode(self, text: str) -> bytes:
@@ -70,20 +70,20 @@ class SessionReplies:
         return payload
 
     def send_end(self, trace: Mapping[str, str]) -> None:
-        if self._session.send_end(self._stream, trace=trace):
+        if self._session.send_end(self._number, trace=trace):
             self._owner.wake(self._session)
 
     def send_error(self, type: str, message: str, trace: Mapping[str, str]) -> None:
         send = self._session.send_end if self._is_stream else self._session.send_reply
-        if send(self._stream, _encode_error(ErrorInfo(type, message)), Status.ERROR, trace):
+        if send(self._number, _encode_error(ErrorInfo(type, message)), Status.ERROR, trace):
             self._owner.wake(self._session)
 
     def refuse(self, reason: str, retry_after: float | None, message: str, trace: Mapping[str, str]) -> None:
-        if self._session.refuse(self._stream, reason, retry_after, message, trace):
+        if self._session.refuse(self._number, reason, retry_after, message, trace):
             self._owner.wake(self._session)
 
     async def writable(self) -> None:
-        await self._owner.writable(self._session, self._stream)
+        await self._owner.writable(self._session, self._number)
 
     def release_payload(self) -> None:
         if self._size:
@@ -92,20 +92,20 @@ class SessionReplies:
 
     def close(self) -> None:
         self.release_payload()
-        self._owner.forget(self._session, self._stream)
+        self._owner.forget(self._session, self._number)
 
     def hand_over(self) -> bool:
         return False  # its caller learns from the refusal that another instance may run it
 
 
-def request_id(caller: int, stream: int) -> str:
+def request_id(caller: int, number: int) -> str:
     """Return the id of a request in traces and logs.
 
     Args:
         caller: the address of packets to the caller. It is no secret, unlike that of packets to the callee.
-        stream: the request's number.
+        number: of the request.
     """
-    return f"{caller:016x}-{stream}"
+    return f"{caller:016x}-{number}"
 
 
 # Requests over the sessions of dispatchers.
@@ -194,11 +194,11 @@ class SessionRequests:
         queue, requests, now = self._queue, self._requests, self._now()
         for event in events:
             if type(event) is RequestReceived:
-                stream = event.number
-                replies = SessionReplies(self, session, stream, len(event.payload))
+                number = event.number
+                replies = SessionReplies(self, session, number, len(event.payload))
                 headers = event.headers or NO_PROPERTIES
                 work = InboundRequest(replies, headers, event.payload, event.deadline, event.target, str(session.id))
-                requests[session.id, stream] = work
+                requests[session.id, number] = work
                 queue.accept(work, now)
             elif type(event) is RequestDeclined:
                 queue.record_declined(event.reason)
@@ -229,14 +229,14 @@ class SessionRequests:
         """Send what ``session`` has queued at the end of this turn of the loop."""
         self._endpoint.wake(session)
 
-    async def writable(self, session: CalleeSession, stream: int) -> None:
-        """Wait while many bytes of ``session`` are queued, or the reader of ``stream`` is far behind."""
-        await self._endpoint.writable(session, stream)
+    async def writable(self, session: CalleeSession, number: int) -> None:
+        """Wait while many bytes of ``session`` are queued, or the reader of request ``number`` is far behind."""
+        await self._endpoint.writable(session, number)
 
-    def forget(self, session: CalleeSession, stream: int) -> None:
+    def forget(self, session: CalleeSession, number: int) -> None:
         """Record the end of a request."""
         self._endpoint.load = self._queue.occupied
-        self._requests.pop((session.id, stream), None)
+        self._requests.pop((session.id, number), None)
 
     def drain(self) -> None:
         """Tell the callers to send further requests elsewhere; those that arrive all the same are refused."""
