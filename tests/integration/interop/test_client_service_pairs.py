@@ -107,5 +107,5 @@ async def test_an_error_is_the_services_own(cell: Cell, client_kind: str, servic
 
 async def test_a_result_that_cannot_be_written_is_an_error_at_once(cell: Cell) -> None:
     async with cell() as client:
-        with pytest.raises(RuntimeError, match=r"set\b.*JSON"):
+        with pytest.raises(RuntimeError, match=r"object\b.*JSON"):
             await client.call({}, {"unwritable": True}, timeout=TIMEOUT_S)

@@ -67,7 +67,7 @@ def act(config: dict[str, Any], arguments: dict[str, Any]) -> Any:
         case {"refuse": reason}:
             raise Refused(reason)
         case {"unwritable": True}:
-            return {1, 2, 3}
+            return object()
         case {"surrogate": True}:
             return "\ud800"
     return {"config": config, "arguments": arguments}
