@@ -113,7 +113,7 @@ async def _calls(
             sent = await caller.call()
         except Failure as failure:
             record.failures[str(failure)] += 1
-            record.calls.append(Made(began, since(), False, failure.may_have_run))
+            record.calls.append(Made(began, since(), False, failure.sent))
         else:
             record.calls.append(Made(began, since(), True, sent))
 
