@@ -30,9 +30,12 @@ NOTHING = FaultPlan()
 CALLS = by_profile(short=20_000, long=100_000)
 ENDS = {*map(str, Outcome), "cancelled", "left early"}
 
-RARE = ("draining", "expired", "invalid-request", "request-too-large", "reply-evicted")
+RARE = (
+    *("draining", "expired", "invalid-request", "request-too-large", "reply-evicted"),
+    *("invalid-arguments", "unknown-tool"),
+)
 """What needs an instance that goes, a caller that withdraws no request at its deadline, a damaged request that passes for
-one, an instance with a lower limit than its callers, or an idempotency key."""
+one, an instance with a lower limit than its callers, an idempotency key, or served functions."""
 OF_PLAIN_MESSAGES = {"missing_id", "oversized_id", "foreign_id"}
 """Faults that a packet of a session does not have when it is published: it has no properties."""
 PROFILES = {

@@ -19,7 +19,7 @@ async def users(tokens: BearerTokens) -> list[str | None]:
 
 
 async def test_a_changed_file_is_in_force(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "dispatch.mcp")
     file = tmp_path / "tokens.json"
     file.write_text(json.dumps({"alice": ALICE}))
     tokens = BearerTokens.load(file)
