@@ -363,7 +363,7 @@ MAX_WIDTH = 120
 NEXT = (
     ("dispatch broker start", "start a Pulsar broker on this machine (Java 17 and Maven, or Docker)"),
     ("dispatch demo --broker pulsar://localhost:6650", "run the demo on that broker"),
-    ("dispatch serve MODULE:CLASS --service joke", "serve your own tool"),
+    ("dispatch serve FILE.py", "serve the functions of a file as tools"),
     ("dispatch call tell-joke topic=cats", "call a tool of your catalogue (in a clone: --catalog examples/tools)"),
     ("dispatch doctor", "check connection, namespaces and services"),
     ("make test", "in a clone: run all tests with a Pulsar broker"),
