@@ -274,10 +274,11 @@ class Calls:
         reply = NO_PROPERTIES
         call: Call | DispatchError | None = None
         try:
-            # perf: a function where most calls wait for nothing
-            call = self._begin(tool, guards, observer, arguments, options, started) or await self._authorize(
-                tool, guards, observer, arguments, options, started
-            )
+            if tool.requirement is not None:  # 2 authorize
+                call = await self._authorize(tool, tool.requirement, observer, options, started)
+            if call is None:
+                check = self._argument_check
+                call = prepare_call(tool, guards, observer, arguments, options, started, check)  # 3 deadline
             if isinstance(call, DispatchError):
                 result = self._failure(tool, call, options.user, started)
             else:
@@ -324,9 +325,11 @@ class Calls:
         observer = guards.observer.start_call(tool, started)
         call: Call | DispatchError | None = None
         try:
-            call = self._begin(tool, guards, observer, arguments, options, started, is_stream=True)
+            if tool.requirement is not None:
+                call = await self._authorize(tool, tool.requirement, observer, options, started)
             if call is None:
-                call = await self._authorize(tool, guards, observer, arguments, options, started, is_stream=True)
+                check = self._argument_check
+                call = prepare_call(tool, guards, observer, arguments, options, started, check, is_stream=True)
             if isinstance(call, DispatchError):
                 result, reply = self._failure(tool, call, options.user, started), NO_PROPERTIES
             else:
@@ -355,44 +358,19 @@ class Calls:
             await yield_to_others()
             raise result.error
 
-    def _begin(
-        self,
-        tool: ResolvedTool,
-        guards: ToolGuards,
-        observer: CallObserver,
-        arguments: Mapping[str, Any],
-        options: CallOptions,
-        started: float,
-        *,
-        is_stream: bool = False,
-    ) -> Call | DispatchError | None:
-        """Steps 2 and 3, of a call that needs no wait and no audit line; None: :meth:`_authorize` does them."""
-        if tool.requirement is not None and (
-            self._authorizer.decide(options.user, tool.requirement, started) is not GRANTED or AUDIT.isEnabledFor(INFO)
-        ):
-            return None
-        check = self._argument_check
-        return prepare_call(tool, guards, observer, arguments, options, started, check, is_stream=is_stream)
-
     async def _authorize(
         self,
         tool: ResolvedTool,
-        guards: ToolGuards,
+        requirement: Requirement,
         observer: CallObserver,
-        arguments: Mapping[str, Any],
         options: CallOptions,
         started: float,
-        *,
-        is_stream: bool = False,
-    ) -> Call | DispatchError:
-        """As :meth:`_begin`, for a call whose permission is looked up or logged."""
-        assert tool.requirement is not None
-        decision = self._authorizer.decide(options.user, tool.requirement, started)
-        error = await authorize_call(self._authorizer, tool, tool.requirement, decision, observer, options)
-        if error is not None:
-            return error
-        check = self._argument_check
-        return prepare_call(tool, guards, observer, arguments, options, started, check, is_stream=is_stream)
+    ) -> DispatchError | None:
+        """Step 2: return the error of a call that the user may not make."""
+        decision = self._authorizer.decide(options.user, requirement, started)
+        if decision is GRANTED and not AUDIT.isEnabledFor(INFO):
+            return None
+        return await authorize_call(self._authorizer, tool, requirement, decision, observer, options)
 
     def _end(self, result: CallResult, reply: Mapping[str, str], observer: CallObserver, options: CallOptions) -> None:
         """Step 6: observe the end of a call."""
