@@ -23,8 +23,10 @@ from dispatch.cli import main
 from dispatch.mcp.conversion import Configuration, read_configuration
 from dispatch.policy import parse_policy
 from tests.docs.pages import EXPECTED, PAGES, README, ROOT, TUTORIAL, Block, blocks, page_id
+from tests.helpers.published_agent import as_published
 from tests.helpers.python_processes import environment, running
 
+__all__ = ["as_published"]  # a fixture
 RUN = {"python", "sh", "json"}
 SHOWN = {"", "text", "promql", "yaml"}
 """Shown, not run; other tests evaluate the PromQL."""
@@ -129,6 +131,7 @@ class Reader:
             parse_policy(value)
 
 
+@pytest.mark.usefixtures("as_published")
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_the_blocks_of_a_page_run_one_after_the_other(
     page: Path, folder: Path, capsys: pytest.CaptureFixture[str]

@@ -19,12 +19,13 @@ from trustgraph.base import AsyncProcessor
 
 import dispatch
 from dispatch.trustgraph.agent import install
+from tests.helpers.published_agent import as_published
 from tests.helpers.python_processes import running
-from tests.integration.interop.test_trustgraph_agent import Model, as_published
+from tests.integration.interop.test_trustgraph_agent import Model
 from tests.integration.interop.test_trustgraph_config import service as config_service
 from tests.integration.interop.test_trustgraph_config import until
 
-pytestmark = pytest.mark.pulsar
+pytestmark = [pytest.mark.pulsar, pytest.mark.usefixtures("as_published")]
 __all__ = ["as_published"]  # a fixture
 
 SHOP = '''

@@ -7,12 +7,10 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any, NamedTuple, cast
 
 import pytest
-from trustgraph.agent.orchestrator import service as orchestrator
-from trustgraph.agent.react import service, tools
 from trustgraph.agent.react.agent_manager import AgentManager
 from trustgraph.agent.react.service import Processor
 from trustgraph.agent.react.types import Action, Final
@@ -20,22 +18,10 @@ from trustgraph.agent.react.types import Action, Final
 import dispatch
 from dispatch.trustgraph import agent
 from dispatch.trustgraph.agent import ToolServiceImpl, install
+from tests.helpers.published_agent import MODULES, as_published
 
-pytestmark = pytest.mark.pulsar
-MODULES = (tools, service, orchestrator)
-
-
-@pytest.fixture(autouse=True)
-def as_published() -> Iterator[None]:
-    """TrustGraph's modules are as before afterwards, and no dispatcher is open."""
-    former = [(module, module.ToolServiceImpl) for module in MODULES]
-    handlers = [(each.Processor, each.Processor.agent_request) for each in (service, orchestrator)]
-    yield
-    for module, impl in former:
-        module.ToolServiceImpl = impl
-    for processor, handler in handlers:
-        processor.agent_request = handler
-    agent._dispatchers.clear()
+pytestmark = [pytest.mark.pulsar, pytest.mark.usefixtures("as_published")]
+__all__ = ["as_published"]  # a fixture
 
 
 class Joke(dispatch.ToolService):
