@@ -23,6 +23,7 @@ from dispatch.calls.attempt import CallOptions
 from dispatch.calls.resolution import ResolvedTool
 from dispatch.catalog import Catalog, Folder, Problem, ServiceDescriptor
 from dispatch.catalog.items import Item
+from dispatch.catalog.merge import CatalogLike
 from dispatch.catalog.sources import Source
 from dispatch.dispatcher import Dispatcher
 from dispatch.documents import (
@@ -400,6 +401,7 @@ class Relay:
 
     Args:
         config: see :class:`RelayConfig`.
+        catalog: in place of the sources that the configuration names.
         security: token and TLS settings; None: from the environment.
         on_change: called after each change of what is served, with a line for people.
 
@@ -414,6 +416,7 @@ class Relay:
     def __init__(
         self,
         config: RelayConfig,
+        catalog: CatalogLike | None = None,
         *,
         security: Security | None = None,
         on_change: Callable[[str], object] = logger.info,
@@ -422,7 +425,7 @@ class Relay:
         self._on_change = on_change
         self.dispatcher = Dispatcher(
             config.broker or default_broker(),
-            config.list_sources(),
+            config.list_sources() if catalog is None else catalog,
             policy=_load_policy(config),
             grants=None if config.grants is None else Grants.load(config.grants),
             security=security,
