@@ -436,6 +436,7 @@ class Relay:
         self._following: list[asyncio.Task[None]] = []
         self._closing: set[asyncio.Task[None]] = set()
         self._serving = asyncio.Lock()
+        self._reported: Sequence[Problem] = ()
 
     @property
     def servers(self) -> list[ToolServer]:
@@ -456,10 +457,7 @@ class Relay:
         """
         await self.dispatcher.start()
         try:
-            planned, problems = plan_services(self.dispatcher.catalog, self.config.services)
-            if any(each.severity == "error" for each in problems) and self.config.workspace is None:
-                raise RelayError(problems)
-            _log_problems(problems)
+            planned = self._plan(is_start=True)
             await self._serve_planned(planned)
             self.dispatcher.on_event(self._on_event)
             self._following.append(asyncio.create_task(self._follow_catalog(), name="dispatch-relay"))
@@ -507,11 +505,25 @@ class Relay:
         await self.dispatcher.reload(config.list_sources(), policy=_load_policy(config))
         self.config = config
         async with self._serving:
-            planned, problems = plan_services(self.dispatcher.catalog, config.services)
-            _log_problems(problems)
             options = ("concurrency", "max_queue", "max_payload_bytes", "drain_timeout")
             is_same = all(getattr(former, name) == getattr(config, name) for name in options)
-            await self._serve_planned(planned, renew=not is_same)
+            await self._serve_planned(self._plan(), renew=not is_same)
+
+    def _plan(self, *, is_start: bool = False) -> list[RelayedService]:
+        """Return the services to serve. Mistakes are logged once; at the start those of folders are raised.
+
+        Raises:
+            RelayError: there are mistakes, at the start.
+        """
+        planned, problems = plan_services(self.dispatcher.catalog, self.config.services)
+        # TrustGraph's configuration may be out of reach at the start, and is followed.
+        if is_start and self.config.workspace is None and any(each.severity == "error" for each in problems):
+            raise RelayError(problems)
+        for problem in problems:
+            if problem not in self._reported:
+                logger.log(logging.ERROR if problem.severity == "error" else logging.WARNING, "%s", problem)
+        self._reported = problems
+        return planned
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, CatalogChanged):
@@ -519,18 +531,13 @@ class Relay:
 
     async def _follow_catalog(self) -> None:
         """Serve what the catalogue has after each change of it."""
-        reported: Sequence[Problem] = ()
         wait = FIRST_RETRY_S
         while True:
             await self._changed.wait()
             self._changed.clear()
             async with self._serving:
-                planned, problems = plan_services(self.dispatcher.catalog, self.config.services)
-                if problems != reported:
-                    _log_problems(problems)
-                    reported = problems
                 try:
-                    await self._serve_planned(planned)
+                    await self._serve_planned(self._plan())
                     wait = FIRST_RETRY_S
                 except TransportError as error:
                     logger.warning(
@@ -556,10 +563,7 @@ class Relay:
             self._services[id] = handler, server
             if known is not None:
                 self._retire(known[1])
-            instances = join_names([*service.instances], 5)
-            self._on_change(
-                f"{id}: {service.request_queue} is forwarded to {len(service.instances)} instances: {instances}."
-            )
+            self._on_change(f"{id}: {service.request_queue} is forwarded to {join_names([*service.instances], 5)}.")
         for id in self._services.keys() - wanted.keys():
             self._retire(self._services.pop(id)[1])
             self._on_change(f"{id}: no longer relayed.")
@@ -696,8 +700,3 @@ async def _close_server(server: ToolServer) -> None:
 
 def _load_policy(config: RelayConfig) -> Mapping[str, Any]:
     return {} if config.policy is None else load_policy_keys(config.policy)
-
-
-def _log_problems(problems: Iterable[Problem]) -> None:
-    for problem in problems:
-        logger.log(logging.ERROR if problem.severity == "error" else logging.WARNING, "%s", problem)

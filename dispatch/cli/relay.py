@@ -19,6 +19,7 @@ from dispatch.cli.base import (
     MetricsAddress,
     MetricsPort,
     Settings,
+    format_count,
     make_printable,
     print_err,
     print_json,
@@ -116,13 +117,15 @@ async def run_relay(made: Relay, path: str, settings: Settings, *, json: bool) -
             loop.create_task(_feed_watchdog()),
         ]
         report(
-            "ready", f"Relaying {len(made.services)} services. Ctrl-C finishes calls in flight and stops.", json=json
+            "ready",
+            f"Relaying {format_count(len(made.services), 'service')}. Ctrl-C finishes calls in flight and stops.",
+            json=json,
         )
         notify_systemd("READY=1")
         received = await stopped
         notify_systemd("STOPPING=1")
         running = sum(server.running + server.queued for server in made.servers)
-        report("stopping", f"Stopping: {running} calls in flight.", json=json)
+        report("stopping", f"Stopping: {format_count(running, 'call')} in flight.", json=json)
         tasks[0].cancel()
         await made.drain()
     finally:
@@ -132,7 +135,7 @@ async def run_relay(made: Relay, path: str, settings: Settings, *, json: bool) -
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(number)
     requests = sum(server.requests for server in made.servers)
-    report("stopped", f"Stopped. {requests:,} requests received.", json=json)
+    report("stopped", f"Stopped. {format_count(requests, 'request')} received.", json=json)
     return received
 
 
@@ -154,7 +157,7 @@ async def _reload(made: Relay, path: str, settings: Settings, hangup: asyncio.Ev
         except (RelayError, CatalogError, PolicyError) as error:
             report("reload-failed", f"Not reloaded, the former configuration stays. {error}", json=json)
         else:
-            report("reloaded", f"Reloaded: relaying {len(made.services)} services.", json=json)
+            report("reloaded", f"Reloaded: relaying {format_count(len(made.services), 'service')}.", json=json)
         notify_systemd("READY=1")
 
 

@@ -296,4 +296,4 @@ async def test_changes_of_the_catalogue_are_followed() -> None:
         await relay.dispatcher.registry.remove("tool-service", "lab")
         await asyncio.sleep(1)
         assert relay.services == []
-    assert changes == [f"lab: {REQUESTS} is forwarded to 1 instances: lab-1.", "lab: no longer relayed."]
+    assert changes == [f"lab: {REQUESTS} is forwarded to lab-1.", "lab: no longer relayed."]
