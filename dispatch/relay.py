@@ -21,7 +21,7 @@ import msgspec
 from dispatch._internal import cancel_and_wait, excerpt, join_names, loop_clock
 from dispatch.calls.attempt import CallOptions
 from dispatch.calls.resolution import ResolvedTool
-from dispatch.catalog import Catalog, Folder, Problem, ServiceDescriptor
+from dispatch.catalog import Catalog, Folder, Problem, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.items import Item
 from dispatch.catalog.merge import CatalogLike
 from dispatch.catalog.sources import Source
@@ -356,6 +356,23 @@ class _McpToolHandler(_Handler):
             return self.relay.is_repeatable(self.dialect.decode_request(work.payload).config["name"])
         except MalformedMessageError:
             return True
+
+
+def describe_mcp_tool(tool: ToolDescriptor) -> dict[str, Any]:
+    """Return the item of TrustGraph's configuration by which its agents call a tool of the catalogue through the
+    ``mcp-tool`` processor, whose place a relay takes."""
+    raw: dict[str, Any] = {
+        "type": "mcp-tool",
+        "name": tool.name,
+        "description": tool.description,
+        "mcp-tool": tool.name,
+    }
+    raw["arguments"] = [
+        {"name": each.name, "type": "string" if each.type == "any" else each.type, "description": each.description}
+        for each in tool.described_arguments
+    ]
+    offered: dict[str, Any] = {"group": [*tool.groups], "applicable-states": [*tool.applicable_states]}
+    return raw | offered | ({} if tool.state is None else {"state": tool.state})
 
 
 class _Flows(TrustGraphConfig):
