@@ -41,7 +41,7 @@ from dispatch.documents import (
     text_key,
     texts_key,
 )
-from dispatch.errors import ToolError, TransportError
+from dispatch.errors import ErrorType, ToolError, TransportError
 from dispatch.messaging.wire import (
     MAX_PAYLOAD_BYTES,
     MCP_TOOL,
@@ -287,7 +287,7 @@ class _Handler(RequestHandler):
         via = headers.get(Property.VIA, "")
         if via and (self.topic in via.split(" ") or is_oversized(f"{via} {self.topic}")):
             raise ToolError(
-                "relay-loop",
+                ErrorType.RELAY_LOOP,
                 f"The tool was not executed: its request comes back to {self.topic}, where a relay has forwarded it before. "
                 "Report that two relays forward to each other, and use another tool.",
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import socket
 from collections.abc import Iterator
@@ -104,5 +105,6 @@ async def test_a_relay_starts_reloads_and_stops(pulsar_endpoint: Endpoint, tmp_p
             assert await asyncio.to_thread(relay.wait) == 0
     assert systemd.fed
     assert "Stopping: 1 call in flight." in relay.err.text()
-    assert relay.err.text().rstrip().endswith("Stopped. 2 requests received.")
+    # A caller may send a request again that a server refused while another one took its place.
+    assert re.search(r"Stopped\. [2-4] requests received\.\n$", relay.err.text())
     assert "Traceback" not in relay.err.text()
