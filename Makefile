@@ -11,7 +11,7 @@
 # make simulate  simulate failing services in virtual time: without guards, with naive guards, with dispatch; no broker
 # make mutation  run mutation tests of breaker, budget, limiter, correlation and sessions; select with ARGS='dispatch.resilience.retry*'
 # make coverage  measure branch coverage of the pure cores of resilience and balancing; must be 100 %
-# make docs   build the documentation site in site/; a broken link or reference fails
+# make docs   write the tables of the reference pages from the code, build the site in site/; a broken link or reference fails
 # make docs-serve  serve the site at http://127.0.0.1:8000, rebuilt on every change
 # make lint   run ruff, mypy and import-linter (layers, cycles)
 # make figures  count files, code lines and imports of dispatch, and walk one call
@@ -89,6 +89,7 @@ figures: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.figures
 
 docs: $(VENV)/.dev
+	@$(BIN)/python -m docs.generators.pages
 	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html -d build/doctrees docs site
 	@echo "The documentation is in site/index.html"
 
