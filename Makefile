@@ -2,7 +2,8 @@
 # make test   run every test in its short form, against a Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
 # make test-fast  run the tests that start no process and no broker; without slow ones, those with a long form and those of benchmarks
 # make test-long  run the tests that have a long form: 10,000 scenarios, a million calls, ten times the property tests' examples
-# make setup  create .venv with all development tools; then: . .venv/bin/activate
+# make setup  create .venv with what the README, the tutorial and examples/ need; then: . .venv/bin/activate
+# make dev    add all development tools to it
 # make bench  run the benchmarks: guards against other libraries, functions as tools, reading a model's calls, then calls through a Pulsar broker
 # make bench-search  measure tool search on MetaTool's queries; select the data with: make bench-search DATA=FOLDER
 # make adapters  test the adapters of agent frameworks, each in an environment of its own; select with ADAPTERS='langchain'
@@ -32,7 +33,7 @@ SOURCES := pyproject.toml dispatch/version.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: adapters figures help setup demo test test-fast test-long lint bench bench-learning bench-search simulate dashboards mutation coverage clean docs docs-serve
+.PHONY: adapters dev figures help setup demo test test-fast test-long lint bench bench-learning bench-search simulate dashboards mutation coverage clean docs docs-serve
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -48,11 +49,16 @@ $(VENV)/.demo: $(BIN)/python $(SOURCES)
 	@$(PIP) install -e '.[cli]'
 	@touch $@
 
+$(VENV)/.setup: $(BIN)/python $(SOURCES)
+	@echo "Setting up ($(VENV)), with what the examples need …"
+	@$(PIP) install -e '.[cli,yaml,watch,otel,functions,mcp,toolkit]'
+	@touch $@ $(VENV)/.demo
+
 $(VENV)/.dev: $(BIN)/python $(SOURCES)
 	@echo "Setting up ($(VENV)), with everything for the tests …"
 	@$(PIP) install -e '.[dev]'
 	@$(PIP) install --no-deps trustgraph-flow==$(TRUSTGRAPH)
-	@touch $@ $(VENV)/.demo
+	@touch $@ $(VENV)/.demo $(VENV)/.setup
 
 $(VENV)/.peers: $(VENV)/.dev
 	@echo "Setting up ($(VENV)), with the libraries that guards are compared with …"
@@ -64,7 +70,9 @@ $(VENV)/.mutation: $(VENV)/.dev
 	@$(PIP) install -e '.[mutation]'
 	@touch $@
 
-setup: $(VENV)/.dev
+setup: $(VENV)/.setup
+
+dev: $(VENV)/.dev
 
 demo: $(VENV)/.demo
 	@$(BIN)/dispatch demo
