@@ -31,9 +31,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(command: list[str], cwd: Path, path: str = "") -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "DISPATCH"))}
     environment |= {"PATH": path or os.environ["PATH"], "PYTHONWARNINGS": "error" if path else "default"}
-    end = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
+    end = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert end.returncode == 0, f"{command}\n{end.stdout}\n{end.stderr}"
     return end.stdout
 
