@@ -11,7 +11,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.generators import adapters, alerts, command_line, constants, dashboards, metrics, policy_keys, protocol
+from docs.generators import (
+    adapters,
+    alerts,
+    command_line,
+    constants,
+    dashboards,
+    metrics,
+    packages,
+    policy_keys,
+    protocol,
+)
 
 DOCS = Path(__file__).resolve().parents[1]
 GENERATORS: dict[str, Callable[[], str]] = {
@@ -33,6 +43,8 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "protocol-settings": protocol.settings,
     "refusals": constants.refusals,
 }
+PICTURES: dict[str, Callable[[], str]] = {"images/packages.svg": packages.packages}
+"""Written as they are, by path in ``docs/``."""
 MARKER = re.compile(r"^<!-- generated: ([\w-]+) -->\n(?:(?:(?!<!-- generated: ).*\n)*?<!-- end -->\n)?", re.MULTILINE)
 
 
@@ -43,10 +55,14 @@ def generate(text: str) -> str:
     )
 
 
+def changed() -> dict[Path, str]:
+    """Return the new text of each page and picture that differs from the code."""
+    files = {DOCS / name: make() for name, make in PICTURES.items()}
+    files |= {page: generate(page.read_text("utf-8")) for page in sorted(DOCS.rglob("*.md"))}
+    return {file: text for file, text in files.items() if not file.exists() or file.read_text("utf-8") != text}
+
+
 if __name__ == "__main__":
-    for page in sorted(DOCS.rglob("*.md")):
-        former = page.read_text("utf-8")
-        text = generate(former)
-        if text != former:
-            page.write_text(text, "utf-8")
-            sys.stdout.write(f"written: {page.relative_to(DOCS.parent)}\n")
+    for file, text in changed().items():
+        file.write_text(text, "utf-8")
+        sys.stdout.write(f"written: {file.relative_to(DOCS.parent)}\n")
