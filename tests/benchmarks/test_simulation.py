@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -10,12 +9,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.simulation import cli
-from benchmarks.simulation.plots import COLOURS, LABELS, STYLES, WIDTHS, seen
 from benchmarks.simulation.record import Record
 from benchmarks.simulation.report import figures
-from benchmarks.simulation.run import CONTENDERS
 from benchmarks.simulation.run import simulate as run
-from benchmarks.simulation.scenarios import ALL, SCENARIOS, THREE, find, quick
+from benchmarks.simulation.scenarios import ALL, THREE, find, quick
 from benchmarks.simulation.targets import GOALS, Records, reached
 
 SEED = 1
@@ -84,11 +81,7 @@ def test_a_service_that_is_down_is_not_stormed() -> None:
 def test_a_herd_does_not_come_back_together() -> None:
     found = {goal.id: goal.met(figure) for goal, figure in reached({("herd", "ours"): played("herd", "ours")})}
     assert found["G16"]
-    since, until = find("herd").trouble
-    naive = played("herd", "naive").probes(since, until)
-    ours = played("herd", "ours").probes(since, until)
-    assert len(ours) >= 40, "of fifty"
-    assert ours[-1] - ours[0] > 5 * (naive[-1] - naive[0])
+    assert len(played("herd", "ours").probes(*find("herd").trouble)) >= 40, "of fifty"
 
 
 def test_goals_are_read_off_the_runs_that_were_made() -> None:
@@ -99,20 +92,6 @@ def test_goals_are_read_off_the_runs_that_were_made() -> None:
     assert [goal.met(figure) for figure in (0.89, 0.9, None)] == [False, True, False]
     runs = {(scenario.name, contender) for scenario in ALL for contender in scenario.contenders}
     assert {need for each in GOALS for need in each.needs} <= runs
-
-
-def test_figures_of_a_run() -> None:
-    told = figures(played("failing-of-two", "unguarded"))
-    assert told["failures"] == {"unavailable": told["calls"] - round(told["answered"] * told["calls"])}
-    assert told["answered_in_trouble"] == pytest.approx(0.5, abs=0.01)
-    assert sum(told["received"]) == told["calls"]
-
-
-def test_every_contender_has_a_distinct_colour_and_style() -> None:
-    for looks in (COLOURS, STYLES, WIDTHS, LABELS):
-        assert set(looks) == set(CONTENDERS)
-    assert len(set(COLOURS.values())) == len(set(STYLES.values())) == len(CONTENDERS)
-    assert "unguarded 50" in seen([played("failing-of-two", "unguarded")])
 
 
 def test_the_command_prints_tables_and_writes_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,49 +108,3 @@ def test_the_command_prints_tables_and_writes_files(tmp_path: Path, capsys: pyte
     here = {each["contender"]: each for each in told["runs"]}
     for contender in ("ours", "naive"):
         assert here[contender] == json.loads(json.dumps(figures(played("retry-storm", contender))))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--only", "herds"], "there is no scenario 'herds'; choose from: slow-instance"),
-        (["--jobs", "0"], "1 to 16, not 0"),
-        (["--what"], "unrecognized arguments: --what"),
-    ],
-)
-def test_invalid_options_are_reported_before_the_run(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(arguments)
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err
-
-
-def test_an_unwritable_folder_is_reported_before_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").touch()
-    assert cli.main(["--out", str(tmp_path / "file")]) == 2
-    assert "choose another place with --out or --json" in capsys.readouterr().err
-
-
-def test_without_matplotlib_it_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find_spec(name))
-    assert cli.main([]) == 2
-    assert "pip install -e '.[bench]'" in capsys.readouterr().err
-
-
-def test_an_unknown_contender_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match="choose from: unguarded, naive, ours"):
-        run("herd", "theirs", SEED)
-
-
-def test_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["--help"])
-    assert ended.value.code == 0
-    out = capsys.readouterr().out
-    for part in ("--quick", "--seed", "--only", "--json", "--out", "ours-defaults", *(each.name for each in SCENARIOS)):
-        assert part in out

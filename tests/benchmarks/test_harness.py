@@ -1,25 +1,34 @@
-"""Whole runs, tiny, on the genuine broker."""
+"""Whole runs, tiny, on the genuine broker; the load in virtual time; tables, pictures and the page of the figures."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks.harness import cli
+from benchmarks.harness.environment import Setting
+from benchmarks.harness.plan import DEFAULT
 from benchmarks.harness.processes import ROOT
-from benchmarks.suites.definitions import BESIDE, CLIENTS, FAN_IN, LOSSES, TELEMETRY, TOPICS
+from benchmarks.harness.results import Measurement, Results
+from benchmarks.suites import docs_page
+from benchmarks.suites.definitions import BESIDE, CLIENTS, FAN_IN, LOSSES, SUITES, SYSTEMS, TELEMETRY, TOPICS
 from benchmarks.suites.target_ratios import FOR_THE_RECORD, TARGETS, Ratio
+from benchmarks.workers.load import Load, measure
 from dispatch.devtools.localbroker import Endpoint
 from dispatch.devtools.localbroker.processes import ManagedProcess, process_identity
 from tests.helpers.cli_processes import ended, started
 from tests.helpers.python_processes import running
 from tests.helpers.run_profile import is_long_profile
-
-pytestmark = pytest.mark.pulsar
 
 MARK = "BENCHMARK_TEST_MARK"
 MEASURED = (CLIENTS, TOPICS, TELEMETRY, *LOSSES, BESIDE, FAN_IN) if is_long_profile() else (CLIENTS, TOPICS, LOSSES[0])
@@ -39,6 +48,7 @@ def broker(pulsar_endpoint: Endpoint) -> dict[str, str]:
     return found
 
 
+@pytest.mark.pulsar
 @pytest.mark.long
 def test_everything_once(broker: dict[str, str], pulsar_endpoint: Endpoint, tmp_path: Path) -> None:
     json_file, picture = tmp_path / "found.json", tmp_path / "found.png"
@@ -112,6 +122,7 @@ LONG = ("--only", "clients/bare", "--only", "clients/trustgraph", "--rounds", "1
 
 
 @needs_proc
+@pytest.mark.pulsar
 def test_ctrl_c_leaves_no_process_and_no_file(broker: dict[str, str], tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     with started("bench", *LONG, "--out", str(tmp_path), **broker, **{MARK: mark}) as program:
@@ -124,6 +135,7 @@ def test_ctrl_c_leaves_no_process_and_no_file(broker: dict[str, str], tmp_path: 
 
 
 @needs_proc
+@pytest.mark.pulsar
 def test_a_driver_that_is_killed_takes_its_processes_with_it(
     broker: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,3 +154,100 @@ def test_a_driver_that_is_killed_takes_its_processes_with_it(
         finally:
             for child in children:
                 child.kill()
+
+
+SETTING = Setting(
+    date="2025-01-02T03:04:05+00:00",
+    machine={"processors": 2, "kind": "Some Processor", "memory_gib": 4.0, "system": "Linux", "load_before": 0.1},
+    versions={"python": "CPython 3.11.7", "dispatch": "0.1.0", "pulsar-client": "3.13.0"},
+    broker={"version": "4.0.6", "started_for_this_run": True},
+)
+
+
+def measurement(suite: str, contender: str, level: int, round: int) -> Measurement:
+    times = {"p50_ms": 1.0, "p99_ms": 2.0, "p999_ms": 3.0, "seconds": 1.0, "other_processors": 0.1}
+    cpu = {"cpu_us_per_call": 100.0, "service_cpu_us_per_call": 50.0, "broker_cpu_us_per_call": 25.0}
+    counts = {"calls": 1_200, "answered": 1_200, "lost": level // 256}
+    return Measurement(suite, contender, level, round, 1, calls_per_second=100.0 * level, **times, **cpu, **counts)  # type: ignore[arg-type] # of mixed types
+
+
+class FakeDriver:
+    """Instead of minutes of work."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        pass
+
+    def run(self) -> Any:
+        suites = (CLIENTS, *SYSTEMS[:2])
+        cells = [
+            (s.name, c.name, level, round)
+            for s in suites
+            for c in s.contenders
+            for level in s.levels
+            for round in (1, 2)
+        ]
+        return Results(SETTING, DEFAULT, suites, [measurement(*cell) for cell in cells])
+
+
+@contextmanager
+def no_broker(report: Any) -> Iterator[None]:
+    yield None
+
+
+def test_a_run_prints_its_tables_and_draws_its_pictures_and_the_page(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "provide_broker", no_broker)
+    monkeypatch.setattr(cli, "Driver", FakeDriver)
+    monkeypatch.setattr(cli, "export_former_release", lambda _repository, _folder: Path("/former"))
+    file = tmp_path / "run.json"
+    assert cli.main(["--out", str(tmp_path / "deep"), "--json", str(file)]) == 0
+    assert "MISSED" in capsys.readouterr().out  # and is no failure
+    assert all(drawn.read_bytes().startswith(b"\x89PNG") for drawn in (tmp_path / "deep").iterdir())
+    for path in (docs_page.PAGE, docs_page.PICTURE):
+        (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / docs_page.PAGE).write_text((ROOT / docs_page.PAGE).read_text())
+    assert docs_page.main([str(file), "--root", str(tmp_path)]) == 0
+    assert "| 10 kB, 64 | 6,400 (1.00 / 3.00) |" in (tmp_path / docs_page.PAGE).read_text()
+
+
+def test_an_unknown_suite_is_reported_before_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--only", "klients"])
+    assert ended.value.code == 2
+    assert "there is no 'klients'; choose from: systems-120" in capsys.readouterr().err
+
+
+async def test_figures_are_of_the_measurement_and_not_of_its_ramp() -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    async def call() -> str:
+        # Four times as slow in the ramp: seen in the figures, it would change every one of them.
+        await asyncio.sleep(0.04 if loop.time() - began < 0.5 else 0.01)
+        return "right"
+
+    found = await measure(Load(call, "right", TimeoutError), level=4, seconds=1.0, ramp=0.52)
+    assert found["counted"] / found["seconds"] == pytest.approx(400, rel=0.02)
+    assert found["p50_ms"] == pytest.approx(10)
+    assert found["calls"] == found["answered"] == pytest.approx(4 * 13 + 400, abs=8)
+    assert (found["lost"], found["errors"]) == (0, {})
+
+
+async def test_an_open_load_does_not_wait_for_answers() -> None:
+    async def call() -> str:
+        await asyncio.sleep(0.5)
+        return ""
+
+    found = await measure(Load(call, "", TimeoutError), level=1_000, seconds=4.0, ramp=1.0, mode="open")
+    assert found["counted"] / found["seconds"] == pytest.approx(1_000, rel=0.1)
+    # Calls of one millisecond begin together: their wait counts.
+    assert 500 < found["p50_ms"] <= 502
+
+
+def test_each_ratio_is_of_something_that_is_measured() -> None:
+    for ratio in (*TARGETS, *FOR_THE_RECORD):
+        suite = next(suite for suite in SUITES if suite.name == ratio.suite)
+        assert {ratio.over, ratio.under} - {None} <= {contender.name for contender in suite.contenders}
+        assert ratio.level in suite.levels
+        assert {ratio.figure, ratio.under_figure or ratio.figure} <= {field.name for field in fields(Measurement)}
