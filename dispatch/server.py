@@ -26,6 +26,7 @@ from dispatch.functions.sources import ToolPackage
 from dispatch.messaging.endpoint import ReplyPermission
 from dispatch.messaging.wire import (
     MAX_PAYLOAD_BYTES,
+    TOOL_SERVICE,
     Feature,
     Property,
     Refusal,
@@ -43,7 +44,7 @@ from dispatch.serving.plain import PlainReplySender, PlainRequests, ReplyRouter
 from dispatch.serving.replies import REASONS, ReplySender
 from dispatch.serving.requests import RequestQueue
 from dispatch.serving.sessions import SessionRequests
-from dispatch.serving.tool_service import ToolExecutor, read_invoke
+from dispatch.serving.tool_service import RequestHandler, ToolExecutor, read_invoke
 from dispatch.telemetry.events import Listeners
 from dispatch.telemetry.observers import (
     DEFAULT_TELEMETRY,
@@ -315,6 +316,8 @@ class ToolServer:
         self._functions: ServedFunctions | None = None
         self._on_descriptors: Listeners[Descriptors] = Listeners("a listener of descriptors", content=telemetry.content)
         self._given: Descriptors | None = None
+        self._handler = implementation if isinstance(implementation, RequestHandler) else None
+        self._dialect = TOOL_SERVICE if self._handler is None else self._handler.dialect
         if functions is None:
             self._invoke = read_invoke(implementation, self._threads.run)
             self._given = check_descriptors(self._described, descriptor, tools)
@@ -470,6 +473,7 @@ class ToolServer:
             max_queue=self.max_queue,
             now=now,
             content=self._telemetry.content,
+            decode=self._dialect.decode_request,
         )
         channel = PlainReplySender(
             router,
@@ -477,16 +481,22 @@ class ToolServer:
             load=lambda: queue.occupied,
             limit=lambda: self._transport.max_message_bytes,
             max_payload_bytes=self.max_payload_bytes,
+            encode=self._dialect.encode_reply,
         )
-        self._plain = PlainRequests(queue, sender, channel, self.request_queue, now)
+        handler = self._handler
+        is_repeatable = None if handler is None else handler.is_repeatable
+        self._plain = PlainRequests(queue, sender, channel, self.request_queue, now, is_repeatable)
         await router.start()
-        has_sessions = not (
+        has_sessions = self._dialect is TOOL_SERVICE and not (
             TopicName.parse(self.request_queue).persistent or TopicName.parse(self.response_queue).persistent
         )
         if has_sessions:
             await self._accept_sessions(queue, now)
         self._subscription = await self._transport.subscribe(
-            self.request_queue, self._plain.receive_message, mode=Mode.SHARED, name=f"{self.service}-request"
+            self.request_queue,
+            self._plain.receive_message,
+            mode=Mode.SHARED,
+            name=(handler and handler.subscription) or f"{self.service}-request",
         )
         if self._announce_settings is not None and self.descriptors.tools:
             self._descriptor_announcer = self._create_descriptor_announcer(self._announce_settings)
