@@ -33,9 +33,9 @@ async def test_a_series_for_each_name_would_be_seen(monkeypatch: pytest.MonkeyPa
 
     on_unknown_tool = TelemetryDispatcherObserver.on_unknown_tool
 
-    def leaking(self: TelemetryDispatcherObserver, name: str, error: object, now: float) -> None:
+    def leaking(self: TelemetryDispatcherObserver, name: str, error: object, now: float, user: str) -> None:
         self.observe_tool(name)
-        on_unknown_tool(self, name, error, now)  # type: ignore[arg-type] # as it came
+        on_unknown_tool(self, name, error, now, user)  # type: ignore[arg-type] # as it came
 
     monkeypatch.setattr(TelemetryDispatcherObserver, "on_unknown_tool", leaking)
     found = await retained(10, 50, filling=10, filling_names=1)
