@@ -34,7 +34,6 @@ from dispatch.messaging.wire import (
     announcement_topic,
     hello_topic,
     instance_topic,
-    name_service,
     reply_topic,
     service_queues,
 )
@@ -235,8 +234,7 @@ class ToolServer:
             public ones if it declares none. :attr:`descriptors` are generated.
         service: the service's name: ``joke`` listens on ``non-persistent://tg/request/joke`` and replies on
             ``non-persistent://tg/response/joke``, as in TrustGraph. Servers of one name on one topic share its requests.
-            Default: the last part of ``request_queue``, or the name of the module or package of ``functions``. Metrics have
-            this name; by default that of dispatchers (:func:`~dispatch.messaging.wire.name_service`).
+            Default: the last part of ``request_queue``, or the name of the module or package of ``functions``.
         request_queue: whole name of the request topic, instead of the one from ``service``.
         response_queue: whole name of the response topic, instead of the one from ``service``.
         instance: this server's own id, on every reply. Default: the service's name and 8 random hex digits.
@@ -252,7 +250,8 @@ class ToolServer:
         telemetry: settings of metrics, traces and logs.
         tools: descriptors of the tools of ``implementation``, as in the files of a catalogue. A service with tools announces
             itself: dispatchers with :class:`~dispatch.Announced` call them without a catalogue.
-        descriptor: further keys of the service's descriptor: ``version``, ``policy``, ``permissions``, ``config-params``.
+        descriptor: further keys of the service's descriptor: ``version``, ``policy``, ``permissions``, ``config-params``,
+            and ``id``, which is ``service`` by default. Metrics and traces name the service by its id, as dispatchers do.
         announce: topic, keys and labels of the announcements; None: the service is not announced.
 
     Raises:
@@ -305,8 +304,6 @@ class ToolServer:
         self.request_queue = request_queue
         self.response_queue = response_queue
         self.service = service or request_queue.rpartition("/")[2]
-        self.meter_label = service or name_service(request_queue)
-        """Name of the service in metrics and traces."""
         self.instance = instance or f"{self.service}-{os.urandom(4).hex()}"
         self.incarnation = os.urandom(8).hex()
         """The random name of this run of the instance; requests for another incarnation are refused."""
@@ -361,6 +358,11 @@ class ToolServer:
             return self._functions.descriptors
         assert self._given is not None  # one of both is there
         return self._given
+
+    @property
+    def service_id(self) -> str:
+        """The id of the service's descriptor: its name in metrics and traces."""
+        return str(self.descriptors.service["id"])
 
     def on_descriptors_changed(self, listener: Callable[[Descriptors], object]) -> Callable[[], None]:
         """Call ``listener`` with :attr:`descriptors` whenever :meth:`replace_functions` has changed them. It must not block;
@@ -460,7 +462,7 @@ class ToolServer:
         if self._telemetry.metrics or self._telemetry.traces != "off":
             from dispatch.telemetry.reporting import TelemetryServerObserver  # perf: imports prometheus-client
 
-            names = ServerNames(self.meter_label, self.instance, self.request_queue, replies, self.response_queue)
+            names = ServerNames(self.service_id, self.instance, self.request_queue, replies, self.response_queue)
             self._observer = TelemetryServerObserver(self._telemetry, names)
         sender = ReplySender(self.refused, id=self.service)
         queue = self._queue = RequestQueue(

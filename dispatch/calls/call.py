@@ -396,6 +396,9 @@ class Calls:
 
     def _end(self, result: CallResult, reply: Mapping[str, str], observer: CallObserver, options: CallOptions) -> None:
         """Step 6: observe the end of a call."""
+        error = result.error
+        if error is not None and (refusal := error.policy_refusal):
+            observer.on_refused(options.user, refusal)
         observer.on_end(result, reply)
         if self._listeners.current:
             self._listeners.publish(FinishedCall(result.tool, options.user, result, options.by_model))

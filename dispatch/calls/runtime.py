@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -76,7 +77,7 @@ class Runtime:
         self._transport = transport
         self._tools = tools
         self.observer = observer
-        unmatched = observer.observe_service(OTHER, OTHER)
+        unmatched = observer.observe_service(OTHER)
         self.exchange = Correlator(strange=None if unmatched is None else Tally(unmatched))
         self.now: Clock = self.exchange.now
         self.sessions = SessionExchange(self.exchange.replies)
@@ -116,7 +117,7 @@ class Runtime:
         try:
             return resolver.select(name, version, caller, can_admit=self.can_admit, randomness=self.randomness)
         except DispatchError as error:
-            self.observe_unresolved(name, error)
+            self.observe_unresolved(name, error, user)
             if not resolver.catalog.tools and not self._is_empty_reported and not list(self.sources()):
                 self._is_empty_reported = True
                 _log.warning(
@@ -131,15 +132,17 @@ class Runtime:
         breaker = self.guards_of(tool).breaker
         return breaker is None or breaker.can_admit()
 
-    def observe_unresolved(self, name: str, error: DispatchError) -> None:
+    def observe_unresolved(self, name: str, error: DispatchError, user: str = "") -> None:
         """Observe a call for which no tool, or no version of it, was found."""
         now, catalog = self.now(), self._tools.catalog
         versions = catalog.versions(name) if name in catalog.tools else ()
         known = next((found for each in versions if (found := self._tools.find(name, each.version)) is not None), None)
         if known is None:
-            self.observer.on_unknown_tool(name, error, now)
+            self.observer.on_unknown_tool(name, error, now, user)
             return
         observer = self.guards_of(known).observer.start_call(known, now)
+        if refusal := error.policy_refusal:
+            observer.on_refused(user, refusal)
         observer.on_end(CallResult(name, error.outcome, error=error), NO_PROPERTIES)
 
     def instances(self, service: str) -> tuple[InstanceView, ...]:
@@ -147,10 +150,10 @@ class Runtime:
         see it."""
         return tuple(view for pool in self._pools.of_service(service) for view in pool.instances())
 
-    def _find_policy(self, key: GuardKey) -> tuple[Policy, bool] | None:
+    def _find_policy(self, key: GuardKey) -> tuple[Policy, bool, str] | None:
         is_tool, name, version = key
         tool = self._tools.find_guarded(name, version, is_tool=is_tool)
-        return None if tool is None else (tool.policy, tool.repeatable)
+        return None if tool is None else (tool.policy, tool.repeatable, tool.service_id)
 
     def renew(self, tools: ToolResolver, changes: CatalogChanges) -> None:
         """Apply another catalogue or policy. The time grows with the changes, not with the catalogue, unless the policy of
@@ -188,28 +191,31 @@ class Runtime:
             counts[disposition] += count
         return counts
 
-    def circuits(self) -> Iterable[tuple[str, State]]:
-        """Return the state of the circuit breaker of each version of each tool, with the tool's label."""
-        return [(each.label, each.breaker.state) for each in self._guards.all() if each.breaker is not None]
+    def circuits(self) -> Iterable[tuple[tuple[str, str], State]]:
+        """Return the state of the circuit breaker of each version of each tool, with the tool's label and service."""
+        return [
+            ((each.label, each.service), each.breaker.state) for each in self._guards.all() if each.breaker is not None
+        ]
 
-    def queued(self) -> Mapping[str, int]:
-        """Return how many calls wait for a rate limit or the bulkhead, by the tool's label."""
+    def queued(self) -> Mapping[tuple[str, str], int]:
+        """Return how many calls wait for a rate limit or the bulkhead, by the tool's label and service."""
         return self._guards.waiting
 
-    def abandoned_threads(self) -> Mapping[str, int]:
-        """Return how many threads still execute a function although its call ended a second ago, by the tool's label."""
-        found: dict[str, int] = {}
+    def abandoned_threads(self) -> Mapping[tuple[str, str], int]:
+        """Return how many threads still execute a function although its call ended a second ago, by the tool's label and
+        service."""
+        found: Counter[tuple[str, str]] = Counter()
         for each in self._guards.all():
             if each.bulkhead is not None:
-                found[each.label] = found.get(each.label, 0) + each.bulkhead.guard.occupied
+                found[each.label, each.service] += each.bulkhead.guard.occupied
         return found
 
     def pools(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
-        """Return the instances of each service, by the service's name in metrics. Each instance is listed once, in the state
+        """Return the instances of each service, by the service's id. Each instance is listed once, in the state
         that the service's own pool has of it; pools of tools with balancing settings of their own may differ."""
         services: dict[str, dict[str, InstanceView]] = {}
         for key, pool in self._pools.all():
-            views = services.setdefault(key.meter_label, {})
+            views = services.setdefault(key.service, {})
             for view in pool.glimpse():
                 known = views.get(view.id)
                 if known is not None:
