@@ -590,7 +590,8 @@ def mcp(
     if address is None and (tokens is not None or allow_host):
         raise CliError("--tokens and --allow-host are for HTTP.", "add --http 127.0.0.1:8080, or use --user")
     try:
-        from dispatch.mcp.server import BearerTokens, McpServer, TokenFileError, is_loopback, serve_http
+        from dispatch.http import is_loopback
+        from dispatch.mcp.server import BearerTokens, McpServer, TokenFileError, serve_http
     except ImportError as error:
         raise CliError(str(error)) from None
     try:
