@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
+import importlib.util
 import socket
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final, Literal
+
+from dispatch._internal import install_extra
+
+if any(importlib.util.find_spec(each) is None for each in ("starlette", "uvicorn")):
+    raise ImportError(f"HTTP needs starlette and uvicorn. Install them: {install_extra('http')}", name="uvicorn")
 
 import uvicorn
 
@@ -22,14 +27,6 @@ class UvicornServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches ``host``: a name, or an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def list_own_hosts(host: str) -> list[str]:

@@ -1,5 +1,6 @@
 """The admin endpoint of a process: what it does, for operators and their tools, and actions on it."""
 
+import ipaddress
 from collections.abc import Mapping
 
 import msgspec
@@ -57,6 +58,33 @@ def parse_host_port(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def check_admin(settings: Admin) -> Admin:
+    """Return the settings, which must have tokens if other machines reach the address.
+
+    Raises:
+        ValueError: they have none.
+    """
+    host, _ = parse_host_port(settings.address)
+    if not (settings.read or settings.act or is_loopback(host)):
+        raise ValueError(
+            f"other machines reach '{host}', and there are no tokens. Fix: Admin(act={{'alice': TOKEN}}), on the command "
+            "line --admin-tokens FILE; or the address 127.0.0.1"
+        )
+    return settings
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches ``host``: a name, or an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def read_admin(given: Admin | str | None) -> Admin | None:
-    """Return the settings that a program gives: ``Admin(…)``, or an address."""
-    return Admin(given) if isinstance(given, str) else given
+    """Return the settings that a program gives: ``Admin(…)``, or an address.
+
+    Raises:
+        ValueError: as :func:`check_admin`.
+    """
+    return None if given is None else check_admin(Admin(given) if isinstance(given, str) else given)

@@ -31,7 +31,8 @@ from dispatch.admin.views import (
 )
 from dispatch.calls.resolution import LiveCatalog
 from dispatch.calls.runtime import Runtime
-from dispatch.http import LOOPBACK_HOSTS, describe_address, is_loopback, list_own_hosts, open_listener, running_app
+from dispatch.errors import ErrorType, TransportError
+from dispatch.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, running_app
 from dispatch.telemetry.events import Events
 from dispatch.telemetry.exposition import metrics_app
 from dispatch.telemetry.observers import Telemetry
@@ -421,17 +422,11 @@ class AdminEndpoint:
         url: once it is started.
 
     Raises:
-        ValueError: other machines reach the address, and there are no tokens.
-        OSError: the address is in use, or not of this machine.
+        TransportError: the address is in use, or not of this machine.
     """
 
     def __init__(self, settings: Admin, views: Views, events: EventLog, telemetry: Telemetry) -> None:
         host, port = parse_host_port(settings.address)
-        if not (settings.read or settings.act or is_loopback(host)):
-            raise ValueError(
-                f"other machines reach '{host}', and there are no tokens. Fix: Admin(act={{'alice': TOKEN}}), or the "
-                "address 127.0.0.1"
-            )
         self._api = AdminApi(views, events, settings, time.time())
         handlers = {ApiError: answer_api_error, 404: answer_not_found, 405: answer_wrong_method}
         app = Starlette(routes=self._api.routes(), exception_handlers=handlers)
@@ -443,7 +438,15 @@ class AdminEndpoint:
 
         own_hosts = list_own_hosts(host)
         self._app = Guard(choose, settings, [*LOOPBACK_HOSTS, *own_hosts, *settings.hosts])
-        self._listener = open_listener(host, port)
+        try:
+            self._listener = open_listener(host, port)
+        except OSError as error:
+            raise TransportError(
+                ErrorType.PORT_TAKEN,
+                f"No tool was executed: the admin endpoint cannot be served on {host}:{port} ({error.strerror}). Use "
+                "another port (0: any free one).",
+                may_have_run=False,
+            ) from None
         self.url = describe_address(own_hosts[0].strip("[]"), self._listener.getsockname()[1])
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
