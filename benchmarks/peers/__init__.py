@@ -1,1 +1,1 @@
-"""dispatch beside what a user would choose instead: one module for each system, used by this command and by ``benchmarks.faults``."""
+"""dispatch beside what a user would choose instead: a module for each system, also for ``benchmarks.faults``."""

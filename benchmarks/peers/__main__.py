@@ -37,12 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         suites = chosen(options.only, SUITES, SUITES)
     except ValueError as error:
         parser.error(str(error))
-    settings = rounds_of(QUICK if options.quick else DEFAULT, options.rounds or (None if options.quick else ROUNDS), options.seconds)
+    settings = rounds_of(
+        QUICK if options.quick else DEFAULT, options.rounds or (None if options.quick else ROUNDS), options.seconds
+    )
     path = options.json or RESULTS / f"peers-{time.strftime('%Y%m%d-%H%M%S')}.json"
     load_before = load()
     try:
         with NatsServer() as nats, provide_broker(report=_say) as endpoint:
-            servers = {name: nats for name in ("nats_micro", "taskiq_nats")}
+            servers = dict.fromkeys(("nats_micro", "taskiq_nats"), nats)
             results = Driver(endpoint, suites, settings, _say, load_before=load_before, servers=servers).run()
     except (BenchmarkError, LocalBrokerError) as error:
         _say(f"the run failed: {error}")

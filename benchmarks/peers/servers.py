@@ -66,7 +66,11 @@ class NatsServer:
         """
         command = [str(self._program), "-a", "127.0.0.1", "-p", str(self._port), "-js", "-sd", self._folder.name]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         end = time.monotonic() + START_S
         while True:

@@ -24,7 +24,8 @@ class Place:
         topic: prefix of topics or subjects, of this run alone.
         ports: the port of each instance, in systems without a broker or server.
         timeout: seconds for a whole call.
-        listener: file descriptor of a socket that all instances accept from; -1: none.
+        listener: file descriptor of a socket that all instances of a system over HTTP accept from; -1: none.
+        concurrency: calls that an instance executes at once; the system's own limit, where it has one.
     """
 
     url: str
@@ -32,6 +33,7 @@ class Place:
     ports: tuple[int, ...] = ()
     timeout: float = 5.0
     listener: int = -1
+    concurrency: int = 1_024
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,13 @@ class System(Protocol):
     Attributes:
         LABEL: name and versions in a few words.
         OFFERS: what it does beside the exchange of a request and a reply.
-        SERVER: what its processes connect to; empty: clients connect to instances.
+        SERVER: what its processes connect to; ``http``: clients connect to a socket from which all instances accept;
+            empty: to each instance.
     """
 
     LABEL: str
     OFFERS: str
-    SERVER: Literal["pulsar", "nats", ""]
+    SERVER: Literal["pulsar", "nats", "http", ""]
 
     def serve(self, place: Place, instance: int, tool: Tool) -> AbstractAsyncContextManager[None]:
         """Serve the tool as one of the instances. Leaving the context stops gracefully."""

@@ -43,7 +43,12 @@ def queues(place: Place) -> dict[str, str]:
 async def serve(place: Place, instance: int, tool: Tool) -> AsyncIterator[None]:
     """Serve one instance; leaving drains it, as SIGTERM does."""
     server = dispatch.ToolServer(
-        Service(tool), place.url, service=SERVICE, security=dispatch.Security(token=None), **queues(place)
+        Service(tool),
+        place.url,
+        service=SERVICE,
+        security=dispatch.Security(token=None),
+        concurrency=place.concurrency,
+        **queues(place),
     )
     async with server:
         try:
@@ -82,4 +87,7 @@ def read_failure(error: Exception) -> Failure:
         return Failure(type(error).__name__)
     if isinstance(error, TransportError):
         return Failure(error.type, not error.may_have_run)
-    return Failure(error.type, error.outcome in CERTAIN or (isinstance(error, CallTimeoutError) and error.type == ErrorType.EXPIRED))
+    return Failure(
+        error.type,
+        error.outcome in CERTAIN or (isinstance(error, CallTimeoutError) and error.type == ErrorType.EXPIRED),
+    )

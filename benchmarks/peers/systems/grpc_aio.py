@@ -44,7 +44,7 @@ async def serve(place: Place, instance: int, tool: Tool) -> AsyncIterator[None]:
     async def handle(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         return (await tool(json.loads(request))).encode()
 
-    server = grpc.aio.server(options=(*KEEPALIVE, *PERMIT))
+    server = grpc.aio.server(options=(*KEEPALIVE, *PERMIT), maximum_concurrent_rpcs=place.concurrency)
     handler = grpc.unary_unary_rpc_method_handler(handle)
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(NAME, {"Read": handler, "Write": handler})])
     server.add_insecure_port(f"127.0.0.1:{place.ports[instance]}")

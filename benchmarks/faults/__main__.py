@@ -1,0 +1,100 @@
+"""``python -m benchmarks.faults``: the same faults for dispatch and its peers, under one load."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.faults.faults import FAULTS, Fault
+from benchmarks.faults.outcomes import Outcome
+from benchmarks.faults.play import Play, choose_seed, meet
+from benchmarks.faults.report import table
+from benchmarks.harness.processes import BenchmarkError
+from benchmarks.peers.system import load
+from dispatch.devtools.localbroker import LocalBrokerError
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "faults"
+SYSTEMS = {"dispatch": "dispatch_pulsar", "nats": "nats_micro", "grpc": "grpc_aio"}
+"""Names on the command line, and modules."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run. Return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="FAULT[/SYSTEM]",
+        help=f"again for others; faults: {', '.join(each.name for each in FAULTS)}; systems: {', '.join(SYSTEMS)}",
+    )
+    parser.add_argument("--seed", type=int, help="of the times of the calls (default: another in each run)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of records and journals")
+    options = parser.parse_args(arguments)
+    try:
+        cases = chosen(options.only)
+    except ValueError as error:
+        parser.error(str(error))
+    options.out.mkdir(parents=True, exist_ok=True)
+    seed = choose_seed() if options.seed is None else options.seed
+    outcomes, failed = [], False
+    for system in dict.fromkeys(system for system, _ in cases):
+        faults = [fault for name, fault in cases if name == system]
+        try:
+            outcomes += run_system(system, faults, seed, options.out)
+        except (BenchmarkError, LocalBrokerError) as error:
+            failed = True
+            say(f"{system}: {error}")
+    path = options.out / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+    path.write_text(json.dumps({"outcomes": [asdict(each) for each in outcomes]}, indent=1) + "\n")
+    print(table(outcomes))
+    say(f"written: {path}")
+    return int(failed)
+
+
+def run_system(system: str, faults: Sequence[Fault], seed: int, folder: Path) -> list[Outcome]:
+    """Play the faults on one system, each with processes of its own; a case that fails is left out."""
+    kind = load(SYSTEMS[system]).SERVER
+    outcomes = []
+    with meet(kind, say) as meeting:
+        for fault in faults:
+            if fault.needs_server and meeting.server is None:
+                continue
+            say(f"{fault.name}/{system}, about {fault.seconds + 3:.0f} s")
+            try:
+                outcome = Play(fault, SYSTEMS[system], meeting, seed, folder).run()
+            except BenchmarkError as error:
+                say(f"{fault.name}/{system} failed: {error}")
+                continue
+            outcomes.append(outcome)
+    return outcomes
+
+
+def chosen(names: Sequence[str]) -> list[tuple[str, Fault]]:
+    """Return systems and faults by the names of the command line; none: all.
+
+    Raises:
+        ValueError: there is no such fault or system.
+    """
+    known = {each.name: each for each in FAULTS}
+    cases = []
+    for name in names or known:
+        fault, _, system = name.partition("/")
+        if fault not in known or (system and system not in SYSTEMS):
+            raise ValueError(f"there is no '{name}'; faults: {', '.join(known)}; systems: {', '.join(SYSTEMS)}")
+        cases += [(each, known[fault]) for each in ([system] if system else SYSTEMS)]
+    return list(dict.fromkeys(cases))
+
+
+def say(line: str) -> None:
+    """Write a line of progress."""
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
