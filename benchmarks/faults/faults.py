@@ -70,6 +70,7 @@ class Fault:
 
 T = BEGIN_S
 FAULTS: Sequence[Fault] = (
+    Fault("none", "no fault: the load alone", (), T),
     Fault("killed-instance", "one of two instances killed", (Step(T, "kill", 0),), T),
     Fault(
         "killed-all",

@@ -35,6 +35,7 @@ class Outcome:
     """The figures of one fault and one system.
 
     Attributes:
+        rate: calls per second before the fault.
         calls: those that their caller did not cancel.
         right: of these, answered rightly.
         failed: not answered; with ``kinds``, by kind of error.
@@ -55,6 +56,7 @@ class Outcome:
     fault: str
     system: str
     seed: int
+    rate: float
     calls: int
     right: int
     failed: int
@@ -102,6 +104,7 @@ def judge(
     stopped: Iterable[int],
     *,
     over: float,
+    rate: float,
     cpu_s: float | None,
     memory_mib: float | None,
 ) -> Outcome:
@@ -119,6 +122,7 @@ def judge(
         fault=fault.name,
         system=system,
         seed=seed,
+        rate=rate,
         calls=len(counted),
         right=len(counted) - len(failed),
         failed=len(failed),

@@ -22,7 +22,7 @@ from benchmarks.harness.processes import ROOT
 from benchmarks.incidents.lab import wait_for_round_trip
 from benchmarks.incidents.stage import memory
 from benchmarks.incidents.workers import Worker
-from benchmarks.peers.servers import NatsServer
+from benchmarks.peers.servers import SERVERS
 from benchmarks.peers.system import Place, load
 from benchmarks.workers.processor_time import read_processor_time
 from dispatch.devtools.localbroker import LocalBroker, create_namespaces, find_free_ports
@@ -56,8 +56,8 @@ def meet(kind: str, say: Callable[[str], None]) -> Iterator[Meeting]:
             create_namespaces(broker.admin())
             wait_for_round_trip(broker)
             yield Meeting(broker.service_url, broker)
-    elif kind == "nats":
-        with NatsServer() as server:
+    elif kind in SERVERS:
+        with SERVERS[kind]() as server:
             yield Meeting(server.url, server)
     else:
         yield Meeting("", None)
@@ -71,10 +71,14 @@ class Play:
         meeting: its running server.
         seed: of the times of the calls.
         folder: where records and journals are kept.
+        share: of the load of the fault: a system that does not sustain it fails without a fault too.
     """
 
-    def __init__(self, fault: Fault, system: str, meeting: Meeting, seed: int, folder: Path) -> None:
+    def __init__(
+        self, fault: Fault, system: str, meeting: Meeting, seed: int, folder: Path, share: float = 1.0
+    ) -> None:
         self._fault = fault
+        self._share = share
         self._name = system
         self._system = load(system)
         self._meeting = meeting
@@ -119,7 +123,7 @@ class Play:
         fault = self._fault
         before = self._processor_time()
         began = time.monotonic()
-        self._caller.ask({"do": "begin", "rate": fault.rate}, ANSWER_S)
+        self._caller.ask({"do": "begin", "rate": fault.rate * self._share}, ANSWER_S)
         over = fault.over
         for step in fault.steps:
             time.sleep(max(0.0, began + step.at - time.monotonic()))
@@ -144,6 +148,7 @@ class Play:
             [[number for number in journal if number >= 0] for journal in lines],
             [-number for journal in lines for number in journal if number < 0],
             over=over,
+            rate=fault.rate * self._share,
             cpu_s=None if used is None or before is None else used - before + self._used_s,
             memory_mib=total,
         )
@@ -205,6 +210,8 @@ class Play:
                 self._meeting.server.kill()
             case "restart-server" if self._meeting.server is not None:
                 self._meeting.server.restart()
+            case "rate":
+                self._caller.ask({"do": "rate", "value": step.value * self._share}, ANSWER_S)
             case _:
                 self._caller.ask(command, ANSWER_S)
 

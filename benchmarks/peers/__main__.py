@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -10,11 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.harness.environment import load
-from benchmarks.harness.plan import DEFAULT, QUICK
+from benchmarks.harness.plan import DEFAULT, QUICK, Suite
 from benchmarks.harness.processes import BenchmarkError
 from benchmarks.harness.report import report
 from benchmarks.harness.runner import Driver, rounds_of
-from benchmarks.peers.servers import NatsServer
+from benchmarks.peers import system
+from benchmarks.peers.servers import SERVERS
 from benchmarks.peers.suites import SUITES, TARGETS
 from benchmarks.suites.definitions import chosen
 from benchmarks.suites.target_ratios import find
@@ -43,8 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = options.json or RESULTS / f"peers-{time.strftime('%Y%m%d-%H%M%S')}.json"
     load_before = load()
     try:
-        with NatsServer() as nats, provide_broker(report=_say) as endpoint:
-            servers = dict.fromkeys(("nats_micro", "taskiq_nats"), nats)
+        with contextlib.ExitStack() as stack:
+            servers = {name: stack.enter_context(SERVERS[kind]()) for name, kind in _servers(suites).items()}
+            endpoint = stack.enter_context(provide_broker(report=_say))
             results = Driver(endpoint, suites, settings, _say, load_before=load_before, servers=servers).run()
     except (BenchmarkError, LocalBrokerError) as error:
         _say(f"the run failed: {error}")
@@ -55,6 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path.write_text(json.dumps(results.as_dict(targets), indent=1, ensure_ascii=False) + "\n")
     _say(f"written: {path}")
     return 0
+
+
+def _servers(suites: Sequence[Suite]) -> dict[str, str]:
+    """Return the kind of server of each system that has one beside the broker."""
+    systems = {contender.system for suite in suites for contender in suite.contenders if contender.system}
+    kinds = {name: system.load(name).SERVER for name in sorted(systems)}
+    return {name: kind for name, kind in kinds.items() if kind in SERVERS}
 
 
 def _say(line: str) -> None:

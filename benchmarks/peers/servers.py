@@ -1,4 +1,4 @@
-"""``nats-server``: built once from its Go module, started for a run."""
+"""Servers of compared systems: ``nats-server``, built once from its Go module, and ``redis-server``, of the machine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -38,14 +39,35 @@ def find_nats_server() -> Path:
     return program
 
 
-class NatsServer:
-    """A ``nats-server`` on a free port, with JetStream in a temporary folder. A context manager: leaving it kills it."""
+def find_redis_server() -> Path:
+    """Return the path of ``redis-server``.
 
-    def __init__(self) -> None:
-        self._program = find_nats_server()
-        self._folder = tempfile.TemporaryDirectory(prefix="nats-")
+    Raises:
+        BenchmarkError: it is not installed.
+    """
+    found = shutil.which("redis-server")
+    if found is None:
+        raise BenchmarkError("redis-server is not installed; on Debian: apt-get install redis-server")
+    return Path(found)
+
+
+class LocalServer:
+    """A server on a free port of loopback, with a temporary folder. A context manager: leaving it kills the server.
+
+    Args:
+        scheme: of its URL.
+        program: its path.
+        options: of its command line, from its port and folder.
+
+    Raises:
+        BenchmarkError: it does not accept connections.
+    """
+
+    def __init__(self, scheme: str, program: Path, options: Callable[[int, str], Sequence[str]]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix=f"{scheme}-")
         (self._port,) = find_free_ports(1)
-        self.url = f"nats://127.0.0.1:{self._port}"
+        self._command = [str(program), *options(self._port, self._folder.name)]
+        self.url = f"{scheme}://127.0.0.1:{self._port}"
         self.restart()
 
     @property
@@ -64,13 +86,9 @@ class NatsServer:
         Raises:
             BenchmarkError: it does not accept connections.
         """
-        command = [str(self._program), "-a", "127.0.0.1", "-p", str(self._port), "-js", "-sd", self._folder.name]
+        silent = subprocess.DEVNULL
         self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            self._command, stdin=silent, stdout=silent, stderr=silent, start_new_session=True
         )
         end = time.monotonic() + START_S
         while True:
@@ -79,10 +97,11 @@ class NatsServer:
                     return
             except OSError:
                 if time.monotonic() > end:
-                    raise BenchmarkError(f"nats-server does not accept connections on port {self._port}") from None
+                    self.kill()
+                    raise BenchmarkError(f"{self._command[0]} does not accept connections") from None
                 time.sleep(0.02)
 
-    def __enter__(self) -> NatsServer:
+    def __enter__(self) -> LocalServer:
         return self
 
     def __exit__(
@@ -90,3 +109,18 @@ class NatsServer:
     ) -> None:
         self.kill()
         self._folder.cleanup()
+
+
+def _nats_options(port: int, folder: str) -> Sequence[str]:
+    return ("-a", "127.0.0.1", "-p", str(port), "-sd", folder)
+
+
+def _redis_options(port: int, folder: str) -> Sequence[str]:
+    return ("--bind", "127.0.0.1", "--port", str(port), "--dir", folder, "--appendonly", "yes")
+
+
+SERVERS: Mapping[str, Callable[[], LocalServer]] = {
+    "nats": lambda: LocalServer("nats", find_nats_server(), _nats_options),
+    "redis": lambda: LocalServer("redis", find_redis_server(), _redis_options),
+}
+"""Starts a server by its name in :attr:`benchmarks.peers.system.System.SERVER`."""

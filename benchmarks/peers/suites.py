@@ -27,6 +27,9 @@ def _peer(name: str, label: str, system: str) -> Contender:
 PEERS = (
     _peer("nats", "NATS, nats-py", "nats_micro"),
     _peer("grpc", "gRPC, grpc.aio", "grpc_aio"),
+    _peer("fastmcp", "FastMCP over HTTP", "fastmcp_http"),
+    _peer("mcp", "MCP SDK over HTTP", "mcp_sdk"),
+    _peer("taskiq", "taskiq on Redis", "taskiq_redis"),
 )
 SUITES = tuple(
     Suite(

@@ -67,7 +67,7 @@ class System(Protocol):
 
     LABEL: str
     OFFERS: str
-    SERVER: Literal["pulsar", "nats", "http", ""]
+    SERVER: Literal["pulsar", "nats", "redis", "http", ""]
 
     def serve(self, place: Place, instance: int, tool: Tool) -> AbstractAsyncContextManager[None]:
         """Serve the tool as one of the instances. Leaving the context stops gracefully."""
