@@ -23,11 +23,11 @@ class Step:
 
     Attributes:
         at: seconds after the load began.
-        do: to an instance: ``kill`` (SIGKILL), ``serve`` (a new process in its place), ``stop`` (gracefully), ``pause``,
-            ``resume`` (SIGSTOP, SIGCONT), ``hang`` (calls never return), ``slow`` (``value`` times slower), ``heal`` (end of
-            both), ``block`` (its event loop, for ``value`` seconds); to the client's connections: ``cut`` (closed, and new
-            ones refused), ``mend``, ``reset`` (closed once); ``kill-server``, ``restart-server``; to the load: ``cancel``
-            (every fourth call after ``value`` seconds), ``cancel-none``, ``rate`` (calls per second from then on).
+        do: to an instance: ``kill`` (SIGKILL), ``serve`` (a new process in its place), ``stop`` (gracefully), ``pause`` and
+            ``resume`` (SIGSTOP, SIGCONT), ``hang`` (calls do not return), ``slow`` (``value`` times), ``heal`` (end of
+            both), ``block`` (its event loop, for ``value`` seconds); to the client's connections: ``cut`` (closed, and
+            new ones refused), ``mend``, ``reset`` (closed once); ``kill-server``, ``restart-server``; to the load:
+            ``cancel`` (every fourth call after ``value`` seconds), ``cancel-none``, ``rate`` (from then on).
         instance: its place.
         value: a number.
     """

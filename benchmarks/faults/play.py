@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from benchmarks.faults.faults import Fault, Step
 from benchmarks.faults.outcomes import Outcome, judge, records_of
+from benchmarks.faults.systems import Compared
 from benchmarks.harness.processes import ROOT
 from benchmarks.incidents.lab import wait_for_round_trip
 from benchmarks.incidents.stage import memory
@@ -67,20 +68,21 @@ class Play:
     """One fault on one system. :meth:`run` returns its figures and writes its journal.
 
     Args:
-        system: name of the system's module.
+        system: name of the system.
+        compared: the system.
         meeting: its running server.
         seed: of the times of the calls.
         folder: where records and journals are kept.
-        share: of the load of the fault: a system that does not sustain it fails without a fault too.
     """
 
     def __init__(
-        self, fault: Fault, system: str, meeting: Meeting, seed: int, folder: Path, share: float = 1.0
+        self, fault: Fault, system: str, compared: Compared, meeting: Meeting, seed: int, folder: Path
     ) -> None:
         self._fault = fault
-        self._share = share
+        self._share = compared.share
         self._name = system
-        self._system = load(system)
+        self._module = compared.module
+        self._system = load(compared.module)
         self._meeting = meeting
         self._seed = seed
         self._folder = folder
@@ -114,7 +116,7 @@ class Play:
             self._spares = instances
             for number in range(INSTANCES):
                 self._serve(number)
-            spec = {"place": asdict(client), "system": self._name, "seed": self._seed}
+            spec = {"place": asdict(client), "system": self._module, "seed": self._seed}
             self._caller = start("caller", spec)
             self._caller.wait_for_answer(ANSWER_S)
             return self._load()
@@ -181,7 +183,7 @@ class Play:
         journal = self._scratch / str(len(self._journals))
         self._journals.append(journal)
         fault = self._fault
-        return {"place": asdict(place), "system": self._name, "journal": str(journal), "work_s": fault.work_s}
+        return {"place": asdict(place), "system": self._module, "journal": str(journal), "work_s": fault.work_s}
 
     def _serve(self, number: int) -> None:
         self._places[number] = worker = self._spares.pop(0)

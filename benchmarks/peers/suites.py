@@ -31,6 +31,22 @@ PEERS = (
     _peer("mcp", "MCP SDK over HTTP", "mcp_sdk"),
     _peer("taskiq", "taskiq on Redis", "taskiq_redis"),
 )
+GUARDS = "circuit breaker, bulkhead, rate limits, retries, hedging, outlier ejection"
+DELIVERY = "no message lost, no tool run twice, at overload and loss too"
+OFFERS = {
+    "dispatch": f"{GUARDS}; {DELIVERY}; typed outcomes; metrics on",
+    "unguarded": f"{DELIVERY}; typed outcomes; metrics on",
+    "bare": "correlation of replies, a timeout",
+    "trustgraph": "correlation, a timeout; the launcher restarts the service; one call at a time",
+    "trustgraph-client": "as TrustGraph's client; one message of Pulsar per request and reply",
+    "trustgraph-service": f"{GUARDS} in the client; one message of Pulsar per request and reply; one call at a time",
+    "nats": "queue groups, no-responders error, statistics of the service; at most once",
+    "grpc": "deadline sent along, status codes, round robin; at most once",
+    "fastmcp": "MCP: schemas checked, sessions; at most once",
+    "mcp": "MCP: sessions; at most once",
+    "taskiq": "tasks in a stream until acknowledged: at least once; results kept for a minute, polled every 5 ms",
+}
+"""What each contender does beside the exchange of a request and a reply."""
 SUITES = tuple(
     Suite(
         f"peers-{name}",

@@ -11,8 +11,6 @@ from benchmarks.incidents.roles.load import answer_to
 from benchmarks.peers.system import Place, load
 from benchmarks.workers.channel import Channel
 
-FOREVER_S = 3_600.0
-
 
 class Tool:
     """Answers a digest of the call's number after its work.
@@ -26,8 +24,18 @@ class Tool:
         self._work_s = work_s
         self._slots = asyncio.Semaphore(concurrency)
         self.factor = 1.0
-        self.hangs = False
+        self._healthy = asyncio.Event()
+        self._healthy.set()
         self.block_s = 0.0
+
+    def hang(self) -> None:
+        """Let no call return until the tool is healed."""
+        self._healthy.clear()
+
+    def heal(self) -> None:
+        """Work at the usual speed."""
+        self._healthy.set()
+        self.factor = 1.0
 
     async def __call__(self, arguments: dict[str, Any]) -> str:
         number = arguments["call"]
@@ -37,7 +45,8 @@ class Tool:
                 seconds, self.block_s = self.block_s, 0.0
                 time.sleep(seconds)  # noqa: ASYNC251 - a common mistake of authors of tools
             try:
-                await asyncio.sleep(FOREVER_S if self.hangs else self._work_s * self.factor)
+                await asyncio.sleep(self._work_s * self.factor)
+                await self._healthy.wait()
             except asyncio.CancelledError:
                 os.write(self._journal, f"-{number}\n".encode())
                 raise
@@ -61,13 +70,13 @@ async def main() -> None:
         while (command := await asyncio.to_thread(channel.read)) is not None:
             match command["do"]:
                 case "hang":
-                    tool.hangs = True
+                    tool.hang()
                 case "slow":
                     tool.factor = command["value"]
                 case "block":
                     tool.block_s = command["value"]
                 case "heal":
-                    tool.hangs, tool.factor = False, 1.0
+                    tool.heal()
             channel.say({})
     # A library whose threads do not end must not delay the end of the run.
     os._exit(0)
