@@ -14,6 +14,7 @@ from dispatch.cli import (
     bench,
     broker,
     call,
+    calls,
     check,
     dashboards,
     demo,
@@ -26,6 +27,7 @@ from dispatch.cli import (
     serve,
     toolkit,
     tools,
+    top,
     wire,
 )
 from dispatch.cli.base import (
@@ -116,6 +118,10 @@ app.command("mcp")(serve.mcp)
 app.command("ping")(wire.ping)
 app.command("info")(wire.info)
 app.command("stats")(wire.stats)
+app.command("top")(top.top)
+app.command("tail")(calls.tail)
+app.command("calls")(calls.calls)
+app.command("calls show")(calls.show)
 app.command("mirror")(mirror.mirror)
 app.command("doctor")(doctor.doctor)
 app.add_typer(broker.app, name="broker")
