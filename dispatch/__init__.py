@@ -11,6 +11,7 @@ from typing import Any, Final
 
 _PACKAGES: Final = ("adapters", "calling", "mcp", "results", "schemas", "search", "testing", "toolkit")
 _NAMES: Final = {
+    "admin": ("Admin",),
     "announcements.messages": ("Announce",),
     "announcements.source": ("Announced",),
     "announcements.trust": ("Trust",),

@@ -8,6 +8,7 @@ from dispatch import schemas as schemas
 from dispatch import search as search
 from dispatch import testing as testing
 from dispatch import toolkit as toolkit
+from dispatch.admin import Admin as Admin
 from dispatch.announcements.messages import Announce as Announce
 from dispatch.announcements.source import Announced as Announced
 from dispatch.announcements.trust import Trust as Trust

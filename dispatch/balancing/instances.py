@@ -552,6 +552,7 @@ class InstanceView(msgspec.Struct, frozen=True):
         failures: consecutive failures.
         ejections: ejections since the instance was first known.
         latency: moving average of the duration of an answer, in seconds; None: unknown, or not used by the strategy.
+        is_held: an operator has ejected it.
     """
 
     id: str
@@ -562,6 +563,7 @@ class InstanceView(msgspec.Struct, frozen=True):
     failures: int
     ejections: int
     latency: float | None
+    is_held: bool = False
 
 
 def view(state: InstanceState, now: float) -> InstanceView:

@@ -270,7 +270,7 @@ class Calls:
             started = self._now()
         runtime = self._runtime
         guards = runtime.guards_of(tool)
-        observer = guards.observer.start_call(tool, started)
+        observer = guards.observer.start_call(tool, started, options.user)
         reply = NO_PROPERTIES
         call: Call | DispatchError | None = None
         try:
@@ -322,7 +322,7 @@ class Calls:
         """
         started = self._now()
         guards = self._runtime.guards_of(tool)
-        observer = guards.observer.start_call(tool, started)
+        observer = guards.observer.start_call(tool, started, options.user)
         call: Call | DispatchError | None = None
         try:
             if tool.requirement is not None:

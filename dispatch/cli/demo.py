@@ -13,9 +13,8 @@ import typer
 
 from dispatch._internal import cancel_and_wait
 from dispatch.cli.base import (
+    AdminAddress,
     Exit,
-    MetricsAddress,
-    MetricsPort,
     Settings,
     align_columns,
     colorize,
@@ -24,14 +23,13 @@ from dispatch.cli.base import (
     print_err,
     print_json,
     print_out,
+    read_admin_options,
     run_async,
-    serve_metrics,
     show_logs,
     with_settings,
 )
 from dispatch.cli.screen import View, choose_columns, milliseconds, render_screen, wrap_events
 from dispatch.errors import Outcome
-from dispatch.telemetry.observers import METRICS_ADDRESS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -61,8 +59,7 @@ def demo(
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print only the summary, as one line of JSON.")] = False,
-    metrics_port: MetricsPort = None,
-    metrics_address: MetricsAddress = METRICS_ADDRESS,
+    admin: AdminAddress = None,
 ) -> None:
     """Watch agents call tools while faults are injected, in four scenarios.
 
@@ -83,9 +80,14 @@ def demo(
         # The faults are injected: their warnings are expected.
         show_logs(False, logging.ERROR)
     duration = DEFAULT_SECONDS if seconds is None else seconds
-    run = Demo(settings.broker or "memory://", duration, security=settings.security())
-    with serve_metrics(metrics_port, metrics_address):
-        summary = run_async(_quiet(run) if json else _live(run) if is_terminal(sys.stdout) else _plain(run))
+    run = Demo(
+        settings.broker or "memory://",
+        duration,
+        security=settings.security(),
+        admin=read_admin_options(admin, None, None),
+        on_admin=lambda url: print_err(f"Admin: {url}"),
+    )
+    summary = run_async(_quiet(run) if json else _live(run) if is_terminal(sys.stdout) else _plain(run))
     if json:
         print_json(summary.as_dict())
     else:

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import random
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
+from dispatch.admin import Admin
 from dispatch.catalog import Catalog
 from dispatch.devtools.demo import world
 from dispatch.devtools.demo.scenarios import (
@@ -123,6 +124,8 @@ class Demo:
         seconds: approximate duration of the scenarios; times of the guards are scaled to it. Start and shutdown take one
             or two seconds more.
         security: token and TLS settings; None: from the environment.
+        admin: the admin endpoint of its dispatcher; None: off.
+        on_admin: receives the URL of the endpoint.
 
     Attributes:
         board: the counts, updated during the run.
@@ -135,8 +138,16 @@ class Demo:
     scenario_count: Final = 4
 
     def __init__(
-        self, broker: str, seconds: float = world.DEFAULT_SECONDS, *, security: Security | None = None
+        self,
+        broker: str,
+        seconds: float = world.DEFAULT_SECONDS,
+        *,
+        security: Security | None = None,
+        admin: Admin | None = None,
+        on_admin: Callable[[str], object] = lambda url: None,
     ) -> None:
+        self._admin = admin
+        self._on_admin = on_admin
         self._id = f"demo-{secrets.token_hex(4)}"
         self.broker = f"memory://{self._id}" if broker == "memory://" else broker
         self.board = world.Scoreboard()
@@ -192,8 +203,11 @@ class Demo:
                     # No jitter: a single dispatcher needs no spread, and the open time on the screen is that of the policy.
                     policy=Policy(breaker=BreakerRules(jitter=0.0)),
                     randomness=random.Random(chance.random()).random,
+                    admin=self._admin,
                 )
             )
+            if dispatcher.admin_url is not None:
+                self._on_admin(dispatcher.admin_url)
             dispatcher.search.use_embedder(None)  # terms only: two runs are alike, whatever is installed
             await self._warm_up(dispatcher)
             context = ScenarioContext(dispatcher, self.board, self.time_scale, EventLog())

@@ -1,4 +1,4 @@
-"""``--metrics-port``: the metrics of a command that runs, as Prometheus would ask for them."""
+"""``--admin``: the endpoint of a command that runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.unit.cli.conftest import Run
 
 
 def test_while_the_demonstration_runs_its_metrics_can_be_scraped() -> None:
-    with started("demo", "--seconds", "5", "--metrics-port", "0") as demo:
-        demo.err.wait_for("/metrics")
-        url = re.search(r"Metrics: (http://127\.0\.0\.1:\d+/metrics)", demo.err.text())
+    with started("demo", "--seconds", "5", "--admin", "127.0.0.1:0") as demo:
+        demo.err.wait_for("Admin: ")
+        url = re.search(r"Admin: (http://127\.0\.0\.1:\d+)", demo.err.text())
         assert url is not None
         demo.out.wait_for("Scenario 1 of 4")
-        request = Request(url[1], headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+        request = Request(f"{url[1]}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
         with urlopen(request, timeout=10) as answer:
             assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
             text = answer.read().decode()
@@ -25,11 +25,10 @@ def test_while_the_demonstration_runs_its_metrics_can_be_scraped() -> None:
         assert text.endswith("# EOF\n")
 
 
-def test_a_port_that_is_taken_is_said_and_nothing_begins(run: Run) -> None:
+def test_a_port_that_is_taken_is_said(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        end = run("demo", "--seconds", "5", "--metrics-port", str(port))
+        end = run("demo", "--seconds", "5", "--admin", f"127.0.0.1:{port}")
     assert end.code != 0
     assert f"127.0.0.1:{port}" in end.err
     assert "(0: any free one)." in end.err
-    assert end.out == ""
