@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 import os
+import random
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,8 +22,8 @@ import msgspec
 from dispatch._internal import cancel_and_wait, excerpt, join_names, loop_clock
 from dispatch.admin import Admin
 from dispatch.calls.attempt import CallOptions
-from dispatch.calls.resolution import ResolvedTool
-from dispatch.catalog import Catalog, Folder, Problem, ServiceDescriptor, ToolDescriptor
+from dispatch.calls.resolution import LiveCatalog, ResolvedTool
+from dispatch.catalog import Catalog, CatalogError, Folder, Problem, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.items import Item
 from dispatch.catalog.merge import CatalogLike
 from dispatch.catalog.sources import Source
@@ -41,7 +42,7 @@ from dispatch.documents import (
     text_key,
     texts_key,
 )
-from dispatch.errors import ToolError, TransportError
+from dispatch.errors import ErrorType, ToolError, TransportError
 from dispatch.messaging.wire import (
     MAX_PAYLOAD_BYTES,
     MCP_TOOL,
@@ -143,7 +144,7 @@ class RelayConfig(msgspec.Struct, frozen=True, rename="kebab"):
         """Read a file in JSON or YAML.
 
         Raises:
-            RelayError: it has mistakes, all of which are listed; also those of its files of policy and grants.
+            RelayError: it has mistakes, all of which are listed; also those of the folders and files that it names.
         """
         name = os.fspath(path)
         report = Report(name)
@@ -169,8 +170,14 @@ class RelayConfig(msgspec.Struct, frozen=True, rename="kebab"):
                 if file is not None:
                     load(file)
             except (PolicyError, GrantsError) as error:
-                problems += error.problems
-        if problems:
+                problems += [msgspec.structs.replace(each, file=each.file or str(file)) for each in error.problems]
+        try:
+            live = LiveCatalog([Folder(each) for each in found.catalog], None, None, random.random)
+            if found.workspace is None:  # otherwise services may come from there
+                problems += plan_services(live.resolver.catalog, found.services)[1]
+        except CatalogError as error:
+            problems += error.problems
+        if any(each.severity == "error" for each in problems):
             raise RelayError(problems)
         return found
 
@@ -281,7 +288,7 @@ class _Handler(RequestHandler):
         via = headers.get(Property.VIA, "")
         if via and (self.topic in via.split(" ") or is_oversized(f"{via} {self.topic}")):
             raise ToolError(
-                "relay-loop",
+                ErrorType.RELAY_LOOP,
                 f"The tool was not executed: its request comes back to {self.topic}, where a relay has forwarded it before. "
                 "Report that two relays forward to each other, and use another tool.",
             )
@@ -458,11 +465,17 @@ class Relay:
         self._closing: set[asyncio.Task[None]] = set()
         self._serving = asyncio.Lock()
         self._reported: Sequence[Problem] = ()
+        self._former_requests = 0
 
     @property
     def servers(self) -> list[ToolServer]:
         """The servers of the public topics."""
         return [server for _, server in (*self._services.values(), *self._flows.values())]
+
+    @property
+    def requests(self) -> int:
+        """Requests received since the start."""
+        return self._former_requests + sum(server.requests for server in self.servers)
 
     @property
     def services(self) -> list[RelayedService]:
@@ -640,6 +653,7 @@ class Relay:
     def _retire(self, server: ToolServer) -> None:
         async def drain_and_close() -> None:
             await server.drain()
+            self._former_requests += server.requests
             await _close_server(server)
 
         task = asyncio.create_task(drain_and_close())

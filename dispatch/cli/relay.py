@@ -141,8 +141,7 @@ async def run_relay(made: Relay, path: str, settings: Settings, *, json: bool) -
         await made.close()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(number)
-    requests = sum(server.requests for server in made.servers)
-    report("stopped", f"Stopped. {format_count(requests, 'request')} received.", json=json)
+    report("stopped", f"Stopped. {format_count(made.requests, 'request')} received.", json=json)
     return received
 
 

@@ -1,5 +1,5 @@
-"""Three relays between published clients and the published ``DynamicToolService``, one of them killed and started again and
-again."""
+"""Three relays between published clients and the published ``DynamicToolService``; again and again one of them is killed or
+stopped, and another one started."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import asyncio
 import contextlib
 import json
 import random
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,36 +23,34 @@ from tests.integration.interop.peers import request_topic, response_topic, their
 
 pytestmark = pytest.mark.pulsar
 
-CALLS = by_profile(short=600, long=100_000)
-IN_FLIGHT = 32
-RELAYS = 3
-INSTANCES = 2
-KILL_EVERY_S = 1.5
-RECOVERS_S = 1.0
+CALLS = by_profile(short=300, long=50_000)
+"""On each of the two topics."""
+IN_FLIGHT = 16
+RELAYS, INSTANCES = 3, 2
+KILL_EVERY_S = 1.0
+SLACK_S = 1.0
 """A message may be given to a relay while the broker learns that it was killed."""
-Lost = dict[int, tuple[float, float]]
 READ, WRITE = {"kind": "read"}, {"kind": "write"}
 
 
-def write_config(folder: Path, url: str, public: str, instances: list[str]) -> Path:
-    service = {
-        "id": "counting",
-        "request-queue": request_topic(public),
-        "response-queue": response_topic(public),
-        "config-params": [{"name": "kind"}],
-        "instances": [
-            {"id": each, "request-queue": request_topic(each), "response-queue": response_topic(each)}
-            for each in instances
-        ],
-        "policy": {"timeout": 20, "attempt-timeout": 5, "breaker": None, "bulkhead": None},
-    }
-    common = {"type": "tool-service", "description": "Counts.", "service": "counting"}
-    files: dict[str, Any] = {
-        "tools/tool-service/counting.json": service,
-        "tools/tool/read.json": {**common, "name": "read", "read-only": True, **READ},
-        "tools/tool/write.json": {**common, "name": "write", **WRITE},
-        "relay.json": {"broker": url, "catalog": ["tools"]},
-    }
+def write_config(folder: Path, url: str, topics: Mapping[str, str], instances: list[str]) -> Path:
+    """Write a relay's configuration: for each of ``topics`` a service with two tools. All have the same instances."""
+    files: dict[str, Any] = {"relay.json": {"broker": url, "catalog": ["tools"]}}
+    for id, topic in topics.items():
+        files[f"tools/tool-service/{id}.json"] = {
+            "id": id,
+            "request-queue": request_topic(topic),
+            "response-queue": response_topic(topic),
+            "config-params": [{"name": "kind"}],
+            "instances": [
+                {"id": each, "request-queue": request_topic(each), "response-queue": response_topic(each)}
+                for each in instances
+            ],
+            "policy": {"timeout": 20, "attempt-timeout": 5, "breaker": None, "bulkhead": None},
+        }
+        for config, keys in ((READ, {"read-only": True}), (WRITE, {})):
+            tool = {"type": "tool-service", "name": f"{id}-{config['kind']}", "description": "Counts.", "service": id}
+            files[f"tools/tool/{id}-{config['kind']}.json"] = {**tool, **keys, **config}
     for name, raw in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(json.dumps(raw))
@@ -70,18 +69,20 @@ def services(url: str, topics: list[str], counts: Counts, monkeypatch: pytest.Mo
 
 
 class Relays:
-    """Three relays. ``killed_at``: when one was killed."""
+    """Three relays. ``killed_at``: when one was killed; a relay that is stopped loses nothing."""
 
     def __init__(self, config: Path) -> None:
         self._arguments = ("relay", "--config", str(config))
+        self._environment = {key: value for key, value in environment().items() if key == "PYTHONPATH"}
         self._stack = contextlib.ExitStack()
-        self.running: list[Program] = []
+        self._running: list[Program] = []
+        self._stopped: list[Program] = []
         self.killed_at: list[float] = []
 
     def __enter__(self) -> Relays:
         for _ in range(RELAYS):
             self._start()
-        for each in self.running:
+        for each in self._running:
             each.err.wait_for("Relaying")
         return self
 
@@ -89,77 +90,79 @@ class Relays:
         self._stack.close()
 
     def _start(self) -> None:
-        self.running.append(self._stack.enter_context(started(*self._arguments, **_ENVIRONMENT)))
+        self._running.append(self._stack.enter_context(started(*self._arguments, **self._environment)))
 
-    async def kill_again_and_again(self) -> None:
-        while True:
+    async def end_again_and_again(self) -> None:
+        """Kill one, stop the next one, and so on."""
+        for how in (signal.SIGKILL, signal.SIGTERM) * CALLS:
             await asyncio.sleep(KILL_EVERY_S * random.uniform(0.5, 1.5))
-            ready = [each for each in self.running if "Relaying" in each.err.text()]
-            if len(ready) < RELAYS - 1:
-                continue
-            victim = random.choice(ready)
-            victim.process.kill()
-            self.killed_at.append(time.monotonic())
-            self.running.remove(victim)
+            while len(ready := [each for each in self._running if "Relaying" in each.err.text()]) < RELAYS - 1:  # noqa: ASYNC110 - a process has no event
+                await asyncio.sleep(0.05)
+            ended = random.choice(ready)
+            ended.process.send_signal(how)
+            if how is signal.SIGKILL:
+                self.killed_at.append(time.monotonic())
+            else:
+                self._stopped.append(ended)
+            self._running.remove(ended)
             self._start()
 
-
-_ENVIRONMENT = {key: value for key, value in environment().items() if key == "PYTHONPATH"}
-
-
-async def call_all(url: str, public: str, config_of: Any, timeout: float) -> tuple[dict[int, str], Lost]:
-    """Make all calls; return the answers, and when the calls without one began and ended."""
-    numbers = iter(range(CALLS))
-    answers: dict[int, str] = {}
-    lost: Lost = {}
-    async with their_client(url, public) as client:
-
-        async def caller() -> None:
-            for number in numbers:
-                began = time.monotonic()
-                try:
-                    answers[number] = await client.call(config_of(number), {"n": number}, timeout=timeout)
-                except (TimeoutError, RuntimeError) as error:
-                    lost[number] = began, time.monotonic()
-                    if isinstance(error, RuntimeError):
-                        answers[number] = f"error: {error}"
-
-        await asyncio.gather(*(caller() for _ in range(IN_FLIGHT)))
-    return answers, lost
+    async def await_stopped(self) -> list[int]:
+        """Return the exit codes of the relays that were stopped."""
+        return [await asyncio.to_thread(each.wait) for each in self._stopped]
 
 
-async def test_non_persistent_only_what_a_killed_relay_holds_is_lost(
+class Calls:
+    """The calls on one topic: the even ones may be repeated.
+
+    Attributes:
+        wrong: answers that are not the right ones.
+        lost: when the calls without an answer began and ended.
+    """
+
+    def __init__(self, topic: str, first: int, read_timeout: float) -> None:
+        self._topic = topic
+        self._numbers = iter(range(first, first + CALLS))
+        self._read_timeout = read_timeout
+        self.wrong: dict[int, str] = {}
+        self.lost: dict[int, tuple[float, float]] = {}
+
+    async def make(self, url: str) -> None:
+        async with their_client(url, self._topic) as client:
+            await asyncio.gather(*(self._call(client) for _ in range(IN_FLIGHT)))
+
+    async def _call(self, client: Any) -> None:
+        for number in self._numbers:
+            config, timeout = (WRITE, 8.0) if number % 2 else (READ, self._read_timeout)
+            began = time.monotonic()
+            try:
+                text = await client.call(config, {"n": number}, timeout=timeout)
+            except TimeoutError:
+                self.lost[number] = began, time.monotonic()
+            except RuntimeError as error:
+                self.wrong[number] = str(error)
+            else:
+                if text != answer(number, 8):
+                    self.wrong[number] = text
+
+
+async def test_only_what_a_killed_relay_holds_is_lost_and_on_persistent_topics_no_repeatable_call(
     url: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts = Counts(tmp_path / "counts", CALLS)
+    counts = Counts(tmp_path / "counts", 2 * CALLS)
     instances = [f"{topic}-{number}" for number in range(INSTANCES)]
-    config = write_config(tmp_path, url, topic, instances)
+    durable = f"persistent://tg/request/{topic}-durable"
+    config = write_config(tmp_path, url, {"volatile": topic, "durable": durable}, instances)
+    non_persistent, persistent = Calls(topic, 0, 8.0), Calls(durable, CALLS, 60.0)
     with services(url, instances, counts, monkeypatch), Relays(config) as relays:
-        killing = asyncio.create_task(relays.kill_again_and_again())
-        answers, lost = await call_all(url, topic, lambda n: (READ, WRITE)[n % 2], 30.0)
-        killing.cancel()
-    assert {n: text for n, text in answers.items() if text != answer(n, 8)} == {}
+        ending = asyncio.create_task(relays.end_again_and_again())
+        await asyncio.gather(non_persistent.make(url), persistent.make(url))
+        ending.cancel()
+        assert set(await relays.await_stopped()) <= {0}
+    assert (non_persistent.wrong, persistent.wrong) == ({}, {})
     assert relays.killed_at
-    unexplained = [
-        n for n, (began, ended) in lost.items() if not any(began - RECOVERS_S <= at <= ended for at in relays.killed_at)
-    ]
-    assert unexplained == []
+    lost = list(non_persistent.lost.values())
+    assert [each for each in lost if not any(each[0] - SLACK_S <= at <= each[1] for at in relays.killed_at)] == []
     assert len(lost) <= IN_FLIGHT * len(relays.killed_at)
-    assert max(counts[n] for n in range(1, CALLS, 2)) <= 1
-
-
-async def test_persistent_every_repeatable_call_is_answered_and_no_other_runs_twice(
-    url: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts = Counts(tmp_path / "counts", CALLS)
-    instances = [f"{topic}-{number}" for number in range(INSTANCES)]
-    public = f"persistent://tg/request/{topic}"
-    config = write_config(tmp_path, url, public, instances)
-    with services(url, instances, counts, monkeypatch), Relays(config) as relays:
-        killing = asyncio.create_task(relays.kill_again_and_again())
-        answers, lost = await call_all(url, public, lambda n: (READ, WRITE)[n % 2], 30.0)
-        killing.cancel()
-    assert {n: text for n, text in answers.items() if text != answer(n, 8)} == {}
-    assert relays.killed_at
-    assert [n for n in lost if n % 2 == 0] == []
-    assert max(counts[n] for n in range(1, CALLS, 2)) <= 1
+    assert [number for number in persistent.lost if number % 2 == 0] == []
+    assert max(counts.all()[1::2]) <= 1

@@ -22,7 +22,7 @@ import dispatch
 from dispatch.relay import Relay, RelayConfig
 from tests.helpers.cli_processes import ended
 from tests.integration.interop.conftest import TheirService
-from tests.integration.interop.peers import TIMEOUT_S, request_topic, response_topic, their_client
+from tests.integration.interop.peers import TIMEOUT_S, Peer, request_topic, response_topic, their_client
 from tests.integration.interop.test_trustgraph_agent import Model
 from tests.integration.interop.test_trustgraph_config import service as config_service
 from tests.integration.interop.tool_behaviour import PREFIX
@@ -66,6 +66,27 @@ async def test_a_published_client_reaches_a_published_service(
         with pytest.raises(RuntimeError, match="no customer"):
             await client.call(PREFIX, {"refuse": "no customer"}, timeout=TIMEOUT_S)
         assert relay.servers[0].requests == 3
+
+
+async def test_a_published_client_reads_a_stream_chunk_by_chunk(url: str, topic: str, tmp_path: Path) -> None:
+    pieces = [f"piece {number} " for number in range(200)]
+    chunks: list[str] = []
+
+    async def read(chunk: str) -> None:
+        chunks.append(chunk)
+
+    config = RelayConfig.load(write_config(tmp_path, url, topic, f"{topic}-1"))
+    async with (
+        dispatch.ToolServer(Peer(), url, service=f"{topic}-1"),
+        Relay(config),
+        their_client(url, topic) as client,
+    ):
+        text = await client.call_streaming(PREFIX, {"pieces": pieces}, read, timeout=TIMEOUT_S)
+        assert (text, chunks) == ("".join(pieces), pieces)
+        chunks.clear()
+        with pytest.raises(RuntimeError, match="the end"):
+            await client.call_streaming(PREFIX, {"pieces": pieces[:2], "broken": "the end"}, read, timeout=TIMEOUT_S)
+        assert chunks == pieces[:2]
 
 
 class Joke(dispatch.ToolService):
