@@ -70,6 +70,8 @@ PAGE_KEYS: Final = {
 }
 PRINTED: Final = 10_000
 """Height of a screen that is printed once: all rows, no keys."""
+PRINTED_WIDTH: Final = 140
+"""For a pipe."""
 HELP: Final = (
     "1 … 7, tab    another table",
     "↑ ↓ j k       select a row; page up, page down, home, end",
@@ -123,7 +125,8 @@ async def _top(settings: Settings, urls: Sequence[str] | None, token: str, every
         await screen.run(every)
     else:
         await screen.refresh()
-        console().print(screen.render(console().width if is_terminal(sys.stdout) else 140, PRINTED))
+        width = console().width if is_terminal(sys.stdout) else PRINTED_WIDTH
+        console().print(screen.render(width, PRINTED), width=width)
     return any(process["state"] != "unreachable" for process in screen.values["processes"])
 
 
