@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dispatch._internal import loop_clock
 from dispatch.admin import Admin, parse_host_port
+from dispatch.admin.actions import ActionError, Actions, decode_request
 from dispatch.admin.recent import RecentCalls, RecordedCall
 from dispatch.admin.views import (
     DispatcherViews,
@@ -271,9 +272,11 @@ class AdminApi:
         events: of the process.
         settings: of the endpoint.
         started: of the process, in seconds since the epoch.
+        actions: on the process.
     """
 
-    def __init__(self, views: Views, events: EventLog, settings: Admin, started: float) -> None:
+    def __init__(self, views: Views, events: EventLog, settings: Admin, started: float, actions: Actions) -> None:
+        self._actions = actions
         self._views = views
         self._events = events
         self._settings = settings
@@ -310,7 +313,23 @@ class AdminApi:
             listed("/api/events", lambda _: self._events.latest()),
             Route("/api/events/stream", self._stream_events),
             listed("/api/peers", lambda _: self.peers()),
+            self._acting("/api/circuits/{target:path}", "circuits"),
+            self._acting("/api/instances/{target:path}", "instances"),
+            self._acting("/api/sources/{target:path}/refresh", "sources"),
+            self._acting("/api/tools/{target:path}/approve", "tools"),
+            self._acting("/api/log-level", "log-level"),
         ]
+
+    def _acting(self, path: str, kind: str) -> Route:
+        async def endpoint(request: Request) -> Response:
+            try:
+                body = decode_request(await request.body())
+                target = request.path_params.get("target", "")
+                return answer_json(await self._actions.perform(kind, target, body, request.scope["caller"].user))
+            except ActionError as error:
+                raise ApiError(error.status, str(error)) from None
+
+        return Route(path, endpoint, methods=["POST"])
 
     @property
     def wall(self) -> float:
@@ -417,6 +436,7 @@ class AdminEndpoint:
         views: what it shows.
         events: of the process.
         telemetry: whose metrics it serves.
+        actions: on the process.
 
     Attributes:
         url: once it is started.
@@ -425,9 +445,10 @@ class AdminEndpoint:
         TransportError: the address is in use, or not of this machine.
     """
 
-    def __init__(self, settings: Admin, views: Views, events: EventLog, telemetry: Telemetry) -> None:
+    def __init__(self, settings: Admin, views: Views, events: EventLog, telemetry: Telemetry, actions: Actions) -> None:
+        self._actions = actions
         host, port = parse_host_port(settings.address)
-        self._api = AdminApi(views, events, settings, time.time())
+        self._api = AdminApi(views, events, settings, time.time(), actions)
         handlers = {ApiError: answer_api_error, 404: answer_not_found, 405: answer_wrong_method}
         app = Starlette(routes=self._api.routes(), exception_handlers=handlers)
         app.router.redirect_slashes = False
@@ -464,6 +485,7 @@ class AdminEndpoint:
     async def close(self) -> None:
         """End the streams and the connections. Idempotent."""
         self._stop.set()
+        self._actions.close()
         if self._task is not None:
             await self._task
         self.abandon()
@@ -493,7 +515,7 @@ class DispatcherAdmin(AdminEndpoint):
     ) -> None:
         log = EventLog()
         self.views = DispatcherViews(runtime, live, recent, log, name, runtime.broker_url)
-        super().__init__(settings, self.views, log, telemetry)
+        super().__init__(settings, self.views, log, telemetry, Actions(self.views, log, events))
         events.subscribe(log.record)
         self.start()
 
@@ -509,7 +531,8 @@ class ServiceAdmin(AdminEndpoint):
 
     def __init__(self, settings: Admin, servers: Sequence[ObservedService], telemetry: Telemetry) -> None:
         log = EventLog()
-        super().__init__(settings, ServiceViews(servers, log), log, telemetry)
+        views = ServiceViews(servers, log)
+        super().__init__(settings, views, log, telemetry, Actions(views, log, None))
         for server in servers:
             server.admin_url = self.url
         self.start()

@@ -138,7 +138,7 @@ MAX_INSTANCES = 2_000
 """Instances with series of their own: of ejections those that joined or were ejected last; of requests in flight the first
 ones."""
 
-EJECTION_REASONS = ("failures", "success-rate", "latency")
+EJECTION_REASONS = ("failures", "success-rate", "latency", "operator")
 """Reasons of ejections (:mod:`dispatch.balancing.instances`)."""
 USER_RATE_LIMIT = "user-rate-limit"
 """``rejected_by`` of the errors of a user's own limit."""

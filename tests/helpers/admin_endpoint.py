@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import inspect
+from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -49,3 +51,13 @@ async def observed(admin: Admin | str = "127.0.0.1:0", **options: Any) -> AsyncI
         httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
     ):
         yield Observed(dispatcher, server, client)
+
+
+async def eventually(condition: Callable[[], Any]) -> None:
+    """Wait until ``condition``, or what it returns an awaitable of, holds."""
+    for _ in range(1_000):
+        found = condition()
+        if await found if inspect.isawaitable(found) else found:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("the condition did not hold in 20 s")
