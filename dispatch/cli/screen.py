@@ -138,7 +138,7 @@ TABLES: Final[Mapping[str, Sequence[Column]]] = {
         Column("calls", "calls", _count, True),
         Column("calls/s", "rate", _rate, True),
         Column("failed", "failed", _count, True),
-        Column("% 1 min", "failure_rate", _share, True),
+        Column("% failed", "failure_rate", _share, True),
         Column("refused", "refused", _count, True, from_width=100),
         Column("running", "in_flight", _count, True),
         Column("queued", "queued", _count, True, from_width=130),
@@ -474,18 +474,26 @@ def wrap_events(events: Iterable[str], width: int) -> list[str]:
     return [line for each in events for line in textwrap.wrap(each, width, subsequent_indent=" " * 9)]
 
 
+_ORIGIN: Final = ("event", "at", "url", "process")
+
+
 def event_line(event: Row) -> str:
     """Format an event of ``/api/events`` as one line."""
-    known = {**event, "at": None, "event": None}
     kind = event.get("event")
     if kind == "circuit":
         text = f"circuit of {_place(event)}: {event['old']} → {event['new']} ({event['reason']})"
     elif kind == "instance":
-        text = f"instance {event['instance']} of {event['service']} {event['change']}: {event['reason']}"
+        reason = "" if event["change"] in ("joined", "left") else f": {event['reason']}"
+        text = f"instance {event['instance']} of {event['service']} {event['change']}{reason}"
     elif kind == "action":
         text = f"{event['user']}: {event['action']} {event['target']} ({event['reason']})"
+    elif kind == "catalog":
+        counts = (f"{event[f'{change}_count']} {change}" for change in ("added", "changed", "removed"))
+        text = f"catalogue: {event['tools']} tools, {', '.join(counts)} by {event['source']} {event['problem']}"
+    elif kind == "source":
+        text = f"source {event['source']}: {event['old'] or 'new'} → {event['new']} {event['problem']}"
     else:
-        facts = (f"{key}={value}" for key, value in known.items() if value not in (None, "", [], {}))
+        facts = (f"{key} {value}" for key, value in event.items() if value and key not in _ORIGIN)
         text = f"{kind}: {', '.join(facts)}"
     return one_line(f"{clock_time(event['at'])[:8]} {text}")
 

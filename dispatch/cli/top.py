@@ -68,6 +68,8 @@ PAGE_KEYS: Final = {
     "home": -(10**9),
     "end": 10**9,
 }
+PEERS_S: Final = 5.0
+"""Seconds between two looks for further processes."""
 PRINTED: Final = 10_000
 """Height of a screen that is printed once: all rows, no keys."""
 PRINTED_WIDTH: Final = 140
@@ -232,9 +234,13 @@ class TopScreen:
                 await cancel_and_wait((refreshing,))
 
     async def _refresh_each(self, every: float, on_change: Callable[[], None]) -> None:
+        looked = time.monotonic()
         try:
             while True:
                 if not self._is_paused:
+                    if time.monotonic() > looked + PEERS_S:
+                        looked = time.monotonic()
+                        await self.fleet.find_peers()
                     await self.refresh()
                     on_change()
                 await asyncio.sleep(every)

@@ -19,7 +19,7 @@ from tests.unit.cli.conftest import Run
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """The admin endpoint of a demo that runs."""
-    with started("demo", "--seconds", "200", "--admin", "127.0.0.1:0") as demo:
+    with started("demo", "--seconds", "600", "--admin", "127.0.0.1:0") as demo:
         demo.err.wait_for("Admin: ")
         address = demo.err.text().split("Admin: ")[1].split()[0]
         demo.out.wait_for("An unknown tool")

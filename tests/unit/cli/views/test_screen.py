@@ -146,9 +146,12 @@ def test_events_are_sentences() -> None:
         "reason": "bad",
     }
     assert event_line(action)[9:] == "alice: open circuit price (bad)"
-    assert event_line({"event": "source", "at": 0.0, "source": "folder", "new": "ok", "problem": ""})[9:] == (
-        "source: source=folder, new=ok"
-    )
+    source = {"event": "source", "at": 0.0, "source": "folder", "old": "", "new": "failed", "problem": "no such folder"}
+    assert event_line(source)[9:] == "source folder: new → failed no such folder"
+    counts = {"added_count": 2, "changed_count": 1, "removed_count": 0}
+    catalog = {"event": "catalog", "at": 0.0, "source": "folder", "tools": 12, "problem": "", **counts}
+    assert event_line(catalog)[9:].rstrip() == "catalogue: 12 tools, 2 added, 1 changed, 0 removed by folder"
+    assert event_line({"event": "log-level", "at": 0.0, "level": "DEBUG", "url": A})[9:] == "log-level: level DEBUG"
 
 
 def test_rows_of_several_processes_are_merged_into_the_worst() -> None:
