@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import json
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Annotated, Any, Final, TypeVar
@@ -26,6 +27,8 @@ TIMEOUT_S: Final = 3.0
 """Seconds for one answer."""
 SILENCE_S: Final = 40.0
 """Seconds without any line of a stream, which has a comment every 15 s."""
+FORGET_S: Final = 60.0
+"""Seconds that a silent process is shown which no other one names any more."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -47,9 +50,10 @@ class AdminEndpoint:
     Args:
         url: ``http://HOST:PORT``, ``HOST:PORT`` or ``PORT``.
         token: of the operator; empty: none.
+        name: of the process, until it answers.
     """
 
-    def __init__(self, url: str, token: str = "") -> None:
+    def __init__(self, url: str, token: str = "", name: str = "") -> None:
         text = f"127.0.0.1:{url}" if url.isdecimal() else url
         parts = urlsplit(text if "://" in text else f"http://{text}")
         try:
@@ -65,6 +69,7 @@ class AdminEndpoint:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         self.url = f"{parts.scheme}://{host}:{port}"
+        self.name = name or self.url
 
     async def get(self, path: str) -> Any:
         """Return the JSON value at ``path``.
@@ -226,13 +231,19 @@ class Fleet:
     def __init__(self, endpoints: Iterable[AdminEndpoint]) -> None:
         self.endpoints = {each.url: each for each in endpoints}
         self._known: dict[str, Row] = {}
+        self._peers: set[str] = set()
+        self._silent_since: dict[str, float] = {}
 
     async def fetch(self, tables: Mapping[str, str]) -> dict[str, list[Row]]:
         """Return the merged rows of ``tables`` (their paths by their names), and of ``processes``."""
         found = await asyncio.gather(*(self._fetch(each, tables) for each in self.endpoints.values()))
-        processes = [process for process, _ in found]
+        # A process may be given by several names of its host.
+        once = {
+            tuple(process.get(key, process["url"]) for key in _IDENTITY): (process, rows) for process, rows in found
+        }
+        found = list(once.values())
         return {
-            "processes": processes,
+            "processes": [process for process, _ in found],
             **{name: merge(name, chain.from_iterable(rows[name] for _, rows in found)) for name in tables},
         }
 
@@ -242,16 +253,34 @@ class Fleet:
         try:
             process = {**await endpoint.get("/api/process"), "url": url}
             names = [name for name in tables if process["kind"] != "service" or name in OF_SERVICES]
-            for name, found in zip(
-                names, await asyncio.gather(*(endpoint.get(tables[each]) for each in names)), strict=True
-            ):
-                rows[name] = [{**row, "url": url, "process": process["name"]} for row in found]
+            answers = await asyncio.gather(*(endpoint.get(tables[name]) for name in names))
         except AdminError as error:
-            known = {**self._known.get(url, {"name": url, "kind": "-"}), "rate": None, "in_flight": None}
-            return {**known, "url": url, "state": "unreachable", "problem": str(error)}, rows
+            known = self._known.get(url, {"name": endpoint.name, "kind": "process", "url": url})
+            self._silent_since.setdefault(url, time.monotonic())
+            return {**known, "rate": None, "in_flight": None, "state": "unreachable", "problem": str(error)}, rows
+        for name, found in zip(names, answers, strict=True):
+            rows[name] = [{**row, "url": url, "process": process["name"]} for row in found]
         self._known[url] = process
+        self._silent_since.pop(url, None)
         problem = ", ".join(process.get("reasons", ()))
         return {**process, "state": "not ready" if problem else "ready", "problem": problem}, rows
+
+    async def find_peers(self) -> None:
+        """Add the peers that the processes name, and forget those that are no longer named and are silent."""
+        named = {}
+        with contextlib.suppress(AdminError):
+            for peer in chain.from_iterable([peers for _, peers in await self.ask_each("/api/peers")]):
+                with contextlib.suppress(CliError):
+                    # A peer is a claim of another process: it does not get the token.
+                    endpoint = AdminEndpoint(peer["url"], name=peer["name"])
+                    named[endpoint.url] = endpoint
+        until = time.monotonic() - FORGET_S
+        for url in self._peers - named.keys():
+            if self._silent_since.get(url, until) < until:
+                del self.endpoints[url]
+        self._peers |= named.keys() - self.endpoints.keys()
+        self._peers &= self.endpoints.keys() | named.keys()
+        self.endpoints = {**named, **self.endpoints}
 
     async def ask_each(self, path: str) -> list[tuple[str, Any]]:
         """Return the answers to a GET request with the URLs of their processes; those that refuse are omitted.
@@ -271,6 +300,7 @@ class Fleet:
         return found
 
 
+_IDENTITY: Final = ("host", "pid", "started")
 OF_SERVICES: Final = ("instances", "sessions")
 """Tables of a service; the others are of dispatchers."""
 
@@ -292,13 +322,7 @@ async def find_fleet(settings: Settings, urls: Sequence[str] | None, token: str)
                 "name URLs, as in 'dispatch top 9464', or start services with 'dispatch serve FILE --admin HOST:PORT'",
             )
     fleet = Fleet(found)
-    with contextlib.suppress(AdminError):
-        for _, peers in await fleet.ask_each("/api/peers"):
-            for peer in peers:
-                with contextlib.suppress(CliError):
-                    # A peer is a claim of another process: it does not get the token.
-                    endpoint = AdminEndpoint(peer["url"])
-                    fleet.endpoints.setdefault(endpoint.url, endpoint)
+    await fleet.find_peers()
     return fleet
 
 
@@ -312,6 +336,6 @@ async def _find_announced(settings: Settings, token: str) -> list[AdminEndpoint]
         url = each.labels.get("admin")
         if url and not each.untrusted:
             with contextlib.suppress(CliError):
-                endpoint = AdminEndpoint(url, token if each.is_signed else "")
+                endpoint = AdminEndpoint(url, token if each.is_signed else "", each.instance)
                 found[endpoint.url] = endpoint
     return list(found.values())

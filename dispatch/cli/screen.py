@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import mul
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dispatch.cli.base import make_printable
+from dispatch.cli.base import format_count, make_printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -43,6 +43,11 @@ def rank(state: object) -> int:
     return _RANKS.get(str(state).replace("_", "-"), 0)
 
 
+def one_line(text: str) -> str:
+    """Escape control characters, and replace line ends and tabs by blanks."""
+    return " ".join(make_printable(text).splitlines()).replace("\t", " ")
+
+
 class Column(NamedTuple):
     """A column of a table.
 
@@ -66,7 +71,7 @@ class Column(NamedTuple):
     def cell(self, row: Row) -> str:
         """Return the text of the cell; ``-`` for an unknown value."""
         value = row if self.of_row else row.get(self.key)
-        return "-" if value is None else make_printable(self.format(value)).replace("\n", " ")
+        return "-" if value is None else one_line(self.format(value))
 
     def style(self, row: Row) -> str:
         """Return the style of the cell."""
@@ -133,10 +138,10 @@ TABLES: Final[Mapping[str, Sequence[Column]]] = {
         Column("calls", "calls", _count, True),
         Column("calls/s", "rate", _rate, True),
         Column("failed", "failed", _count, True),
-        Column("% 1 min", "failure_rate", _share, True),
+        Column("% failed", "failure_rate", _share, True),
         Column("refused", "refused", _count, True, from_width=100),
         Column("running", "in_flight", _count, True),
-        Column("queued", "queued", _count, True, from_width=120),
+        Column("queued", "queued", _count, True, from_width=130),
         Column("p50 ms", "p50", milliseconds, True, from_width=100),
         Column("p95 ms", "p95", milliseconds, True),
         Column("circuit", "circuit", min_width=9),
@@ -332,7 +337,7 @@ def _trouble(row: Row) -> tuple[float, ...]:
 
 # Rendering.
 
-WIDE: Final = 100
+WIDE: Final = 130
 """Width from which columns are two blanks apart."""
 MIN_ROWS: Final = 4
 """Rows of the table, however small the terminal is."""
@@ -342,12 +347,9 @@ EVENT_LINES: Final = (3, 9)
 
 
 def choose_columns(table: str, rows: Sequence[Row], width: int = 10_000) -> list[Column]:
-    """Return the columns of a table for a screen of this width, of which the rows have values."""
-    return [
-        column
-        for column in TABLES[table]
-        if column.from_width <= width and (not rows or any(column.key in row for row in rows))
-    ]
+    """Return the columns of a table for a screen of this width, of which the rows have values; the first one always."""
+    first, *others = (column for column in TABLES[table] if column.from_width <= width)
+    return [first, *(column for column in others if any(column.key in row for row in rows))]
 
 
 def render_table(
@@ -384,8 +386,8 @@ def render_table(
             Text(column.cell(row), column.style(row) or ("cyan" if column is shown[0] else "")) for column in shown
         )
         result.add_row(*cells, style="reverse" if selected is not None and row is rows[selected] else "")
-    if omitted:
-        result.add_row(Text(f"and {omitted} more", "dim"))
+    if omitted or not rows:
+        result.add_row(Text(f"and {omitted} more" if rows else "none", "dim"))
     return result
 
 
@@ -434,7 +436,7 @@ def render_screen(
         render_table("tools", rows, width, table_height, selected=selected),
         Text(),
         panels,
-        *(Text(make_printable(line), "yellow", no_wrap=True, overflow="ellipsis") for line in lines),
+        *(Text(one_line(line), "yellow", no_wrap=True, overflow="ellipsis") for line in lines),
         *foot,
     )
 
@@ -448,9 +450,7 @@ def _panels(values: Values) -> tuple[RenderableType, int]:
     closed = len(values.get("circuits", ())) - len(circuits)
     circuits = select_rows({"circuits": circuits}, View("circuits"))
     if closed:
-        circuits.append(
-            {"tool": f"{closed} {'other' if circuits else 'tools' if closed > 1 else 'tool'}", "state": "closed"}
-        )
+        circuits.append({"tool": format_count(closed, "other" if circuits else "tool"), "state": "closed"})
     users = sorted(values.get("users", ()), key=lambda row: row.get("refused") or 0, reverse=True)
     found = (
         ("instances", select_rows(values, View("instances")), ("id", "state", "in_flight")),
@@ -474,20 +474,28 @@ def wrap_events(events: Iterable[str], width: int) -> list[str]:
     return [line for each in events for line in textwrap.wrap(each, width, subsequent_indent=" " * 9)]
 
 
+_ORIGIN: Final = ("event", "at", "url", "process")
+
+
 def event_line(event: Row) -> str:
     """Format an event of ``/api/events`` as one line."""
-    known = {**event, "at": None, "event": None}
     kind = event.get("event")
     if kind == "circuit":
         text = f"circuit of {_place(event)}: {event['old']} → {event['new']} ({event['reason']})"
     elif kind == "instance":
-        text = f"instance {event['instance']} of {event['service']} {event['change']}: {event['reason']}"
+        reason = "" if event["change"] in ("joined", "left") else f": {event['reason']}"
+        text = f"instance {event['instance']} of {event['service']} {event['change']}{reason}"
     elif kind == "action":
         text = f"{event['user']}: {event['action']} {event['target']} ({event['reason']})"
+    elif kind == "catalog":
+        counts = (f"{event[f'{change}_count']} {change}" for change in ("added", "changed", "removed"))
+        text = f"catalogue: {event['tools']} tools, {', '.join(counts)} by {event['source']} {event['problem']}"
+    elif kind == "source":
+        text = f"source {event['source']}: {event['old'] or 'new'} → {event['new']} {event['problem']}"
     else:
-        facts = (f"{key}={value}" for key, value in known.items() if value not in (None, "", [], {}))
+        facts = (f"{key} {value}" for key, value in event.items() if value and key not in _ORIGIN)
         text = f"{kind}: {', '.join(facts)}"
-    return make_printable(f"{clock_time(event['at'])[:8]} {text}").replace("\n", " ")
+    return one_line(f"{clock_time(event['at'])[:8]} {text}")
 
 
 def call_line(call: Row, process: str = "") -> Text:
@@ -504,8 +512,8 @@ def call_line(call: Row, process: str = "") -> Text:
     text = Text(f"{clock_time(call['at'])} {call['id']:>6} ")
     text.append(f"{outcome:13} ", _COLOURS[rank(outcome)])
     text.append(f"{milliseconds(call['duration']):>8} ms ")
-    text.append(make_printable(f"{call['tool']:14} {_name(call['user']):8} {call.get('instance') or '-':10}"))
-    text.append(make_printable("".join(f"  {each}" for each in more if each)), "dim")
+    text.append(one_line(f"{call['tool']:14} {_name(call['user']):8} {call.get('instance') or '-':10}"))
+    text.append(one_line("".join(f"  {each}" for each in more if each)), "dim")
     return text
 
 
@@ -521,10 +529,8 @@ def waterfall(call: Row, width: int) -> list[Text]:
     outcome, total = str(call["outcome"]), max(call["duration"], 1e-6)
     head = Text("call ", no_wrap=False)
     head.append(f"{call['id']}  ", "bold")
-    head.append(make_printable(str(call["tool"])), "bold cyan")
-    head.append(
-        make_printable(f"{' ' + call['version'] if call.get('version') else ''} of {call.get('service') or '-'}  ")
-    )
+    head.append(one_line(str(call["tool"])), "bold cyan")
+    head.append(one_line(f"{' ' + call['version'] if call.get('version') else ''} of {call.get('service') or '-'}  "))
     head.append(outcome, _COLOURS[rank(outcome)])
     head.append(f" after {milliseconds(call['duration'])} ms")
     ran = {"yes": "the tool ran", "no": "the tool did not run", "maybe": "the tool may have run"}
@@ -537,15 +543,15 @@ def waterfall(call: Row, width: int) -> list[Text]:
         f"{call['chunks']} chunks" if call.get("chunks", 0) > 1 else "",
         f"trace {call['trace_id']}" if call.get("trace_id") else "",
     ]
-    lines = [head, Text(make_printable(" · ".join(filter(None, facts))))]
+    lines = [head, Text(one_line(" · ".join(filter(None, facts))))]
     if call.get("message"):
-        lines.append(Text(make_printable(str(call["message"])), "yellow"))
+        lines.append(Text(one_line(str(call["message"])), "yellow"))
     if call.get("arguments") is not None:
-        lines.append(Text(make_printable(f"arguments {call['arguments']}"), "dim"))
+        lines.append(Text(one_line(f"arguments {call['arguments']}"), "dim"))
     parts = [("wait for a place", "", each, "") for each in call.get("waits") or ()]
     for each in call.get("trail") or ():
         reason = f"  ({each['reason']})" if each.get("reason") not in (None, "", "first") else ""
-        note = make_printable(f"  {each.get('error') or each['outcome']}{reason}")
+        note = one_line(f"  {each.get('error') or each['outcome']}{reason}")
         parts.append((f"attempt {each['number']} {each.get('instance') or '-'}", str(each["outcome"]), each, note))
     if not parts:
         return [*lines, Text("Nothing was sent.", "dim")]
@@ -585,9 +591,9 @@ def render_tool(
     from rich.console import Group
     from rich.text import Text
 
-    title = Text(make_printable(str(tool["name"])), "bold cyan", no_wrap=True, overflow="ellipsis")
+    title = Text(one_line(str(tool["name"])), "bold cyan", no_wrap=True, overflow="ellipsis")
     title.append(
-        make_printable(f" {tool.get('version') or ''} of {tool.get('service') or '-'}  {tool.get('description') or ''}")
+        one_line(f" {tool.get('version') or ''} of {tool.get('service') or '-'}  {tool.get('description') or ''}")
     )
     history = tool.get("history") or {}
     calls, failed = history.get("calls", ()), history.get("failed", ())
@@ -600,7 +606,7 @@ def render_tool(
         title,
         Text(f"calls of the last 5 minutes   {sparkline(calls)}  {sum(calls):,}", no_wrap=True, overflow="ellipsis"),
         Text(f"failed                        {sparkline(failed)}  {sum(failed):,}", "red" if any(failed) else "dim"),
-        Text(make_printable(f"policy: {', '.join(policy) or 'defaults'}"), "dim", no_wrap=True, overflow="ellipsis"),
+        Text(one_line(f"policy: {', '.join(policy) or 'defaults'}"), "dim", no_wrap=True, overflow="ellipsis"),
         *(
             Text(event_line(event), "yellow", no_wrap=True, overflow="ellipsis")
             for event in sorted(tool.get("events", ()), key=lambda event: event["at"])[-3:]

@@ -68,8 +68,12 @@ PAGE_KEYS: Final = {
     "home": -(10**9),
     "end": 10**9,
 }
+PEERS_S: Final = 5.0
+"""Seconds between two looks for further processes."""
 PRINTED: Final = 10_000
 """Height of a screen that is printed once: all rows, no keys."""
+PRINTED_WIDTH: Final = 140
+"""For a pipe."""
 HELP: Final = (
     "1 … 7, tab    another table",
     "↑ ↓ j k       select a row; page up, page down, home, end",
@@ -123,7 +127,8 @@ async def _top(settings: Settings, urls: Sequence[str] | None, token: str, every
         await screen.run(every)
     else:
         await screen.refresh()
-        console().print(screen.render(console().width if is_terminal(sys.stdout) else 140, PRINTED))
+        width = console().width if is_terminal(sys.stdout) else PRINTED_WIDTH
+        console().print(screen.render(width, PRINTED), width=width)
     return any(process["state"] != "unreachable" for process in screen.values["processes"])
 
 
@@ -229,9 +234,13 @@ class TopScreen:
                 await cancel_and_wait((refreshing,))
 
     async def _refresh_each(self, every: float, on_change: Callable[[], None]) -> None:
+        looked = time.monotonic()
         try:
             while True:
                 if not self._is_paused:
+                    if time.monotonic() > looked + PEERS_S:
+                        looked = time.monotonic()
+                        await self.fleet.find_peers()
                     await self.refresh()
                     on_change()
                 await asyncio.sleep(every)
