@@ -32,7 +32,7 @@ _NAMES: Final = {
     "server": ("ToolServer", "serve"),
     "serving.tool_service": ("ToolService",),
     "telemetry.events": (
-        *("CatalogChanged", "ChangeHeld", "CircuitChanged", "Event"),
+        *("BrokerChanged", "CatalogChanged", "ChangeHeld", "CircuitChanged", "Event"),
         *("InstanceChanged", "ItemRefused", "ItemShadowed", "SourceChanged"),
     ),
     "telemetry.observers": ("Telemetry",),
