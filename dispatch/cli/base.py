@@ -314,14 +314,17 @@ class StderrHandler(logging.Handler):
             self.handleError(record)
 
 
-def show_logs(verbose: bool, level: int = logging.WARNING) -> None:
-    """Show log records of dispatch from ``level`` on; with ``verbose`` all records, with logger names."""
+def show_logs(verbose: bool, level: int = logging.WARNING, *, has_times: bool = False) -> None:
+    """Show log records of dispatch from ``level`` on, with time stamps if ``has_times``; with ``verbose`` all records, with
+    logger names."""
     logger = logging.getLogger("dispatch")
     for handler in list(logger.handlers):
         if isinstance(handler, StderrHandler):
             logger.removeHandler(handler)
     handler = StderrHandler()
     pattern = "%(asctime)s %(levelname)s %(name)s: %(message)s" if verbose else "%(levelname)s: %(message)s"
+    if has_times and not verbose:
+        pattern = f"%(asctime)s {pattern}"
     handler.setFormatter(logging.Formatter(pattern))
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if verbose else level)

@@ -29,6 +29,7 @@ from dispatch.telemetry.call_metrics import (
 from dispatch.telemetry.events import (
     CALLS,
     MAX_NAMES,
+    BrokerChanged,
     CatalogChanged,
     ChangeHeld,
     CircuitChanged,
@@ -405,6 +406,10 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
             change=change,
             reason=reason,
         )
+
+    def on_connection_change(self, broker: str, is_connected: bool, seconds: float) -> None:
+        """Publish an event; the transport logs the change."""
+        self._publish(BrokerChanged, broker=broker, connected=is_connected, seconds=round(seconds, 3))
 
     # -- the catalogue ------------------------------------------------------------------------------------------
 
