@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 
 from dispatch._internal import cancel_and_wait, excerpt, join_names, loop_clock
+from dispatch.admin import Admin
 from dispatch.calls.attempt import CallOptions
 from dispatch.calls.resolution import LiveCatalog, ResolvedTool
 from dispatch.catalog import Catalog, CatalogError, Folder, Problem, ServiceDescriptor, ToolDescriptor
@@ -428,6 +429,7 @@ class Relay:
         catalog: in place of the sources that the configuration names.
         security: token and TLS settings; None: from the environment.
         on_change: called after each change of what is served, with a line for people.
+        admin: endpoint of the relay, see :func:`dispatch.connect`; None: there is none.
 
     Attributes:
         config: in force.
@@ -444,6 +446,7 @@ class Relay:
         *,
         security: Security | None = None,
         on_change: Callable[[str], object] = logger.info,
+        admin: Admin | str | None = None,
     ) -> None:
         self.config = config
         self._on_change = on_change
@@ -453,6 +456,7 @@ class Relay:
             policy=_load_policy(config),
             grants=None if config.grants is None else Grants.load(config.grants),
             security=security,
+            admin=admin,
         )
         self._services: dict[str, tuple[_ServiceHandler, ToolServer]] = {}
         self._flows: dict[str, tuple[Flow, ToolServer]] = {}

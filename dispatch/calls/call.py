@@ -276,7 +276,7 @@ class Calls:
             started = self._now()
         runtime = self._runtime
         guards = runtime.guards_of(tool)
-        observer = guards.observer.start_call(tool, started)
+        observer = guards.observer.start_call(tool, started, options.user)
         reply = NO_PROPERTIES
         call: Call | DispatchError | None = None
         try:
@@ -332,7 +332,7 @@ class Calls:
         """
         started = self._now()
         guards = self._runtime.guards_of(tool)
-        observer = guards.observer.start_call(tool, started)
+        observer = guards.observer.start_call(tool, started, options.user)
         call: Call | DispatchError | None = None
         try:
             if tool.requirement is not None:
@@ -396,6 +396,9 @@ class Calls:
 
     def _end(self, result: CallResult, reply: Mapping[str, str], observer: CallObserver, options: CallOptions) -> None:
         """Step 6: observe the end of a call."""
+        error = result.error
+        if error is not None and (refusal := error.policy_refusal):
+            observer.on_refused(options.user, refusal)
         observer.on_end(result, reply)
         if self._listeners.current:
             self._listeners.publish(FinishedCall(result.tool, options.user, result, options.by_model))

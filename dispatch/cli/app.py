@@ -14,6 +14,7 @@ from dispatch.cli import (
     bench,
     broker,
     call,
+    calls,
     check,
     dashboards,
     demo,
@@ -27,6 +28,7 @@ from dispatch.cli import (
     serve,
     toolkit,
     tools,
+    top,
     wire,
 )
 from dispatch.cli.base import (
@@ -118,6 +120,10 @@ app.command("relay")(relay.relay)
 app.command("ping")(wire.ping)
 app.command("info")(wire.info)
 app.command("stats")(wire.stats)
+app.command("top")(top.top)
+app.command("tail")(calls.tail)
+app.command("calls")(calls.calls)
+app.command("calls show")(calls.show)
 app.command("mirror")(mirror.mirror)
 app.command("doctor")(doctor.doctor)
 app.add_typer(broker.app, name="broker")

@@ -16,22 +16,23 @@ import typer
 
 from dispatch.catalog import CatalogError
 from dispatch.cli.base import (
+    AdminAddress,
+    AdminPeers,
+    AdminTokens,
     CliError,
-    MetricsAddress,
-    MetricsPort,
     Settings,
     format_count,
     make_printable,
     print_err,
     print_json,
+    read_admin_options,
+    report_admin,
     run_async,
-    serve_metrics,
     with_settings,
 )
 from dispatch.documents import Signature, sign_status
 from dispatch.policy import PolicyError
 from dispatch.relay import Relay, RelayConfig, RelayError
-from dispatch.telemetry.observers import METRICS_ADDRESS
 
 CHECK_S: Final = 1.0
 """Seconds between two checks whether the configuration has changed."""
@@ -46,8 +47,9 @@ def relay(
     json: Annotated[
         bool, typer.Option("--json", help="Report events (ready, changed, reloaded, stopped) as lines of JSON.")
     ] = False,
-    metrics_port: MetricsPort = None,
-    metrics_address: MetricsAddress = METRICS_ADDRESS,
+    admin: AdminAddress = None,
+    admin_tokens: AdminTokens = None,
+    peer: AdminPeers = None,
 ) -> None:
     """Stand between unmodified agents and unmodified tool services: consume the public topics of the services, and forward
     each request to their instances with every guard of a dispatcher.
@@ -59,16 +61,20 @@ def relay(
     SIGHUP, and a change of the file, put the configuration in force again; with a mistake the former one stays. SIGTERM and
     Ctrl-C stop: calls in flight finish. The exit code after SIGTERM is 0, after Ctrl-C 130.
     """
+    admin_settings = read_admin_options(admin, admin_tokens, peer)
     try:
-        loaded = load_config(config, settings)
-        made = Relay(loaded, security=settings.security(), on_change=lambda line: report("changed", line, json=json))
+        made = Relay(
+            load_config(config, settings),
+            security=settings.security(),
+            on_change=lambda line: report("changed", line, json=json),
+            admin=admin_settings,
+        )
     except (RelayError, ImportError) as error:
         raise CliError(str(error)) from None
     replace(settings, broker=loaded.broker).require_pulsar_url("dispatch relay")
     if not settings.verbose:
         logging.getLogger("dispatch.transport").setLevel(logging.INFO)
-    with serve_metrics(metrics_port, metrics_address):
-        received = run_async(run_relay(made, config, settings, json=json))
+    received = run_async(run_relay(made, config, settings, json=json))
     if received is not signal.SIGTERM:
         raise KeyboardInterrupt
 
@@ -107,6 +113,7 @@ async def run_relay(made: Relay, path: str, settings: Settings, *, json: bool) -
         await made.start()
     except RelayError as error:
         raise CliError(str(error)) from None
+    report_admin(made.dispatcher.admin_url)
     tasks = []
     try:
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -686,13 +686,6 @@ REQUEST_NAMESPACE, RESPONSE_NAMESPACE = "tg/request", "tg/response"
 """TrustGraph's namespaces."""
 
 
-def name_service(request_queue: str) -> str:
-    """Return the name of a service in metrics, from its request topic: all that its dispatchers and its own processes both
-    know. It is the topic's own name (``joke``), preceded by tenant and namespace outside TrustGraph's ``tg/request``."""
-    topic = TopicName.parse(request_queue)
-    return topic.name if topic.namespace_path == REQUEST_NAMESPACE else f"{topic.namespace_path}/{topic.name}"
-
-
 def service_queues(service: str) -> tuple[str, str]:
     """Return the request topic and the response topic of a service of this name, as in TrustGraph."""
     return f"non-persistent://{REQUEST_NAMESPACE}/{service}", f"non-persistent://{RESPONSE_NAMESPACE}/{service}"

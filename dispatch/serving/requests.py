@@ -261,7 +261,7 @@ class RequestQueue:
         self._waits = DeadlineTimer(self._places.waiting, attrgetter("deadline"), self._expire)
         self._recheck: asyncio.TimerHandle | None = None
         self._duplicates: set[asyncio.Task[None]] = set()  # they wait for the first request with their idempotency key
-        self._is_draining = False
+        self.is_draining = False
         self._idle = asyncio.Event()
         self._idle.set()
         self.requests = 0
@@ -293,7 +293,7 @@ class RequestQueue:
     def accept(self, work: InboundRequest, now: float) -> None:
         """Run, queue or refuse ``work``, which arrives ``now``."""
         self.requests += 1
-        if self._is_draining and work.caller:
+        if self.is_draining and work.caller:
             self.refuse(work, Refusal.DRAINING)
         elif work.deadline <= now:
             self.refuse(work, Refusal.EXPIRED)
@@ -358,7 +358,7 @@ class RequestQueue:
     def stop_accepting(self) -> None:
         """Refuse further requests as draining, but for those of third-party callers, who cannot send them elsewhere. Queued
         requests that other instances can receive go to them."""
-        self._is_draining = True
+        self.is_draining = True
         for work in tuple(self._places.waiting):
             if work.replies.hand_over():
                 self._places.leave(work, self._now())
@@ -434,7 +434,7 @@ class RequestQueue:
     def _hold_slot(self, work: InboundRequest) -> None:
         """Occupy the slot until the thread of the tool has returned."""
         returned = None if work.task is None else self._threads.abandoned.get(work.task)
-        if returned is None or self._is_draining:
+        if returned is None or self.is_draining:
             self._free_slot(work)
             return
         places, now = self._places, self._now()

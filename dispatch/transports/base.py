@@ -157,6 +157,10 @@ class Subscription(Protocol):
         """Handle the messages that have arrived, and close. The handler is not called afterwards. Idempotent."""
 
 
+ConnectionListener = Callable[[bool, float], object]
+"""Receives whether the broker is in reach, and for how many seconds it was not."""
+
+
 class Transport(Protocol):
     """A connection to a broker."""
 
@@ -175,6 +179,9 @@ class Transport(Protocol):
     def was_disconnected_since(self, instant: float, topics: Collection[str] = ()) -> bool:
         """Return whether the broker was known to be out of reach at some time since ``instant`` (on the loop's clock), or
         one of these open ``topics`` to have no connection, or no confirmation of what was sent."""
+
+    def on_connection_change(self, listener: ConnectionListener) -> None:
+        """Call ``listener`` on the event loop when the connection is lost, and when it is back."""
 
     @property
     def max_message_bytes(self) -> int:

@@ -26,6 +26,7 @@ from dispatch.messaging.wire import MAX_MESSAGE_BYTES, PROPERTIES_BYTES, is_inbo
 from dispatch.transports.base import (
     POLL_S,
     AnswerLate,
+    ConnectionListener,
     DurableMessage,
     Handler,
     Mode,
@@ -810,6 +811,9 @@ class PulsarTransport:
         handles: list[TopicHandle] = [each for topic in topics if (each := self._publishers.get(topic)) is not None]
         handles += [each for each in self._subscriptions if each.topic in topics]
         return not all(each.raw.is_connected() for each in handles)
+
+    def on_connection_change(self, listener: ConnectionListener) -> None:
+        self._supervisor.listeners.append(listener)
 
     def another(self) -> PulsarTransport:
         return PulsarTransport(self.url, security=self._security, publish_window=self._sender.window.size)
