@@ -44,6 +44,13 @@ class MessageId:
 DROPPED = MessageId(-1, -1)
 
 
+class Place(int):
+    """The id of a message that is in no batch."""
+
+    def batch_index(self) -> int:
+        return -1
+
+
 class Kept(str):
     """A message on a persistent topic, which is its own text; ``place`` is where it is in the ledger."""
 
@@ -55,8 +62,8 @@ class Kept(str):
         made.place, made.published = place, published
         return made
 
-    def message_id(self) -> int:
-        return self.place
+    def message_id(self) -> Place:
+        return Place(self.place)
 
     def publish_timestamp(self) -> int:
         return int(self.published * 1000)
