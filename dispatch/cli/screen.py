@@ -382,10 +382,12 @@ def render_table(
         )
     visible, omitted = _fit(rows, max(1, height - 1), selected)
     for row in visible:
-        cells = (
-            Text(column.cell(row), column.style(row) or ("cyan" if column is shown[0] else "")) for column in shown
+        is_selected = selected is not None and row is rows[selected]
+        colours = (
+            "" if is_selected else column.style(row) or ("cyan" if column is shown[0] else "") for column in shown
         )
-        result.add_row(*cells, style="reverse" if selected is not None and row is rows[selected] else "")
+        cells = map(Text, (column.cell(row) for column in shown), colours)
+        result.add_row(*cells, style="reverse" if is_selected else "")
     if omitted or not rows:
         result.add_row(Text(f"and {omitted} more" if rows else "none", "dim"))
     return result

@@ -75,20 +75,20 @@ async def press(screen: TopScreen, *keys: str) -> str:
 
 
 TOOLS_80 = """\
-tool      calls calls/s failed % 1 min running  p95 ms circuit   up
-price     8,123    12.5    212   26.0%       1 1,200.0 open      2 of 3
-find      8,123     3.0      2    0.1%       1    40.0 closed    3 of 3
-translate 8,123    12.5      0    0.0%       1    40.0 -         -
+tool      calls calls/s failed % failed running  p95 ms circuit   up
+price     8,123    12.5    212    26.0%       1 1,200.0 open      2 of 3
+find      8,123     3.0      2     0.1%       1    40.0 closed    3 of 3
+translate 8,123    12.5      0     0.0%       1    40.0 -         -
 
 instance state          running  circuit of state       user  calls refused
 shop-2   ejected 12.3 s       2  price      open 3.2 s  bob   4,000     912
 shop-1   up                   2  2 others   closed      alice   321       0
 words-1  up                   0"""
 TOOLS_140 = """\
-tool       service  calls  calls/s  failed  % 1 min  refused  running  queued  p50 ms   p95 ms  circuit    up
-price      shop     8,123     12.5     212    26.0%        5        1       0    12.0  1,200.0  open       2 of 3
-find       shop     8,123      3.0       2     0.1%        5        1       0    12.0     40.0  closed     3 of 3
-translate  words    8,123     12.5       0     0.0%        0        1       0    12.0     40.0  -          -"""
+tool       service  calls  calls/s  failed  % failed  refused  running  queued  p50 ms   p95 ms  circuit    up
+price      shop     8,123     12.5     212     26.0%        5        1       0    12.0  1,200.0  open       2 of 3
+find       shop     8,123      3.0       2      0.1%        5        1       0    12.0     40.0  closed     3 of 3
+translate  words    8,123     12.5       0      0.0%        0        1       0    12.0     40.0  -          -"""
 WATERFALL_80 = """\
 call 8124  price 1.4.0 of shop  timeout after 2,000.0 ms
                            0           2,000.0 ms
