@@ -64,6 +64,8 @@ class AdminEndpoint:
             raise CliError(
                 f"'{excerpt(url)}' is no address of an admin endpoint.", "write it as HOST:PORT or http://HOST:PORT"
             )
+        if not token.isascii() or not token.isprintable():
+            raise CliError("The token has characters that no token has.", "change --token or DISPATCH_ADMIN_TOKEN")
         self._connection = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._host, self._port = parts.hostname, port
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -280,7 +282,7 @@ class Fleet:
                 del self.endpoints[url]
         self._peers |= named.keys() - self.endpoints.keys()
         self._peers &= self.endpoints.keys() | named.keys()
-        self.endpoints = {**named, **self.endpoints}
+        self.endpoints = {**self.endpoints, **named, **self.endpoints}
 
     async def ask_each(self, path: str) -> list[tuple[str, Any]]:
         """Return the answers to a GET request with the URLs of their processes; those that refuse are omitted.

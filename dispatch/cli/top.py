@@ -126,7 +126,7 @@ async def _top(settings: Settings, urls: Sequence[str] | None, token: str, every
     elif is_terminal(sys.stdout) and is_terminal(sys.stdin):
         await screen.run(every)
     else:
-        await screen.refresh()
+        await screen.start()
         width = console().width if is_terminal(sys.stdout) else PRINTED_WIDTH
         console().print(screen.render(width, PRINTED), width=width)
     return any(process["state"] != "unreachable" for process in screen.values["processes"])
@@ -222,6 +222,7 @@ class TopScreen:
         from rich.live import Live
 
         target = console()
+        await self.start()
         with pressed_keys() as keys, Live(console=target, screen=True, auto_refresh=False) as live:
             refreshing = asyncio.ensure_future(self._refresh_each(every, lambda: keys.put_nowait("")))
             try:
@@ -232,6 +233,12 @@ class TopScreen:
                         refreshing.result()
             finally:
                 await cancel_and_wait((refreshing,))
+
+    async def start(self) -> None:
+        """Read the first values. Services alone have no tools of their own: their instances are shown."""
+        await self.refresh()
+        if all(process["kind"] == "service" for process in self.values["processes"]):
+            await self._show(View("instances"))
 
     async def _refresh_each(self, every: float, on_change: Callable[[], None]) -> None:
         looked = time.monotonic()
