@@ -290,12 +290,10 @@ class Fleet:
         Raises:
             AdminError: all refuse; the last refusal.
         """
-        answers = await asyncio.gather(*(each.get(path) for each in self.endpoints.values()), return_exceptions=True)
-        found = [
-            (url, each)
-            for url, each in zip(self.endpoints, answers, strict=True)
-            if not isinstance(each, BaseException)
-        ]
+        asked = list(self.endpoints.values())
+        answers = await asyncio.gather(*(each.get(path) for each in asked), return_exceptions=True)
+        pairs = zip(asked, answers, strict=True)
+        found = [(each.url, answer) for each, answer in pairs if not isinstance(answer, BaseException)]
         errors = [each for each in answers if isinstance(each, BaseException)]
         if errors and not found:
             raise errors[-1]

@@ -279,6 +279,8 @@ class TopScreen:
         except AdminError as error:
             self._message = str(error)
             return None
+        except KeyError:  # the process is gone
+            return None
         return dict(found)
 
     async def press(self, key: str) -> None:
@@ -312,12 +314,13 @@ class TopScreen:
 
     async def _perform(self, action: Action, reason: str) -> None:
         done = []
-        for url in action.urls:
+        urls = [url for url in action.urls if url in self.fleet.endpoints]
+        for url in urls:
             try:
                 done.append(await self.fleet.endpoints[url].post(action.path, action.request(self._user, reason)))
             except AdminError as error:
                 self._message = str(error)
-        if len(done) == len(action.urls):
+        if done and len(done) == len(urls):
             until = done[0].get("until")
             self._message = f"Done: {action.text}{f', until {clock_time(until)[:8]}' if until else ''}."
         await self.refresh()
