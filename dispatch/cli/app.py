@@ -23,6 +23,7 @@ from dispatch.cli import (
     init,
     items,
     mirror,
+    relay,
     rules,
     serve,
     toolkit,
@@ -115,6 +116,7 @@ app.command("init")(init.init)
 app.command("serve")(serve.serve)
 app.command("export")(export.export)
 app.command("mcp")(serve.mcp)
+app.command("relay")(relay.relay)
 app.command("ping")(wire.ping)
 app.command("info")(wire.info)
 app.command("stats")(wire.stats)
