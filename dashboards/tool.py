@@ -180,6 +180,7 @@ def build_dashboard() -> Dashboard:
             variables.traces(),
             variables.job(),
             variables.dispatcher(),
+            variables.services(),
             variables.tool(),
         ),
         (

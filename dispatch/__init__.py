@@ -33,7 +33,7 @@ _NAMES: Final = {
     "server": ("ToolServer", "serve"),
     "serving.tool_service": ("ToolService",),
     "telemetry.events": (
-        *("ActionTaken", "CatalogChanged", "ChangeHeld", "CircuitChanged", "Event"),
+        *("ActionTaken", "BrokerChanged", "CatalogChanged", "ChangeHeld", "CircuitChanged", "Event"),
         *("InstanceChanged", "ItemRefused", "ItemShadowed", "SourceChanged"),
     ),
     "telemetry.observers": ("Telemetry",),

@@ -52,6 +52,7 @@ from dispatch.server import ToolServer as ToolServer
 from dispatch.server import serve as serve
 from dispatch.serving.tool_service import ToolService as ToolService
 from dispatch.telemetry.events import ActionTaken as ActionTaken
+from dispatch.telemetry.events import BrokerChanged as BrokerChanged
 from dispatch.telemetry.events import CatalogChanged as CatalogChanged
 from dispatch.telemetry.events import ChangeHeld as ChangeHeld
 from dispatch.telemetry.events import CircuitChanged as CircuitChanged

@@ -304,6 +304,7 @@ class Dispatcher:
             self._live.registry.sources,
             content=self.telemetry.content,
         )
+        self._transport.on_connection_change(partial(observer.on_connection_change, self._transport.url))
         self._loop = asyncio.get_running_loop()
         self._runtime = runtime
         self._broker = ConfigBroker(self._transport, self.client_id)

@@ -12,7 +12,6 @@ from dispatch._internal import Clock, excerpt, write_json
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.resilience.retry import may_have_run
 from dispatch.result import CallResult
-from dispatch.telemetry.call_metrics import USER_RATE_LIMIT
 from dispatch.telemetry.observers import NULL_CALL, NULL_REQUEST, CallObserver, ObservedTool, RequestObserver
 
 MAX_CALLS: Final = 1_000
@@ -32,15 +31,6 @@ _SUCCESS, _CANCELLED = Outcome.SUCCESS, Outcome.CANCELLED
 _EXECUTED = frozenset({_SUCCESS, Outcome.TOOL_ERROR})
 _PRIVATE = frozenset({Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS})
 """Outcomes whose message may quote arguments, or is text of the tool."""
-
-
-def is_refusal(error: DispatchError) -> bool:
-    """Return whether a call failed for a reason of its caller: it says nothing about the tool."""
-    return (
-        error.outcome is Outcome.INVALID_ARGUMENTS
-        or error.type == ErrorType.NOT_PERMITTED
-        or error.rejected_by == USER_RATE_LIMIT
-    )
 
 
 class RecordedWait(NamedTuple):
@@ -98,7 +88,7 @@ class RecordedCall(CallObserver):
         user: on whose behalf.
         number: of the call, from 1; 0 until it ends.
         outcome, duration, error, rejected_by, chunks: of its result.
-        is_refused: it failed for a reason of its caller (:func:`is_refusal`).
+        is_refused: it failed for a reason of its caller (:attr:`~dispatch.errors.DispatchError.policy_refusal`).
         message: of its error; empty where it may have user data.
         arguments: as JSON, where telemetry has ``content`` on.
     """
@@ -186,7 +176,7 @@ class RecordedCall(CallObserver):
             self.outcome = result.outcome
             self.error = str(error.type)
             self.rejected_by = error.rejected_by or ""
-            self.is_refused = is_refusal(error)
+            self.is_refused = bool(error.policy_refusal)
             if result.outcome not in _PRIVATE or self.calls.recent.content:
                 self.message = excerpt(error.message, MAX_MESSAGE_CHARS)
         self.calls.recent.add(self)

@@ -177,7 +177,7 @@ class DispatcherViews:
         tool: ResolvedTool,
         calls: Sequence[ToolCalls],
         pools: Mapping[PoolKey, Sequence[bool]],
-        waiting: Mapping[str, int],
+        waiting: Mapping[tuple[str, str], int],
     ) -> Values:
         guards = self.runtime.guard_registry.find(tool)
         durations = None if guards is None else guards.durations
@@ -191,7 +191,7 @@ class DispatcherViews:
             "failed": sum(each.failed for each in calls),
             "refused": sum(each.refused for each in calls),
             "in_flight": sum(each.in_flight for each in calls),
-            "queued": waiting.get(tool.label, 0),
+            "queued": waiting.get((tool.label, tool.service_id), 0),
             "rate": rate,
             "failure_rate": failure_rate,
             **{f"p{share}": None if durations is None else durations.quantile(share / 100) for share in (50, 95, 99)},

@@ -51,6 +51,7 @@ class ToolGuards:
         rates: returns the rate limiter for a policy.
         observer: of the dispatcher.
         label: of the tool in metrics and events.
+        service: id of the service that executes the tool.
         version: of the tool; None: it declares none.
 
     Attributes:
@@ -90,6 +91,7 @@ class ToolGuards:
         "rates",
         "repeatable",
         "retrying",
+        "service",
         "usual",
         "version",
     )
@@ -104,12 +106,13 @@ class ToolGuards:
         rates: Callable[[Policy], AsyncRateLimiter | None],
         observer: DispatcherObserver = NULL_DISPATCHER,
         label: str = "",
+        service: str = "",
         version: str | None = None,
     ) -> None:
         self._dispatcher_observer = observer
-        self.observer = observer.observe_tool(label, version)
         self.label = label
         self.version = version
+        self.set_service(service)
         self.clock = clock
         self._randomness = randomness
         self._rate_limiter = rates
@@ -130,6 +133,11 @@ class ToolGuards:
         self.rates = rates(policy)
         self.retrying = self._retrying()
         self.hedging = self._hedging()
+
+    def set_service(self, service: str) -> None:
+        """Set the id of the service that executes the tool."""
+        self.service = service
+        self.observer = self._dispatcher_observer.observe_tool(self.label, self.version, service)
 
     def reconfigure(self, policy: Policy, *, repeatable: bool) -> None:
         """Apply another policy. Breakers keep their state, calls in flight and in the queue their places, and measurements
@@ -166,7 +174,12 @@ class ToolGuards:
         )
 
     def _report_transitions(self, instance: str | None) -> Callable[[State, State, str], None]:
-        return partial(self._dispatcher_observer.on_circuit_transition, self.label, self.version, instance)
+        def report(old: State, new: State, reason: str) -> None:
+            self._dispatcher_observer.on_circuit_transition(
+                self.label, self.version, instance, old, new, reason, service=self.service
+            )
+
+        return report
 
     def _on_recovery(self) -> None:
         if self.pool is not None:
@@ -276,8 +289,9 @@ GuardKey = tuple[bool, str, str | None]
 id of the service, and the version of the tool."""
 Owner = tuple[bool, str]
 """A tool or a service with all its versions: the first parts of a :data:`GuardKey`."""
-FindPolicy = Callable[[GuardKey], tuple[Policy, bool] | None]
-"""Returns the policy of a key, and whether its tool is repeatable; None: the catalogue in force does not have it."""
+FindPolicy = Callable[[GuardKey], tuple[Policy, bool, str] | None]
+"""Returns the policy of a key, whether its tool is repeatable, and the id of its service; None: the catalogue in force does
+not have it."""
 NO_LIMITS: RateLimits = (None, None, None)
 
 
@@ -331,7 +345,9 @@ class GuardRegistry:
         """Return the guards of a version of a tool."""
         key = (tool.is_tool, tool.label, tool.version)
         guards = self._guards.get(key)
-        return self._add(key, tool.policy, repeatable=tool.repeatable) if guards is None else guards
+        if guards is None:
+            guards = self._add(key, tool.policy, repeatable=tool.repeatable, service=tool.service_id)
+        return guards
 
     def find(self, tool: ResolvedTool) -> ToolGuards | None:
         """Return the guards of a version of a tool; None: it was not called."""
@@ -346,13 +362,13 @@ class GuardRegistry:
         guards = self._guards.get(key)
         return self._add(key, policy, repeatable=repeatable) if guards is None else guards
 
-    def _add(self, key: GuardKey, policy: Policy, *, repeatable: bool) -> ToolGuards:
+    def _add(self, key: GuardKey, policy: Policy, *, repeatable: bool, service: str = "") -> ToolGuards:
         if self._find is not None:
             found = self._find(key)
             if found is None:
                 self._retention.add(key)
             else:
-                policy, repeatable = found
+                policy, repeatable, service = found
         is_tool, name, version = key
         label = meter_label(name, is_tool=is_tool)
         owner = self._owners.get((is_tool, name))
@@ -368,6 +384,7 @@ class GuardRegistry:
             rates=partial(self._rates, owner),
             observer=self._observer,
             label=label,
+            service=service,
             version=version,
         )
         return guards
@@ -413,7 +430,9 @@ class GuardRegistry:
                 self._retention.add(key)
                 continue
             self._retention.restore(key)
-            if found != (guards.policy, guards.repeatable):
+            if found[2] != guards.service:
+                guards.set_service(found[2])
+            if found[:2] != (guards.policy, guards.repeatable):
                 former = guards.policy.shared_user_rate_limit
                 self._hold_users(found[0].shared_user_rate_limit)
                 guards.reconfigure(found[0], repeatable=found[1])
@@ -422,14 +441,17 @@ class GuardRegistry:
             guards.renew_rates()  # another version may have had other limits meanwhile
 
     @property
-    def waiting(self) -> dict[str, int]:
-        """Calls that wait for a rate limit or the bulkhead, by the tool's label."""
-        waiting: Counter[str] = Counter()
+    def waiting(self) -> dict[tuple[str, str], int]:
+        """Calls that wait for a rate limit or the bulkhead, by the tool's label and its service. Those that wait for a rate
+        limit, which the versions of a tool share, count for the first version."""
+        waiting: Counter[tuple[str, str]] = Counter()
+        counted: set[str] = set()
         for guards in self.all():
-            waiting[guards.label] += guards.waiting_for_bulkhead
-        for (is_tool, name), owner in self._owners.copy().items():
-            if owner.rates is not None:
-                waiting[meter_label(name, is_tool=is_tool)] += owner.rates.limiter.waiting
+            rates = None if guards.label in counted else guards.rates
+            counted.add(guards.label)
+            waiting[guards.label, guards.service] += guards.waiting_for_bulkhead + (
+                0 if rates is None else rates.limiter.waiting
+            )
         return waiting
 
     def all(self) -> list[ToolGuards]:

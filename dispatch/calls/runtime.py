@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -77,7 +78,7 @@ class Runtime:
         self._transport = transport
         self._tools = tools
         self.observer = observer
-        unmatched = observer.observe_service(OTHER, OTHER)
+        unmatched = observer.observe_service(OTHER)
         self.exchange = Correlator(strange=None if unmatched is None else Tally(unmatched))
         self.now: Clock = self.exchange.now
         self.sessions = SessionExchange(self.exchange.replies)
@@ -138,9 +139,11 @@ class Runtime:
         versions = catalog.versions(name) if name in catalog.tools else ()
         known = next((found for each in versions if (found := self._tools.find(name, each.version)) is not None), None)
         if known is None:
-            self.observer.on_unknown_tool(name, error, now)
+            self.observer.on_unknown_tool(name, error, now, user)
             return
         observer = self.guards_of(known).observer.start_call(known, now, user)
+        if refusal := error.policy_refusal:
+            observer.on_refused(user, refusal)
         observer.on_end(CallResult(name, error.outcome, error=error), NO_PROPERTIES)
 
     def instances(self, service: str) -> tuple[InstanceView, ...]:
@@ -148,10 +151,10 @@ class Runtime:
         see it."""
         return tuple(view for pool in self.pool_registry.of_service(service) for view in pool.instances())
 
-    def _find_policy(self, key: GuardKey) -> tuple[Policy, bool] | None:
+    def _find_policy(self, key: GuardKey) -> tuple[Policy, bool, str] | None:
         is_tool, name, version = key
         tool = self._tools.find_guarded(name, version, is_tool=is_tool)
-        return None if tool is None else (tool.policy, tool.repeatable)
+        return None if tool is None else (tool.policy, tool.repeatable, tool.service_id)
 
     def renew(self, tools: ToolResolver, changes: CatalogChanges) -> None:
         """Apply another catalogue or policy. The time grows with the changes, not with the catalogue, unless the policy of
@@ -194,28 +197,33 @@ class Runtime:
             counts[disposition] += count
         return counts
 
-    def circuits(self) -> Iterable[tuple[str, State]]:
-        """Return the state of the circuit breaker of each version of each tool, with the tool's label."""
-        return [(each.label, each.breaker.state) for each in self.guard_registry.all() if each.breaker is not None]
+    def circuits(self) -> Iterable[tuple[tuple[str, str], State]]:
+        """Return the state of the circuit breaker of each version of each tool, with the tool's label and service."""
+        return [
+            ((each.label, each.service), each.breaker.state)
+            for each in self.guard_registry.all()
+            if each.breaker is not None
+        ]
 
-    def queued(self) -> Mapping[str, int]:
-        """Return how many calls wait for a rate limit or the bulkhead, by the tool's label."""
+    def queued(self) -> Mapping[tuple[str, str], int]:
+        """Return how many calls wait for a rate limit or the bulkhead, by the tool's label and service."""
         return self.guard_registry.waiting
 
-    def abandoned_threads(self) -> Mapping[str, int]:
-        """Return how many threads still execute a function although its call ended a second ago, by the tool's label."""
-        found: dict[str, int] = {}
+    def abandoned_threads(self) -> Mapping[tuple[str, str], int]:
+        """Return how many threads still execute a function although its call ended a second ago, by the tool's label and
+        service."""
+        found: Counter[tuple[str, str]] = Counter()
         for each in self.guard_registry.all():
             if each.bulkhead is not None:
-                found[each.label] = found.get(each.label, 0) + each.bulkhead.guard.occupied
+                found[each.label, each.service] += each.bulkhead.guard.occupied
         return found
 
     def pools(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
-        """Return the instances of each service, by the service's name in metrics. Each instance is listed once, in the state
+        """Return the instances of each service, by the service's id. Each instance is listed once, in the state
         that the service's own pool has of it; pools of tools with balancing settings of their own may differ."""
         services: dict[str, dict[str, InstanceView]] = {}
         for key, pool in self.pool_registry.all():
-            views = services.setdefault(key.meter_label, {})
+            views = services.setdefault(key.service, {})
             for view in pool.glimpse():
                 known = views.get(view.id)
                 if known is not None:

@@ -314,14 +314,17 @@ class StderrHandler(logging.Handler):
             self.handleError(record)
 
 
-def show_logs(verbose: bool, level: int = logging.WARNING) -> None:
-    """Show log records of dispatch from ``level`` on; with ``verbose`` all records, with logger names."""
+def show_logs(verbose: bool, level: int = logging.WARNING, *, has_times: bool = False) -> None:
+    """Show log records of dispatch from ``level`` on, with time stamps if ``has_times``; with ``verbose`` all records, with
+    logger names."""
     logger = logging.getLogger("dispatch")
     for handler in list(logger.handlers):
         if isinstance(handler, StderrHandler):
             logger.removeHandler(handler)
     handler = StderrHandler()
     pattern = "%(asctime)s %(levelname)s %(name)s: %(message)s" if verbose else "%(levelname)s: %(message)s"
+    if has_times and not verbose:
+        pattern = f"%(asctime)s {pattern}"
     handler.setFormatter(logging.Formatter(pattern))
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if verbose else level)
@@ -808,6 +811,12 @@ def read_admin_options(address: str | None, tokens: str | None, peers: Sequence[
         raise CliError(f"The file '{tokens}' is invalid.", form) from None
     except ValueError as error:
         raise CliError(f"--admin: {error}.".replace("..", ".")) from None
+
+
+def report_admin(url: str | None) -> None:
+    """Report the address of the admin endpoint."""
+    if url is not None:
+        print_err(f"Admin: {url}")
 
 
 # Reading of a policy file: its keys, or every mistake in it.

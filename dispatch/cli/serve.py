@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
@@ -32,7 +33,9 @@ from dispatch.cli.base import (
     print_err,
     print_json,
     read_admin_options,
+    report_admin,
     run_async,
+    show_logs,
     with_settings,
 )
 from dispatch.cli.sources import list_sources
@@ -245,6 +248,7 @@ def serve(
         except (TypeError, ValueError) as error:
             raise CliError(str(error)) from None
     if not settings.verbose:
+        show_logs(settings.verbose, has_times=True)
         # Connection events matter here, unlike in commands that end by themselves.
         logging.getLogger("dispatch.transport").setLevel(logging.INFO)
     reporters = [ServerReporter(server, json, reloaders.get(queue)) for queue, server in servers.items()]
@@ -375,6 +379,12 @@ class ServerReporter:
                 request_queue=server.request_queue,
             )
 
+    def report_connection(self, is_connected: bool, seconds: float) -> None:
+        """Report for programs that the broker is lost or back; the log says it to people."""
+        if self._json:
+            event = "broker-back" if is_connected else "broker-lost"
+            self.report(event, "", at=round(time.time(), 3), seconds=round(seconds, 3))
+
     async def reload(self) -> None:
         """Replace the functions whenever a file changes. A mistake is reported, and the former functions stay."""
         server = self.server
@@ -430,6 +440,8 @@ async def _serve_with(
             stack.push_async_callback(admin.close)
             report_admin(admin.url)
         await transport.start()
+        for reporter in reporters:
+            transport.on_connection_change(reporter.report_connection)
         received = await serve_until_signal(reporters)
     pool.shutdown(wait=False, cancel_futures=True)
     if _has_running_threads():
@@ -648,12 +660,6 @@ def parse_address(text: str) -> tuple[str, int]:
 
 def _report_ready(url: str) -> None:
     print_err(f"MCP: {url}")
-
-
-def report_admin(url: str | None) -> None:
-    """Report the address of the admin endpoint."""
-    if url is not None:
-        print_err(f"Admin: {url}")
 
 
 async def _serve(dispatcher: Dispatcher, serving: Coroutine[Any, Any, None]) -> None:

@@ -301,6 +301,20 @@ class InstanceChanged(Event, frozen=True, tag="instance"):
     reason: str
 
 
+class BrokerChanged(Event, frozen=True, tag="broker"):
+    """The connection to the broker was lost, or is back.
+
+    Attributes:
+        broker: its address.
+        connected: it is back.
+        seconds: for how long it was lost; 0 at the loss.
+    """
+
+    broker: str
+    connected: bool
+    seconds: float = 0.0
+
+
 class CatalogChanged(Event, frozen=True, tag="catalog"):
     """Another catalogue or policy is in force, or a reload failed.
 
