@@ -340,7 +340,7 @@ def _trouble(row: Row) -> tuple[float, ...]:
 WIDE: Final = 130
 """Width from which columns are two blanks apart."""
 MIN_ROWS: Final = 4
-"""Rows of the table, however small the terminal is."""
+"""Rows of the tools, if anything else is shown."""
 PANEL_ROWS: Final = 6
 EVENT_LINES: Final = (3, 9)
 """Minimum and maximum number of lines for recent events."""
@@ -426,12 +426,12 @@ def render_screen(
 
     rows = select_rows(values, view)
     space = height - 1 - len(head) - len(foot)
-    if view.table != "tools":
+    panels, panel_height = _panels(values) if view.table == "tools" else (Text(), space)
+    if space < MIN_ROWS + 1 + panel_height + 1 + EVENT_LINES[0]:
         return Group(*head, render_table(view.table, rows, width, space, selected=selected), *foot)
-    panels, panel_height = _panels(values)
-    lines = wrap_events(events, width - 1)
     space -= panel_height + 1
-    table_height = max(MIN_ROWS + 1, min(len(rows) + 1, space - EVENT_LINES[0]))
+    table_height = min(len(rows) + 1, space - EVENT_LINES[0])
+    lines = wrap_events(events, width - 1)
     lines = lines[-min(EVENT_LINES[1], max(EVENT_LINES[0], space - table_height)) :]
     return Group(
         *head,

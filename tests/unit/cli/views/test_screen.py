@@ -46,10 +46,12 @@ class Processes:
         self.process = Process()
         self.endpoints = {A: self.process}
         self.read: list[Any] = []
+        self.tools: list[dict[str, Any]] = []
 
     async def fetch(self, tables: Mapping[str, str]) -> dict[str, Any]:
         self.read.append(dict(tables))
         values = admin_values.values()
+        values["tools"] = self.tools or values["tools"]
         for name in ("tools", "instances", "circuits"):
             values[name] = merge(name, values[name])
         return {name: values[name] for name in ("processes", *tables)}
@@ -213,6 +215,16 @@ async def test_keys_open_a_tool_a_call_and_the_calls_of_an_instance() -> None:
     assert "another table" in await press(screen, "?")
     assert "another table" not in await press(screen, "x")
     assert fleet.process.posted == []
+
+
+async def test_the_selection_follows_its_row() -> None:
+    screen, fleet = await top()
+    assert "Open the circuit of 'price'" in await press(screen, "o")
+    fleet.tools = [tool("find", circuit="forced-open", failure_rate=0.9), *admin_values.values()["tools"][1:]]
+    await screen.refresh()
+    assert "Open the circuit of 'price'" in await press(screen, "escape", "o")
+    assert "Open the circuit of 'price'" in await press(screen, "escape", "S", "s", "o")
+    assert "Open the circuit of 'translate'" in await press(screen, "escape", "end", "o")
 
 
 async def test_an_action_needs_a_reason_and_can_be_given_up() -> None:
