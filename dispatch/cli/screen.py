@@ -110,7 +110,8 @@ def _state(row: Row) -> str:
 
 
 def _up(row: Row) -> str:
-    return "-" if row.get("instances") is None else f"{row.get('instances_up', 0)} of {row['instances']}"
+    known = row.get("instances") or row.get("instances") == 0 and row.get("calls")
+    return f"{row.get('instances_up', 0)} of {row['instances']}" if known else "-"
 
 
 def _name(user: str) -> str:
