@@ -16,6 +16,7 @@
 # make docs-serve  serve the site at http://127.0.0.1:8000, rebuilt on every change
 # make lint   run ruff, mypy, import-linter (layers, cycles) and the linters of the deployment kit
 # make tools  fetch or build the linters of the deployment kit; needs Go
+# make release  build the wheel twice (they must be equal), the source archive, the SBOM and the checksums, in dist/
 # make figures  count files, code lines and imports of dispatch, and walk one call
 # make clean  delete everything that was built here
 
@@ -35,7 +36,7 @@ SOURCES := pyproject.toml dispatch/version.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: tools adapters dev figures help setup demo test test-fast test-long lint bench bench-learning bench-search simulate dashboards mutation coverage clean docs docs-serve
+.PHONY: release tools adapters dev figures help setup demo test test-fast test-long lint bench bench-learning bench-search simulate dashboards mutation coverage clean docs docs-serve
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -108,6 +109,17 @@ lint: $(VENV)/.dev $(VENV)/tools/.ready
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache --verbose >/dev/null || $(BIN)/lint-imports --no-cache
 	@$(BIN)/python -m deploy.check
+
+## The second build must be equal, byte for byte; the SBOM lists what the wheel installs with the extra `all`.
+release: $(VENV)/tools/.ready
+	@rm -rf dist build/again build/sbom
+	@$(VENV)/tools/python/bin/python -m build --outdir dist . >/dev/null
+	@$(VENV)/tools/python/bin/python -m build --wheel --outdir build/again . >/dev/null
+	@cmp dist/*.whl build/again/*.whl
+	@$(BIN)/python -m venv build/sbom
+	@build/sbom/bin/python -m pip --disable-pip-version-check --quiet install "$$(echo dist/*.whl)[all]"
+	@$(VENV)/tools/python/bin/cyclonedx-py environment --output-reproducible -o dist/sbom.cdx.json build/sbom/bin/python
+	@cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS
 
 figures: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.figures

@@ -24,6 +24,7 @@ from dispatch.cli import (
     mirror,
     rules,
     serve,
+    size,
     toolkit,
     tools,
     wire,
@@ -110,6 +111,7 @@ app.command("put")(items.put)
 app.command("rm")(items.rm)
 app.command("get")(items.get)
 app.command("init")(init.init)
+app.command("size")(size.size)
 app.command("serve")(serve.serve)
 app.command("export")(export.export)
 app.command("mcp")(serve.mcp)
