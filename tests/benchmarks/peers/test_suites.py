@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from benchmarks.harness.plan import LEVELS
 from benchmarks.peers.page import medians, render
-from benchmarks.peers.suites import OFFERS, SUITES, TARGETS
+from benchmarks.peers.suites import BY_SIZE, OFFERS, SUITES, TARGETS
 from tests.benchmarks.harness.result_builders import measurement, results
 
 RUN = results(
@@ -29,6 +30,6 @@ def test_each_contender_says_what_it_offers() -> None:
 
 def test_the_page_has_a_row_for_each_system() -> None:
     lines = render(RUN).splitlines()
-    cells = " | ".join(f"{100 * level:,} (1.00)" for level in (1, 16, 64, 256))
-    assert sum(line.startswith(f"| NATS, nats-py | {cells} | ") for line in lines) == len(SUITES)
+    cells = " | ".join(f"{100 * level:,} (1.00)" for level in LEVELS)
+    assert sum(line.startswith(f"| NATS, nats-py | {cells} | ") for line in lines) == len(BY_SIZE)
     assert medians(RUN)["peers-120"]["nats"]["64"]["calls_per_second"] == 6_400
