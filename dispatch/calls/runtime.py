@@ -12,6 +12,7 @@ import msgspec
 from dispatch._internal import Clock, Randomness, yield_to_others
 from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import Attempts
+from dispatch.calls.fleet import FleetLink
 from dispatch.calls.guards import GuardKey, GuardRegistry, ToolGuards
 from dispatch.calls.local import LocalInstance, close_local
 from dispatch.calls.resolution import ResolvedTool, ToolResolver, hide_names
@@ -47,6 +48,7 @@ class Runtime:
         observer: of the dispatcher.
         sources: returns the state of each source of the catalogue.
         content: texts of tools' exceptions may be logged.
+        fleet: of the dispatcher; None: it belongs to none.
 
     Attributes:
         now: the loop's clock.
@@ -70,8 +72,10 @@ class Runtime:
         sources: Callable[[], Iterable[SourceStatus]] = tuple,
         *,
         content: bool = False,
+        fleet: FleetLink | None = None,
     ) -> None:
         self.sources = sources
+        self.fleet = fleet
         self.randomness = randomness
         self._transport = transport
         self._tools = tools
@@ -83,7 +87,9 @@ class Runtime:
         self.channels = Channels(transport, self.exchange, self.sessions, name, observer)
         self._pools = PoolRegistry(self.channels, randomness, tools, observer)
         self.pool_calls_of: Callable[[ResolvedTool], InFlight] = self._pools.calls_of
-        self._guards = GuardRegistry(self.now, randomness, observer, self._find_policy)
+        self._guards = GuardRegistry(
+            self.now, randomness, observer, self._find_policy, None if fleet is None else fleet.core
+        )
         self.guards_of: Callable[[ResolvedTool], ToolGuards] = self._guards.of_tool
         self._failures = ExceptionLogger(logging.getLogger("dispatch.dispatcher"), self.now, content=content)
         self.attempts = Attempts(self._pools, self.now, self.exchange.new_id, transport)
@@ -234,6 +240,8 @@ class Runtime:
             stack.callback(self.exchange.close)
             stack.callback(self.sessions.close)
             stack.push_async_callback(close_local, self.channels.local_instances)
+            if self.fleet is not None:
+                stack.push_async_callback(self.fleet.close)
             if drain > 0 and self._guards.calls_in_flight:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(drain):
