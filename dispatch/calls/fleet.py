@@ -25,6 +25,8 @@ _log = logging.getLogger("dispatch.calls")
 
 START_S: Final = 3.0
 """Seconds for which a dispatcher that starts waits for its leases."""
+MIN_TICK_S: Final = 0.02
+"""Seconds between two ticks, at least."""
 LOAD_S: Final = 5.0
 """Seconds for which a new leader waits for the records of quotas."""
 MAX_RETRY_S: Final = 30.0
@@ -78,6 +80,7 @@ class FleetLink:
         self._subscription: Subscription | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_warned = False
+        self._is_due = asyncio.Event()
         self._quotas = _QuotaStore(transport, quota_topic(name), self._client_id)
 
     async def start(self) -> None:
@@ -120,6 +123,8 @@ class FleetLink:
 
     def _on_message(self, message: Message) -> None:
         self.core.receive(message.data())
+        if self.core.is_due:
+            self._is_due.set()
 
     async def _run(self) -> None:
         retry_at, wait = 0.0, 1.0
@@ -144,7 +149,11 @@ class FleetLink:
                     text = "the topic of the fleet '%s' is out of reach: this dispatcher keeps its last share of each "
                     text += "limit, then an equal one of %d dispatchers"
                     _log.warning(text, self.name, self.core.size)
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(MIN_TICK_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_S - MIN_TICK_S):
+                    await self._is_due.wait()
+            self._is_due.clear()
 
     async def _publish(self, messages: list[bytes | Record]) -> None:
         for each in messages:

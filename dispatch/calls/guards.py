@@ -322,7 +322,7 @@ def create_rate_limiter(
         key = f"rate:{label}"
         share = fleet.share_of(key, tool_limit.per_second)
         rate, burst = tool_limit.per_second, tool_limit.capacity
-        lease = RateLease(key, rate, burst, dict(tool_limit.weights), share, fleet.lease_since, now)
+        lease = RateLease(key, rate, burst, dict(tool_limit.weights), share, now)
         leases.append(lease)
         bucket = lease.bucket
     elif tool_limit is not None:

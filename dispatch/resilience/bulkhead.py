@@ -393,6 +393,7 @@ class BulkheadGuard:
         granted: permits granted so far.
         in_flight: calls in flight, without suspended ones.
         suspended: calls in flight at instances that cannot be reached: they hold no place.
+        found_full: calls so far that found no free permit.
         granted_at: when the newest permit was granted.
         occupied: those of them whose callers have gone, while a thread, which cannot be stopped, still executes the tool.
 
@@ -414,6 +415,7 @@ class BulkheadGuard:
         "_queue",
         "_ranks",
         "_service_s",
+        "found_full",
         "granted",
         "granted_at",
         "in_flight",
@@ -432,7 +434,7 @@ class BulkheadGuard:
         self._answer_spread_s = 0.0
         self.granted_at = clock()
         self.limits = QUEUE_LIMITS if limits is None else limits
-        self.granted = 0
+        self.granted = self.found_full = 0
         self.in_flight = 0
         self.suspended = 0
         self.occupied = 0
@@ -489,7 +491,10 @@ class BulkheadGuard:
             return BulkheadPermit(self, since)
         if self._closed:
             return Rejection(BY, "closed")
-        return Rejection(BY, "occupied") if self._is_occupied else self._rejection("full")
+        if self._is_occupied:
+            return Rejection(BY, "occupied")
+        self.found_full += 1
+        return self._rejection("full")
 
     @property
     def _is_occupied(self) -> bool:

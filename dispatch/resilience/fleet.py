@@ -45,8 +45,8 @@ RESERVE: Final = 0.02
 """Share of a rate that is divided equally while the demand exceeds it, so that an idle member can begin."""
 LAG_S: Final = 0.3
 """Seconds in which a lease follows the demand."""
-MEMORY_S: Final = 1.0
-"""Seconds over which the demand is averaged."""
+BACKLOG_S: Final = 1.0
+"""Seconds in which the calls that wait are to be admitted: they count as demand."""
 PRESSED: Final = 0.7
 """Share of its lease from which a member reports its demand; below it equal shares suffice."""
 CALM_S: Final = 5.0
@@ -377,8 +377,7 @@ class _Division:
                 wanted[each] = part - share
         whole: float = math.floor(limit) if self.kind == SLOTS else 1.0
         free = whole - sum(max(self.bounds[each], self.shares[each]) for each in members)
-        # What a member may still use beyond its share is not free for others, but for itself.
-        raised = self._raise(wanted, free)
+        raised = self._raise(wanted, free) if free > -1e-9 else {}
         if any(wanted.values()) or not is_calm:
             self.calm_since = None
         elif self.calm_since is None and self.shares == self.bounds:
@@ -393,6 +392,7 @@ class _Division:
             self.pool = 0.0
 
     def _raise(self, wanted: Mapping[str, float], free: float) -> dict[str, float]:
+        """Raise shares by what is free, and by what each member may still use beyond its share."""
         raised = {}
         own = {each: min(more, max(0.0, self.bounds[each] - self.shares[each])) for each, more in wanted.items()}
         rest = {each: more - own[each] for each, more in wanted.items()}
@@ -491,6 +491,7 @@ class Fleet:
         open, closed: hints for others, see :class:`Report`.
         on_hint: called with the report of another member that has hints.
         stored: the records that were read; None: they were not.
+        is_urgent: others wait for a message of this member: :meth:`tick` is due.
     """
 
     def __init__(self, member: str, clock: Clock, time_of_day: Clock, name: str = "") -> None:
@@ -503,8 +504,6 @@ class Fleet:
         self.table: Table | None = None
         self._former: Table | None = None
         self.leads = False
-        self.lease_since = math.inf
-        """Since when this member has leases, on its clock; -inf: since it began, as the first one."""
         self.open: dict[str, float] = {}
         self.closed: tuple[str, ...] = ()
         self.on_hint: Callable[[Report], object] = lambda _report: None
@@ -520,7 +519,7 @@ class Fleet:
         self._joining: set[str] = set()
         self._joined_version = 0
         self._divisions: dict[str, _Division] = {}
-        self._is_urgent = True
+        self.is_urgent = True
         self._reports_all = False
         self._is_changed = False
         self._alone = 0
@@ -607,7 +606,12 @@ class Fleet:
         elif type(message) is Table:
             self._receive_table(message, now)
         elif type(message) is Ask:
-            self._is_urgent = self._reports_all = True
+            self.is_urgent = self._reports_all = True
+
+    @property
+    def is_due(self) -> bool:
+        """Whether others wait for a message of this member, before the next :data:`TICK_S`."""
+        return self.is_urgent or (self.leads and self._is_changed)
 
     def _receive_report(self, report: Report, now: float) -> None:
         if report.member == self.member:
@@ -626,7 +630,7 @@ class Fleet:
             self._is_changed = True
             return
         if known is None:
-            self._is_urgent = True  # so that it knows this one
+            self.is_urgent = True  # so that it knows this one
         self.peers[report.member] = Peer(report, now, self._time_of_day())
         self._is_changed = True
         if self.leads:
@@ -638,13 +642,16 @@ class Fleet:
         """The topic is reachable again: nobody was heard meanwhile, and members may have changed their leases."""
         for peer in self.peers.values():
             peer.heard_at = now
+        was_alone = now - self._table_at > KEEP_S - BLIND_S
         self._table_at = now
-        self._is_urgent = True
+        self.is_urgent = True
         for each in self._divisions.values():
-            for member in self._members:
+            for member in each.shares if each.kind != QUOTA else ():
                 equal = equal_share(each.kind, each.limit, self._members, member)
-                each.bounds[member] = max(each.bounds.get(member, 0.0), equal)
+                each.bounds[member] = max(each.bounds[member], equal)
                 each.lowered[member] = self._version + 1
+                if was_alone:
+                    each.shares[member] = min(each.shares[member], equal)
 
     def _receive_table(self, table: Table, now: float) -> None:
         if table.leader == self.member:
@@ -669,16 +676,9 @@ class Fleet:
             if not self._alone and (former.members, former.joining) == (table.members, table.joining):
                 keys = former.entries.keys() | table.entries.keys()
         self._alone = 0
-        self._note_lease(now)
         self._apply(keys, now)
         if former is None or keys is None or former.entries != table.entries:
-            self._is_urgent = True
-
-    def _note_lease(self, now: float) -> None:
-        if not self.has_lease:
-            self.lease_since = math.inf
-        elif self.lease_since == math.inf:
-            self.lease_since = now
+            self.is_urgent = True
 
     def _apply(self, keys: Collection[str] | None, now: float) -> None:
         for each in self.leases:
@@ -698,7 +698,7 @@ class Fleet:
         ):
             self._be_alone(now)
         needs = self._read_needs(now)
-        if self._is_urgent or now - self._reported_at >= REPORT_S:
+        if self.is_urgent or now - self._reported_at >= REPORT_S:
             messages.append(self._report(needs, now))
         records: list[Record] = []
         if self.leads and is_reachable:
@@ -731,7 +731,6 @@ class Fleet:
         level = 2 if self.table is None or now - self._table_at > KEEP_S + RAISE_AFTER_S else 1
         if level > self._alone:
             self._alone = level
-            self._note_lease(now)
             self._apply(None, now)
 
     def _read_needs(self, now: float) -> dict[str, Need]:
@@ -748,7 +747,7 @@ class Fleet:
         for key, need in needs.items():
             before, demand = self._reported.get(key, 0.0), need.demand
             if abs(demand - before) > 0.3 * max(demand, before) and max(demand, before) > 0.02 * need.limit:
-                self._is_urgent = True
+                self.is_urgent = True
         return needs
 
     def _as_report(self, needs: dict[str, Need], number: int) -> Report:
@@ -758,7 +757,7 @@ class Fleet:
 
     def _report(self, needs: dict[str, Need], now: float) -> Report:
         self._number += 1
-        self._is_urgent = self._reports_all = False
+        self.is_urgent = self._reports_all = False
         self._is_changed = True
         self._reported_at = now
         self._reported = {key: need.demand for key, need in needs.items()}
@@ -793,7 +792,6 @@ class Fleet:
         self._is_changed = True
         if table is None:
             self._term = 1
-            self.lease_since = -math.inf
             return
         self._term = table.term + 1
         for key, entry in table.entries.items():

@@ -10,10 +10,10 @@ from weakref import WeakSet
 from dispatch._internal import Clock
 from dispatch.resilience.bulkhead import BulkheadGuard
 from dispatch.resilience.fleet import (
+    BACKLOG_S,
     IDLE_S,
     LAG_S,
     MAX_USERS,
-    MEMORY_S,
     OTHERS,
     PRESSED,
     TICK_S,
@@ -25,33 +25,45 @@ from dispatch.resilience.fleet import (
 )
 from dispatch.resilience.rate_limit import LeakyBucket, RateLimiter, UserBuckets
 
+MIN_MEMORY_S, MAX_MEMORY_S, MEMORY_CALLS = 0.2, 3.0, 10.0
+"""Seconds over which the demand is averaged, and the calls that are enough."""
+MAX_MISSED = 4.0
+"""Calls that were to be expected in a pause, after which the demand has ended: by chance one pause in fifty is as long."""
+
+
+MANY_CALLS = 4.0
+"""Calls of a burst for each process, from which an idle one keeps a call."""
+
 
 class Demand:
-    """The demand of one limit by user: calls a second, averaged over :data:`MEMORY_S`."""
+    """The demand of one limit by user: calls a second, of the last moments."""
 
-    __slots__ = ("_at", "counts", "rates")
+    __slots__ = ("_at", "_missed", "_rates", "counts")
 
     def __init__(self, now: float) -> None:
         self._at = now
         self.counts: dict[str, float] = {}
         """Calls since the last measurement, with the rejected ones."""
-        self.rates: dict[str, float] = {}
+        self._rates: dict[str, float] = {}
+        self._missed: dict[str, float] = {}
+        """Calls that were to be expected since the last one."""
 
     def measure(self, now: float) -> dict[str, float]:
         """Return calls a second by user."""
         elapsed = now - self._at
         if elapsed >= TICK_S / 2:
             self._at = now
-            keep = math.exp(-elapsed / MEMORY_S)
-            counts, rates = self.counts.copy(), self.rates
+            counts, rates, missed = self.counts.copy(), self._rates, self._missed
             self.counts.clear()
             for user in rates.keys() | counts.keys():
-                rate = rates.get(user, 0.0) * keep + counts.get(user, 0.0) / elapsed * (1.0 - keep)
-                if rate < 1e-3:
-                    del rates[user]
-                else:
-                    rates[user] = rate
-        return dict(self.rates)
+                former, latest = rates.get(user, 0.0), counts.get(user, 0.0) / elapsed
+                # As long as some ten calls take: less would be noise, and more would follow the demand too late.
+                keep = math.exp(-elapsed / min(MAX_MEMORY_S, max(MIN_MEMORY_S, MEMORY_CALLS / max(former, latest))))
+                rate = rates[user] = former * keep + latest * (1.0 - keep)
+                missed[user] = 0.0 if latest else missed.get(user, 0.0) + former * elapsed
+                if missed[user] > MAX_MISSED or rate < 1e-3:
+                    del rates[user], missed[user]
+        return dict(self._rates)
 
 
 class FleetBucket(LeakyBucket):
@@ -68,14 +80,16 @@ class FleetBucket(LeakyBucket):
 
     __slots__ = ("_full_rate", "fair", "granted", "released", "share")
 
-    def __init__(self, burst: float, per_second: float, share: float, since: float, now: float) -> None:
+    def __init__(self, burst: float, per_second: float, share: Share, now: float) -> None:
         super().__init__(burst, per_second)
         self._full_rate = per_second
-        self.share = self.fair = share
-        self.released = self.granted = 0.0
-        self.max_rate = max(1.0, share * burst)
-        self._rate_per_sec = max(share * per_second, 1e-9)
-        self._level = self.max_rate - (min(share * burst, (now - since) * share * per_second) if since < now else 0.0)
+        self.share = share.part
+        self.fair = max(share.fair, 1e-9)
+        self.released, self.granted = 0.0, share.granted
+        self.max_rate = max(1.0, self.share * burst)
+        self._rate_per_sec = max(self.share * per_second, 1e-9)
+        # A limit that is listed is in use, and the calls of its burst are elsewhere.
+        self._level = self.max_rate - (0.0 if share.entry is not None else self.share * burst)
         self._last_check = now
 
     def fill_until(self, empty_at: float, now: float) -> None:
@@ -91,9 +105,11 @@ class FleetBucket(LeakyBucket):
         self.share = share
         self.max_rate = max(1.0, share * self.burst)
         self._rate_per_sec = max(share * self._full_rate, 1e-9)
-        if unused > self.max_rate:
-            self.released += unused - self.max_rate
-            unused = self.max_rate
+        # An idle process keeps a call, so that its next one need not wait; of small bursts, it would keep too much.
+        kept = self.max_rate if self.fair * self.burst >= MANY_CALLS else share * self.burst
+        if unused > kept:
+            self.released += unused - kept
+            unused = kept
         self._set_level(self.max_rate - unused, now)
 
     def add_unused(self, granted: float, now: float) -> None:
@@ -198,7 +214,6 @@ class RateLease:
         key: of the limit.
         per_second, burst: of the whole fleet.
         weights: of users.
-        since: when this process had a lease first, see :attr:`dispatch.resilience.fleet.Fleet.lease_since`.
     """
 
     def __init__(
@@ -208,15 +223,13 @@ class RateLease:
         burst: float,
         weights: Mapping[str, float],
         share: Share,
-        since: float,
         now: float,
     ) -> None:
         self.key = key
         self._per_second = per_second
         self._weights = weights
         self.demand = Demand(now)
-        self.bucket = FleetBucket(burst, per_second, share.part, since, now)
-        self.bucket.granted = share.granted
+        self.bucket = FleetBucket(burst, per_second, share, now)
         self.limiter: FleetRateLimiter | None = None
         self._users: dict[str, float] = {}
 
@@ -232,7 +245,7 @@ class RateLease:
         if waits:
             assert limiter is not None
             for user, count in limiter.waiting_by_user().items():
-                users[user] = users.get(user, 0.0) + count / MEMORY_S
+                users[user] = users.get(user, 0.0) + count / BACKLOG_S
         self._users = users
         weights = {user: self._weights[user] for user in users if user in self._weights}
         if len(users) > MAX_USERS:
@@ -306,8 +319,7 @@ class UserLeases(UserBuckets[FleetBucket]):
     def _new(self, empty_at: float) -> FleetBucket:
         fleet = self._fleet
         now, share = fleet.clock(), fleet.share_of(self._key, self._per_second)
-        bucket = FleetBucket(self._burst, self._per_second, share.part, fleet.lease_since, now)
-        bucket.fair = max(share.fair, 1e-9)
+        bucket = FleetBucket(self._burst, self._per_second, share, now)
         bucket.fill_until(empty_at, now)
         return bucket
 
@@ -315,8 +327,7 @@ class UserLeases(UserBuckets[FleetBucket]):
         bucket = super()._add(user, now)
         share = self._fleet.share_of(self._key + user, self._per_second)
         if share.entry is not None:
-            bucket.granted = share.granted
-            apply_rate(bucket, share, now)
+            self._buckets[user] = bucket = FleetBucket(self._burst, self._per_second, share, now)
         return bucket
 
     def read(self, now: float, listed: Collection[str]) -> Iterator[tuple[str, Need, bool]]:
@@ -325,7 +336,7 @@ class UserLeases(UserBuckets[FleetBucket]):
         waiting: dict[str, float] = {}
         for limiter in self.limiters:
             for user, count in limiter.waiting_by_user().items():
-                waiting[user] = waiting.get(user, 0.0) + count / MEMORY_S
+                waiting[user] = waiting.get(user, 0.0) + count / BACKLOG_S
         for user in {*demands, *waiting, *self._users_of(listed)}:
             bucket = self._buckets.get(user)
             if bucket is not None:
@@ -355,15 +366,17 @@ class SlotsLease:
         self._key = key
         self._guard = guard
         self._peak = 0.0
+        self._found_full = 0
         self._at = now
 
     def read(self, now: float, listed: Collection[str]) -> Iterator[tuple[str, Need, bool]]:
         """See :meth:`dispatch.resilience.fleet.Leases.read`."""
         guard = self._guard
         wanted = float(guard.in_flight + guard.waiting)
-        if guard.settings.max_wait == 0 and guard.in_flight >= guard.limit:
-            wanted = wanted * 1.5 + 1.0  # calls beyond it are rejected without a wait
-        self._peak = max(wanted, self._peak * math.exp((self._at - now) / MEMORY_S))
+        if guard.settings.max_wait == 0 and guard.found_full > self._found_full:
+            wanted = wanted * 1.5 + 1.0  # how many calls were rejected says nothing: they may be repeated
+        self._found_full = guard.found_full
+        self._peak = max(wanted, self._peak * math.exp((self._at - now) / BACKLOG_S))
         self._at = now
         if self._peak < 0.5:
             self._peak = 0.0
@@ -405,7 +418,7 @@ class QuotaLease:
         """See :meth:`dispatch.resilience.fleet.Leases.read`."""
         demand, bucket = sum(self.demand.measure(now).values()), self.bucket
         if self.limiter is not None and self.limiter.waiting:
-            demand += self.limiter.waiting / MEMORY_S
+            demand += self.limiter.waiting / BACKLOG_S
         if demand:
             self._called_at = now
         elif now - self._called_at > IDLE_S and bucket.unused > 0.0:
