@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -16,7 +17,9 @@ import msgspec
 from dispatch._internal import Clock, cancel_and_wait, loop_clock
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import TopicName
-from dispatch.resilience.fleet import TICK_S, Fleet, Record
+from dispatch.resilience.breaker import CircuitBreaker, State
+from dispatch.resilience.fleet import QUOTA, RATE, TICK_S, Fleet, Record, Report
+from dispatch.resilience.leases import QuotaLease, RateLease, SlotsLease
 from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
 from dispatch.transports.base import DurableMessage
 from dispatch.transports.errors import describe_without_call
@@ -29,6 +32,8 @@ MIN_TICK_S: Final = 0.02
 """Seconds between two ticks, at least."""
 LOAD_S: Final = 5.0
 """Seconds for which a new leader waits for the records of quotas."""
+HINT_S: Final = 2.0
+"""Seconds for which reports have a circuit that has opened or closed: four reports."""
 MAX_RETRY_S: Final = 30.0
 SUBSCRIPTION: Final = "dispatch-quota"
 """The durable subscription that retains the newest record of each quota."""
@@ -66,7 +71,7 @@ class FleetLink:
 
     Attributes:
         core: the member.
-        on_tick: called before each tick.
+        circuits: returns the circuit breakers of this dispatcher, with the labels of their tools.
     """
 
     def __init__(self, transport: Transport, name: str, client_id: str, time_of_day: Clock = time.time) -> None:
@@ -75,7 +80,8 @@ class FleetLink:
         self._transport = transport
         self._client_id = client_id
         self.core = Fleet(f"{client_id}-{os.urandom(3).hex()}", loop_clock(), time_of_day, client_id)
-        self.on_tick: Callable[[], object] = lambda: None
+        self.circuits: Callable[[], Iterable[tuple[str, CircuitBreaker]]] = tuple
+        self._hints = _CircuitHints(self.core)
         self._publisher: Publisher | None = None
         self._subscription: Subscription | None = None
         self._task: asyncio.Task[None] | None = None
@@ -123,8 +129,27 @@ class FleetLink:
 
     def _on_message(self, message: Message) -> None:
         self.core.receive(message.data())
+        if self._hints.received:
+            self._hints.apply(self.circuits())
         if self.core.is_due:
             self._is_due.set()
+
+    def figures(self) -> FleetFigures:
+        """Return what metrics show; also called on other threads."""
+        core = self.core
+        table, shares, quotas = core.table, {}, {}
+        for lease in list(core.leases):
+            if not isinstance(lease, RateLease | SlotsLease | QuotaLease):
+                continue  # those of users, whose number has no limit
+            share = core.share_of(lease.key, lease.limit)
+            kind, _, tool = lease.key.partition(":")
+            if kind == QUOTA:
+                entry = share.entry
+                tool, _, per = tool.rpartition(":")
+                quotas[tool, per] = (0.0 if entry is None else entry.reserved), lease.limit
+            else:
+                shares[kind, tool] = share.part if kind == RATE else share.part / max(1.0, lease.limit)
+        return FleetFigures(self.name, 0 if table is None else len(table.members), core.is_reachable, shares, quotas)
 
     async def _run(self) -> None:
         retry_at, wait = 0.0, 1.0
@@ -135,7 +160,7 @@ class FleetLink:
             if (self._publisher is None or self._subscription is None) and now() >= retry_at:
                 wait = 1.0 if await self._open() else min(wait * 2, MAX_RETRY_S)
                 retry_at = now() + wait
-            self.on_tick()
+            self._hints.give(self.circuits())
             messages = self.core.tick()
             if self.core.wants_records:
                 self.core.stored = await self._quotas.load()
@@ -161,6 +186,70 @@ class FleetLink:
                 await self._quotas.write(each)
             elif self._publisher is not None:
                 self._publisher.publish(each, {}, flow=self.topic, on_failure=lambda _error: None)
+
+
+class FleetFigures(msgspec.Struct, frozen=True):
+    """What metrics show of a fleet.
+
+    Attributes:
+        name: of the fleet.
+        members: in the table in force.
+        is_reachable: messages pass.
+        shares: of this dispatcher, from 0 to 1, by kind of limit and tool.
+        quotas: calls used or handed out, and all calls, by tool and ``day`` or ``month``.
+    """
+
+    name: str
+    members: int
+    is_reachable: bool
+    shares: Mapping[tuple[str, str], float]
+    quotas: Mapping[tuple[str, str], tuple[float, float]]
+
+
+class _CircuitHints:
+    """Circuits of this dispatcher that have opened or closed lately, for others, and those of others.
+
+    A hint changes no state: a circuit that is open makes its half-open calls at once when another one has closed, and later
+    when those of another one have just failed.
+    """
+
+    def __init__(self, core: Fleet) -> None:
+        self._core = core
+        self._states: dict[str, tuple[State, float]] = {}
+        self._heard: dict[tuple[str, str, bool], float] = {}
+        self.received: list[Report] = []
+        """Reports with hints that were not applied yet."""
+        core.on_hint = self.received.append
+
+    def give(self, circuits: Iterable[tuple[str, CircuitBreaker]]) -> None:
+        """Put the hints for others into the next report."""
+        now, core = self._core.clock(), self._core
+        opened, closed = {}, []
+        for label, breaker in circuits:
+            state, since = self._states.get(label, (State.CLOSED, -math.inf))
+            if breaker.state is not state:
+                self._states[label] = state, since = breaker.state, now
+                core.is_urgent = core.is_urgent or state is not State.HALF_OPEN
+            if now - since <= HINT_S:
+                if state is State.OPEN:
+                    opened[label] = round(breaker.retry_after or 0.0, 3)
+                elif state is State.CLOSED:
+                    closed.append(label)
+        core.open, core.closed = opened, tuple(closed)
+
+    def apply(self, circuits: Iterable[tuple[str, CircuitBreaker]]) -> None:
+        """Apply the hints of others, each once."""
+        now = self._core.clock()
+        breakers = {label: breaker for label, breaker in circuits if breaker.state is State.OPEN}
+        self._heard = {hint: at for hint, at in self._heard.items() if now - at <= 2 * HINT_S}
+        for report in self.received:
+            for label, breaker in breakers.items():
+                if label in report.closed:
+                    breaker.expect_recovery(self._heard.setdefault((report.member, label, False), now))
+                elif label in report.open:
+                    since = self._heard.setdefault((report.member, label, True), now)
+                    breaker.delay_half_open(since + report.open[label], since)
+        self.received.clear()
 
 
 class _QuotaStore:

@@ -90,6 +90,7 @@ class ToolGuards:
         "calls",
         "clock",
         "durations",
+        "fleet_label",
         "hedging",
         "label",
         "observer",
@@ -119,6 +120,7 @@ class ToolGuards:
         self._dispatcher_observer = observer
         self.observer = observer.observe_tool(label, version)
         self.label = label
+        self.fleet_label = label if version is None else f"{label}@{version}"
         self._version = version
         self.clock = clock
         self._randomness = randomness
@@ -177,8 +179,7 @@ class ToolGuards:
             warn_without_fleet(self.label)
             guard.set_limit(settings.max_concurrent_calls)
         else:
-            key = f"slots:{self.label}" if self._version is None else f"slots:{self.label}@{self._version}"
-            self._slots = SlotsLease(key, guard, self.clock())
+            self._slots = SlotsLease(f"slots:{self.fleet_label}", guard, self.clock())
             self._fleet.add(self._slots)
 
     def leave_fleet(self) -> None:
@@ -518,6 +519,10 @@ class GuardRegistry:
                 if former is not None and self._release_users(former):
                     self._user_retention.add(former)
             guards.renew_rates()  # another version may have had other limits meanwhile
+
+    def circuits(self) -> list[tuple[str, CircuitBreaker]]:
+        """Return the circuit breaker of each version of each tool, with its name in the fleet."""
+        return [(each.fleet_label, each.breaker) for each in self._guards.values() if each.breaker is not None]
 
     @property
     def waiting(self) -> dict[str, int]:

@@ -12,7 +12,7 @@ import msgspec
 from dispatch._internal import Clock, Randomness, yield_to_others
 from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import Attempts
-from dispatch.calls.fleet import FleetLink
+from dispatch.calls.fleet import FleetFigures, FleetLink
 from dispatch.calls.guards import GuardKey, GuardRegistry, ToolGuards
 from dispatch.calls.local import LocalInstance, close_local
 from dispatch.calls.resolution import ResolvedTool, ToolResolver, hide_names
@@ -95,6 +95,8 @@ class Runtime:
         self.attempts = Attempts(self._pools, self.now, self.exchange.new_id, transport)
         self.flights: SingleFlight[CallResult] = SingleFlight()
         self._is_empty_reported = False
+        if fleet is not None:
+            fleet.circuits = self._guards.circuits
         observer.attach(self)
 
     def set_local(self, request_queue: str, instances: Instances[LocalInstance]) -> None:
@@ -197,6 +199,10 @@ class Runtime:
     def circuits(self) -> Iterable[tuple[str, State]]:
         """Return the state of the circuit breaker of each version of each tool, with the tool's label."""
         return [(each.label, each.breaker.state) for each in self._guards.all() if each.breaker is not None]
+
+    def fleet_figures(self) -> FleetFigures | None:
+        """Return what the fleet of the dispatcher is seen to be; None: it belongs to none."""
+        return None if self.fleet is None else self.fleet.figures()
 
     def queued(self) -> Mapping[str, int]:
         """Return how many calls wait for a rate limit or the bulkhead, by the tool's label."""

@@ -37,6 +37,8 @@ KEEP_S: Final = 4.0
 """Seconds for which a member without a table keeps its leases. Then it has an equal share."""
 RAISE_AFTER_S: Final = 2.0
 """Seconds later a member raises a smaller lease to that share: the others have lowered theirs by then."""
+PAUSE_S: Final = 0.3
+"""Seconds between two ticks, beyond the usual ones, after which this process was stopped rather than others silent."""
 JOIN_S: Final = 1.2
 """Seconds in which a new member waits for a table before it leads."""
 JOIN_STEP_S: Final = 0.3
@@ -55,7 +57,7 @@ MAX_USERS: Final = 16
 """Users of a limit that a member reports by name; the others are one."""
 MAX_NEEDS: Final = 200
 """Limits that a member reports."""
-LEAST_CHANGE: Final = 0.002
+LEAST_CHANGE: Final = 0.005
 """Share of a limit below which a lease is not changed."""
 CHUNK_S: Final = 2.0
 """Seconds of demand for which a member receives calls of a quota."""
@@ -106,8 +108,8 @@ class Report(msgspec.Struct, tag_field="fleet", tag="report", frozen=True, omit_
         name: of the dispatcher.
         clock: time of day, in seconds since the epoch.
         needs: by key.
-        open: seconds for which circuits stay open, by the tool's label.
-        closed: labels of tools whose circuits have closed after half-open calls.
+        open: circuits that have opened lately, and for how many seconds, by the tool's label.
+        closed: labels of tools whose circuits have closed lately.
         leaving: the member ends.
     """
 
@@ -140,6 +142,12 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
     ratios: dict[str, float] = {}
     reserved: float = 0.0
     period: str = ""
+
+    def differs(self, other: Entry | None) -> bool:
+        """Whether leases differ."""
+        if other is None:
+            return True
+        return (self.shares, self.granted, self.period) != (other.shares, other.granted, other.period)
 
 
 class Table(msgspec.Struct, tag_field="fleet", tag="table", frozen=True):
@@ -511,6 +519,7 @@ class Fleet:
         now = clock()
         self._started_at = now
         self._echo_at = -math.inf
+        self._ticked_at = now
         self._table_at = now
         self._table_sent_at = self._reported_at = -math.inf
         self._number = 0
@@ -677,8 +686,15 @@ class Fleet:
                 keys = former.entries.keys() | table.entries.keys()
         self._alone = 0
         self._apply(keys, now)
-        if former is None or keys is None or former.entries != table.entries:
-            self.is_urgent = True
+        if former is None or keys is None or any(self._is_lowered(key, former, table) for key in keys):
+            self.is_urgent = True  # others wait for the confirmation
+
+    def _is_lowered(self, key: str, former: Table, table: Table) -> bool:
+        before, after = former.entries.get(key), table.entries.get(key)
+        if before is None or after is None or self.member not in table.members:
+            return True
+        at = table.members.index(self.member)
+        return after.shares[at] < before.shares[at]
 
     def _apply(self, keys: Collection[str] | None, now: float) -> None:
         for each in self.leases:
@@ -689,6 +705,7 @@ class Fleet:
     def tick(self) -> list[bytes | Record]:
         """Return the messages to publish, records before all others."""
         now = self.clock()
+        self._allow_for_pause(now)
         messages: list[Message] = []
         is_reachable = now - self._echo_at <= BLIND_S
         if is_reachable:
@@ -714,6 +731,16 @@ class Fleet:
                 records = [each for each in records if self._written.get(each.key) != each]
                 self._written.update({each.key: each for each in records})
         return [*records, *(msgspec.json.encode(each) for each in messages)]
+
+    def _allow_for_pause(self, now: float) -> None:
+        """A process that was stopped, or had no processor time, has read no message meanwhile: it says nothing of others."""
+        pause = now - self._ticked_at - 2 * TICK_S
+        self._ticked_at = now
+        if pause > PAUSE_S:
+            self._echo_at += pause
+            self._table_at = min(now, self._table_at + pause)
+            for peer in self.peers.values():
+                peer.heard_at = min(now, peer.heard_at + pause)
 
     def leave(self) -> list[bytes | Record]:
         """Return the last messages: this member ends, and its unused calls belong to others."""
@@ -852,7 +879,9 @@ class Fleet:
         )
         if not is_due and self.table is not None and self.table.leader == self.member:
             former = self.table
-            if (former.members, former.joining, former.entries) == (table.members, table.joining, table.entries):
+            if (former.members, former.joining) == (table.members, table.joining) and not any(
+                each.differs(former.entries.get(key)) for key, each in table.entries.items()
+            ):
                 return None
         self._version = version
         self._table_sent_at = now

@@ -226,7 +226,7 @@ class RateLease:
         now: float,
     ) -> None:
         self.key = key
-        self._per_second = per_second
+        self.limit = per_second
         self._weights = weights
         self.demand = Demand(now)
         self.bucket = FleetBucket(burst, per_second, share, now)
@@ -250,14 +250,14 @@ class RateLease:
         weights = {user: self._weights[user] for user in users if user in self._weights}
         if len(users) > MAX_USERS:
             users, weights = _merge(users, weights)
-        need = Need(self._per_second, _rounded(users), weights, self.bucket.share, round(self.bucket.released, 3))
-        yield self.key, need, waits or need.demand > PRESSED * self.bucket.share * self._per_second
+        need = Need(self.limit, _rounded(users), weights, self.bucket.share, round(self.bucket.released, 3))
+        yield self.key, need, waits or need.demand > PRESSED * self.bucket.share * self.limit
 
     def apply(self, find: FindShare, keys: Collection[str] | None, now: float) -> None:
         """See :meth:`dispatch.resilience.fleet.Leases.apply`."""
         if keys is not None and self.key not in keys:
             return
-        share = find(self.key, self._per_second)
+        share = find(self.key, self.limit)
         apply_rate(self.bucket, share, now)
         if self.limiter is not None:
             ratios = {} if share.entry is None else share.entry.ratios
@@ -363,11 +363,16 @@ class SlotsLease:
     """The lease of places in a bulkhead. See :class:`dispatch.resilience.fleet.Leases`."""
 
     def __init__(self, key: str, guard: BulkheadGuard, now: float) -> None:
-        self._key = key
+        self.key = key
         self._guard = guard
         self._peak = 0.0
         self._found_full = 0
         self._at = now
+
+    @property
+    def limit(self) -> float:
+        """Places of the whole fleet."""
+        return float(self._guard.settings.max_concurrent_calls)
 
     def read(self, now: float, listed: Collection[str]) -> Iterator[tuple[str, Need, bool]]:
         """See :meth:`dispatch.resilience.fleet.Leases.read`."""
@@ -380,13 +385,13 @@ class SlotsLease:
         self._at = now
         if self._peak < 0.5:
             self._peak = 0.0
-        need = Need(float(guard.settings.max_concurrent_calls), {OTHERS: round(self._peak, 1)}, {}, guard.in_flight)
-        yield self._key, need, wanted > PRESSED * guard.limit
+        need = Need(self.limit, {OTHERS: round(self._peak, 1)}, {}, guard.in_flight)
+        yield self.key, need, wanted > PRESSED * guard.limit
 
     def apply(self, find: FindShare, keys: Collection[str] | None, now: float) -> None:
         """See :meth:`dispatch.resilience.fleet.Leases.apply`."""
-        if keys is None or self._key in keys:
-            self._guard.set_limit(int(find(self._key, float(self._guard.settings.max_concurrent_calls)).part))
+        if keys is None or self.key in keys:
+            self._guard.set_limit(int(find(self.key, self.limit).part))
 
 
 class QuotaLease:
@@ -401,8 +406,8 @@ class QuotaLease:
     """
 
     def __init__(self, key: str, limit: float, per: str, time_of_day: Clock, now: float) -> None:
-        self._key = key
-        self._limit = limit
+        self.key = key
+        self.limit = limit
         self._per = per
         self._time_of_day = time_of_day
         self.bucket = QuotaBucket(limit)
@@ -424,14 +429,14 @@ class QuotaLease:
         elif now - self._called_at > IDLE_S and bucket.unused > 0.0:
             bucket.released += bucket.unused
         users = {OTHERS: round(demand, 3)}
-        need = Need(self._limit, users, {}, bucket.granted, bucket.released, bucket.used, bucket.period)
-        yield self._key, need, demand > 0.0
+        need = Need(self.limit, users, {}, bucket.granted, bucket.released, bucket.used, bucket.period)
+        yield self.key, need, demand > 0.0
 
     def apply(self, find: FindShare, keys: Collection[str] | None, now: float) -> None:
         """See :meth:`dispatch.resilience.fleet.Leases.apply`."""
-        if keys is not None and self._key not in keys:
+        if keys is not None and self.key not in keys:
             return
-        share, bucket = find(self._key, self._limit), self.bucket
+        share, bucket = find(self.key, self.limit), self.bucket
         _, remaining = period_of(self._per, self._time_of_day())
         bucket.ends_at = now + remaining
         if share.entry is not None:
@@ -446,7 +451,7 @@ class QuotaLease:
         """Grant the whole quota to this process, which belongs to no fleet."""
         period, remaining = period_of(self._per, self._time_of_day())
         self.bucket.start(period)
-        self.bucket.granted = self._limit
+        self.bucket.granted = self.limit
         self.bucket.exhausted = True
         self.bucket.ends_at = now + remaining
         self.bucket.renew = self.be_local
