@@ -742,33 +742,20 @@ class _RateLimitRule(_PartRule):
 _RATE_LIMIT: Final = _RateLimitRule(RateLimit("1/s"), "{!r} is neither text nor an object", _OBJECT, (str,), "rate")
 
 
-class Quota(msgspec.Struct, frozen=True):
-    """Calls of a calendar day or month, in UTC.
-
-    Attributes:
-        calls: 1 or more.
-        per: ``day`` or ``month``.
-    """
-
-    calls: int
-    per: str
-
-    def __str__(self) -> str:
-        return f"{self.calls}/{self.per}"
-
-
 _QUOTA_TEXT = re.compile(r"([1-9][0-9]{0,11})/(day|month)", re.ASCII)
+_QUOTA: Final = require(
+    (
+        lambda text: isinstance(text, str) and _QUOTA_TEXT.fullmatch(text) is not None,
+        "{!r:.80} is not a quota",
+        'write calls of a day or a month, for instance "1000/day" or "50000/month"',
+    )
+)
 
 
-def _read_quota(raw: Any, report: Report, path: str) -> Any:
-    if isinstance(raw, Quota):
-        return raw
-    found = _QUOTA_TEXT.fullmatch(raw) if isinstance(raw, str) else None
-    if found is None:
-        return refuse(
-            report, path, f"{raw!r:.80} is not a quota", 'write "1000/day" or "50000/month", or null for none'
-        )
-    return Quota(int(found[1]), found[2])
+def parse_quota(quota: str) -> tuple[int, str]:
+    """Return the calls of a valid quota, and ``day`` or ``month``."""
+    calls, per = quota.split("/")
+    return int(calls), per
 
 
 # Settings of service level objectives.
@@ -968,7 +955,7 @@ class Policy(Settings, frozen=True):
     rate_limit: Annotated[RateLimit | None, _RATE_LIMIT] = None
     user_rate_limit: Annotated[RateLimit | None, _RATE_LIMIT] = None
     shared_user_rate_limit: Annotated[RateLimit | None, _RATE_LIMIT] = None
-    quota: Annotated[Quota | None, optional(_read_quota)] = None
+    quota: Annotated[str | None, optional(_QUOTA)] = None
     balancing: Annotated[Balancing, _BALANCING] = Balancing()
     outlier_detection: Annotated[OutlierDetection | None, _OUTLIER_DETECTION] = OutlierDetection()
     single_flight: Annotated[bool, _read_single_flight] = False
@@ -1143,13 +1130,13 @@ __all__ = [
     "Policy",
     "PolicyError",
     "PolicyLike",
-    "Quota",
     "RateLimit",
     "Retry",
     "Slo",
     "check_repeats",
     "check_seconds",
     "parse_policy",
+    "parse_quota",
     "read_policy",
     "repeatable",
 ]

@@ -207,7 +207,7 @@ class FleetFigures(msgspec.Struct, frozen=True):
 
 
 class _CircuitHints:
-    """Circuits of this dispatcher that have opened or closed lately, for others, and those of others.
+    """Circuits of this dispatcher whose half-open calls have failed or succeeded lately, for others, and those of others.
 
     A hint changes no state: a circuit that is open makes its half-open calls at once when another one has closed, and later
     when those of another one have just failed.
@@ -215,7 +215,8 @@ class _CircuitHints:
 
     def __init__(self, core: Fleet) -> None:
         self._core = core
-        self._states: dict[str, tuple[State, float]] = {}
+        self._states: dict[str, tuple[State, int, float]] = {}
+        """State and epoch of each circuit, and when its half-open calls have ended."""
         self._heard: dict[tuple[str, str, bool], float] = {}
         self.received: list[Report] = []
         """Reports with hints that were not applied yet."""
@@ -226,14 +227,16 @@ class _CircuitHints:
         now, core = self._core.clock(), self._core
         opened, closed = {}, []
         for label, breaker in circuits:
-            state, since = self._states.get(label, (State.CLOSED, -math.inf))
-            if breaker.state is not state:
-                self._states[label] = state, since = breaker.state, now
-                core.is_urgent = core.is_urgent or state is not State.HALF_OPEN
+            former, epoch, since = self._states.get(label, (State.CLOSED, 0, -math.inf))
+            if breaker.epoch != epoch:  # half-open calls may begin and end between two ticks
+                is_tried = former is State.HALF_OPEN or (former is State.OPEN and breaker.epoch > epoch + 1)
+                since = now if is_tried else -math.inf
+                core.is_urgent = core.is_urgent or is_tried
+                self._states[label] = breaker.state, breaker.epoch, since
             if now - since <= HINT_S:
-                if state is State.OPEN:
+                if breaker.state is State.OPEN:
                     opened[label] = round(breaker.retry_after or 0.0, 3)
-                elif state is State.CLOSED:
+                elif breaker.state is State.CLOSED:
                     closed.append(label)
         core.open, core.closed = opened, tuple(closed)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from dispatch._internal import Clock, Randomness, Retention
 from dispatch.calls.resolution import ResolvedTool, meter_label
-from dispatch.policy import DEFAULT_RETRY, Policy, Quota, RateLimit
+from dispatch.policy import DEFAULT_RETRY, Policy, RateLimit, parse_quota
 from dispatch.resilience.aio import AsyncBulkhead, AsyncRateLimiter, user_buckets
 from dispatch.resilience.breaker import CircuitBreaker, State
 from dispatch.resilience.durations import LatencyHistogram, Quantile
@@ -33,7 +33,7 @@ _log = logging.getLogger("dispatch.calls")
 
 SharedUsers = Callable[[RateLimit], UserBuckets[Any]]
 """Returns the buckets of users for a rate that several tools share."""
-RateLimits = tuple[RateLimit | None, RateLimit | None, RateLimit | None, Quota | None]
+RateLimits = tuple[RateLimit | None, RateLimit | None, RateLimit | None, str | None]
 
 USUAL_QUANTILE = 0.95
 """The usual duration of an attempt is this quantile of the measured ones."""
@@ -329,7 +329,8 @@ def create_rate_limiter(
     elif tool_limit is not None:
         bucket = LeakyBucket(tool_limit.capacity, tool_limit.per_second)
     if quota is not None:
-        reserve = QuotaLease(f"quota:{label}:{quota.per}", quota.calls, quota.per, time.time, now)
+        calls, per = parse_quota(quota)
+        reserve = QuotaLease(f"quota:{label}:{per}", calls, per, time.time, now)
         if fleet is None:
             reserve.be_local(now)
         leases.append(reserve)
@@ -349,6 +350,7 @@ def create_rate_limiter(
     core = limiter.limiter
     if isinstance(core, FleetRateLimiter):
         core.counts = tuple(each.demand.counts for each in counted)
+        core.quota = next((each.bucket for each in leases if isinstance(each, QuotaLease)), None)
         for each in counted:
             each.attach(core)
     limiter.leases = leases

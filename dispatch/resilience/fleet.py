@@ -108,7 +108,7 @@ class Report(msgspec.Struct, tag_field="fleet", tag="report", frozen=True, omit_
         name: of the dispatcher.
         clock: time of day, in seconds since the epoch.
         needs: by key.
-        open: circuits that have opened lately, and for how many seconds, by the tool's label.
+        open: circuits whose half-open calls have failed lately, and how many seconds they stay open, by the tool's label.
         closed: labels of tools whose circuits have closed lately.
         leaving: the member ends.
     """
@@ -373,6 +373,11 @@ class _Division:
         least = 0.0 if is_calm else LEAST_CHANGE
         if self.kind == SLOTS:
             parts = round_parts(parts, int(limit))
+            callers = [each for each in members if each in needs and needs[each].demand >= 1.0]
+            for each in callers if len(callers) <= limit else ():  # a member that calls has a place
+                if parts[each] < 1.0:
+                    parts[each] += 1.0
+                    parts[max(parts, key=lambda other: (parts[other], other))] -= 1.0
         else:
             parts = {each: part / limit for each, part in parts.items()}
         wanted: dict[str, float] = {}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 from weakref import WeakSet
 
-from dispatch._internal import Clock
+from dispatch._internal import Clock, Rejection
 from dispatch.resilience.bulkhead import BulkheadGuard
 from dispatch.resilience.fleet import (
     BACKLOG_S,
@@ -23,7 +23,7 @@ from dispatch.resilience.fleet import (
     Share,
     period_of,
 )
-from dispatch.resilience.rate_limit import LeakyBucket, RateLimiter, UserBuckets
+from dispatch.resilience.rate_limit import BY_TOOL, LeakyBucket, RateLimiter, UserBuckets
 
 MIN_MEMORY_S, MAX_MEMORY_S, MEMORY_CALLS = 0.2, 3.0, 10.0
 """Seconds over which the demand is averaged, and the calls that are enough."""
@@ -180,16 +180,23 @@ class QuotaBucket:
 
 
 class FleetRateLimiter(RateLimiter):
-    """A rate limiter that counts the demand; ``counts`` of each limit that is shared."""
+    """A rate limiter that counts the demand: ``counts`` of each limit that is shared. ``quota``: None: it has none."""
 
-    __slots__ = ("__weakref__", "counts")
+    __slots__ = ("__weakref__", "counts", "quota")
 
     counts: tuple[dict[str, float], ...]
+    quota: QuotaBucket | None
 
     def admit(self, user: str, deadline: float, cost: float = 1.0) -> Any:
         for each in self.counts:
             each[user] = each.get(user, 0.0) + cost
         return super().admit(user, deadline, cost)
+
+    def _refuse(self, reason: str, retry_after: float | None, by: str = BY_TOOL) -> Rejection:
+        quota = self.quota
+        if quota is not None and quota.exhausted and quota.unused < 1.0 and reason == "too-late":
+            reason = "quota"
+        return super()._refuse(reason, retry_after, by)
 
     def waiting_by_user(self) -> dict[str, int]:
         """Return the number of waiting calls by user."""

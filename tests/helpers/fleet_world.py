@@ -97,6 +97,7 @@ class Node:
                 weights=limits.weights,
             )
             shared = [each for each in self.leases if not isinstance(each, SlotsLease)]
+            self.limiter.quota = None if self.quota is None else self.quota.bucket
             self.limiter.counts = tuple(each.demand.counts for each in shared)
             for each in shared:
                 each.attach(self.limiter)

@@ -201,7 +201,7 @@ chaos = st.lists(
 )
 
 
-@settings(max_examples=examples(12))
+@settings(max_examples=examples(4))
 @given(st.integers(0, 1_000), st.floats(0.0, 0.2), chaos)
 def test_the_limit_holds_whatever_happens(seed: int, loss: float, events: list[tuple[str, int]]) -> None:
     world = World(seed, Conditions(loss, loss, 0.02))
