@@ -71,7 +71,7 @@ def relay(
         )
     except (RelayError, ImportError) as error:
         raise CliError(str(error)) from None
-    replace(settings, broker=loaded.broker).require_pulsar_url("dispatch relay")
+    replace(settings, broker=made.config.broker).require_pulsar_url("dispatch relay")
     if not settings.verbose:
         logging.getLogger("dispatch.transport").setLevel(logging.INFO)
     received = run_async(run_relay(made, config, settings, json=json))
