@@ -114,6 +114,10 @@ class Admin:
         """Unload `tenant/namespace`: its topics close, and each bundle of them is assigned to a broker again."""
         self._request("PUT", f"namespaces/{_namespace(namespace)}/unload")
 
+    def configure(self, name: str, value: str) -> None:
+        """Change a dynamic setting of all brokers."""
+        self._request("POST", f"brokers/configuration/{_segment(name)}/{_segment(value)}")
+
     def ensure_tenant(self, tenant: str) -> bool:
         """Create the tenant, allowed on every cluster, if it does not exist; return whether it was created."""
         try:

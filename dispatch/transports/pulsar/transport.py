@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from dispatch._internal import cancel_and_wait
 from dispatch.errors import TransportError
-from dispatch.messaging.wire import MAX_MESSAGE_BYTES, PROPERTIES_BYTES, is_inbox
+from dispatch.messaging.wire import MAX_MESSAGE_BYTES, PROPERTIES_BYTES, is_inbox, is_reply_inbox
 from dispatch.transports.base import (
     POLL_S,
     AnswerLate,
@@ -104,13 +104,25 @@ class PulsarTicket:
 class PulsarPublisher:
     """See :class:`dispatch.transports.base.TopicPublisher`."""
 
-    __slots__ = ("_owner", "error", "is_dormant", "opens_on_demand", "raw", "sender", "topic", "users", "waiting")
+    __slots__ = (
+        "_owner",
+        "error",
+        "is_dormant",
+        "link",
+        "opens_on_demand",
+        "raw",
+        "sender",
+        "topic",
+        "users",
+        "waiting",
+    )
 
     def __init__(self, owner: PulsarTransport, sender: MessageSender, topic: str) -> None:
         self._owner = owner
         self.sender = sender
         self.topic = topic
         self.raw: Any = None
+        self.link: PulsarClient | None = None
         self.users = 1
         self.opens_on_demand = is_inbox(topic)
         """The topic is of no use after the end of its consumer's process: opening it again would only create it again."""
@@ -119,10 +131,11 @@ class PulsarPublisher:
         self.error: TransportError | None = None
         """Why the producer could not be opened again, at the last attempt."""
         self.waiting: deque[PulsarTicket | bytes] = deque()
-        """Messages and packets that wait for the producer to be opened again."""
+        """Messages and packets that wait for the producer, or for the inbox of their replies, to be connected again."""
 
     async def open(self, link: PulsarClient, generation: int) -> Any:
         """See :class:`dispatch.transports.pulsar.supervisor.TopicHandle`."""
+        self.link = link
         return await link.producer(self.topic)
 
     def publish(
@@ -207,6 +220,9 @@ class MessageSender:
         supervisor: of the connection.
         wake: makes the event loop call :meth:`process_receipts` soon; called on any thread.
         reopen: opens a dormant publisher, unless that is under way, and calls :meth:`send_waiting` or :meth:`fail_waiting`.
+
+    Attributes:
+        inboxes: subscriptions to replies of the plain exchange.
     """
 
     def __init__(
@@ -220,6 +236,7 @@ class MessageSender:
         self._supervisor = supervisor
         self._wake = wake
         self._reopen = reopen
+        self.inboxes: set[PulsarSubscription] = set()
         self._waiting = 0
         """Messages and packets that wait for dormant publishers."""
         self._outstanding: set[PulsarTicket] = set()
@@ -272,7 +289,7 @@ class MessageSender:
         supervisor, packets = self._supervisor, self.packets
         if self._is_closed or supervisor.down_since is not None:
             return False
-        if self.find_opening_error(publisher) is not None:
+        if publisher in supervisor.backoff:
             return False
         if (
             packets.sent - packets.received >= MAX_PACKETS_IN_DOUBT
@@ -292,7 +309,7 @@ class MessageSender:
     def find_opening_error(self, publisher: PulsarPublisher) -> TransportError | None:
         """See :attr:`dispatch.transports.base.TopicPublisher.opening_error`."""
         backoff = self._supervisor.backoff
-        return backoff.error(publisher) if len(backoff) else None
+        return backoff.error(publisher, asyncio.get_running_loop().time()) if len(backoff) else None
 
     def _on_packet_receipt(self) -> None:
         if self.wants_receipts:
@@ -336,7 +353,7 @@ class MessageSender:
                 self._writers.append((reached, waiter))
 
     def _send(self, ticket: PulsarTicket) -> None:
-        if ticket.publisher.is_dormant:
+        if not self.can_send(ticket.publisher):
             self.window.settle()
             if not self._hold(ticket.publisher, ticket):
                 error = publish_queue_full(MAX_WAITING, topic=ticket.publisher.topic, retry_after=1.0)
@@ -352,13 +369,21 @@ class MessageSender:
             self.is_urgent = True
             self._wake()
 
+    def can_send(self, publisher: PulsarPublisher) -> bool:
+        """Return whether a message can be sent now, and its reply received: pulsar-client would send it, whatever becomes of
+        its call, when its topic is connected again."""
+        if publisher.is_dormant or not publisher.raw.is_connected():
+            return False
+        return publisher.opens_on_demand or all(inbox.raw.is_connected() for inbox in self.inboxes)
+
     def _hold(self, publisher: PulsarPublisher, item: PulsarTicket | bytes) -> bool:
         """Hold a message or packet until ``publisher`` is open again. Return False if too many wait."""
         if len(publisher.waiting) >= MAX_WAITING:
             return False
         publisher.waiting.append(item)
         self._waiting += 1
-        self._reopen(publisher)
+        if publisher.is_dormant:
+            self._reopen(publisher)
         return True
 
     def _release_waiting(self, publisher: PulsarPublisher) -> Iterator[PulsarTicket | bytes]:
@@ -613,7 +638,19 @@ class DurableSubscription:
 class PulsarSubscription:
     """See :class:`dispatch.transports.base.Subscription`."""
 
-    __slots__ = ("_owner", "answer_late", "durable", "handler", "last", "mode", "name", "raw", "resumes", "topic")
+    __slots__ = (
+        "_owner",
+        "answer_late",
+        "durable",
+        "handler",
+        "last",
+        "link",
+        "mode",
+        "name",
+        "raw",
+        "resumes",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -631,6 +668,7 @@ class PulsarSubscription:
         self.name = name
         self.answer_late = answer_late
         self.raw: Any = None
+        self.link: PulsarClient | None = None
         self.durable = DurableSubscription() if mode is Mode.SHARED and topic.startswith("persistent://") else None
         self.resumes = mode is not Mode.SHARED and topic.startswith("persistent://")
         """Whether messages published during a disconnection are delivered after it."""
@@ -639,6 +677,7 @@ class PulsarSubscription:
 
     async def open(self, link: PulsarClient, generation: int) -> Any:
         """See :class:`dispatch.transports.pulsar.supervisor.TopicHandle`."""
+        self.link = link
         listener = partial(self._owner.on_message, self, generation)
         if self.durable is not None:
             self.durable.opening(link)
@@ -779,6 +818,7 @@ class PulsarTransport:
                     subscription.durable.end()
             handles = self.handles()
             self._subscriptions.clear()
+            self._sender.inboxes.clear()
             self._publishers.clear()
             try:
                 await self._supervisor.close()
@@ -800,6 +840,7 @@ class PulsarTransport:
         for publisher in self._publishers.values():
             publisher.waiting.clear()
         self._subscriptions.clear()
+        self._sender.inboxes.clear()
         self._publishers.clear()
         self._sender.abandon()
         try:
@@ -843,6 +884,7 @@ class PulsarTransport:
                     async with asyncio.timeout(CLOSE_FLUSH_S):
                         await self._sender.flush_publisher(publisher)
         finally:
+            self._sender.fail_waiting(publisher, closed())
             raw, publisher.raw = publisher.raw, CLOSED_HANDLE
             await close_opened(raw)
 
@@ -884,6 +926,8 @@ class PulsarTransport:
         subscription = PulsarSubscription(self, topic, handler, mode, name, answer_late)
         subscription.raw = await self._supervisor.open(subscription.open)
         self._subscriptions.add(subscription)
+        if is_reply_inbox(topic):
+            self._sender.inboxes.add(subscription)
         return subscription
 
     async def drop_subscription(self, subscription: PulsarSubscription) -> None:
@@ -897,6 +941,7 @@ class PulsarTransport:
             await self._handled(subscription)
             await durable.settled()
         self._subscriptions.discard(subscription)
+        self._sender.inboxes.discard(subscription)
         self._supervisor.backoff.forget(subscription)
         raw, subscription.raw = subscription.raw, CLOSED_HANDLE
         await close_opened(raw)
@@ -1027,6 +1072,16 @@ class PulsarTransport:
     def on_reconnect(self) -> None:
         """Send the publishes that were queued while the connection was down."""
         self._sender.process_receipts()
+        self.release_held()
+
+    def release_held(self) -> None:
+        """See :class:`~dispatch.transports.pulsar.supervisor.SupervisedConnection`."""
+        for publisher in self._publishers.values():
+            if publisher.waiting and not publisher.is_dormant:
+                if (error := self._sender.find_opening_error(publisher)) is not None:
+                    self._sender.fail_waiting(publisher, error)
+                elif self._sender.can_send(publisher):
+                    self._sender.send_waiting(publisher)
 
 
 # glibc's allocator: freed memory that is kept for the next large payload.
