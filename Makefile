@@ -2,8 +2,11 @@
 # make test   run every test in its short form, against a Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
 # make test-fast  run the tests that start no process and no broker; without slow ones, those with a long form and those of benchmarks
 # make test-long  run the tests that have a long form: 10,000 scenarios, a million calls, ten times the property tests' examples
+# make test-cluster  run the tests on a cluster of three brokers that are killed, restarted, suspended and unloaded; part of test-long
+# make test-versions  run the integration tests on other versions of Pulsar; select with VERSIONS='3.3.6 4.0.8'
 # make setup  create .venv with all development tools; then: . .venv/bin/activate
 # make bench  run the benchmarks: guards against other libraries, functions as tools, reading a model's calls, then calls through a Pulsar broker
+# make bench-cluster  measure calls while brokers of a cluster fail, and write docs/explanation/cluster.md: 10 minutes
 # make bench-search  measure tool search on MetaTool's queries; select the data with: make bench-search DATA=FOLDER
 # make adapters  test the adapters of agent frameworks, each in an environment of its own; select with ADAPTERS='langchain'
 # make bench-learning  evaluate learned scores of a toolkit: recall@3 of the next tool; no broker, a minute
@@ -25,6 +28,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 JOBS ?= 3
 ## TrustGraph's services, for the tests: without their 30 dependencies, of which the tests need none.
 TRUSTGRAPH := $(shell sed -n 's/.*trustgraph-base==\([0-9.]*\).*/\1/p' pyproject.toml)
+## Versions of Pulsar for test-versions: the last one before 4.0, and the newest.
+VERSIONS ?= 3.3.6 4.0.8
 ADAPTERS ?= $(basename $(notdir $(wildcard tests/adapters/requirements/*.txt)))
 SOURCES := pyproject.toml dispatch/version.py
 
@@ -32,7 +37,7 @@ SOURCES := pyproject.toml dispatch/version.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: adapters figures help setup demo test test-fast test-long lint bench bench-learning bench-search simulate dashboards mutation coverage clean docs docs-serve
+.PHONY: adapters figures help setup demo test test-cluster test-fast test-long test-versions lint bench bench-cluster bench-learning bench-search simulate dashboards mutation coverage clean docs docs-serve
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -79,6 +84,15 @@ test-fast: $(VENV)/.dev
 test-long: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --long-profile $(ARGS)
 
+test-cluster: $(VENV)/.dev
+	@$(BIN)/python -m pytest --long-profile tests/integration/pulsar/test_cluster.py $(ARGS)
+
+test-versions: $(VENV)/.dev
+	@set -e; for each in $(VERSIONS); do \
+	  echo "Pulsar $$each"; \
+	  DISPATCH_PULSAR_VERSION=$$each $(BIN)/python -m pytest tests/integration/pulsar $(ARGS); \
+	done
+
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -102,6 +116,9 @@ bench: $(VENV)/.dev $(VENV)/.peers
 	@$(BIN)/python -m benchmarks.calling
 	@$(BIN)/python -m benchmarks.mcp
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-cluster: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.cluster $(ARGS)
 
 bench-search: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.search $(if $(DATA),--data $(DATA)) $(ARGS)

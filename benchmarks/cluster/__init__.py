@@ -1,1 +1,1 @@
-"""Calls over a cluster of brokers while brokers fail: ``python -m benchmarks.cluster``. Results in docs/explanation/cluster.md."""
+"""Calls over a cluster of brokers while brokers fail: ``make bench-cluster`` writes docs/explanation/cluster.md."""

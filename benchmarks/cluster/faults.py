@@ -7,12 +7,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cluster.load import RIGHT, WAIT_S, services, tools
-from benchmarks.harness.processes import ROOT, BenchmarkError, Child, product_command
-from dispatch.devtools.localbroker import AdminError, LocalCluster
+from benchmarks.harness.processes import ROOT, Child, product_command
+from dispatch.devtools.localbroker import AdminError, LocalBrokerError, LocalCluster
 
 RATE = 400.0
 """Calls a second of all dispatchers together."""
@@ -78,6 +79,8 @@ FAULTS: dict[str, Callable[[LocalCluster], None]] = {
     "namespaces unloaded": unload,
     "load shedding": shed,
 }
+VICTIMS = ("owner killed", "owner suspended 10 s")
+"""Faults of one broker."""
 SETTINGS = {
     # By default a broker records acknowledgements once a second, and delivers the others again when it is killed.
     "managedLedgerDefaultMarkDeleteRateLimit": "0",
@@ -100,31 +103,37 @@ class Finding:
 
     Attributes:
         fault: its name.
-        calls: calls of each kind of exchange.
-        failed: failed calls by kind and type of error, of repeatable tools.
-        failed_once: the same of the other tools.
+        calls: number of calls, of which ``repeatable`` are of repeatable tools, by kind of exchange.
+        failed, failed_once: failed calls by kind of exchange and error type, of repeatable tools and of the others.
         lost: calls in sessions without an answer, whose error does not say that they were not executed.
         twice: calls of tools that are not repeatable, executed more than once.
-        first_success: until a call that began after the fault succeeded, of tools whose topics the victim owned.
-        slowest_elsewhere: the slowest call whose topics other brokers own.
-        failed_elsewhere: failed calls of those.
-        reconnects: times that a client was replaced.
+        back_after: until a call of each tool whose request topic the victim owned has succeeded that began half a second
+            after the fault or later; None: the fault has no victim.
+        p99, slowest: durations of all calls.
+        elsewhere: calls during the fault whose topics other brokers own.
+        failed_elsewhere, slowest_elsewhere: of those.
         moved: topics that another broker owns afterwards.
     """
 
     fault: str
-    calls: dict[str, int] = field(default_factory=dict)
+    calls: int = 0
+    repeatable: dict[str, int] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
     failed_once: dict[str, int] = field(default_factory=dict)
-    repeatable: int = 0
     lost: int = 0
     twice: int = 0
-    first_success: float | None = None
+    back_after: float | None = None
     p99: float = 0.0
     slowest: float = 0.0
-    slowest_elsewhere: float | None = None
+    elsewhere: int = 0
     failed_elsewhere: int = 0
+    slowest_elsewhere: float = 0.0
     moved: int = 0
+
+    def failed_share(self, kind: str) -> float:
+        """Return the share of failed calls of repeatable tools."""
+        failed = sum(count for how, count in self.failed.items() if how.startswith(kind))
+        return failed / max(1, self.repeatable[kind])
 
 
 class Load:
@@ -178,77 +187,82 @@ def owners(cluster: LocalCluster) -> dict[str, int]:
     return {topic: cluster.owner(topic).number for name in NAMESPACES for topic in admin.topics(name)}
 
 
+def persist(action: Callable[[], Any]) -> Any:
+    """Return the result of an admin request that may fail for some seconds: no broker is the leader, a bundle moves."""
+    end = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return action()
+        except LocalBrokerError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(1.0)
+
+
 def measure(cluster: LocalCluster, load: Load, fault: str) -> Finding:
-    """Run the load during ``fault``, and return what it shows."""
-    before, number = owners(cluster), victim(cluster)
+    """Run the load during ``fault``, and return what it shows; all brokers run afterwards."""
+    for namespace in NAMESPACES:
+        persist(partial(cluster.spread, namespace))
+    time.sleep(3.0)
+    before, number = persist(partial(owners, cluster)), victim(cluster)
     load.begin()
     time.sleep(BEFORE_S)
     at = time.monotonic()
     FAULTS[fault](cluster)
     over = time.monotonic()
     time.sleep(AFTER_S)
-    rows = load.end()
+    calls = load.end()
     time.sleep(1.0)
-    executions = load.executions()
-    import json
-
-    json.dump(
-        {
-            "at": at,
-            "over": over,
-            "rows": rows,
-            "exec": executions,
-            "before": before,
-            "victim": number,
-            "after": owners(cluster),
-        },
-        open(f"/tmp/clus/{fault}.json", "w"),
-    )
-    return evaluate(fault, rows, executions, at, over, before, number, owners(cluster))
+    finding = evaluate(fault, calls, load.executions(), (at, over), before, number)
+    after = persist(partial(owners, cluster))
+    finding.moved = sum(after.get(topic) != owner for topic, owner in before.items())
+    for node in cluster.brokers:
+        if not cluster.is_ready(node):
+            cluster.restart(node.number)
+    return finding
 
 
 def evaluate(
     fault: str,
-    rows: list[Any],
+    calls: list[Any],
     executions: Counter[int],
-    at: float,
-    over: float,
+    times: tuple[float, float],
     before: dict[str, int],
     victim_number: int,
-    after: dict[str, int],
 ) -> Finding:
-    """Compare the calls with the journal of executions and with the owners of their topics."""
-    described, queues = tools(), {each["id"]: each for each in services()}
-    finding = Finding(fault)
-    failed: Counter[str] = Counter()
-    failed_once: Counter[str] = Counter()
-    elsewhere, times = [], []
-    firsts = []
-    for call, began, ended, how, certain in rows:
-        tool = described[call // CALLERS % len(described)]
-        kind = tool["service"].partition("-")[0]
-        finding.calls[kind] = finding.calls.get(kind, 0) + 1
-        finding.repeatable += tool["read-only"]
-        times.append(ended - began)
-        is_right = how == RIGHT
-        if not is_right:
+    """Compare the calls with the journal of executions and with the owners of their topics.
+
+    Args:
+        times: when the fault began and when it was over.
+        before: the number of the broker that owned each topic.
+    """
+    finding, described = Finding(fault), tools()
+    queues = {each["id"]: each["request-queue"] for each in services()}
+    failed, failed_once, repeatable = Counter[str](), Counter[str](), Counter[str]()
+    back: dict[str, float] = {}
+    durations = sorted(ended - began for _, began, ended, *_ in calls)
+    for number, began, ended, how, certain in calls:
+        tool = described[number // CALLERS % len(described)]
+        service, kind = tool["service"], tool["service"].partition("-")[0]
+        repeatable[kind] += tool["read-only"]
+        if how != RIGHT:
             (failed if tool["read-only"] else failed_once)[f"{kind} {how}"] += 1
             finding.lost += kind == "session" and not certain
-        finding.twice += not tool["read-only"] and executions[call] > 1
-        service = queues[tool["service"]]
-        owned = {before.get(service["request-queue"]), before.get(service["response-queue"])}
-        if began >= at and is_right and victim_number in owned:
-            firsts.append(ended - at)
-        if at <= began <= over and victim_number not in owned:
-            elsewhere.append((ended - began, is_right))
-    times.sort()
+        finding.twice += not tool["read-only"] and executions[number] > 1
+        if before.get(queues[service]) == victim_number and began >= times[0] + 0.5 and how == RIGHT:
+            back[tool["name"]] = min(back.get(tool["name"], ended), ended)
+        is_touched = any(
+            owner == victim_number
+            for topic, owner in before.items()
+            if topic.endswith((f"/{service}", f"-caller{number % CALLERS}")) or f"-{service}-{service}-" in topic
+        )
+        if times[0] <= began <= times[1] and not is_touched:
+            finding.elsewhere += 1
+            finding.failed_elsewhere += how != RIGHT
+            finding.slowest_elsewhere = max(finding.slowest_elsewhere, ended - began)
+    finding.calls, finding.repeatable = len(calls), dict(repeatable)
     finding.failed, finding.failed_once = dict(failed), dict(failed_once)
-    finding.first_success = min(firsts, default=None)
-    finding.p99, finding.slowest = times[int(len(times) * 0.99)], times[-1]
-    finding.slowest_elsewhere = max((seconds for seconds, _ in elsewhere), default=None)
-    finding.failed_elsewhere = sum(not is_right for _, is_right in elsewhere)
-    finding.moved = sum(after.get(topic) != owner for topic, owner in before.items())
+    finding.p99, finding.slowest = durations[int(len(durations) * 0.99)], durations[-1]
+    if fault in VICTIMS:
+        finding.back_after = max(back.values(), default=times[1] + WAIT_S) - times[0]
     return finding
-
-
-__all__ = ["FAULTS", "SETTINGS", "BenchmarkError", "Finding", "Load", "loaded", "measure"]

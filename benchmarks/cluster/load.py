@@ -1,7 +1,7 @@
 """The load: ``python -m benchmarks.cluster.load``, a process with instances of all services, or with a dispatcher.
 
-It uses dispatch's public names only, so that it runs with the package of any release. The first line of stdin is the spec; its
-``role`` is ``service`` or ``caller``. Commands follow.
+It uses dispatch's public names only, so that it runs with the package of any release. The first line of stdin is the spec,
+whose ``role`` is ``service`` or ``caller``; commands follow.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Caller:
         """Call each tool until it answers."""
         for _ in range(len(self._tools)):
             end = time.monotonic() + WAIT_S
-            while not (await self._call(self._number, record=False)).ok and time.monotonic() < end:
+            while not (await self._call(self._number, record=False)).ok and time.monotonic() < end:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.1)
             self._number += self._step
 
@@ -189,7 +189,7 @@ async def _service(channel: Channel, spec: dict[str, Any]) -> None:
 
 async def _caller(channel: Channel, spec: dict[str, Any]) -> None:
     catalog = dispatch.Catalog.of(services(), tools())
-    async with dispatch.connect(spec["url"], catalog) as dispatcher:
+    async with dispatch.connect(spec["url"], catalog, client_id=f"caller{spec['first']}") as dispatcher:
         caller = Caller(dispatcher, spec["first"], spec["step"])
         await caller.reach()
         channel.ready()

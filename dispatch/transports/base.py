@@ -141,6 +141,11 @@ class TopicPublisher(Publisher, Protocol):
         """Why the topic cannot be opened again at present; None: it is open, or the connection is down."""
         ...
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker has the topic, and that of the replies to its messages; otherwise messages are held."""
+        ...
+
     def send_packet(self, payload: bytes) -> bool:
         """Send a packet of a session: without properties, at once or never, best effort.
 

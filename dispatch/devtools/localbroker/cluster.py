@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import shutil
 import signal
@@ -44,13 +45,13 @@ from dispatch.devtools.localbroker.processes import (
 #: Name of the cluster, and of its metadata.
 NAME = "local"
 
-#: Memory of each kind of process, in options of the JVM: 3 brokers, a bookie and ZooKeeper stay below 3 GiB together. Without
-#: the optimizing compiler a start takes half the CPU.
+#: Memory of each kind of process, in options of the JVM: 3 brokers, a bookie and ZooKeeper stay below 3 GiB together.
 MEMORY = {
     "zookeeper": "-Xms32m -Xmx96m",
     "bookie": "-Xms64m -Xmx192m -XX:MaxDirectMemorySize=192m",
     "broker": "-Xms128m -Xmx320m -XX:MaxDirectMemorySize=320m",
 }
+#: Without the optimizing compiler a start takes half the processor time.
 _COMPILER = "-XX:TieredStopAtLevel=1"
 _CONFIGURATION = {"zookeeper": "zookeeper.conf", "bookie": "bookkeeper.conf", "broker": "broker.conf"}
 _VARIABLE = {"zookeeper": "PULSAR_ZK_CONF", "bookie": "PULSAR_BOOKKEEPER_CONF", "broker": "PULSAR_BROKER_CONF"}
@@ -239,6 +240,12 @@ class LocalCluster:
     def unload(self, namespace: str) -> None:
         """Unload `tenant/namespace`: every bundle of its topics is assigned to a broker again."""
         self.admin().unload(namespace)
+
+    def spread(self, namespace: str) -> None:
+        """Assign the bundles of `tenant/namespace` to the brokers in turn."""
+        admin = self.admin()
+        for bundle, node in zip(admin.bundles(namespace), itertools.cycle(self.brokers), strict=False):
+            admin.unload(namespace, bundle, f"{LOOPBACK}:{node.web_port}")
 
     def stop(self) -> None:
         """Kill all processes and delete their data. Idempotent."""

@@ -164,6 +164,10 @@ class PulsarPublisher:
     def opening_error(self) -> TransportError | None:
         return self.error or self.sender.find_opening_error(self)
 
+    @property
+    def is_connected(self) -> bool:
+        return self.is_dormant or self.sender.can_send(self)
+
     def send_packet(self, payload: bytes) -> bool:
         return self.sender.send_packet(self, payload)
 

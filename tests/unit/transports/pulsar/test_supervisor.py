@@ -31,7 +31,6 @@ from tests.helpers.fake_pulsar import (
     send,
 )
 
-
 REPLIES = "non-persistent://tg/response/dispatch-reply-0123456789abcdef-agent"
 
 
