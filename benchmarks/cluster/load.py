@@ -180,7 +180,15 @@ async def _service(channel: Channel, spec: dict[str, Any]) -> None:
     journal = Journal()
     async with contextlib.AsyncExitStack() as stack:
         for name in spec["instances"]:
-            await stack.enter_async_context(serve_instance(spec["url"], name, journal))
+            for attempts_left in range(
+                9, -1, -1
+            ):  # a busy machine may take longer to assign topics than pulsar-client waits
+                try:
+                    await stack.enter_async_context(serve_instance(spec["url"], name, journal))
+                    break
+                except (dispatch.DispatchError, pulsar.PulsarException):
+                    if not attempts_left:
+                        raise
         channel.ready()
         while await asyncio.to_thread(channel.read) is not None:
             executed, journal.executed = journal.executed, []

@@ -100,6 +100,8 @@ LOST_S = 10.0
 """Seconds for which a topic without a connection is remembered: longer than a peer is given to answer."""
 SILENT_S = 0.5
 """Seconds without a receipt of a publish before a handshake probes the broker: a receipt takes milliseconds."""
+HUNG_S = 2.0
+"""Seconds without a receipt of a publish before the other brokers of a list are probed: the owner of its topic may hang."""
 RELINK_PAUSE_S = 0.25
 """Seconds between new clients while a broker replies but opens no topic: with the poll, 0.5 s until the next one."""
 PROBE_TIMEOUT_S = 1.0
@@ -138,6 +140,9 @@ class SupervisedConnection(Protocol):
     def find_unacknowledged(self) -> object | None:
         """Return a publish without a receipt, or a number of receipts while another one is due: equal until a receipt
         arrives. None if none is due."""
+
+    def find_stuck(self) -> object | None:
+        """Return the same for each topic alone: the publish without a receipt, although other topics have some."""
 
     async def release_on_demand(self, lost: Iterable[TopicHandle]) -> None:
         """Close those of ``lost`` that the next message opens again, without publishes in flight: they are no handles until
@@ -188,6 +193,8 @@ class ConnectionSupervisor:
         self._unacknowledged: object | None = None
         self._unacknowledged_since = 0.0
         self._silent = False
+        self._stuck: object | None = None
+        self._stuck_since = 0.0
         self._has_alternatives = len(broker_urls(url)) > 1
         self._wait_s = TAKEOVER_WAIT_S if self._has_alternatives else RECONNECT_WAIT_S
         self._broker_url = url
@@ -371,6 +378,8 @@ class ConnectionSupervisor:
                 self._record_reconnect()
             if self.down_since is None and not silent and (not lost or len(lost) < len(handles)):
                 self._reopen_lost(lost, loop.time())  # the broker replies: other topics are not affected
+                if self._has_alternatives and await self._another_hangs(loop.time()):
+                    await self._try_relink()
                 continue
             self._lost.clear()
             if self.down_since is None:
@@ -380,11 +389,7 @@ class ConnectionSupervisor:
             if loop.time() - self.down_since >= GRACE_S:
                 await self._owner.release_on_demand(lost)
                 if await self._is_back(silent):
-                    try:
-                        await self._relink()
-                    except Exception as error:  # of any kind: without a supervisor the connection would never come back
-                        logger.debug("nothing can be opened yet: %s: %s", type(error).__name__, error)
-                        await asyncio.sleep(RELINK_PAUSE_S)
+                    await self._try_relink()
 
     def _record_lost(self, lost: list[TopicHandle], now: float) -> None:
         if self._lost_at:
@@ -414,6 +419,20 @@ class ConnectionSupervisor:
             else:
                 self._is_in_doubt = True
 
+    async def _another_hangs(self, now: float) -> bool:
+        """Return whether the owner of a topic without receipts hangs, which pulsar-client detects after 30 to 60 s: another
+        broker of the list than that of the client does not reply."""
+        stuck = self._owner.find_stuck()
+        if stuck is None or stuck != self._stuck:
+            self._stuck, self._stuck_since = stuck, now
+        if now - self._stuck_since < HUNG_S:
+            return False
+        self._stuck_since = now + HUNG_S  # another broker takes over meanwhile
+        others = [url for url in broker_urls(self.url) if url != self._broker_url]
+        probes = (shake_hands(url, self._security, PROBE_TIMEOUT_S) for url in others)
+        replies = await asyncio.gather(*probes, return_exceptions=True)
+        return any(isinstance(reply, TransportError) for reply in replies)
+
     async def _is_back(self, silent: bool) -> bool:
         """Return whether a broker replies that requires a new client: any, or another one than the current one if that is
         ``silent`` while its connections are open."""
@@ -433,6 +452,13 @@ class ConnectionSupervisor:
         self._up.set()
         logger.info("connected to %s again", self.url)
         self._owner.on_reconnect()
+
+    async def _try_relink(self) -> None:
+        try:
+            await self._relink()
+        except Exception as error:  # of any kind: without a supervisor the connection would never come back
+            logger.debug("nothing can be opened yet: %s: %s", type(error).__name__, error)
+            await asyncio.sleep(RELINK_PAUSE_S)
 
     async def _relink(self) -> None:
         self.generation += 1

@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import contextlib
 import ctypes
+import itertools
 import logging
 import os
 import sys
@@ -253,6 +254,9 @@ class MessageSender:
         """One of :attr:`receipts` is a failure, or has a callback."""
         self.packets = PacketReceipts(self._on_packet_receipt)
         """Packets of sessions on the current client."""
+        self._witnesses: dict[PulsarPublisher, int] = {}
+        """Numbers of packets without a receipt, one of each topic: if its broker hangs, the others have none either."""
+        self._numbers = itertools.count()
         self._dropped_before = 0
         self._writers: deque[tuple[Callable[[], bool], asyncio.Future[None]]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -302,8 +306,12 @@ class MessageSender:
             return False
         if publisher.is_dormant:
             return self._hold(publisher, payload)
+        on_receipt = packets.on_receipt
+        if publisher not in self._witnesses:
+            self._witnesses[publisher] = next(self._numbers)
+            on_receipt = partial(self._on_witness_receipt, publisher, packets)
         try:
-            send_plain(publisher.raw, payload, packets.on_receipt)
+            send_plain(publisher.raw, payload, on_receipt)
         except Exception:  # pulsar-client cannot send it at all: the session's probes report a connection that stays so
             packets.dropped += 1
             return False
@@ -314,6 +322,13 @@ class MessageSender:
         """See :attr:`dispatch.transports.base.TopicPublisher.opening_error`."""
         backoff = self._supervisor.backoff
         return backoff.error(publisher, asyncio.get_running_loop().time()) if len(backoff) else None
+
+    def _on_witness_receipt(
+        self, publisher: PulsarPublisher, packets: PacketReceipts, result: Any, message: Any
+    ) -> None:
+        # On pulsar-client's thread, like that of other packets.
+        self._witnesses.pop(publisher, None)
+        packets.on_receipt(result, message)
 
     def _on_packet_receipt(self) -> None:
         if self.wants_receipts:
@@ -458,6 +473,7 @@ class MessageSender:
         """Fail all publishes without a receipt, and expect none for the packets sent so far."""
         self._dropped_before = self.packets_dropped
         self.packets = PacketReceipts(self._on_packet_receipt)
+        self._witnesses.clear()
         for ticket in list(self._outstanding):
             self.receipts.append((ticket, problem))
         self.process_receipts()
@@ -487,6 +503,10 @@ class MessageSender:
         if self._oldest is None and self.packets.count_outstanding():
             return (id(self.packets), self.packets.received)
         return self._oldest
+
+    def find_stuck(self) -> object | None:
+        """The same for each topic alone: a ticket, or the number of a packet."""
+        return self._oldest or min(list(self._witnesses.values()), default=None)
 
     def stop(self) -> None:
         """Send nothing more."""
@@ -1054,6 +1074,10 @@ class PulsarTransport:
     def find_unacknowledged(self) -> object | None:
         """See :meth:`dispatch.transports.pulsar.transport.MessageSender.find_unacknowledged`."""
         return self._sender.find_unacknowledged()
+
+    def find_stuck(self) -> object | None:
+        """See :meth:`dispatch.transports.pulsar.transport.MessageSender.find_stuck`."""
+        return self._sender.find_stuck()
 
     @property
     def is_limit_stale(self) -> bool:

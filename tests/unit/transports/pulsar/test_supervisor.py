@@ -385,6 +385,31 @@ async def test_a_lost_topic_shows_that_the_broker_of_the_client_is_gone(cluster:
         assert opened == [[(TOPIC, True), (OTHER, False)], [(TOPIC, False)]]
 
 
+@pytest.mark.parametrize("is_packet", [False, True])
+async def test_topics_are_opened_again_when_the_owner_of_one_hangs(cluster: Cluster, is_packet: bool) -> None:
+    async with cluster.connected() as transport:
+        stuck, fine = await transport.publisher(TOPIC), await transport.publisher(OTHER)
+        cluster.away.add(B)
+        for _ in range(16):
+            if is_packet:
+                assert stuck.send_packet(b"a")
+                assert fine.send_packet(b"b")
+            elif not cluster.broker.producer(TOPIC).sent:
+                send(stuck, Failures(), "a1")
+            cluster.broker.producer(OTHER).receipts()
+            await advance(POLL_S)
+        assert transport.connected
+    assert cluster.clients == [A, A]
+
+
+async def test_a_slow_receipt_does_not_disturb_topics_while_all_brokers_reply(cluster: Cluster) -> None:
+    async with cluster.connected() as transport:
+        send(await transport.publisher(TOPIC), Failures(), "a1")
+        await advance(10)
+        cluster.broker.producer(TOPIC).receipts()
+    assert cluster.clients == [A]
+
+
 async def test_a_broker_that_replies_is_not_replaced_because_a_topic_could_not_be_opened(cluster: Cluster) -> None:
     async with cluster.connected() as transport:
         await transport.publisher(OTHER)
