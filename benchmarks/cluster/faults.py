@@ -62,8 +62,10 @@ def shed(cluster: LocalCluster) -> None:
 
 
 def victim(cluster: LocalCluster) -> int:
-    """Return the owner of the first service's request topic."""
-    return cluster.owner(services()[0]["request-queue"]).number
+    """Return the owner of a request topic that owns the fewest inboxes of dispatchers: not all calls pass it."""
+    owned = owners(cluster)
+    inboxes = Counter(owner for topic, owner in owned.items() if "/dispatch-reply-" in topic)
+    return min((owned[each["request-queue"]] for each in services()), key=lambda number: (inboxes[number], number))
 
 
 def nothing(cluster: LocalCluster) -> None:
@@ -204,7 +206,7 @@ def measure(cluster: LocalCluster, load: Load, fault: str) -> Finding:
     for namespace in NAMESPACES:
         persist(partial(cluster.spread, namespace))
     time.sleep(3.0)
-    before, number = persist(partial(owners, cluster)), victim(cluster)
+    before, number = persist(partial(owners, cluster)), persist(partial(victim, cluster))
     load.begin()
     time.sleep(BEFORE_S)
     at = time.monotonic()

@@ -18,6 +18,7 @@ import pulsar
 import dispatch
 from benchmarks.workers.channel import Channel
 from dispatch.errors import CallTimeoutError, ErrorType, Outcome, TransportError
+from dispatch.transports import open_transport
 
 KINDS = {"session": 4, "plain": 3, "persistent": 3}
 """Services of each kind: sessions; third-party services; persistent topics. Each has a repeatable tool and another one."""
@@ -76,7 +77,9 @@ class Journal(dispatch.ToolService):
 async def serve_instance(url: str, name: str, journal: Journal) -> AsyncIterator[None]:
     """Serve every service over one connection of dispatch, and the third-party ones over one of pulsar-client."""
     async with contextlib.AsyncExitStack() as stack:
-        connection: Any = url
+        connection = open_transport(url)
+        await connection.start()
+        stack.push_async_callback(connection.close)
         for service in services():
             if not service["id"].startswith("plain"):
                 server = dispatch.ToolServer(
@@ -87,7 +90,6 @@ async def serve_instance(url: str, name: str, journal: Journal) -> AsyncIterator
                     instance=f"{service['id']}-{name}",
                 )
                 await stack.enter_async_context(server)
-                connection = server if connection == url else connection
         await asyncio.to_thread(stack.enter_context, serve_third_party(url, journal))
         yield
 
