@@ -25,7 +25,7 @@ def render(findings: Sequence[Finding]) -> str:
         "brokers, a bookie and ZooKeeper on two shared processors.",
         "",
         "| fault | calls | lost in sessions | run twice | repeatable calls failed: sessions, plain, persistent "
-        "| others failed | back after | slowest call elsewhere | topics moved |",
+        "| others failed | sessions back after | slowest call elsewhere | topics moved |",
         "|" + "---|" * 9,
     ]
     for each in findings:

@@ -109,8 +109,8 @@ class Finding:
         failed, failed_once: failed calls by kind of exchange and error type, of repeatable tools and of the others.
         lost: calls in sessions without an answer, whose error does not say that they were not executed.
         twice: calls of tools that are not repeatable, executed more than once.
-        back_after: until a call of each tool whose request topic the victim owned has succeeded that began half a second
-            after the fault or later; None: the fault has no victim.
+        back_after: until a call of each tool with sessions whose request topic the victim owned has succeeded that began
+            half a second after the fault or later; None: the fault has no victim, or it owned no such topic.
         p99, slowest: durations of all calls.
         elsewhere: calls during the fault whose topics other brokers own.
         failed_elsewhere, slowest_elsewhere: of those.
@@ -251,7 +251,12 @@ def evaluate(
             (failed if tool["read-only"] else failed_once)[f"{kind} {how}"] += 1
             finding.lost += kind == "session" and not certain
         finding.twice += not tool["read-only"] and executions[number] > 1
-        if before.get(queues[service]) == victim_number and began >= times[0] + 0.5 and how == RIGHT:
+        if (
+            kind == "session"
+            and before.get(queues[service]) == victim_number
+            and began >= times[0] + 0.5
+            and how == RIGHT
+        ):
             back[tool["name"]] = min(back.get(tool["name"], ended), ended)
         is_touched = any(
             owner == victim_number
@@ -265,6 +270,6 @@ def evaluate(
     finding.calls, finding.repeatable = len(calls), dict(repeatable)
     finding.failed, finding.failed_once = dict(failed), dict(failed_once)
     finding.p99, finding.slowest = durations[int(len(durations) * 0.99)], durations[-1]
-    if fault in VICTIMS:
-        finding.back_after = max(back.values(), default=times[1] + WAIT_S) - times[0]
+    if fault in VICTIMS and back:
+        finding.back_after = max(back.values()) - times[0]
     return finding
