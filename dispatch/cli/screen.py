@@ -110,7 +110,7 @@ def _state(row: Row) -> str:
 
 
 def _up(row: Row) -> str:
-    known = row.get("instances") or row.get("instances") == 0 and row.get("calls")
+    known = row.get("instances") or (row.get("instances") == 0 and row.get("calls"))
     return f"{row.get('instances_up', 0)} of {row['instances']}" if known else "-"
 
 
