@@ -57,12 +57,15 @@ class ToolGuards:
         rates: returns the rate limiter for a policy.
         observer: of the dispatcher.
         label: of the tool in metrics and events.
+        service: id of the service that executes the tool.
         version: of the tool; None: it declares none.
         fleet: of the dispatcher; None: it belongs to none.
 
     Attributes:
         policy: in force for the tool.
+        version: of the tool; None: not declared.
         breaker, bulkhead, rates, retrying, hedging: the guards; None: off.
+        instance_breakers: circuit breakers of the tool at single instances.
         calls: in flight, with streams and retries.
         budget: limits retries and hedges.
         durations: of attempts.
@@ -76,12 +79,10 @@ class ToolGuards:
     __slots__ = (
         "_dispatcher_observer",
         "_fleet",
-        "_instances",
         "_randomness",
         "_rate_limiter",
         "_slots",
         "_usual_log",
-        "_version",
         "answered_at",
         "answered_by",
         "breaker",
@@ -92,6 +93,7 @@ class ToolGuards:
         "durations",
         "fleet_label",
         "hedging",
+        "instance_breakers",
         "label",
         "observer",
         "policy",
@@ -99,7 +101,9 @@ class ToolGuards:
         "rates",
         "repeatable",
         "retrying",
+        "service",
         "usual",
+        "version",
     )
 
     def __init__(
@@ -112,20 +116,21 @@ class ToolGuards:
         rates: Callable[[Policy], AsyncRateLimiter | None],
         observer: DispatcherObserver = NULL_DISPATCHER,
         label: str = "",
+        service: str = "",
         version: str | None = None,
         fleet: Fleet | None = None,
     ) -> None:
         self._fleet = fleet
         self._slots: SlotsLease | None = None
         self._dispatcher_observer = observer
-        self.observer = observer.observe_tool(label, version)
         self.label = label
         self.fleet_label = label if version is None else f"{label}@{version}"
-        self._version = version
+        self.version = version
+        self.set_service(service)
         self.clock = clock
         self._randomness = randomness
         self._rate_limiter = rates
-        self._instances: dict[str, CircuitBreaker] = {}
+        self.instance_breakers: dict[str, CircuitBreaker] = {}
         self.policy = policy
         self.repeatable = repeatable
         self.calls = InFlight()
@@ -144,15 +149,20 @@ class ToolGuards:
         self.retrying = self._retrying()
         self.hedging = self._hedging()
 
+    def set_service(self, service: str) -> None:
+        """Set the id of the service that executes the tool."""
+        self.service = service
+        self.observer = self._dispatcher_observer.observe_tool(self.label, self.version, service)
+
     def reconfigure(self, policy: Policy, *, repeatable: bool) -> None:
         """Apply another policy. Breakers keep their state, calls in flight and in the queue their places, and measurements
         stay. A call that waits for a rate limit that has changed waits for the former one."""
         former, self.policy, self.repeatable = self.policy, policy, repeatable
         if policy.breaker is None or self.breaker is None:
             self.breaker = self._breaker()
-            self._instances.clear()
+            self.instance_breakers.clear()
         else:
-            for breaker in (self.breaker, *self._instances.values()):
+            for breaker in (self.breaker, *self.instance_breakers.values()):
                 breaker.reconfigure(policy.breaker)
         if policy.bulkhead is None or self.bulkhead is None:
             self.bulkhead = None if policy.bulkhead is None else AsyncBulkhead(policy.bulkhead)
@@ -201,7 +211,12 @@ class ToolGuards:
         )
 
     def _report_transitions(self, instance: str | None) -> Callable[[State, State, str], None]:
-        return partial(self._dispatcher_observer.on_circuit_transition, self.label, self._version, instance)
+        def report(old: State, new: State, reason: str) -> None:
+            self._dispatcher_observer.on_circuit_transition(
+                self.label, self.version, instance, old, new, reason, service=self.service
+            )
+
+        return report
 
     def _on_recovery(self) -> None:
         if self.pool is not None:
@@ -227,17 +242,17 @@ class ToolGuards:
 
     def breaker_of(self, instance: str) -> CircuitBreaker | None:
         """Return the breaker of this tool at one instance; None: off."""
-        breaker = self._instances.get(instance)
+        breaker = self.instance_breakers.get(instance)
         if breaker is None and self.policy.breaker is not None:
-            while len(self._instances) >= MAX_INSTANCE_BREAKERS:
-                del self._instances[next(iter(self._instances))]  # the oldest: probably gone
+            while len(self.instance_breakers) >= MAX_INSTANCE_BREAKERS:
+                del self.instance_breakers[next(iter(self.instance_breakers))]  # the oldest: probably gone
             breaker = CircuitBreaker(
                 self.policy.breaker,
                 clock=self.clock,
                 randomness=self._randomness,
                 on_transition=self._report_transitions(instance),
             )
-            self._instances[instance] = breaker
+            self.instance_breakers[instance] = breaker
         return breaker
 
     def record_failure(self, instance: str, now: float) -> bool:
@@ -263,7 +278,7 @@ class ToolGuards:
 
     def admits(self, instance: str) -> bool:
         """Whether the breaker at that instance would admit a call. Nothing changes."""
-        breaker = self._instances.get(instance)
+        breaker = self.instance_breakers.get(instance)
         return breaker is None or breaker.can_admit()
 
     @property
@@ -366,8 +381,9 @@ GuardKey = tuple[bool, str, str | None]
 id of the service, and the version of the tool."""
 Owner = tuple[bool, str]
 """A tool or a service with all its versions: the first parts of a :data:`GuardKey`."""
-FindPolicy = Callable[[GuardKey], tuple[Policy, bool] | None]
-"""Returns the policy of a key, and whether its tool is repeatable; None: the catalogue in force does not have it."""
+FindPolicy = Callable[[GuardKey], tuple[Policy, bool, str] | None]
+"""Returns the policy of a key, whether its tool is repeatable, and the id of its service; None: the catalogue in force does
+not have it."""
 NO_LIMITS: RateLimits = (None, None, None, None)
 
 
@@ -424,7 +440,13 @@ class GuardRegistry:
         """Return the guards of a version of a tool."""
         key = (tool.is_tool, tool.label, tool.version)
         guards = self._guards.get(key)
-        return self._add(key, tool.policy, repeatable=tool.repeatable) if guards is None else guards
+        if guards is None:
+            guards = self._add(key, tool.policy, repeatable=tool.repeatable, service=tool.service_id)
+        return guards
+
+    def find(self, tool: ResolvedTool) -> ToolGuards | None:
+        """Return the guards of a version of a tool; None: it was not called."""
+        return self._guards.get((tool.is_tool, tool.label, tool.version))
 
     def of(self, key: GuardKey, policy: Policy, *, repeatable: bool) -> ToolGuards:
         """Return the guards of ``key``.
@@ -435,13 +457,13 @@ class GuardRegistry:
         guards = self._guards.get(key)
         return self._add(key, policy, repeatable=repeatable) if guards is None else guards
 
-    def _add(self, key: GuardKey, policy: Policy, *, repeatable: bool) -> ToolGuards:
+    def _add(self, key: GuardKey, policy: Policy, *, repeatable: bool, service: str = "") -> ToolGuards:
         if self._find is not None:
             found = self._find(key)
             if found is None:
                 self._retention.add(key)
             else:
-                policy, repeatable = found
+                policy, repeatable, service = found
         is_tool, name, version = key
         label = meter_label(name, is_tool=is_tool)
         owner = self._owners.get((is_tool, name))
@@ -457,6 +479,7 @@ class GuardRegistry:
             rates=partial(self._rates, owner, label),
             observer=self._observer,
             label=label,
+            service=service,
             version=version,
             fleet=self._fleet,
         )
@@ -514,7 +537,9 @@ class GuardRegistry:
                 self._retention.add(key)
                 continue
             self._retention.restore(key)
-            if found != (guards.policy, guards.repeatable):
+            if found[2] != guards.service:
+                guards.set_service(found[2])
+            if found[:2] != (guards.policy, guards.repeatable):
                 former = guards.policy.shared_user_rate_limit
                 self._hold_users(found[0].shared_user_rate_limit)
                 guards.reconfigure(found[0], repeatable=found[1])
@@ -527,14 +552,17 @@ class GuardRegistry:
         return [(each.fleet_label, each.breaker) for each in self._guards.values() if each.breaker is not None]
 
     @property
-    def waiting(self) -> dict[str, int]:
-        """Calls that wait for a rate limit or the bulkhead, by the tool's label."""
-        waiting: Counter[str] = Counter()
+    def waiting(self) -> dict[tuple[str, str], int]:
+        """Calls that wait for a rate limit or the bulkhead, by the tool's label and its service. Those that wait for a rate
+        limit, which the versions of a tool share, count for the first version."""
+        waiting: Counter[tuple[str, str]] = Counter()
+        counted: set[str] = set()
         for guards in self.all():
-            waiting[guards.label] += guards.waiting_for_bulkhead
-        for (is_tool, name), owner in self._owners.copy().items():
-            if owner.rates is not None:
-                waiting[meter_label(name, is_tool=is_tool)] += owner.rates.limiter.waiting
+            rates = None if guards.label in counted else guards.rates
+            counted.add(guards.label)
+            waiting[guards.label, guards.service] += guards.waiting_for_bulkhead + (
+                0 if rates is None else rates.limiter.waiting
+            )
         return waiting
 
     def all(self) -> list[ToolGuards]:

@@ -210,7 +210,7 @@ def _run(
     trust = settings.load_trust().within(name.tenant)
 
     async def run() -> bool:
-        async with _connect(settings) as broker:
+        async with connect_broker(settings, "dispatch ping") as broker:
             while True:
                 found = await collect(broker, str(name), question, wait, trust)
                 if json:
@@ -235,7 +235,7 @@ def _run_fleet(settings: Settings, name: str, wait: float, *, watch: bool, json:
         raise CliError(f"{error}.", "Give the name of connect(fleet=…).") from None
 
     async def run() -> bool:
-        async with _connect(settings) as broker:
+        async with connect_broker(settings, "dispatch stats") as broker:
             while True:
                 reports, table = await _ask_fleet(broker, topic, max(wait, MIN_FLEET_WAIT_S))
                 if json:
@@ -311,9 +311,14 @@ def _show_fleet(reports: Mapping[str, Report], table: Table | None) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _connect(settings: Settings) -> AsyncIterator[ConfigBroker]:
+async def connect_broker(settings: Settings, command: str) -> AsyncIterator[ConfigBroker]:
+    """Connect ``command`` to the broker, inside the context.
+
+    Raises:
+        TransportError: it is out of reach.
+    """
     async with contextlib.AsyncExitStack() as stack:
-        transport = open_transport(settings.require_pulsar_url("dispatch ping"), security=settings.security())
+        transport = open_transport(settings.require_pulsar_url(command), security=settings.security())
         stack.push_async_callback(transport.close)
         await transport.start()
         broker = ConfigBroker(transport, f"cli-{secrets.token_hex(4)}")

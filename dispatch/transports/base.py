@@ -69,7 +69,8 @@ class DurableMessage(ABC):
     def settle(self, then: Callable[[], object]) -> None:
         """Acknowledge the message, and call ``then`` once the broker has confirmed it: no other subscriber receives the
         message after that. If the connection is lost before the confirmation, ``then`` is never called, and the message is
-        redelivered unless the broker had recorded the acknowledgement."""
+        redelivered unless the broker had recorded the acknowledgement. A message that its producer has batched with others
+        waits until all of them are acknowledged: the broker redelivers them together."""
 
 
 class Mode(StrEnum):
@@ -156,6 +157,10 @@ class Subscription(Protocol):
         """Handle the messages that have arrived, and close. The handler is not called afterwards. Idempotent."""
 
 
+ConnectionListener = Callable[[bool, float], object]
+"""Receives whether the broker is in reach, and for how many seconds it was not."""
+
+
 class Transport(Protocol):
     """A connection to a broker."""
 
@@ -174,6 +179,9 @@ class Transport(Protocol):
     def was_disconnected_since(self, instant: float, topics: Collection[str] = ()) -> bool:
         """Return whether the broker was known to be out of reach at some time since ``instant`` (on the loop's clock), or
         one of these open ``topics`` to have no connection, or no confirmation of what was sent."""
+
+    def on_connection_change(self, listener: ConnectionListener) -> None:
+        """Call ``listener`` on the event loop when the connection is lost, and when it is back."""
 
     @property
     def max_message_bytes(self) -> int:

@@ -10,9 +10,10 @@ import pytest
 
 from dispatch.adapters import FRAMEWORKS, Style
 from dispatch.permissions.grants import Reason
+from dispatch.relay import RelayConfig
 from dispatch.resilience.breaker import State
 from dispatch.telemetry.gauges import REJECTIONS
-from docs.generators.extension import GENERATORS
+from docs.generators.pages import GENERATORS
 from tests.docs.pages import PAGES, page_id, prose
 
 NAME = re.compile(r'"?[a-z]+(?:-[a-z]+)+"?')
@@ -42,6 +43,7 @@ def known() -> set[str]:
         {name.strip('"`') for name in re.findall(r"`[^`\n]+`", reference)}
         | {str(state) for state in State}
         | OTHERS
+        | {*RelayConfig.__struct_encode_fields__}
         | {*get_args(Reason), *REJECTIONS}
     )
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from dispatch._internal import cancel_and_wait
 from dispatch.errors import ErrorType, TransportError
-from dispatch.transports.base import RECONNECT_WAIT_S, Security
+from dispatch.transports.base import RECONNECT_WAIT_S, ConnectionListener, Security
 from dispatch.transports.errors import closed, describe_refusal, unreachable
 from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S, PulsarClient, close_opened
 from dispatch.transports.pulsar.handshake import TIMEOUT_S, broker_urls, find_broker, shake_hands
@@ -175,6 +175,7 @@ class ConnectionSupervisor:
         """The broker of the current client: one of ``url``."""
         self._is_in_doubt = False
         """An opening got no reply of that broker."""
+        self.listeners: list[ConnectionListener] = []
         self.down_since: float | None = None
         """When the connection was lost; None while it is up."""
         self.back_at = -math.inf
@@ -341,7 +342,8 @@ class ConnectionSupervisor:
             if self.down_since is None:
                 self.down_since = self._unacknowledged_since if silent else loop.time()
                 self._up.clear()
-                logger.info("connection to %s lost", self.url)
+                logger.warning("connection to %s lost", self.url)
+                self._notify(False, 0.0)
             if loop.time() - self.down_since >= GRACE_S and not moved:
                 await self._owner.release_on_demand(lost)
                 moved = await self._is_back(silent)
@@ -385,11 +387,18 @@ class ConnectionSupervisor:
         return not silent or self._broker_url != previous
 
     def _record_reconnect(self) -> None:
-        self.down_since = None
         self.back_at = asyncio.get_running_loop().time()
+        seconds = self.back_at - (self.back_at if self.down_since is None else self.down_since)
+        self.down_since = None
         self._up.set()
-        logger.info("connected to %s again", self.url)
+        logger.warning("connected to %s again after %.1f s", self.url, seconds)
         self._owner.on_reconnect()
+        self._notify(True, seconds)
+
+    def _notify(self, is_connected: bool, seconds: float) -> None:
+        for listener in self.listeners:
+            with contextlib.suppress(Exception):  # supervision must continue
+                listener(is_connected, seconds)
 
     async def _relink(self) -> None:
         await self.close()
