@@ -124,8 +124,8 @@ class ToolGuards:
         self._slots: SlotsLease | None = None
         self._dispatcher_observer = observer
         self.label = label
-        self.fleet_label = label if version is None else f"{label}@{version}"
         self.version = version
+        self.fleet_label = label if version is None else f"{label}@{version}"
         self.set_service(service)
         self.clock = clock
         self._randomness = randomness

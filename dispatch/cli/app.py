@@ -26,6 +26,7 @@ from dispatch.cli import (
     relay,
     rules,
     serve,
+    size,
     toolkit,
     tools,
     top,
@@ -113,6 +114,7 @@ app.command("put")(items.put)
 app.command("rm")(items.rm)
 app.command("get")(items.get)
 app.command("init")(init.init)
+app.command("size")(size.size)
 app.command("serve")(serve.serve)
 app.command("export")(export.export)
 app.command("mcp")(serve.mcp)
