@@ -5,6 +5,8 @@
 # make setup  create .venv with what the README, the tutorial and examples/ need; then: . .venv/bin/activate
 # make dev    add all development tools to it
 # make bench  run the benchmarks: guards against other libraries, functions as tools, reading a model's calls, then calls through a Pulsar broker
+# make bench-peers  measure dispatch beside NATS, gRPC, FastMCP, MCP's SDK, taskiq and TrustGraph; needs Go and redis-server
+# make faults  play the same faults on all of them; one case: make faults ONLY=killed-instance/dispatch
 # make bench-search  measure tool search on MetaTool's queries; select the data with: make bench-search DATA=FOLDER
 # make adapters  test the adapters of agent frameworks, each in an environment of its own; select with ADAPTERS='langchain'
 # make bench-learning  evaluate learned scores of a toolkit: recall@3 of the next tool; no broker, a minute
@@ -37,7 +39,7 @@ SOURCES := pyproject.toml dispatch/version.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: soak release tools adapters dev figures help setup demo test test-fast test-long lint bench bench-learning bench-search simulate dashboards mutation coverage clean docs docs-serve
+.PHONY: soak release tools adapters dev figures help setup demo test test-fast test-long lint bench bench-learning bench-peers bench-search faults simulate dashboards mutation coverage clean docs docs-serve
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -65,7 +67,7 @@ $(VENV)/.dev: $(BIN)/python $(SOURCES)
 	@touch $@ $(VENV)/.demo $(VENV)/.setup
 
 $(VENV)/.peers: $(VENV)/.dev
-	@echo "Setting up ($(VENV)), with the libraries that guards are compared with …"
+	@echo "Setting up ($(VENV)), with the systems and libraries that dispatch is compared with …"
 	@$(PIP) install -e '.[peers]'
 	@touch $@
 
@@ -140,6 +142,12 @@ bench: $(VENV)/.dev $(VENV)/.peers
 	@$(BIN)/python -m benchmarks.calling
 	@$(BIN)/python -m benchmarks.mcp
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-peers: $(VENV)/.dev $(VENV)/.peers
+	@$(BIN)/python -m benchmarks.peers $(ARGS)
+
+faults: $(VENV)/.dev $(VENV)/.peers
+	@$(BIN)/python -m benchmarks.faults $(addprefix --only ,$(ONLY)) $(ARGS)
 
 bench-search: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.search $(if $(DATA),--data $(DATA)) $(ARGS)

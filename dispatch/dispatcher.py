@@ -9,7 +9,7 @@ import random
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
 from dispatch._internal import (
     Randomness,
@@ -18,6 +18,7 @@ from dispatch._internal import (
     loop_clock,
     yield_to_others,
 )
+from dispatch.admin import Admin, read_admin
 from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import CallOptions
 from dispatch.calls.call import Calls, FinishedCall
@@ -43,6 +44,9 @@ from dispatch.telemetry.events import CatalogChanged, Event, Events, EventStream
 from dispatch.telemetry.observers import DEFAULT_TELEMETRY, EXPECTED_TELEMETRY, Telemetry
 from dispatch.transports import BROKER_VARIABLE, PUBLISH_WINDOW, Security, Transport, open_transport
 from dispatch.trustgraph.config import ConfigBroker
+
+if TYPE_CHECKING:
+    from dispatch.admin.app import DispatcherAdmin
 
 # A tool for agent frameworks: name, description, schema and coroutine.
 
@@ -211,6 +215,7 @@ class Dispatcher:
         publish_window: publishes in flight to the broker at once, over the whole connection; further ones are queued.
         client_id: the dispatcher's id, part of the names of its reply topics; default: 12 random hex digits.
         telemetry: settings of metrics, traces and logs.
+        admin: address of the admin endpoint, ``HOST:PORT``, or its settings; None: there is none.
         randomness: for backoff, open durations and balancing; tests set it.
 
     Raises:
@@ -233,6 +238,7 @@ class Dispatcher:
         publish_window: int = PUBLISH_WINDOW,
         client_id: str | None = None,
         telemetry: Telemetry = DEFAULT_TELEMETRY,
+        admin: Admin | str | None = None,
         randomness: Randomness = random.random,
     ) -> None:
         if isinstance(broker, str | type) or not hasattr(broker, "subscribe"):
@@ -260,6 +266,8 @@ class Dispatcher:
         self._results = ResultStore()
         self._result_formatter = ResultFormatter(self._results)
         self._search: ToolSearch | None = None
+        self._admin_settings = read_admin(admin)
+        self._admin: DispatcherAdmin | None = None
 
     # -- life cycle ---------------------------------------------------------------------------------------------
 
@@ -281,7 +289,12 @@ class Dispatcher:
         # perf: prometheus-client and OpenTelemetry's API would add a quarter to the time of `import dispatch`
         from dispatch.telemetry.reporting import TelemetryDispatcherObserver
 
-        observer = TelemetryDispatcherObserver(self.telemetry, self._events, self.client_id, loop_clock())
+        settings, recorder = self._admin_settings, None
+        if settings is not None:
+            from dispatch.admin.recent import RecentCalls
+
+            recorder = RecentCalls(loop_clock(), content=self.telemetry.content)
+        observer = TelemetryDispatcherObserver(self.telemetry, self._events, self.client_id, loop_clock(), recorder)
         runtime = Runtime(
             self._transport,
             self.client_id,
@@ -296,6 +309,12 @@ class Dispatcher:
         self._runtime = runtime
         self._broker = ConfigBroker(self._transport, self.client_id)
         try:
+            if settings is not None and recorder is not None:
+                from dispatch.admin.app import DispatcherAdmin  # perf: imports starlette
+
+                self._admin = DispatcherAdmin(
+                    settings, runtime, self._live, recorder, self._events, self.telemetry, self.client_id
+                )
             await self._live.start(runtime, self._connect_source)
         except BaseException:
             await self._close(0.0)
@@ -304,6 +323,8 @@ class Dispatcher:
         self._calls = Calls(
             runtime, self._authorizer, lambda *of: find_alternatives(self._live.resolver.catalog, *of), self._on_call
         )
+        if self._admin is not None:
+            self._admin.views.is_started = True
 
     async def close(self, *, drain: float = 0.0) -> None:
         """End all calls with a typed error and disconnect. Idempotent.
@@ -322,6 +343,8 @@ class Dispatcher:
         if await run_on_loop(own_loop, lambda: self._close(drain)):  # in another thread
             return
         self._authorizer.abandon()
+        if self._admin is not None:
+            self._admin.abandon()
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._transport.close)
             self._live.registry.abandon()
@@ -332,6 +355,8 @@ class Dispatcher:
 
     async def _close(self, drain: float) -> None:
         async with contextlib.AsyncExitStack() as stack:
+            if self._admin is not None:
+                stack.push_async_callback(self._admin.close)
             stack.callback(self._events.close)
             stack.push_async_callback(self._transport.close)
             stack.push_async_callback(self._authorizer.close)
@@ -418,6 +443,11 @@ class Dispatcher:
     def is_connected(self) -> bool:
         """Whether the broker is in reach."""
         return self._transport.connected
+
+    @property
+    def admin_url(self) -> str | None:
+        """URL of the admin endpoint and its console; None: there is none."""
+        return None if self._admin is None else self._admin.url
 
     @property
     def pending_requests(self) -> int:

@@ -117,6 +117,8 @@ class ErrorType(StrEnum):
     """The instance is shutting down and accepts no requests; the tool was not executed."""
     INVALID_REQUEST = "invalid-request"
     """The service could not read the request; the tool was not executed."""
+    RELAY_LOOP = "relay-loop"
+    """The request has come back to a relay that has forwarded it before; the tool was not executed."""
     SERVICE_REFUSED = "service-refused"
     """The service refused the request for a reason that this version does not know; the tool was not executed."""
     INSTANCE_LOST = "instance-lost"

@@ -56,7 +56,9 @@ class ToolGuards:
 
     Attributes:
         policy: in force for the tool.
+        version: of the tool; None: not declared.
         breaker, bulkhead, rates, retrying, hedging: the guards; None: off.
+        instance_breakers: circuit breakers of the tool at single instances.
         calls: in flight, with streams and retries.
         budget: limits retries and hedges.
         durations: of attempts.
@@ -69,11 +71,9 @@ class ToolGuards:
 
     __slots__ = (
         "_dispatcher_observer",
-        "_instances",
         "_randomness",
         "_rate_limiter",
         "_usual_log",
-        "_version",
         "answered_at",
         "answered_by",
         "breaker",
@@ -83,6 +83,7 @@ class ToolGuards:
         "clock",
         "durations",
         "hedging",
+        "instance_breakers",
         "label",
         "observer",
         "policy",
@@ -92,6 +93,7 @@ class ToolGuards:
         "retrying",
         "service",
         "usual",
+        "version",
     )
 
     def __init__(
@@ -109,12 +111,12 @@ class ToolGuards:
     ) -> None:
         self._dispatcher_observer = observer
         self.label = label
-        self._version = version
+        self.version = version
         self.set_service(service)
         self.clock = clock
         self._randomness = randomness
         self._rate_limiter = rates
-        self._instances: dict[str, CircuitBreaker] = {}
+        self.instance_breakers: dict[str, CircuitBreaker] = {}
         self.policy = policy
         self.repeatable = repeatable
         self.calls = InFlight()
@@ -135,7 +137,7 @@ class ToolGuards:
     def set_service(self, service: str) -> None:
         """Set the id of the service that executes the tool."""
         self.service = service
-        self.observer = self._dispatcher_observer.observe_tool(self.label, self._version, service)
+        self.observer = self._dispatcher_observer.observe_tool(self.label, self.version, service)
 
     def reconfigure(self, policy: Policy, *, repeatable: bool) -> None:
         """Apply another policy. Breakers keep their state, calls in flight and in the queue their places, and measurements
@@ -143,9 +145,9 @@ class ToolGuards:
         former, self.policy, self.repeatable = self.policy, policy, repeatable
         if policy.breaker is None or self.breaker is None:
             self.breaker = self._breaker()
-            self._instances.clear()
+            self.instance_breakers.clear()
         else:
-            for breaker in (self.breaker, *self._instances.values()):
+            for breaker in (self.breaker, *self.instance_breakers.values()):
                 breaker.reconfigure(policy.breaker)
         if policy.bulkhead is None or self.bulkhead is None:
             self.bulkhead = None if policy.bulkhead is None else AsyncBulkhead(policy.bulkhead)
@@ -174,7 +176,7 @@ class ToolGuards:
     def _report_transitions(self, instance: str | None) -> Callable[[State, State, str], None]:
         def report(old: State, new: State, reason: str) -> None:
             self._dispatcher_observer.on_circuit_transition(
-                self.label, self._version, instance, old, new, reason, service=self.service
+                self.label, self.version, instance, old, new, reason, service=self.service
             )
 
         return report
@@ -203,17 +205,17 @@ class ToolGuards:
 
     def breaker_of(self, instance: str) -> CircuitBreaker | None:
         """Return the breaker of this tool at one instance; None: off."""
-        breaker = self._instances.get(instance)
+        breaker = self.instance_breakers.get(instance)
         if breaker is None and self.policy.breaker is not None:
-            while len(self._instances) >= MAX_INSTANCE_BREAKERS:
-                del self._instances[next(iter(self._instances))]  # the oldest: probably gone
+            while len(self.instance_breakers) >= MAX_INSTANCE_BREAKERS:
+                del self.instance_breakers[next(iter(self.instance_breakers))]  # the oldest: probably gone
             breaker = CircuitBreaker(
                 self.policy.breaker,
                 clock=self.clock,
                 randomness=self._randomness,
                 on_transition=self._report_transitions(instance),
             )
-            self._instances[instance] = breaker
+            self.instance_breakers[instance] = breaker
         return breaker
 
     def record_failure(self, instance: str, now: float) -> bool:
@@ -239,7 +241,7 @@ class ToolGuards:
 
     def admits(self, instance: str) -> bool:
         """Whether the breaker at that instance would admit a call. Nothing changes."""
-        breaker = self._instances.get(instance)
+        breaker = self.instance_breakers.get(instance)
         return breaker is None or breaker.can_admit()
 
     @property
@@ -346,6 +348,10 @@ class GuardRegistry:
         if guards is None:
             guards = self._add(key, tool.policy, repeatable=tool.repeatable, service=tool.service_id)
         return guards
+
+    def find(self, tool: ResolvedTool) -> ToolGuards | None:
+        """Return the guards of a version of a tool; None: it was not called."""
+        return self._guards.get((tool.is_tool, tool.label, tool.version))
 
     def of(self, key: GuardKey, policy: Policy, *, repeatable: bool) -> ToolGuards:
         """Return the guards of ``key``.

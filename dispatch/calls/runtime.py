@@ -52,6 +52,7 @@ class Runtime:
     Attributes:
         now: the loop's clock.
         observer, randomness, sources: as given.
+        guard_registry, pool_registry: guards and instance pools of what was called.
         exchange: the requests in flight of the plain exchange.
         sessions: the requests in flight in sessions.
         channels: topics and discovery.
@@ -82,12 +83,12 @@ class Runtime:
         self.now: Clock = self.exchange.now
         self.sessions = SessionExchange(self.exchange.replies)
         self.channels = Channels(transport, self.exchange, self.sessions, name, observer)
-        self._pools = PoolRegistry(self.channels, randomness, tools, observer)
-        self.pool_calls_of: Callable[[ResolvedTool], InFlight] = self._pools.calls_of
-        self._guards = GuardRegistry(self.now, randomness, observer, self._find_policy)
-        self.guards_of: Callable[[ResolvedTool], ToolGuards] = self._guards.of_tool
+        self.pool_registry = PoolRegistry(self.channels, randomness, tools, observer)
+        self.pool_calls_of: Callable[[ResolvedTool], InFlight] = self.pool_registry.calls_of
+        self.guard_registry = GuardRegistry(self.now, randomness, observer, self._find_policy)
+        self.guards_of: Callable[[ResolvedTool], ToolGuards] = self.guard_registry.of_tool
         self._failures = ExceptionLogger(logging.getLogger("dispatch.dispatcher"), self.now, content=content)
-        self.attempts = Attempts(self._pools, self.now, self.exchange.new_id, transport)
+        self.attempts = Attempts(self.pool_registry, self.now, self.exchange.new_id, transport)
         self.flights: SingleFlight[CallResult] = SingleFlight()
         self._is_empty_reported = False
         observer.attach(self)
@@ -140,7 +141,7 @@ class Runtime:
         if known is None:
             self.observer.on_unknown_tool(name, error, now, user)
             return
-        observer = self.guards_of(known).observer.start_call(known, now)
+        observer = self.guards_of(known).observer.start_call(known, now, user)
         if refusal := error.policy_refusal:
             observer.on_refused(user, refusal)
         observer.on_end(CallResult(name, error.outcome, error=error), NO_PROPERTIES)
@@ -148,7 +149,7 @@ class Runtime:
     def instances(self, service: str) -> tuple[InstanceView, ...]:
         """Return the state of each instance of all versions of a service, as tools without balancing settings of their own
         see it."""
-        return tuple(view for pool in self._pools.of_service(service) for view in pool.instances())
+        return tuple(view for pool in self.pool_registry.of_service(service) for view in pool.instances())
 
     def _find_policy(self, key: GuardKey) -> tuple[Policy, bool, str] | None:
         is_tool, name, version = key
@@ -168,9 +169,9 @@ class Runtime:
         former, self._tools = self._tools, tools
         owners = [(True, name) for name in changes.tools] + [(False, id) for id in changes.services]
         if tools.policy != former.policy:
-            owners = [*{*owners, *self._guards.owners, *self._pools.owners}]
-        self._guards.renew(self._find_policy, owners)
-        self._pools.renew(tools, owners)
+            owners = [*{*owners, *self.guard_registry.owners, *self.pool_registry.owners}]
+        self.guard_registry.renew(self._find_policy, owners)
+        self.pool_registry.renew(tools, owners)
 
     # -- gauges, read by a scrape on any thread -----------------------------------------------------------------
 
@@ -178,6 +179,11 @@ class Runtime:
     def connected(self) -> bool:
         """Whether the broker is in reach."""
         return self._transport.connected
+
+    @property
+    def broker_url(self) -> str:
+        """URL of the broker."""
+        return self._transport.url
 
     @property
     def pending(self) -> int:
@@ -194,18 +200,20 @@ class Runtime:
     def circuits(self) -> Iterable[tuple[tuple[str, str], State]]:
         """Return the state of the circuit breaker of each version of each tool, with the tool's label and service."""
         return [
-            ((each.label, each.service), each.breaker.state) for each in self._guards.all() if each.breaker is not None
+            ((each.label, each.service), each.breaker.state)
+            for each in self.guard_registry.all()
+            if each.breaker is not None
         ]
 
     def queued(self) -> Mapping[tuple[str, str], int]:
         """Return how many calls wait for a rate limit or the bulkhead, by the tool's label and service."""
-        return self._guards.waiting
+        return self.guard_registry.waiting
 
     def abandoned_threads(self) -> Mapping[tuple[str, str], int]:
         """Return how many threads still execute a function although its call ended a second ago, by the tool's label and
         service."""
         found: Counter[tuple[str, str]] = Counter()
-        for each in self._guards.all():
+        for each in self.guard_registry.all():
             if each.bulkhead is not None:
                 found[each.label, each.service] += each.bulkhead.guard.occupied
         return found
@@ -214,7 +222,7 @@ class Runtime:
         """Return the instances of each service, by the service's id. Each instance is listed once, in the state
         that the service's own pool has of it; pools of tools with balancing settings of their own may differ."""
         services: dict[str, dict[str, InstanceView]] = {}
-        for key, pool in self._pools.all():
+        for key, pool in self.pool_registry.all():
             views = services.setdefault(key.service, {})
             for view in pool.glimpse():
                 known = views.get(view.id)
@@ -232,15 +240,15 @@ class Runtime:
     async def close(self, drain: float) -> None:
         """See :meth:`dispatch.Dispatcher.close`."""
         self.attempts.is_closing = True
-        self._guards.close()
+        self.guard_registry.close()
         async with contextlib.AsyncExitStack() as stack:  # every callback runs, also when the drain is cancelled
             stack.callback(self.observer.close)  # after the sessions, whose ends are counted
             stack.push_async_callback(self.channels.close)
-            stack.push_async_callback(self._pools.close)
+            stack.push_async_callback(self.pool_registry.close)
             stack.callback(self.exchange.close)
             stack.callback(self.sessions.close)
             stack.push_async_callback(close_local, self.channels.local_instances)
-            if drain > 0 and self._guards.calls_in_flight:
+            if drain > 0 and self.guard_registry.calls_in_flight:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(drain):
-                        await self._guards.wait_idle()
+                        await self.guard_registry.wait_idle()

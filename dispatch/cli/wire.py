@@ -191,7 +191,7 @@ def _run(
     trust = settings.load_trust().within(name.tenant)
 
     async def run() -> bool:
-        async with _connect(settings) as broker:
+        async with connect_broker(settings, "dispatch ping") as broker:
             while True:
                 found = await collect(broker, str(name), question, wait, trust)
                 if json:
@@ -210,9 +210,14 @@ def _run(
 
 
 @contextlib.asynccontextmanager
-async def _connect(settings: Settings) -> AsyncIterator[ConfigBroker]:
+async def connect_broker(settings: Settings, command: str) -> AsyncIterator[ConfigBroker]:
+    """Connect ``command`` to the broker, inside the context.
+
+    Raises:
+        TransportError: it is out of reach.
+    """
     async with contextlib.AsyncExitStack() as stack:
-        transport = open_transport(settings.require_pulsar_url("dispatch ping"), security=settings.security())
+        transport = open_transport(settings.require_pulsar_url(command), security=settings.security())
         stack.push_async_callback(transport.close)
         await transport.start()
         broker = ConfigBroker(transport, f"cli-{secrets.token_hex(4)}")

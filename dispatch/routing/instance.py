@@ -162,8 +162,11 @@ class SharedTopic:
     def send(self, request: Request, _attempt: object = None) -> None:
         """Publish ``request``; it may be settled at once."""
         exchange = self._exchange
-        # An execution with a key goes on when its attempt ends: the next attempt gets its reply.
-        deadline = request.deadline if request.key is None or request.run_until is None else request.run_until
+        deadline = request.deadline
+        if request.run_until is not None and (request.key is not None or request.buffer is not None):
+            # An execution with a key goes on when its attempt ends: the next attempt gets its reply. A stream may be longer
+            # than the limit of its first chunk.
+            deadline = request.run_until
         properties = {
             Property.ID: request.id,
             Property.REPLY_TO: self._reply_topic,

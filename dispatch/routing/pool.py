@@ -375,6 +375,10 @@ class InstancePool:
             if name not in now and not name.startswith("("):
                 self._on_change(name, "left", "gone")
 
+    def describe(self) -> list[tuple[InstanceView, Instance, str | None]]:
+        """Return each instance: its state, itself, and its version."""
+        return [(each, self._places[each.id][1], self._versions.get(each.id)) for each in self.instances()]
+
     def glimpse(self) -> tuple[InstanceView, ...]:
         """See :meth:`Balancer.peek_instances`."""
         return self.balancer.peek_instances()

@@ -408,6 +408,24 @@ class ChangeHeld(Event, frozen=True, tag="change-held"):
     new: str
 
 
+class ActionTaken(Event, frozen=True, tag="action"):
+    """An operator has acted at the admin endpoint, or an action was undone by time.
+
+    Attributes:
+        user: who acts.
+        action: such as ``open``, ``eject``, ``refresh``.
+        target: of the action, such as ``circuit price``.
+        reason: as the user gave it.
+        until: when it is undone, in seconds since the epoch; None: it is not.
+    """
+
+    user: str
+    action: str
+    target: str
+    reason: str
+    until: float | None = None
+
+
 T = TypeVar("T")
 U = TypeVar("U")
 

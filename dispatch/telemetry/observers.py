@@ -129,9 +129,9 @@ class CallObserver:
 
     __slots__ = ()
 
-    def start_call(self, tool: ObservedTool, started: float) -> CallObserver:
-        """Return the observer of a call that began at ``started``, on the loop's clock. Called on the observer of all calls
-        of the tool (:meth:`DispatcherObserver.observe_tool`)."""
+    def start_call(self, tool: ObservedTool, started: float, user: str = "") -> CallObserver:
+        """Return the observer of a call of ``user`` that began at ``started``, on the loop's clock. Called on the observer
+        of all calls of the tool (:meth:`DispatcherObserver.observe_tool`)."""
         return self
 
     @property

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from itertools import islice
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -84,7 +84,7 @@ class _ToolCalls(observers.CallObserver):
         self._label = label
         self._tracing = tracing
 
-    def start_call(self, tool: observers.ObservedTool, started: float) -> observers.CallObserver:
+    def start_call(self, tool: observers.ObservedTool, started: float, user: str = "") -> observers.CallObserver:
         observer = self if CALLS.isEnabledFor(logging.DEBUG) else observers.NULL_CALL
         return observer if self._tracing is None else self._tracing.start_call(tool, started, observer)
 
@@ -135,7 +135,7 @@ class _MeasuredCalls(_ToolCalls):
             reason: _CountedRequest(count) for reason, count in meter.attempts.items()
         }
 
-    def start_call(self, tool: observers.ObservedTool, started: float) -> observers.CallObserver:
+    def start_call(self, tool: observers.ObservedTool, started: float, user: str = "") -> observers.CallObserver:
         self._meter.in_flight += 1
         return self if self._tracing is None else self._tracing.start_call(tool, started, self)
 
@@ -194,6 +194,16 @@ class _CountedRequest(observers.RequestObserver):
             self._count.value += 1
 
 
+class CallRecorder(Protocol):
+    """Records the calls of a dispatcher."""
+
+    def observe_tool(self, label: str, version: str | None, inner: observers.CallObserver) -> observers.CallObserver:
+        """Return an observer of the calls of a tool that passes all events on to ``inner``."""
+
+    def forget_tool(self, label: str) -> None:
+        """Forget a tool that was removed from the catalogue."""
+
+
 class TelemetryDispatcherObserver(observers.DispatcherObserver):
     """Observes one dispatcher.
 
@@ -202,12 +212,19 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
         events: delivers changes to listeners.
         client_id: of the dispatcher.
         clock: of the event loop, in seconds.
+        recorder: records calls; None: off.
     """
 
     def __init__(
-        self, settings: observers.Telemetry, events: Events, client_id: str, clock: Callable[[], float]
+        self,
+        settings: observers.Telemetry,
+        events: Events,
+        client_id: str,
+        clock: Callable[[], float],
+        recorder: CallRecorder | None = None,
     ) -> None:
         self.settings = settings
+        self._recorder = recorder
         self._events = events
         self._transition_log = TransitionLogger(logger, clock)
         self._tracing = CallTracing(settings, client_id, clock()) if settings.traces != "off" else None
@@ -239,6 +256,10 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
     # -- tools and services -------------------------------------------------------------------------------------
 
     def observe_tool(self, label: str, version: str | None = None, service: str = "") -> observers.CallObserver:
+        found = self._observe_tool(label, version, service)
+        return found if self._recorder is None else self._recorder.observe_tool(label, version, found)
+
+    def _observe_tool(self, label: str, version: str | None, service: str) -> observers.CallObserver:
         key = ToolKey(label, service)
         meter = self._tool_meter(key)
         if meter is None or self._instruments is None:
@@ -291,6 +312,8 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
             log_call(shown, str(error.outcome), 0.0, call_id="", error_type=error.telemetry_type, trace_id="")
 
     def release_tool(self, label: str) -> None:
+        if self._recorder is not None:
+            self._recorder.forget_tool(label)
         for key in [key for key in self._tools if key.tool == label]:
             meter = self._tools.pop(key)
             if self._instruments is not None:

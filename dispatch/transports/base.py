@@ -69,7 +69,8 @@ class DurableMessage(ABC):
     def settle(self, then: Callable[[], object]) -> None:
         """Acknowledge the message, and call ``then`` once the broker has confirmed it: no other subscriber receives the
         message after that. If the connection is lost before the confirmation, ``then`` is never called, and the message is
-        redelivered unless the broker had recorded the acknowledgement."""
+        redelivered unless the broker had recorded the acknowledgement. A message that its producer has batched with others
+        waits until all of them are acknowledged: the broker redelivers them together."""
 
 
 class Mode(StrEnum):

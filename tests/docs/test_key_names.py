@@ -10,6 +10,7 @@ import pytest
 
 from dispatch.adapters import FRAMEWORKS, Style
 from dispatch.permissions.grants import Reason
+from dispatch.relay import RelayConfig
 from dispatch.resilience.breaker import State
 from dispatch.telemetry.gauges import REJECTIONS
 from docs.generators.pages import GENERATORS
@@ -41,6 +42,7 @@ def known() -> set[str]:
         {name.strip('"`') for name in re.findall(r"`[^`\n]+`", reference)}
         | {str(state) for state in State}
         | OTHERS
+        | {*RelayConfig.__struct_encode_fields__}
         | {*get_args(Reason), *REJECTIONS}
     )
 

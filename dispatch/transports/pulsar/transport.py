@@ -495,10 +495,62 @@ GATHERED_S = 0.15
 """Seconds after which an acknowledgement has been sent: pulsar-client groups them for 0.1 s; half of that as a margin."""
 
 
+def read_batch(id: Any) -> tuple[tuple[int, int], int] | None:
+    """Return the entry of a message id and the messages in it; None: it has no others. The size is in the serialized id
+    alone, the protobuf message ``MessageIdData``, whose fields are whole numbers."""
+    if id.batch_index() < 0:
+        return None
+    data, position, size = id.serialize(), 0, 1
+    while position < len(data):
+        field, value, shift = data[position] >> 3, 0, 0
+        position += 1
+        while True:
+            value |= (data[position] & 0x7F) << shift
+            shift += 7
+            position += 1
+            if data[position - 1] < 0x80:
+                break
+        if field == 6:  # batch_size
+            size = value
+    return None if size < 2 else ((id.ledger_id(), id.entry_id()), size)
+
+
+class _Batch:
+    """Messages that a third-party producer has sent as one entry: the broker redelivers all of them until each one is
+    acknowledged.
+
+    Args:
+        durable: of their subscription.
+        key: of the entry.
+        size: messages.
+    """
+
+    __slots__ = ("_durable", "_key", "_life", "remaining", "waiting")
+
+    def __init__(self, durable: DurableSubscription, key: tuple[int, int], size: int) -> None:
+        self._durable = durable
+        self._key = key
+        self._life = durable.life
+        self.remaining = size
+        """Messages without an acknowledgement."""
+        self.waiting: list[Callable[[], object]] = []
+
+    def record_acknowledgement(self) -> None:
+        """Count the acknowledgement of one message; the last one settles those that wait."""
+        self.remaining -= 1
+        if self.remaining:
+            return
+        if self._durable.batches.get(self._key) is self:
+            del self._durable.batches[self._key]
+        if self._durable.life == self._life:  # otherwise the broker has redelivered all of them
+            for then in self.waiting:
+                self._durable.settle(then)
+
+
 class Delivery(DurableMessage):
     """See :class:`dispatch.transports.base.DurableMessage`."""
 
-    __slots__ = ("_consumer", "_durable", "_message", "backlog", "kept", "lag")
+    __slots__ = ("_batch", "_consumer", "_durable", "_message", "backlog", "kept", "lag")
 
     def __init__(self, durable: DurableSubscription, consumer: Any, message: Any) -> None:
         self._durable = durable
@@ -507,6 +559,7 @@ class Delivery(DurableMessage):
         self.kept = False
         self.lag = time.time() - message.publish_timestamp() / 1000
         self.backlog = durable.in_backlog(message)
+        self._batch = durable.find_batch(message)
 
     def properties(self) -> dict[str, str]:
         properties: dict[str, str] = self._message.properties()
@@ -523,11 +576,18 @@ class Delivery(DurableMessage):
         # The first ones come before the consumer is known here; after a reconnection, the new one can say it too.
         with contextlib.suppress(Exception):  # no connection: the broker will send the message again
             (self._durable.raw or self._consumer).acknowledge(self._message)
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            batch.record_acknowledgement()
 
     def settle(self, then: Callable[[], object]) -> None:
         self.kept = True
+        batch = self._batch
         self.acknowledge()
-        self._durable.settle(then)
+        if batch is not None and batch.remaining:
+            batch.waiting.append(then)
+        else:
+            self._durable.settle(then)
 
 
 class DurableSubscription:
@@ -536,7 +596,10 @@ class DurableSubscription:
     def __init__(self) -> None:
         self.raw: Any = None
         """Its consumer, once it is open."""
-        self._life = 0
+        self.life = 0
+        """Number of its consumers so far."""
+        self.batches: dict[tuple[int, int], _Batch] = {}
+        """Entries with several messages, of which not all are acknowledged."""
         self._known = asyncio.Event()
         self._link: PulsarClient | None = None
         self._last: Any = None
@@ -547,8 +610,19 @@ class DurableSubscription:
         """Record that a consumer is being opened on ``link``; messages may arrive before it is known."""
         self.raw = self._last = None
         self._link = link
-        self._life += 1
+        self.life += 1
+        self.batches.clear()
         self._known.clear()
+
+    def find_batch(self, message: Any) -> _Batch | None:
+        """Return the batch of a message that has arrived; None: it is in none."""
+        found = read_batch(message.message_id())
+        if found is None:
+            return None
+        batch = self.batches.get(found[0])
+        if batch is None:
+            batch = self.batches[found[0]] = _Batch(self, *found)
+        return batch
 
     def opened(self, raw: Any, last: Any) -> None:
         """Record the consumer ``raw``; ``last`` is the last message of the topic at that time."""
@@ -572,7 +646,7 @@ class DurableSubscription:
     def settle(self, then: Callable[[], object]) -> None:
         """Call ``then`` when the broker has the acknowledgements sent so far."""
         loop = asyncio.get_running_loop()
-        self._unsure.append((loop.time() + GATHERED_S, self._life, then))
+        self._unsure.append((loop.time() + GATHERED_S, self.life, then))
         if self._asking is None:
             self._asking = loop.create_task(self._ask(loop))
 
@@ -580,13 +654,13 @@ class DurableSubscription:
         try:
             while self._unsure:
                 await asyncio.sleep(self._unsure[0][0] - loop.time())
-                now, life = loop.time(), self._life
+                now, life = loop.time(), self.life
                 due = []
                 while self._unsure and self._unsure[0][0] <= now:
                     due.append(self._unsure.popleft())
                 sure = await self._answers()
                 for _, acknowledged_in, then in due:
-                    if sure and acknowledged_in == life == self._life:
+                    if sure and acknowledged_in == life == self.life:
                         loop.call_soon(then)
         finally:
             self._asking = None

@@ -73,6 +73,7 @@ ERROR_TYPES = {
         "not-permitted",
         "permissions-unavailable",
         "unknown-tool",
+        "relay-loop",
         "unknown-service",
         "circuit-open",
         "rate-limited",
