@@ -232,7 +232,7 @@ async def soak(url: str, admin: Admin, broker: LocalBroker | None, minutes: floa
         for number in range(QUARTERS):
             quarter = resident.quarter = Quarter()
             ends = start + minutes * 60 * (number + 1) / QUARTERS
-            while time.monotonic() < ends:
+            while not quarter.calls or time.monotonic() < ends:
                 quarter.add(*await asyncio.to_thread(run_batch, url, admin, broker, calls, dice, ends))
             quarter.measure()
             quarters.append(quarter)
