@@ -2,11 +2,14 @@
 # make test   run every test in its short form, against a Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
 # make test-fast  run the tests that start no process and no broker; without slow ones, those with a long form and those of benchmarks
 # make test-long  run the tests that have a long form: 10,000 scenarios, a million calls, ten times the property tests' examples
+# make test-cluster  run the tests on a cluster of three brokers that are killed, restarted, suspended and unloaded; part of test-long
+# make test-versions  run the integration tests on other versions of Pulsar; select with VERSIONS='3.3.6 4.0.8'
 # make setup  create .venv with what the README, the tutorial and examples/ need; then: . .venv/bin/activate
 # make dev    add all development tools to it
 # make bench  run the benchmarks: guards against other libraries, functions as tools, reading a model's calls, then calls through a Pulsar broker
 # make bench-peers  measure dispatch beside NATS, gRPC, FastMCP, MCP's SDK, taskiq and TrustGraph; needs Go and redis-server
 # make faults  play the same faults on all of them; one case: make faults ONLY=killed-instance/dispatch
+# make bench-cluster  measure calls while brokers of a cluster fail, and write docs/explanation/cluster.md: 10 minutes
 # make bench-search  measure tool search on MetaTool's queries; select the data with: make bench-search DATA=FOLDER
 # make adapters  test the adapters of agent frameworks, each in an environment of its own; select with ADAPTERS='langchain'
 # make bench-learning  evaluate learned scores of a toolkit: recall@3 of the next tool; no broker, a minute
@@ -32,6 +35,8 @@ JOBS ?= 3
 ## TrustGraph's services, for the tests: without their 30 dependencies, of which the tests need none.
 TRUSTGRAPH := $(shell sed -n 's/.*trustgraph-base==\([0-9.]*\).*/\1/p' pyproject.toml)
 HELM := v3.22.0
+## Versions of Pulsar for test-versions: the last one before 4.0, and the newest.
+VERSIONS ?= 3.3.6 4.0.8
 ADAPTERS ?= $(basename $(notdir $(wildcard tests/adapters/requirements/*.txt)))
 SOURCES := pyproject.toml dispatch/version.py
 
@@ -39,7 +44,7 @@ SOURCES := pyproject.toml dispatch/version.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: soak release tools adapters dev figures help setup demo test test-fast test-long lint bench bench-learning bench-peers bench-search faults simulate dashboards mutation coverage clean docs docs-serve
+.PHONY: soak release tools adapters dev figures help setup demo test test-fast test-long lint bench bench-learning bench-peers bench-search faults simulate dashboards mutation coverage clean docs docs-serve test-cluster test-versions bench-cluster
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -92,6 +97,15 @@ test-fast: $(VENV)/.dev
 
 test-long: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --long-profile $(ARGS)
+
+test-cluster: $(VENV)/.dev
+	@$(BIN)/python -m pytest --long-profile tests/integration/pulsar/test_cluster.py $(ARGS)
+
+test-versions: $(VENV)/.dev
+	@set -e; for each in $(VERSIONS); do \
+	  echo "Pulsar $$each"; \
+	  DISPATCH_PULSAR_VERSION=$$each $(BIN)/python -m pytest tests/integration/pulsar $(ARGS); \
+	done
 
 ## Linters of the deployment kit, and a collector of traces for the tests; those that Debian lacks are built with Go.
 $(VENV)/tools/.ready: deploy/requirements.txt tests/helpers/otel_collector/go.mod | $(VENV)/.dev
@@ -148,6 +162,9 @@ bench-peers: $(VENV)/.dev $(VENV)/.peers
 
 faults: $(VENV)/.dev $(VENV)/.peers
 	@$(BIN)/python -m benchmarks.faults $(addprefix --only ,$(ONLY)) $(ARGS)
+
+bench-cluster: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.cluster $(ARGS)
 
 bench-search: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.search $(if $(DATA),--data $(DATA)) $(ARGS)

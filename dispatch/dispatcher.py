@@ -22,6 +22,7 @@ from dispatch.admin import Admin, read_admin
 from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import CallOptions
 from dispatch.calls.call import Calls, FinishedCall
+from dispatch.calls.fleet import FleetLink, fleet_topic
 from dispatch.calls.local import LocalInstance
 from dispatch.calls.resolution import LiveCatalog, ResolvedTool, find_alternatives, list_visible, resolve_visible
 from dispatch.calls.runtime import Runtime
@@ -214,6 +215,8 @@ class Dispatcher:
         security: token and TLS settings; None: from the environment (``DISPATCH_TOKEN`` …).
         publish_window: publishes in flight to the broker at once, over the whole connection; further ones are queued.
         client_id: the dispatcher's id, part of the names of its reply topics; default: 12 random hex digits.
+        fleet: name of the dispatchers that share limits with ``"scope": "fleet"`` and quotas: 1 to 64 lower-case letters,
+            digits and hyphens. None: each limit holds for this dispatcher alone.
         telemetry: settings of metrics, traces and logs.
         admin: address of the admin endpoint, ``HOST:PORT``, or its settings; None: there is none.
         randomness: for backoff, open durations and balancing; tests set it.
@@ -222,6 +225,7 @@ class Dispatcher:
         CatalogError: the folder has invalid descriptors; the message lists every problem with file, key and fix.
         PolicyError: ``policy`` is invalid together with the policy of a service or a tool.
         TransportError: ``broker`` is no address, or its scheme is unknown.
+        ValueError: ``fleet`` is no name of a fleet.
         TypeError: ``security`` or ``publish_window`` beside a transport, which has its own.
     """
 
@@ -237,6 +241,7 @@ class Dispatcher:
         security: Security | None = None,
         publish_window: int = PUBLISH_WINDOW,
         client_id: str | None = None,
+        fleet: str | None = None,
         telemetry: Telemetry = DEFAULT_TELEMETRY,
         admin: Admin | str | None = None,
         randomness: Randomness = random.random,
@@ -253,6 +258,9 @@ class Dispatcher:
         self.telemetry = telemetry
         self._events = Events(content=telemetry.content)
         self.client_id = client_id or os.urandom(6).hex()
+        if fleet is not None:
+            fleet_topic(fleet)
+        self._fleet = fleet
         self._transport = broker
         self._randomness = randomness
         self._live = LiveCatalog(catalog, policy, approvals, randomness)
@@ -295,6 +303,7 @@ class Dispatcher:
 
             recorder = RecentCalls(loop_clock(), content=self.telemetry.content)
         observer = TelemetryDispatcherObserver(self.telemetry, self._events, self.client_id, loop_clock(), recorder)
+        fleet = None if self._fleet is None else FleetLink(self._transport, self._fleet, self.client_id)
         runtime = Runtime(
             self._transport,
             self.client_id,
@@ -303,12 +312,15 @@ class Dispatcher:
             observer,
             self._live.registry.sources,
             content=self.telemetry.content,
+            fleet=fleet,
         )
         self._transport.on_connection_change(partial(observer.on_connection_change, self._transport.url))
         self._loop = asyncio.get_running_loop()
         self._runtime = runtime
         self._broker = ConfigBroker(self._transport, self.client_id)
         try:
+            if fleet is not None:
+                await fleet.start()
             if settings is not None and recorder is not None:
                 from dispatch.admin.app import DispatcherAdmin  # perf: imports starlette
 

@@ -542,6 +542,9 @@ class Relay:
             options = ("concurrency", "max_queue", "max_payload_bytes", "drain_timeout")
             is_same = all(getattr(former, name) == getattr(config, name) for name in options)
             await self._serve_planned(self._plan(), renew=not is_same)
+            for id, (flow, server) in [] if is_same else list(self._flows.items()):
+                self._flows[id] = flow, await self._start_flow(flow)
+                self._retire(server)
 
     def _plan(self, *, is_start: bool = False) -> list[RelayedService]:
         """Return the services to serve. Mistakes are logged once; at the start those of folders are raised.
@@ -628,10 +631,14 @@ class Relay:
             self._on_change(f"{processor}: the flow {id} is no longer served.")
         for flow in flows:
             if flow.id not in self._flows:
-                handler = _McpToolHandler(self, flow, processor)
-                server = await self._start_server(handler, processor, flow.request_queue, flow.response_queue)
-                self._flows[flow.id] = flow, server
+                self._flows[flow.id] = flow, await self._start_flow(flow)
                 self._on_change(f"{processor}: serves the flow {flow.id} on {flow.request_queue}.")
+
+    async def _start_flow(self, flow: Flow) -> ToolServer:
+        assert self.config.mcp_tool is not None
+        processor = self.config.mcp_tool.processor
+        handler = _McpToolHandler(self, flow, processor)
+        return await self._start_server(handler, processor, flow.request_queue, flow.response_queue)
 
     async def _start_server(self, handler: _Handler, id: str, request_queue: str, response_queue: str) -> ToolServer:
         config = self.config

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.plan import Suite
+from benchmarks.harness.plan import LEVELS, Suite
 from benchmarks.harness.plots import draw_by_size
 from benchmarks.harness.processes import ROOT
 from benchmarks.harness.report import number
@@ -39,7 +39,8 @@ def render(results: Results) -> str:
 
 
 def _offers(results: Results) -> str:
-    rows = [[contender.label, OFFERS[contender.name]] for contender in results.suites[0].contenders]
+    contenders = {each.name: each for suite in results.suites for each in suite.contenders}.values()
+    rows = [[contender.label, OFFERS[contender.name]] for contender in contenders]
     return (
         f"What each does beside the exchange of a request and a reply:\n\n{markdown_table(['system', 'offers'], rows)}"
     )
@@ -47,6 +48,7 @@ def _offers(results: Results) -> str:
 
 def _table(suite: Suite, results: Results) -> str:
     rows = []
+    level = LEVEL if LEVEL in suite.levels else suite.levels[-1]
     for contender in suite.contenders:
         summaries = [results.summary(suite.name, contender.name, level) for level in suite.levels]
         cells = []
@@ -55,11 +57,11 @@ def _table(suite: Suite, results: Results) -> str:
             lost = f"; {100 * each.lost / each.calls:.2g} % lost" if each.lost else ""
             times = "no reply" if p50 is None else number(p50.median)
             cells.append("-" if rate is None else f"{number(rate.median)} ({times}{lost})")
-        figures = results.summary(suite.name, contender.name, LEVEL).figures
+        figures = results.summary(suite.name, contender.name, level).figures
         parts = (figures[f"{role}cpu_us_per_call"] for role in ("", "service_", "broker_"))
         cells.append(" + ".join("-" if part is None else number(part.median) for part in parts))
         rows.append([contender.label, *cells])
-    header = ["system", *(f"{level:,} in flight" for level in suite.levels), f"CPU at {LEVEL}"]
+    header = ["system", *(f"{level:,} in flight" for level in suite.levels), f"CPU at {level}"]
     return (
         f"{suite.title}: calls per second (p50 in ms; share of the calls without a reply in 2 s), and processor time of "
         f"client + service + broker or server per call in µs:\n\n{markdown_table(header, rows)}"
@@ -88,6 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     drawn = [
         replace(each, contenders=tuple(one for one in each.contenders if one.name not in NOT_DRAWN))
         for each in results.suites
+        if each.levels == LEVELS
     ]
     draw_by_size(results, options.root / PICTURE, drawn)
     (options.root / RECORDED).write_text(json.dumps(medians(results), indent=1) + "\n")

@@ -35,6 +35,8 @@ GUARDS = "circuit breaker, bulkhead, rate limits, retries, hedging, outlier ejec
 DELIVERY = "no message lost, no tool run twice, at overload and loss too"
 OFFERS = {
     "dispatch": f"{GUARDS}; {DELIVERY}; typed outcomes; metrics on",
+    "session": "no message lost, none delivered twice; no dispatcher and no tool service",
+    "silent": f"{GUARDS}; {DELIVERY}; typed outcomes",
     "unguarded": f"{DELIVERY}; typed outcomes; metrics on",
     "bare": "correlation of replies, a timeout",
     "trustgraph": "correlation, a timeout; the launcher restarts the service; one call at a time",
@@ -47,7 +49,7 @@ OFFERS = {
     "taskiq": "tasks in a stream until acknowledged: at least once; results kept for a minute, polled every 5 ms",
 }
 """What each contender does beside the exchange of a request and a reply."""
-SUITES = tuple(
+BY_SIZE = tuple(
     Suite(
         f"peers-{name}",
         f"Client and service together, replies of {text}",
@@ -56,6 +58,20 @@ SUITES = tuple(
     )
     for name, text, size in SIZES[:3]
 )
+ALONE = Suite(
+    "alone",
+    "One call at a time, layer by layer, replies of 120 B",
+    (
+        BARE,
+        Contender("session", "the session protocol and its endpoint", "session_client", "session_service"),
+        Contender("silent", "dispatch, no metrics", "dispatch_client_silent", "dispatch_service"),
+        UNGUARDED,
+        DISPATCH,
+        PEERS[0],
+    ),
+    levels=(1,),
+)
+SUITES = (*BY_SIZE, ALONE)
 
 
 def _rate(name: str, under: str, level: int, limit: float, text: str) -> Ratio:

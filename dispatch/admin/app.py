@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dispatch._internal import loop_clock
 from dispatch.admin import Admin, parse_host_port
 from dispatch.admin.actions import ActionError, Actions, decode_request
+from dispatch.admin.console import Console
 from dispatch.admin.recent import RecentCalls, RecordedCall
 from dispatch.admin.views import (
     DispatcherViews,
@@ -46,6 +47,7 @@ KEEP_ALIVE_S: Final = 15.0
 CLOCK_STEP_S: Final = 0.05
 COOKIE: Final = "dispatch-token"
 _OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/sign-in"})
+ERROR_TEXTS: Final = {404: "There is no such page.", 405: "Use GET to read, POST to act."}
 _HEADERS: Final = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -280,10 +282,12 @@ class AdminApi:
         self._views = views
         self._events = events
         self._settings = settings
+        self._tokens = frozenset(hash_token(each) for each in (*settings.read.values(), *settings.act.values()))
         self._started = started
         self._clock = loop_clock()
         self._wall = 0.0
         self.streams = Streams()
+        self._console = Console(self, views)
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -310,7 +314,7 @@ class AdminApi:
             listed("/api/calls/{id}", self._call),
             listed("/api/sources", lambda _: views.sources()),
             listed("/api/policy", lambda _: views.policy()),
-            listed("/api/events", lambda _: self._events.latest()),
+            listed("/api/events", lambda _: self.list_events()),
             Route("/api/events/stream", self._stream_events),
             listed("/api/peers", lambda _: self.peers()),
             self._acting("/api/circuits/{target:path}", "circuits"),
@@ -318,6 +322,8 @@ class AdminApi:
             self._acting("/api/sources/{target:path}/refresh", "sources"),
             self._acting("/api/tools/{target:path}/approve", "tools"),
             self._acting("/api/log-level", "log-level"),
+            Route("/sign-in", self._sign_in, methods=["POST"]),
+            *self._console.routes(),
         ]
 
     def _acting(self, path: str, kind: str) -> Route:
@@ -349,6 +355,27 @@ class AdminApi:
     def describe_process(self) -> Values:
         """Return ``/api/process``."""
         return describe_process(self._views, self._started, self._settings.labels)
+
+    def list_events(self) -> list[Values]:
+        """Return ``/api/events``."""
+        return self._events.latest()
+
+    async def _sign_in(self, request: Request) -> Response:
+        """Set the cookie of a token, which no script can read."""
+        token = (await request.json()).get("token", "")
+        if hash_token(token) not in self._tokens:
+            raise ApiError(401, "The token is not known here.")
+        response = answer_json({})
+        response.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+        return response
+
+    async def answer_error(self, request: Request, error: Exception) -> Response:
+        """Return the response to a request that failed: a page for browsers, JSON under ``/api/``."""
+        status = getattr(error, "status", getattr(error, "status_code", 500))
+        text = error.text if isinstance(error, ApiError) else ERROR_TEXTS[status]
+        if "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/"):
+            return self._console.render_error(request, status, text)
+        return answer_error(status, text)
 
     def peers(self) -> list[Values]:
         """Return ``/api/peers``."""
@@ -412,22 +439,6 @@ class AdminApi:
         )
 
 
-async def answer_api_error(_request: Request, error: Exception) -> Response:
-    """Return the response for an :class:`ApiError`."""
-    assert isinstance(error, ApiError)
-    return answer_error(error.status, error.text)
-
-
-async def answer_not_found(_request: Request, _error: Exception) -> Response:
-    """Return the response for a path that does not exist."""
-    return answer_error(404, "There is no such page.")
-
-
-async def answer_wrong_method(_request: Request, _error: Exception) -> Response:
-    """Return the response for a method that a path does not have."""
-    return answer_error(405, "Use GET to read, POST to act.")
-
-
 class AdminEndpoint:
     """The admin endpoint of a process, on its event loop.
 
@@ -449,7 +460,8 @@ class AdminEndpoint:
         self._actions = actions
         host, port = parse_host_port(settings.address)
         self._api = AdminApi(views, events, settings, time.time(), actions)
-        handlers = {ApiError: answer_api_error, 404: answer_not_found, 405: answer_wrong_method}
+        answer = self._api.answer_error
+        handlers: dict[Any, Any] = {ApiError: answer, 404: answer, 405: answer}
         app = Starlette(routes=self._api.routes(), exception_handlers=handlers)
         app.router.redirect_slashes = False
         metrics = metrics_app(telemetry)

@@ -290,7 +290,8 @@ class UserCalls:
 
 
 class RecentCalls:
-    """The recent calls of one dispatcher: the last :data:`MAX_CALLS`, and the last :data:`MAX_FAILED` that did not succeed.
+    """The recent calls of one dispatcher: the last :data:`MAX_CALLS`; and of those that did not succeed, the last
+    :data:`MAX_FAILED` that had an attempt, and as many that had none.
 
     Args:
         clock: of the event loop.
@@ -309,6 +310,8 @@ class RecentCalls:
         self.users: OrderedDict[str, UserCalls] = OrderedDict()
         self._calls: deque[RecordedCall] = deque(maxlen=MAX_CALLS)
         self._failed: deque[RecordedCall] = deque(maxlen=MAX_FAILED)
+        self._unsent: deque[RecordedCall] = deque(maxlen=MAX_FAILED)
+        """Calls that ended before an attempt: an open circuit must not displace the failures that opened it."""
         self.total = self._uncounted = 0
         self._listeners: tuple[Callable[[RecordedCall], object], ...] = ()
 
@@ -331,7 +334,7 @@ class RecentCalls:
         self.total = call.number = self.total + 1
         self._calls.append(call)
         if call.outcome is not _SUCCESS:
-            self._failed.append(call)
+            (self._unsent if call.attempt is None else self._failed).append(call)
         self._uncounted += 1
         if self._uncounted >= BATCH:
             self.count()
@@ -365,17 +368,22 @@ class RecentCalls:
 
     def latest(self, *, failed: bool = False) -> Iterator[RecordedCall]:
         """Yield the calls, the latest first; ``failed``: those that did not succeed."""
-        return reversed(self._failed if failed else self._calls)
+        if not failed:
+            return reversed(self._calls)
+        return iter(sorted((*self._failed, *self._unsent), key=lambda call: -call.number))
 
     def close(self) -> None:
         """Forget the calls."""
         self._calls.clear()
         self._failed.clear()
+        self._unsent.clear()
         self._uncounted = 0
 
     def find(self, id: str) -> RecordedCall | None:
         """Return the call with that number, with a request of that id, or in that trace; None: it is not known."""
-        calls: Iterable[RecordedCall] = {each.number: each for each in (*self._failed, *self._calls)}.values()
+        calls: Iterable[RecordedCall] = {
+            each.number: each for each in (*self._failed, *self._unsent, *self._calls)
+        }.values()
         if id.isascii() and id.isdigit() and len(id) < 16:
             return next((each for each in calls if each.number == int(id)), None)
         return next(

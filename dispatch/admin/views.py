@@ -49,6 +49,8 @@ class Views(Protocol):
     def tool(self, name: str, version: str | None) -> Values | None: ...
     def instances(self) -> list[Values]: ...
     def circuits(self, tool: str | None) -> list[Values]: ...
+    def circuits_at(self, instance: str) -> list[Values]: ...
+    def versions(self) -> list[Values]: ...
     def sessions(self) -> list[Values]: ...
     def users(self) -> list[Values]: ...
     def sources(self) -> list[Values]: ...
@@ -271,6 +273,23 @@ class DispatcherViews:
                         found.append(describe_circuit(*key, breaker, self.deadlines.get(key)))
         return found
 
+    def circuits_at(self, instance: str) -> list[Values]:
+        """Return the circuits of all tools at one instance."""
+        return [
+            describe_circuit(each.label, each.version, instance, breaker, None)
+            for each in self.runtime.guard_registry.all()
+            if (breaker := each.instance_breakers.get(instance)) is not None
+        ]
+
+    def versions(self) -> list[Values]:
+        """Return each version of each tool."""
+        catalog = self.live.resolver.catalog
+        return [
+            {"name": each.name, "version": each.version, "service": each.service}
+            for name in catalog.tools
+            for each in catalog.versions(name)
+        ]
+
     def sessions(self) -> list[Values]:
         services = {each["id"]: each["service"] for each in self.instances()}
         return [
@@ -476,6 +495,14 @@ class ServiceViews:
 
     def circuits(self, tool: str | None) -> list[Values]:
         return []
+
+    def circuits_at(self, instance: str) -> list[Values]:
+        """Return none: circuits are of dispatchers."""
+        return []
+
+    def versions(self) -> list[Values]:
+        """Return the tools."""
+        return self.tools()
 
     def sessions(self) -> list[Values]:
         return [

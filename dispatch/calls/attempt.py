@@ -649,6 +649,8 @@ _TIMED = ANSWERED | {_TIMEOUT}
 
 LEAST_REST = 0.1
 """Share of a call's time that is left to the tool when its call waits for an instance, where it usually takes less."""
+PEER_BACK_S = 5.0
+"""Seconds after a topic has moved to another broker in which the service may not be back there."""
 MAX_WAITING = 20_000
 """Calls that wait for an instance at once: some kilobytes each."""
 MAX_HOPS = 4
@@ -809,7 +811,12 @@ class Attempts:
     def _attribute(self, attempt: Attempt) -> None:
         if attempt.outcome in FAILURES:
             selected = attempt.selected
-            disconnected = selected is not None and selected.channel.connection.was_disconnected_since(attempt.began)
+            disconnected = False
+            if selected is not None:
+                connection, topics = selected.channel.connection, selected.channel.topics
+                disconnected = connection.was_disconnected_since(attempt.began) or (
+                    bool(topics) and connection.was_disconnected_since(attempt.began - PEER_BACK_S, topics)
+                )
             attempt.attribute_failure(disconnected=disconnected, now=self._now())
 
     def _is_ready(self, call: Call) -> bool:

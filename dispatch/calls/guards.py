@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from math import log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dispatch._internal import Clock, Randomness, Retention
 from dispatch.calls.resolution import ResolvedTool, meter_label
-from dispatch.policy import DEFAULT_RETRY, Policy, RateLimit
+from dispatch.policy import DEFAULT_RETRY, Policy, RateLimit, parse_quota
 from dispatch.resilience.aio import AsyncBulkhead, AsyncRateLimiter, user_buckets
 from dispatch.resilience.breaker import CircuitBreaker, State
 from dispatch.resilience.durations import LatencyHistogram, Quantile
-from dispatch.resilience.rate_limit import LeakyBucket, UserBuckets
+from dispatch.resilience.fleet import Fleet
+from dispatch.resilience.leases import FleetRateLimiter, QuotaLease, RateLease, SlotsLease, UserLeases
+from dispatch.resilience.rate_limit import Bucket, CombinedBucket, LeakyBucket, RateLimiter, UserBuckets
 from dispatch.resilience.retry import MIN_REPEATS_PER_S, Hedging, RetryBudget, RetryPolicy
 from dispatch.routing.instance import InFlight
 from dispatch.telemetry.observers import NULL_DISPATCHER, DispatcherObserver
@@ -25,9 +29,11 @@ if TYPE_CHECKING:
     from dispatch.routing.pool import InstancePool
 
 
-SharedUsers = Callable[[RateLimit], UserBuckets[LeakyBucket]]
+_log = logging.getLogger("dispatch.calls")
+
+SharedUsers = Callable[[RateLimit], UserBuckets[Any]]
 """Returns the buckets of users for a rate that several tools share."""
-RateLimits = tuple[RateLimit | None, RateLimit | None, RateLimit | None]
+RateLimits = tuple[RateLimit | None, RateLimit | None, RateLimit | None, str | None]
 
 USUAL_QUANTILE = 0.95
 """The usual duration of an attempt is this quantile of the measured ones."""
@@ -53,6 +59,7 @@ class ToolGuards:
         label: of the tool in metrics and events.
         service: id of the service that executes the tool.
         version: of the tool; None: it declares none.
+        fleet: of the dispatcher; None: it belongs to none.
 
     Attributes:
         policy: in force for the tool.
@@ -71,8 +78,10 @@ class ToolGuards:
 
     __slots__ = (
         "_dispatcher_observer",
+        "_fleet",
         "_randomness",
         "_rate_limiter",
+        "_slots",
         "_usual_log",
         "answered_at",
         "answered_by",
@@ -82,6 +91,7 @@ class ToolGuards:
         "calls",
         "clock",
         "durations",
+        "fleet_label",
         "hedging",
         "instance_breakers",
         "label",
@@ -108,10 +118,14 @@ class ToolGuards:
         label: str = "",
         service: str = "",
         version: str | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
+        self._fleet = fleet
+        self._slots: SlotsLease | None = None
         self._dispatcher_observer = observer
         self.label = label
         self.version = version
+        self.fleet_label = label if version is None else f"{label}@{version}"
         self.set_service(service)
         self.clock = clock
         self._randomness = randomness
@@ -130,6 +144,7 @@ class ToolGuards:
         self.budget = RetryBudget(retry.budget_ratio, MIN_REPEATS_PER_S, clock)
         self.breaker = self._breaker()
         self.bulkhead = None if policy.bulkhead is None else AsyncBulkhead(policy.bulkhead)
+        self._share_bulkhead()
         self.rates = rates(policy)
         self.retrying = self._retrying()
         self.hedging = self._hedging()
@@ -153,6 +168,8 @@ class ToolGuards:
             self.bulkhead = None if policy.bulkhead is None else AsyncBulkhead(policy.bulkhead)
         elif policy.bulkhead != former.bulkhead:
             self.bulkhead.reconfigure(policy.bulkhead)
+        if policy.bulkhead != former.bulkhead:
+            self._share_bulkhead()
         if rate_limits_of(policy) != rate_limits_of(former):
             self.renew_rates()
         retry = policy.retry or DEFAULT_RETRY
@@ -160,6 +177,26 @@ class ToolGuards:
         self.retrying = self._retrying()
         if policy.hedging != former.hedging or (self.hedging is None) == repeatable:
             self.hedging = self._hedging()
+
+    def _share_bulkhead(self) -> None:
+        """Share the limit of the bulkhead with the fleet, if its policy says so."""
+        self.leave_fleet()
+        settings = self.policy.bulkhead
+        if self.bulkhead is None or settings is None or settings.scope == "process":
+            return
+        guard = self.bulkhead.guard
+        if self._fleet is None:
+            warn_without_fleet(self.label)
+            guard.set_limit(settings.max_concurrent_calls)
+        else:
+            self._slots = SlotsLease(f"slots:{self.fleet_label}", guard, self.clock())
+            self._fleet.add(self._slots)
+
+    def leave_fleet(self) -> None:
+        """Share the bulkhead no longer."""
+        if self._slots is not None and self._fleet is not None:
+            self._fleet.remove(self._slots)
+            self._slots = None
 
     def _breaker(self) -> CircuitBreaker | None:
         settings = self.policy.breaker
@@ -263,21 +300,76 @@ class ToolGuards:
 
 
 def rate_limits_of(policy: Policy) -> RateLimits:
-    """Return the rate limits of a policy: of the tool, of a user, and of a user over several tools."""
-    return policy.rate_limit, policy.user_rate_limit, policy.shared_user_rate_limit
+    """Return the rate limits of a policy: of the tool, of a user, of a user over several tools, and the quota."""
+    return policy.rate_limit, policy.user_rate_limit, policy.shared_user_rate_limit, policy.quota
 
 
-def create_rate_limiter(policy: Policy, shared_users: SharedUsers = user_buckets) -> AsyncRateLimiter | None:
-    """Return a rate limiter for the limits of a policy; None: it has none.
+@cache
+def warn_without_fleet(label: str) -> None:
+    """Report once that limits of a tool hold for this process alone."""
+    text = "the policy of %s has limits of a fleet, and this dispatcher belongs to none: they hold for this process alone. "
+    _log.warning(text + 'Use connect(fleet="NAME") in each of them.', label)
+
+
+def create_rate_limiter(
+    policy: Policy, shared_users: SharedUsers = user_buckets, fleet: Fleet | None = None, label: str = ""
+) -> AsyncRateLimiter | None:
+    """Return a rate limiter for the limits of a policy; None: it has none. Its ``leases`` are to be added to the fleet.
 
     Args:
         shared_users: returns the buckets of users for the limit that several tools share.
+        fleet: None: every limit belongs to this process.
+        label: of the tool.
     """
-    tool_limit, user_limit, shared_limit = rate_limits_of(policy)
-    if tool_limit is None and user_limit is None and shared_limit is None:
+    limits = tool_limit, user_limit, shared_limit, quota = rate_limits_of(policy)
+    if limits == NO_LIMITS:
         return None
+    shared = [each is not None and each.scope == "fleet" for each in (tool_limit, user_limit, shared_limit)]
+    if fleet is None:
+        if any(shared) or quota is not None:
+            warn_without_fleet(label)
+        shared = [False, False, False]
     everywhere = None if shared_limit is None else shared_users(shared_limit)
-    return AsyncRateLimiter(tool_limit, user_limit, everywhere=everywhere, shared_rate=shared_limit)
+    now = time.monotonic() if fleet is None else fleet.clock()
+    leases: list[Any] = []
+    bucket: Bucket | None = None
+    users = None
+    if fleet is not None and tool_limit is not None and shared[0]:
+        key = f"rate:{label}"
+        share = fleet.share_of(key, tool_limit.per_second)
+        rate, burst = tool_limit.per_second, tool_limit.capacity
+        lease = RateLease(key, rate, burst, dict(tool_limit.weights), share, now)
+        leases.append(lease)
+        bucket = lease.bucket
+    elif tool_limit is not None:
+        bucket = LeakyBucket(tool_limit.capacity, tool_limit.per_second)
+    if quota is not None:
+        calls, per = parse_quota(quota)
+        reserve = QuotaLease(f"quota:{label}:{per}", calls, per, time.time, now)
+        if fleet is None:
+            reserve.be_local(now)
+        leases.append(reserve)
+        bucket = reserve.bucket if bucket is None else CombinedBucket(bucket, reserve.bucket)
+    if fleet is not None and user_limit is not None and shared[1]:
+        users = UserLeases(f"rate:{label}", user_limit.per_second, user_limit.capacity, fleet)
+        leases.append(users)
+    counted = [*leases, *([everywhere] if isinstance(everywhere, UserLeases) else [])]
+    limiter = AsyncRateLimiter(
+        *(tool_limit, user_limit),
+        everywhere=everywhere,
+        shared_rate=shared_limit,
+        bucket=bucket,
+        here=users,
+        kind=FleetRateLimiter if counted else RateLimiter,
+    )
+    core = limiter.limiter
+    if isinstance(core, FleetRateLimiter):
+        core.counts = tuple(each.demand.counts for each in counted)
+        core.quota = next((each.bucket for each in leases if isinstance(each, QuotaLease)), None)
+        for each in counted:
+            each.attach(core)
+    limiter.leases = leases
+    return limiter
 
 
 # The guards of all tools of one dispatcher. Those of a removed tool are retained for calls in flight, and for the tool to
@@ -292,7 +384,7 @@ Owner = tuple[bool, str]
 FindPolicy = Callable[[GuardKey], tuple[Policy, bool, str] | None]
 """Returns the policy of a key, whether its tool is repeatable, and the id of its service; None: the catalogue in force does
 not have it."""
-NO_LIMITS: RateLimits = (None, None, None)
+NO_LIMITS: RateLimits = (None, None, None, None)
 
 
 class _OwnerState(msgspec.Struct, eq=False):
@@ -318,6 +410,7 @@ class GuardRegistry:
         randomness: see :class:`ToolGuards`.
         observer: of the dispatcher.
         find: of the catalogue in force; None: every key has the policy that :meth:`of` is given.
+        fleet: of the dispatcher; None: it belongs to none.
     """
 
     def __init__(
@@ -326,7 +419,9 @@ class GuardRegistry:
         randomness: Randomness,
         observer: DispatcherObserver = NULL_DISPATCHER,
         find: FindPolicy | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
+        self._fleet = fleet
         self._clock = clock
         self._observer = observer
         self._randomness = randomness
@@ -336,10 +431,10 @@ class GuardRegistry:
         self._retention: Retention[GuardKey] = Retention(
             self._drop, lambda key, callback: self._guards[key].calls.await_idle(callback)
         )
-        self._users: dict[RateLimit, UserBuckets[LeakyBucket]] = {}
+        self._users: dict[RateLimit, UserBuckets[Any]] = {}
         self._user_holders: Counter[RateLimit] = Counter()
         """The number of tools with each shared rate limit."""
-        self._user_retention: Retention[RateLimit] = Retention(self._users.pop, lambda _rate, _callback: False)
+        self._user_retention: Retention[RateLimit] = Retention(self._drop_users, lambda _rate, _callback: False)
 
     def of_tool(self, tool: ResolvedTool) -> ToolGuards:
         """Return the guards of a version of a tool."""
@@ -381,34 +476,46 @@ class GuardRegistry:
             repeatable=repeatable,
             clock=self._clock,
             randomness=self._randomness,
-            rates=partial(self._rates, owner),
+            rates=partial(self._rates, owner, label),
             observer=self._observer,
             label=label,
             service=service,
             version=version,
+            fleet=self._fleet,
         )
         return guards
 
-    def _rates(self, owner: _OwnerState, policy: Policy) -> AsyncRateLimiter | None:
+    def _rates(self, owner: _OwnerState, label: str, policy: Policy) -> AsyncRateLimiter | None:
         """Return the rate limiter of a tool: the same one for all its versions, which have the same limits."""
         limits = rate_limits_of(policy)
         if limits != owner.limits:
-            owner.limits, owner.rates = limits, create_rate_limiter(policy, self._shared)
+            self._leave_fleet(owner.rates)
+            owner.limits, owner.rates = limits, create_rate_limiter(policy, self._shared, self._fleet, label)
+            if self._fleet is not None and owner.rates is not None:
+                for each in owner.rates.leases:
+                    self._fleet.add(each)
         return owner.rates
+
+    def _leave_fleet(self, rates: AsyncRateLimiter | None) -> None:
+        if self._fleet is not None and rates is not None:
+            for each in rates.leases:
+                self._fleet.remove(each)
 
     def _drop(self, key: GuardKey) -> None:
         """Drop the guards of a removed version without calls in flight, and its metric series; with the last version also
         those of the tool."""
         is_tool, name, version = key
         guards = self._guards.pop(key)
+        guards.leave_fleet()
         rate = guards.policy.shared_user_rate_limit
         if rate is not None and self._release_users(rate):
-            self._users.pop(rate, None)  # it was retained with the guards
+            self._drop_users(rate)  # it was retained with the guards
         owner = self._owners[is_tool, name]
         owner.versions = tuple(each for each in owner.versions if each != version)
         if version is not None:
             self._observer.release_version(guards.label, version)
         if not owner.versions:
+            self._leave_fleet(owner.rates)
             del self._owners[is_tool, name]
             self._observer.release_tool(guards.label)
 
@@ -439,6 +546,10 @@ class GuardRegistry:
                 if former is not None and self._release_users(former):
                     self._user_retention.add(former)
             guards.renew_rates()  # another version may have had other limits meanwhile
+
+    def circuits(self) -> list[tuple[str, CircuitBreaker]]:
+        """Return the circuit breaker of each version of each tool, with its name in the fleet."""
+        return [(each.fleet_label, each.breaker) for each in self._guards.values() if each.breaker is not None]
 
     @property
     def waiting(self) -> dict[tuple[str, str], int]:
@@ -482,11 +593,21 @@ class GuardRegistry:
 
     # -- rate limits of users that several tools share ----------------------------------------------------------
 
-    def _shared(self, rate: RateLimit) -> UserBuckets[LeakyBucket]:
+    def _shared(self, rate: RateLimit) -> UserBuckets[Any]:
         users = self._users.get(rate)
         if users is None:
-            users = self._users[rate] = user_buckets(rate)
+            if self._fleet is None or rate.scope == "process":
+                users = user_buckets(rate)
+            else:
+                leases = users = UserLeases(f"rate:{rate.rate}", rate.per_second, rate.capacity, self._fleet)
+                self._fleet.add(leases)
+            self._users[rate] = users
         return users
+
+    def _drop_users(self, rate: RateLimit) -> None:
+        users = self._users.pop(rate, None)
+        if self._fleet is not None and isinstance(users, UserLeases):
+            self._fleet.remove(users)
 
     def _hold_users(self, rate: RateLimit | None) -> None:
         if rate is not None:

@@ -13,6 +13,7 @@ import msgspec
 from dispatch._internal import Clock, Randomness, yield_to_others
 from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import Attempts
+from dispatch.calls.fleet import FleetFigures, FleetLink
 from dispatch.calls.guards import GuardKey, GuardRegistry, ToolGuards
 from dispatch.calls.local import LocalInstance, close_local
 from dispatch.calls.resolution import ResolvedTool, ToolResolver, hide_names
@@ -48,6 +49,7 @@ class Runtime:
         observer: of the dispatcher.
         sources: returns the state of each source of the catalogue.
         content: texts of tools' exceptions may be logged.
+        fleet: of the dispatcher; None: it belongs to none.
 
     Attributes:
         now: the loop's clock.
@@ -72,8 +74,10 @@ class Runtime:
         sources: Callable[[], Iterable[SourceStatus]] = tuple,
         *,
         content: bool = False,
+        fleet: FleetLink | None = None,
     ) -> None:
         self.sources = sources
+        self.fleet = fleet
         self.randomness = randomness
         self._transport = transport
         self._tools = tools
@@ -85,12 +89,16 @@ class Runtime:
         self.channels = Channels(transport, self.exchange, self.sessions, name, observer)
         self.pool_registry = PoolRegistry(self.channels, randomness, tools, observer)
         self.pool_calls_of: Callable[[ResolvedTool], InFlight] = self.pool_registry.calls_of
-        self.guard_registry = GuardRegistry(self.now, randomness, observer, self._find_policy)
+        self.guard_registry = GuardRegistry(
+            self.now, randomness, observer, self._find_policy, None if fleet is None else fleet.core
+        )
         self.guards_of: Callable[[ResolvedTool], ToolGuards] = self.guard_registry.of_tool
         self._failures = ExceptionLogger(logging.getLogger("dispatch.dispatcher"), self.now, content=content)
         self.attempts = Attempts(self.pool_registry, self.now, self.exchange.new_id, transport)
         self.flights: SingleFlight[CallResult] = SingleFlight()
         self._is_empty_reported = False
+        if fleet is not None:
+            fleet.circuits = self.guard_registry.circuits
         observer.attach(self)
 
     def set_local(self, request_queue: str, instances: Instances[LocalInstance]) -> None:
@@ -205,6 +213,10 @@ class Runtime:
             if each.breaker is not None
         ]
 
+    def fleet_figures(self) -> FleetFigures | None:
+        """Return what the fleet of the dispatcher is seen to be; None: it belongs to none."""
+        return None if self.fleet is None else self.fleet.figures()
+
     def queued(self) -> Mapping[tuple[str, str], int]:
         """Return how many calls wait for a rate limit or the bulkhead, by the tool's label and service."""
         return self.guard_registry.waiting
@@ -248,6 +260,8 @@ class Runtime:
             stack.callback(self.exchange.close)
             stack.callback(self.sessions.close)
             stack.push_async_callback(close_local, self.channels.local_instances)
+            if self.fleet is not None:
+                stack.push_async_callback(self.fleet.close)
             if drain > 0 and self.guard_registry.calls_in_flight:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(drain):

@@ -64,6 +64,8 @@ class AdminEndpoint:
             raise CliError(
                 f"'{excerpt(url)}' is no address of an admin endpoint.", "write it as HOST:PORT or http://HOST:PORT"
             )
+        if not token.isascii() or not token.isprintable():
+            raise CliError("The token has characters that no token has.", "change --token or DISPATCH_ADMIN_TOKEN")
         self._connection = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._host, self._port = parts.hostname, port
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -280,7 +282,7 @@ class Fleet:
                 del self.endpoints[url]
         self._peers |= named.keys() - self.endpoints.keys()
         self._peers &= self.endpoints.keys() | named.keys()
-        self.endpoints = {**named, **self.endpoints}
+        self.endpoints = {**self.endpoints, **named, **self.endpoints}
 
     async def ask_each(self, path: str) -> list[tuple[str, Any]]:
         """Return the answers to a GET request with the URLs of their processes; those that refuse are omitted.
@@ -288,12 +290,10 @@ class Fleet:
         Raises:
             AdminError: all refuse; the last refusal.
         """
-        answers = await asyncio.gather(*(each.get(path) for each in self.endpoints.values()), return_exceptions=True)
-        found = [
-            (url, each)
-            for url, each in zip(self.endpoints, answers, strict=True)
-            if not isinstance(each, BaseException)
-        ]
+        asked = list(self.endpoints.values())
+        answers = await asyncio.gather(*(each.get(path) for each in asked), return_exceptions=True)
+        pairs = zip(asked, answers, strict=True)
+        found = [(each.url, answer) for each, answer in pairs if not isinstance(answer, BaseException)]
         errors = [each for each in answers if isinstance(each, BaseException)]
         if errors and not found:
             raise errors[-1]

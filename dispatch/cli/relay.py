@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import time
+from dataclasses import replace
 from typing import Annotated, Final
 
 import msgspec
@@ -70,7 +71,7 @@ def relay(
         )
     except (RelayError, ImportError) as error:
         raise CliError(str(error)) from None
-    settings.require_pulsar_url("dispatch relay")
+    replace(settings, broker=made.config.broker).require_pulsar_url("dispatch relay")
     if not settings.verbose:
         logging.getLogger("dispatch.transport").setLevel(logging.INFO)
     received = run_async(run_relay(made, config, settings, json=json))
@@ -85,8 +86,7 @@ def load_config(path: str, settings: Settings) -> RelayConfig:
         RelayError: it has mistakes.
     """
     config = RelayConfig.load(path)
-    settings.broker = settings.broker or config.broker
-    return msgspec.structs.replace(config, broker=settings.broker_url)
+    return msgspec.structs.replace(config, broker=settings.broker or config.broker or settings.broker_url)
 
 
 def report(event: str, line: str, *, json: bool) -> None:

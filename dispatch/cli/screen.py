@@ -110,7 +110,8 @@ def _state(row: Row) -> str:
 
 
 def _up(row: Row) -> str:
-    return "-" if row.get("instances") is None else f"{row.get('instances_up', 0)} of {row['instances']}"
+    known = row.get("instances") or (row.get("instances") == 0 and row.get("calls"))
+    return f"{row.get('instances_up', 0)} of {row['instances']}" if known else "-"
 
 
 def _name(user: str) -> str:
@@ -340,7 +341,7 @@ def _trouble(row: Row) -> tuple[float, ...]:
 WIDE: Final = 130
 """Width from which columns are two blanks apart."""
 MIN_ROWS: Final = 4
-"""Rows of the table, however small the terminal is."""
+"""Rows of the tools, if anything else is shown."""
 PANEL_ROWS: Final = 6
 EVENT_LINES: Final = (3, 9)
 """Minimum and maximum number of lines for recent events."""
@@ -382,10 +383,12 @@ def render_table(
         )
     visible, omitted = _fit(rows, max(1, height - 1), selected)
     for row in visible:
-        cells = (
-            Text(column.cell(row), column.style(row) or ("cyan" if column is shown[0] else "")) for column in shown
+        is_selected = selected is not None and row is rows[selected]
+        colours = (
+            "" if is_selected else column.style(row) or ("cyan" if column is shown[0] else "") for column in shown
         )
-        result.add_row(*cells, style="reverse" if selected is not None and row is rows[selected] else "")
+        cells = map(Text, (column.cell(row) for column in shown), colours)
+        result.add_row(*cells, style="reverse" if is_selected else "")
     if omitted or not rows:
         result.add_row(Text(f"and {omitted} more" if rows else "none", "dim"))
     return result
@@ -424,12 +427,12 @@ def render_screen(
 
     rows = select_rows(values, view)
     space = height - 1 - len(head) - len(foot)
-    if view.table != "tools":
+    panels, panel_height = _panels(values) if view.table == "tools" else (Text(), space)
+    if space < MIN_ROWS + 1 + panel_height + 1 + EVENT_LINES[0]:
         return Group(*head, render_table(view.table, rows, width, space, selected=selected), *foot)
-    panels, panel_height = _panels(values)
-    lines = wrap_events(events, width - 1)
     space -= panel_height + 1
-    table_height = max(MIN_ROWS + 1, min(len(rows) + 1, space - EVENT_LINES[0]))
+    table_height = min(len(rows) + 1, space - EVENT_LINES[0])
+    lines = wrap_events(events, width - 1)
     lines = lines[-min(EVENT_LINES[1], max(EVENT_LINES[0], space - table_height)) :]
     return Group(
         *head,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import typer
 
@@ -126,7 +126,7 @@ async def _top(settings: Settings, urls: Sequence[str] | None, token: str, every
     elif is_terminal(sys.stdout) and is_terminal(sys.stdin):
         await screen.run(every)
     else:
-        await screen.refresh()
+        await screen.start()
         width = console().width if is_terminal(sys.stdout) else PRINTED_WIDTH
         console().print(screen.render(width, PRINTED), width=width)
     return any(process["state"] != "unreachable" for process in screen.values["processes"])
@@ -193,6 +193,15 @@ def plan_action(key: str, table: str, row: Row) -> Action | str | None:
     return None
 
 
+def _tool_path(name: str, row: Row) -> str:
+    version = f"?{urlencode({'version': row['version']})}" if row.get("version") else ""
+    return f"/api/tools/{quote(name, safe='')}{version}"
+
+
+def _identify(row: Row) -> tuple[Any, ...]:
+    return tuple(row.get(key) for key in ("name", "id", "tool", "user", "peer", "service", "version", "instance", "at"))
+
+
 class TopScreen:
     """The screen of ``dispatch top``: what is chosen, what is shown.
 
@@ -222,6 +231,7 @@ class TopScreen:
         from rich.live import Live
 
         target = console()
+        await self.start()
         with pressed_keys() as keys, Live(console=target, screen=True, auto_refresh=False) as live:
             refreshing = asyncio.ensure_future(self._refresh_each(every, lambda: keys.put_nowait("")))
             try:
@@ -232,6 +242,12 @@ class TopScreen:
                         refreshing.result()
             finally:
                 await cancel_and_wait((refreshing,))
+
+    async def start(self) -> None:
+        """Read the first values. Services alone have no tools of their own: their instances are shown."""
+        await self.refresh()
+        if all(process["kind"] == "service" for process in self.values["processes"]):
+            await self._show(View("instances"))
 
     async def _refresh_each(self, every: float, on_change: Callable[[], None]) -> None:
         looked = time.monotonic()
@@ -255,15 +271,23 @@ class TopScreen:
             tables["calls"] = FAILED_CALLS
         opened = list(self._opened)
         if opened and opened[0][0] == "tool":
-            path = quote(opened[0][1]["name"], safe="")
-            tables = {"calls": f"/api/calls?limit=100&tool={path}"}
-            tool = await self._read(f"/api/tools/{path}")
-            if tool is not None and opened == self._opened:
-                self._opened[0] = "tool", tool
+            tool = opened[0][1]
+            tables = {"calls": f"/api/calls?{urlencode({'limit': 100, 'tool': tool['name']})}"}
+            found = await self._read(_tool_path(tool["name"], tool))
+            if found is not None and opened == self._opened:
+                self._opened[0] = "tool", found
         values = await self.fleet.fetch(tables)
         values["calls"] = sorted(values.get("calls", ()), key=lambda call: call["at"], reverse=True)
         values["events"] = sorted(values.get("events", ()), key=lambda event: event["at"])[-20:]
+        before = self._selected_row()
         self.values = values
+        self._select(before)
+
+    def _select(self, row: Row | None) -> None:
+        """Select ``row`` at its present position, if it is there: the selection follows it when the order changes."""
+        rows = [_identify(each) for each in self._rows()]
+        if row is not None and _identify(row) in rows:
+            self._view.selected = rows.index(_identify(row))
 
     async def _read(self, path: str, url: str = "") -> Row | None:
         """Return the object at ``path`` of the process at ``url``, or of the first one that has it; None: there is none."""
@@ -271,6 +295,8 @@ class TopScreen:
             found = await self.fleet.endpoints[url].get(path) if url else (await self.fleet.ask_each(path))[0][1]
         except AdminError as error:
             self._message = str(error)
+            return None
+        except KeyError:  # the process is gone
             return None
         return dict(found)
 
@@ -289,6 +315,8 @@ class TopScreen:
     async def _type(self, key: str) -> None:
         text, action = self._input or "", self._action
         if key == "escape":
+            if action is None:
+                self._view.pattern = ""
             self._input = self._action = None
         elif key == "enter":
             if action is None:
@@ -305,12 +333,13 @@ class TopScreen:
 
     async def _perform(self, action: Action, reason: str) -> None:
         done = []
-        for url in action.urls:
+        urls = [url for url in action.urls if url in self.fleet.endpoints]
+        for url in urls:
             try:
                 done.append(await self.fleet.endpoints[url].post(action.path, action.request(self._user, reason)))
             except AdminError as error:
                 self._message = str(error)
-        if len(done) == len(action.urls):
+        if done and len(done) == len(urls):
             until = done[0].get("until")
             self._message = f"Done: {action.text}{f', until {clock_time(until)[:8]}' if until else ''}."
         await self.refresh()
@@ -330,8 +359,8 @@ class TopScreen:
                 view.pattern, view.selected = "", 0
             await self.refresh()
         elif key == "enter":
-            if rows:
-                await self._enter(rows[min(view.selected, len(rows) - 1)])
+            if (row := self._selected_row()) is not None:
+                await self._enter(row)
         else:
             return False
         return True
@@ -349,7 +378,7 @@ class TopScreen:
             if call is not None:
                 self._opened.append(("call", call))
         elif table in ("tools", "circuits"):
-            tool = await self._read(f"/api/tools/{quote(row['name'] if table == 'tools' else row['tool'], safe='')}")
+            tool = await self._read(_tool_path(row["name"] if table == "tools" else row["tool"], row))
             if tool is not None:
                 self._view.selected = 0
                 self._opened.append(("tool", tool))
@@ -360,7 +389,6 @@ class TopScreen:
 
     async def _act(self, key: str) -> None:
         view = self._view
-        rows = self._rows()
         if key == "q":
             self._is_over = True
         elif key == "?":
@@ -370,12 +398,14 @@ class TopScreen:
         elif key == "/":
             self._input = view.pattern
         elif key in "sS":
+            before = self._selected_row()
             view.sort_by_next() if key == "s" else setattr(view, "is_reversed", not view.is_reversed)
+            self._select(before)
         elif key == "f" and view.table == "calls":
             view.failed_only, view.selected = not view.failed_only, 0
             await self.refresh()
         else:
-            table, row = view.table, rows[min(view.selected, len(rows) - 1)] if rows else None
+            table, row = view.table, self._selected_row()
             if self._is_open("tool"):
                 urls = [each["url"] for each in self.values["processes"] if each["kind"] == "dispatcher"]
                 table, row = "tools", {**self._opened[-1][1], "urls": urls}
@@ -389,6 +419,10 @@ class TopScreen:
 
     def _rows(self) -> list[Row]:
         return select_rows(self.values, View("calls") if self._opened else self._view)
+
+    def _selected_row(self) -> Row | None:
+        rows = self._rows()
+        return rows[min(self._view.selected, len(rows) - 1)] if rows else None
 
     def render(self, width: int, height: int) -> RenderableType:
         """Return the screen for a terminal of this size."""
@@ -445,7 +479,7 @@ class TopScreen:
             text = f"{action.text[:1].upper()}{action.text[1:]} in {where}{how_long}? enter: yes · esc: no · Reason: "
             return [Text(f"{make_printable(text + (self._input or ''))}▏", "bold yellow", overflow="fold")]
         if self._input is not None:
-            return [Text(f"Filter: {make_printable(self._input)}▏  enter: keep · esc: as it was", "bold yellow")]
+            return [Text(f"Filter: {make_printable(self._input)}▏  enter: keep · esc: clear", "bold yellow")]
         keys = "↑↓ enter esc  / filter  s sort  o c r x circuit  e a d instance  ? help  q quit"
         if self._message:
             keys = self._message

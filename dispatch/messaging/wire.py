@@ -706,6 +706,11 @@ def is_inbox(topic: str) -> bool:
     return topic.rpartition("/")[2].startswith((_REPLY, _INSTANCE))
 
 
+def is_reply_inbox(topic: str) -> bool:
+    """Return whether ``topic`` is the inbox of a dispatcher."""
+    return topic.rpartition("/")[2].startswith(_REPLY)
+
+
 def reply_key(topic: TopicName) -> str | None:
     """Return the dispatcher's key in the name of a reply topic; None: it is no reply topic."""
     if not topic.name.startswith(_REPLY):

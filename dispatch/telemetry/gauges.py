@@ -225,6 +225,24 @@ class ObservedDispatcher(Protocol):
     def sources(self) -> Iterable[SourceStatus]:
         """Return the state of each source of the catalogue."""
 
+    def fleet_figures(self) -> SeenFleet | None:
+        """Return the fleet of the dispatcher; None: it belongs to none."""
+
+
+class SeenFleet(Protocol):
+    """A fleet as a scrape reads it; see :class:`dispatch.calls.fleet.FleetFigures`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def members(self) -> int: ...
+    @property
+    def is_reachable(self) -> bool: ...
+    @property
+    def shares(self) -> Mapping[tuple[str, str], float]: ...
+    @property
+    def quotas(self) -> Mapping[tuple[str, str], tuple[float, float]]: ...
+
 
 class DispatcherCollector(exposition.PerRegistry, Collector):
     """Reads the dispatchers that report to one registry. If there are several circuits for one tool, of dispatchers or of
@@ -267,10 +285,31 @@ class DispatcherCollector(exposition.PerRegistry, Collector):
         yield _refused_items(lambda: self._add_up_sources(lambda each: each.refused))
         yield _held_changes(lambda: self._add_up_sources(lambda each: each.held))
         yield _source_up(self._source_up)
+        yield _fleet_members(lambda: {(each.name,): each.members for each in self._fleets()}.items())
+        yield _fleet_reachable(lambda: {(each.name,): each.is_reachable for each in self._fleets()}.items())
+        yield _fleet_share(lambda: self._fleet_shares())
+        yield _fleet_quota_used(lambda: self._fleet_quotas(0))
+        yield _fleet_quota(lambda: self._fleet_quotas(1))
 
     def _dispatchers(self) -> list[ObservedDispatcher]:
         with self._lock:
             return list(self._observed)
+
+    def _fleets(self) -> Iterator[SeenFleet]:
+        """Yield the fleets of the dispatchers."""
+        for each in self._dispatchers():
+            if (fleet := each.fleet_figures()) is not None:
+                yield fleet
+
+    def _fleet_shares(self) -> exposition.Values:
+        total: Counter[tuple[str, ...]] = Counter()
+        for fleet in self._fleets():
+            for (kind, tool), share in fleet.shares.items():
+                total[fleet.name, kind, tool] += share  # type: ignore[assignment] # a share
+        return total.items()
+
+    def _fleet_quotas(self, which: int) -> exposition.Values:
+        return {(each.name, *key): of[which] for each in self._fleets() for key, of in each.quotas.items()}.items()
 
     def _tool_labels(self) -> frozenset[ToolKey]:
         return self._instruments.tools.labels()
@@ -396,9 +435,27 @@ _source_up = _gauge(
     "last valid items stay in force there, or it has none.",
     "source",
 )
+_fleet_members = _gauge("dispatch_fleet_members", "Dispatchers of the fleet, as this process sees it.", "fleet")
+_fleet_reachable = _gauge(
+    "dispatch_fleet_reachable",
+    "1: messages of the fleet pass; 0: this process keeps its last share of each limit, then an equal one.",
+    "fleet",
+)
+_fleet_share = _gauge(
+    "dispatch_fleet_share",
+    "Share of a limit that this process may use, from 0 to 1. Kind rate: of the rate limit; slots: of the bulkhead.",
+    *("fleet", "kind", "tool"),
+)
+_fleet_quota_used = _gauge(
+    "dispatch_fleet_quota_used",
+    "Calls of the quota that the fleet has made in this period or handed out to its dispatchers.",
+    *("fleet", "tool", "per"),
+)
+_fleet_quota = _gauge("dispatch_fleet_quota", "Calls of the quota in a day or month.", "fleet", "tool", "per")
 _FAMILIES = (
     *(_connected, _pending, _in_flight, _queued, _abandoned_threads, _circuits, _instances, _instance_in_flight),
     *(_tools, _refused_items, _held_changes, _source_up),
+    *(_fleet_members, _fleet_reachable, _fleet_share, _fleet_quota_used, _fleet_quota),
 )
 
 # Reads the states of circuits from the metrics of a dispatcher, in the text format of Prometheus.

@@ -669,6 +669,10 @@ class FaultyPublisher:
     def opening_error(self) -> TransportError | None:
         return self._inner.opening_error
 
+    @property
+    def is_connected(self) -> bool:
+        return self._inner.is_connected
+
     def send_packet(self, payload: bytes) -> bool:
         """Send a packet with the faults in force. Faults of ids do not apply to packets; that of tools, to results."""
         path, send = self._path, self._inner.send_packet

@@ -288,6 +288,10 @@ class MemoryPublisher:
     def opening_error(self) -> TransportError | None:
         return None
 
+    @property
+    def is_connected(self) -> bool:
+        return True
+
     def publish(
         self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure
     ) -> MemoryTicket:

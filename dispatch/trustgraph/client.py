@@ -301,6 +301,9 @@ class WrappedClient:
         """Return nothing: the tool is in no catalogue."""
         return ()
 
+    def fleet_figures(self) -> None:
+        """Return nothing: the client belongs to no fleet."""
+
     async def call(self, *values: Any, timeout: float | None = None, **named: Any) -> str:
         """As :meth:`dispatch.ToolServiceClient.call`. ``timeout``: seconds for the whole call; None: the policy's."""
         limit = self.policy.timeout if timeout is None else timeout

@@ -28,6 +28,7 @@ OTHERS = {
     *("item-refused", "item-shadowed", "change-held"),  # kinds of events
     *(name.replace("_", "-") for name in FRAMEWORKS),  # extras
     *Style,  # forms of the APIs of models
+    "dispatch-quota",  # a subscription
     "getkeys-all-ws",  # an operation of TrustGraph's config service
     "injected-fault",  # the type of a fault's tool error
     "stream-idle",

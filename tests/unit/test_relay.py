@@ -12,7 +12,7 @@ import pytest
 
 from dispatch import CallResult, Catalog, Outcome, ToolError
 from dispatch.messaging.wire import Property
-from dispatch.relay import McpToolConfig, Relay, RelayConfig
+from dispatch.relay import McpToolConfig, Relay, RelayConfig, RelayError
 from dispatch.transports import Message
 from tests.helpers.clock import idle
 from tests.helpers.config_service import ConfigStore, config_service
@@ -277,6 +277,13 @@ async def test_a_relay_that_drains_finishes_what_it_has() -> None:
         await instance.answer(properties, "why", topic=ANSWERS)
         await draining
         assert (await answer_of(caller))[1]["response"] == "why"
+
+
+async def test_what_needs_a_restart_is_refused_at_a_reload() -> None:
+    async with relaying() as relay:
+        with pytest.raises(RelayError, match=r"broker: cannot change .* Fix: restart the relay"):
+            await relay.reload(RelayConfig(broker="pulsar://elsewhere:6650"))
+        assert relay.config.broker == BROKER
 
 
 async def test_changes_of_the_catalogue_are_followed() -> None:

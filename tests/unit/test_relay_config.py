@@ -184,3 +184,19 @@ def test_check_and_relay_report_the_mistakes(folder: Path, capsys: pytest.Captur
 def test_the_embedded_broker_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["relay", "--config", str(folder / "relay.json"), "--broker", "memory://"]) == 2
     assert "embedded broker" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--as", "tool", "tell-joke", "--trustgraph"], "--as tool is no type of a tool that can be written"),
+        (["--as", "mcp-tool", "tell-joke"], "belongs to TrustGraph's configuration"),
+        (["--as", "mcp-tool", "--trustgraph"], "No tool is given"),
+        (["--as", "mcp-tool", "tell-jok", "--trustgraph"], "Did you mean 'tell-joke'?"),
+    ],
+)
+def test_a_tool_that_cannot_be_put_as_an_mcp_tool(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["put", *words, "--catalog", str(EXAMPLES / "relay" / "tools")]) == 2
+    assert problem in capsys.readouterr().err

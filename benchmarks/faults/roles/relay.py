@@ -40,15 +40,17 @@ class Relay:
         self._writers.add(writer)
         try:
             if self._is_cut:
-                return
+                raise ConnectionResetError
             there, onward = await asyncio.open_connection("127.0.0.1", target)
             self._writers.add(onward)
             try:
-                await asyncio.gather(self._pump(reader, onward, None), self._pump(there, writer, self._rewrite))
+                async with asyncio.TaskGroup() as pumps:
+                    pumps.create_task(self._pump(reader, onward, None))
+                    pumps.create_task(self._pump(there, writer, self._rewrite))
             finally:
                 self._abort(onward)
-        except OSError:
-            pass
+        except* OSError:
+            pass  # one side has closed the connection
         finally:
             self._abort(writer)
 

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import hmac
 import ipaddress
+import itertools
 import json
 import os
 import re
@@ -110,9 +111,21 @@ class Admin:
         found = self._request("GET", f"/lookup/v2/topic/{kind}/{'/'.join(map(_segment, name.split('/')))}")
         return str(found["brokerUrl"])
 
-    def unload(self, namespace: str) -> None:
-        """Unload `tenant/namespace`: its topics close, and each bundle of them is assigned to a broker again."""
-        self._request("PUT", f"namespaces/{_namespace(namespace)}/unload")
+    def bundles(self, namespace: str) -> list[str]:
+        """List the bundles of `tenant/namespace`, in which its topics are assigned to brokers."""
+        found = self._request("GET", f"namespaces/{_namespace(namespace)}/bundles")["boundaries"]
+        return [f"{low}_{high}" for low, high in itertools.pairwise(found)]
+
+    def unload(self, namespace: str, bundle: str = "", destination: str = "") -> None:
+        """Unload `tenant/namespace`, or one bundle of it: its topics close, and a broker is assigned again. `destination` is
+        the host and port of a broker's admin interface."""
+        part = f"/{bundle}" if bundle else ""
+        to = f"?destinationBroker={_segment(destination)}" if destination else ""
+        self._request("PUT", f"namespaces/{_namespace(namespace)}{part}/unload{to}")
+
+    def configure(self, name: str, value: str) -> None:
+        """Change a dynamic setting of all brokers."""
+        self._request("POST", f"brokers/configuration/{_segment(name)}/{_segment(value)}")
 
     def ensure_tenant(self, tenant: str) -> bool:
         """Create the tenant, allowed on every cluster, if it does not exist; return whether it was created."""

@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import contextlib
 import ctypes
+import itertools
 import logging
 import os
 import sys
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from dispatch._internal import cancel_and_wait
 from dispatch.errors import TransportError
-from dispatch.messaging.wire import MAX_MESSAGE_BYTES, PROPERTIES_BYTES, is_inbox
+from dispatch.messaging.wire import MAX_MESSAGE_BYTES, PROPERTIES_BYTES, is_inbox, is_reply_inbox
 from dispatch.transports.base import (
     POLL_S,
     AnswerLate,
@@ -105,13 +106,25 @@ class PulsarTicket:
 class PulsarPublisher:
     """See :class:`dispatch.transports.base.TopicPublisher`."""
 
-    __slots__ = ("_owner", "error", "is_dormant", "opens_on_demand", "raw", "sender", "topic", "users", "waiting")
+    __slots__ = (
+        "_owner",
+        "error",
+        "is_dormant",
+        "link",
+        "opens_on_demand",
+        "raw",
+        "sender",
+        "topic",
+        "users",
+        "waiting",
+    )
 
     def __init__(self, owner: PulsarTransport, sender: MessageSender, topic: str) -> None:
         self._owner = owner
         self.sender = sender
         self.topic = topic
         self.raw: Any = None
+        self.link: PulsarClient | None = None
         self.users = 1
         self.opens_on_demand = is_inbox(topic)
         """The topic is of no use after the end of its consumer's process: opening it again would only create it again."""
@@ -120,10 +133,11 @@ class PulsarPublisher:
         self.error: TransportError | None = None
         """Why the producer could not be opened again, at the last attempt."""
         self.waiting: deque[PulsarTicket | bytes] = deque()
-        """Messages and packets that wait for the producer to be opened again."""
+        """Messages and packets that wait for the producer, or for the inbox of their replies, to be connected again."""
 
     async def open(self, link: PulsarClient, generation: int) -> Any:
         """See :class:`dispatch.transports.pulsar.supervisor.TopicHandle`."""
+        self.link = link
         return await link.producer(self.topic)
 
     def publish(
@@ -151,6 +165,10 @@ class PulsarPublisher:
     @property
     def opening_error(self) -> TransportError | None:
         return self.error or self.sender.find_opening_error(self)
+
+    @property
+    def is_connected(self) -> bool:
+        return self.is_dormant or self.sender.can_send(self)
 
     def send_packet(self, payload: bytes) -> bool:
         return self.sender.send_packet(self, payload)
@@ -208,6 +226,9 @@ class MessageSender:
         supervisor: of the connection.
         wake: makes the event loop call :meth:`process_receipts` soon; called on any thread.
         reopen: opens a dormant publisher, unless that is under way, and calls :meth:`send_waiting` or :meth:`fail_waiting`.
+
+    Attributes:
+        inboxes: subscriptions to replies of the plain exchange.
     """
 
     def __init__(
@@ -221,6 +242,7 @@ class MessageSender:
         self._supervisor = supervisor
         self._wake = wake
         self._reopen = reopen
+        self.inboxes: set[PulsarSubscription] = set()
         self._waiting = 0
         """Messages and packets that wait for dormant publishers."""
         self._outstanding: set[PulsarTicket] = set()
@@ -233,6 +255,9 @@ class MessageSender:
         """One of :attr:`receipts` is a failure, or has a callback."""
         self.packets = PacketReceipts(self._on_packet_receipt)
         """Packets of sessions on the current client."""
+        self._witnesses: dict[PulsarPublisher, int] = {}
+        """Numbers of packets without a receipt, one of each topic: if its broker hangs, the others have none either."""
+        self._numbers = itertools.count()
         self._dropped_before = 0
         self._writers: deque[tuple[Callable[[], bool], asyncio.Future[None]]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -273,7 +298,7 @@ class MessageSender:
         supervisor, packets = self._supervisor, self.packets
         if self._is_closed or supervisor.down_since is not None:
             return False
-        if self.find_opening_error(publisher) is not None:
+        if publisher in supervisor.backoff:
             return False
         if (
             packets.sent - packets.received >= MAX_PACKETS_IN_DOUBT
@@ -282,8 +307,12 @@ class MessageSender:
             return False
         if publisher.is_dormant:
             return self._hold(publisher, payload)
+        on_receipt = packets.on_receipt
+        if publisher not in self._witnesses:
+            self._witnesses[publisher] = next(self._numbers)
+            on_receipt = partial(self._on_witness_receipt, publisher, packets)
         try:
-            send_plain(publisher.raw, payload, packets.on_receipt)
+            send_plain(publisher.raw, payload, on_receipt)
         except Exception:  # pulsar-client cannot send it at all: the session's probes report a connection that stays so
             packets.dropped += 1
             return False
@@ -293,7 +322,14 @@ class MessageSender:
     def find_opening_error(self, publisher: PulsarPublisher) -> TransportError | None:
         """See :attr:`dispatch.transports.base.TopicPublisher.opening_error`."""
         backoff = self._supervisor.backoff
-        return backoff.error(publisher) if len(backoff) else None
+        return backoff.error(publisher, asyncio.get_running_loop().time()) if len(backoff) else None
+
+    def _on_witness_receipt(
+        self, publisher: PulsarPublisher, packets: PacketReceipts, result: Any, message: Any
+    ) -> None:
+        # On pulsar-client's thread, like that of other packets.
+        self._witnesses.pop(publisher, None)
+        packets.on_receipt(result, message)
 
     def _on_packet_receipt(self) -> None:
         if self.wants_receipts:
@@ -337,7 +373,7 @@ class MessageSender:
                 self._writers.append((reached, waiter))
 
     def _send(self, ticket: PulsarTicket) -> None:
-        if ticket.publisher.is_dormant:
+        if not self.can_send(ticket.publisher):
             self.window.settle()
             if not self._hold(ticket.publisher, ticket):
                 error = publish_queue_full(MAX_WAITING, topic=ticket.publisher.topic, retry_after=1.0)
@@ -353,13 +389,21 @@ class MessageSender:
             self.is_urgent = True
             self._wake()
 
+    def can_send(self, publisher: PulsarPublisher) -> bool:
+        """Return whether a message can be sent now, and its reply received: pulsar-client would send it, whatever becomes of
+        its call, when its topic is connected again."""
+        if publisher.is_dormant or not publisher.raw.is_connected():
+            return False
+        return publisher.opens_on_demand or all(inbox.raw.is_connected() for inbox in self.inboxes)
+
     def _hold(self, publisher: PulsarPublisher, item: PulsarTicket | bytes) -> bool:
         """Hold a message or packet until ``publisher`` is open again. Return False if too many wait."""
         if len(publisher.waiting) >= MAX_WAITING:
             return False
         publisher.waiting.append(item)
         self._waiting += 1
-        self._reopen(publisher)
+        if publisher.is_dormant:
+            self._reopen(publisher)
         return True
 
     def _release_waiting(self, publisher: PulsarPublisher) -> Iterator[PulsarTicket | bytes]:
@@ -430,6 +474,7 @@ class MessageSender:
         """Fail all publishes without a receipt, and expect none for the packets sent so far."""
         self._dropped_before = self.packets_dropped
         self.packets = PacketReceipts(self._on_packet_receipt)
+        self._witnesses.clear()
         for ticket in list(self._outstanding):
             self.receipts.append((ticket, problem))
         self.process_receipts()
@@ -459,6 +504,10 @@ class MessageSender:
         if self._oldest is None and self.packets.count_outstanding():
             return (id(self.packets), self.packets.received)
         return self._oldest
+
+    def find_stuck(self) -> object | None:
+        """The same for each topic alone: a ticket, or the number of a packet."""
+        return self._oldest or min(list(self._witnesses.values()), default=None)
 
     def stop(self) -> None:
         """Send nothing more."""
@@ -688,7 +737,19 @@ class DurableSubscription:
 class PulsarSubscription:
     """See :class:`dispatch.transports.base.Subscription`."""
 
-    __slots__ = ("_owner", "answer_late", "durable", "handler", "last", "mode", "name", "raw", "resumes", "topic")
+    __slots__ = (
+        "_owner",
+        "answer_late",
+        "durable",
+        "handler",
+        "last",
+        "link",
+        "mode",
+        "name",
+        "raw",
+        "resumes",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -706,6 +767,7 @@ class PulsarSubscription:
         self.name = name
         self.answer_late = answer_late
         self.raw: Any = None
+        self.link: PulsarClient | None = None
         self.durable = DurableSubscription() if mode is Mode.SHARED and topic.startswith("persistent://") else None
         self.resumes = mode is not Mode.SHARED and topic.startswith("persistent://")
         """Whether messages published during a disconnection are delivered after it."""
@@ -714,6 +776,7 @@ class PulsarSubscription:
 
     async def open(self, link: PulsarClient, generation: int) -> Any:
         """See :class:`dispatch.transports.pulsar.supervisor.TopicHandle`."""
+        self.link = link
         listener = partial(self._owner.on_message, self, generation)
         if self.durable is not None:
             self.durable.opening(link)
@@ -857,6 +920,7 @@ class PulsarTransport:
                     subscription.durable.end()
             handles = self.handles()
             self._subscriptions.clear()
+            self._sender.inboxes.clear()
             self._publishers.clear()
             try:
                 await self._supervisor.close()
@@ -878,6 +942,7 @@ class PulsarTransport:
         for publisher in self._publishers.values():
             publisher.waiting.clear()
         self._subscriptions.clear()
+        self._sender.inboxes.clear()
         self._publishers.clear()
         self._sender.abandon()
         try:
@@ -921,6 +986,7 @@ class PulsarTransport:
                     async with asyncio.timeout(CLOSE_FLUSH_S):
                         await self._sender.flush_publisher(publisher)
         finally:
+            self._sender.fail_waiting(publisher, closed())
             raw, publisher.raw = publisher.raw, CLOSED_HANDLE
             await close_opened(raw)
 
@@ -962,6 +1028,8 @@ class PulsarTransport:
         subscription = PulsarSubscription(self, topic, handler, mode, name, answer_late)
         subscription.raw = await self._supervisor.open(subscription.open)
         self._subscriptions.add(subscription)
+        if is_reply_inbox(topic):
+            self._sender.inboxes.add(subscription)
         return subscription
 
     async def drop_subscription(self, subscription: PulsarSubscription) -> None:
@@ -975,6 +1043,7 @@ class PulsarTransport:
             await self._handled(subscription)
             await durable.settled()
         self._subscriptions.discard(subscription)
+        self._sender.inboxes.discard(subscription)
         self._supervisor.backoff.forget(subscription)
         raw, subscription.raw = subscription.raw, CLOSED_HANDLE
         await close_opened(raw)
@@ -1084,6 +1153,10 @@ class PulsarTransport:
         """See :meth:`dispatch.transports.pulsar.transport.MessageSender.find_unacknowledged`."""
         return self._sender.find_unacknowledged()
 
+    def find_stuck(self) -> object | None:
+        """See :meth:`dispatch.transports.pulsar.transport.MessageSender.find_stuck`."""
+        return self._sender.find_stuck()
+
     @property
     def is_limit_stale(self) -> bool:
         """See :class:`~dispatch.transports.pulsar.supervisor.SupervisedConnection`."""
@@ -1105,6 +1178,16 @@ class PulsarTransport:
     def on_reconnect(self) -> None:
         """Send the publishes that were queued while the connection was down."""
         self._sender.process_receipts()
+        self.release_held()
+
+    def release_held(self) -> None:
+        """See :class:`~dispatch.transports.pulsar.supervisor.SupervisedConnection`."""
+        for publisher in self._publishers.values():
+            if publisher.waiting and not publisher.is_dormant:
+                if (error := self._sender.find_opening_error(publisher)) is not None:
+                    self._sender.fail_waiting(publisher, error)
+                elif self._sender.can_send(publisher):
+                    self._sender.send_waiting(publisher)
 
 
 # glibc's allocator: freed memory that is kept for the next large payload.

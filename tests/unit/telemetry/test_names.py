@@ -130,6 +130,11 @@ METRICS = {
     "dispatch_pending_requests": ("gauge", ()),
     "dispatch_catalog_tools": ("gauge", ("source",)),
     "dispatch_catalog_source_up": ("gauge", ("source",)),
+    "dispatch_fleet_members": ("gauge", ("fleet",)),
+    "dispatch_fleet_reachable": ("gauge", ("fleet",)),
+    "dispatch_fleet_share": ("gauge", ("fleet", "kind", "tool")),
+    "dispatch_fleet_quota_used": ("gauge", ("fleet", "tool", "per")),
+    "dispatch_fleet_quota": ("gauge", ("fleet", "tool", "per")),
     "dispatch_catalog_refused_items": ("gauge", ("source",)),
     "dispatch_catalog_held_changes": ("gauge", ("source",)),
     "dispatch_catalog_last_reload_successful": ("gauge", ("source",)),
@@ -228,8 +233,12 @@ def test_telemetry_knows_a_closed_set_of_error_types() -> None:
 
 async def test_metrics_with_their_labels() -> None:
     board = Board()
+    policy = {"rate-limit": {"rate": "9/s", "scope": "fleet"}, "quota": "9/day"}
     tools = catalog(work={"version": "1.4.0"})
-    async with serving(lambda _: "done", instance="a"), telling(board.telemetry(), tools) as dispatcher:
+    async with (
+        serving(lambda _: "done", instance="a"),
+        telling(board.telemetry(), tools, policy=policy, fleet="shop") as dispatcher,
+    ):
         await dispatcher.execute("work")
         await dispatcher.execute("invented")
         dispatcher._running.observer.on_instance_change("lab", "a", "ejected", "failures")

@@ -46,10 +46,12 @@ class Processes:
         self.process = Process()
         self.endpoints = {A: self.process}
         self.read: list[Any] = []
+        self.tools: list[dict[str, Any]] = []
 
     async def fetch(self, tables: Mapping[str, str]) -> dict[str, Any]:
         self.read.append(dict(tables))
         values = admin_values.values()
+        values["tools"] = self.tools or values["tools"]
         for name in ("tools", "instances", "circuits"):
             values[name] = merge(name, values[name])
         return {name: values[name] for name in ("processes", *tables)}
@@ -75,20 +77,20 @@ async def press(screen: TopScreen, *keys: str) -> str:
 
 
 TOOLS_80 = """\
-tool      calls calls/s failed % 1 min running  p95 ms circuit   up
-price     8,123    12.5    212   26.0%       1 1,200.0 open      2 of 3
-find      8,123     3.0      2    0.1%       1    40.0 closed    3 of 3
-translate 8,123    12.5      0    0.0%       1    40.0 -         -
+tool      calls calls/s failed % failed running  p95 ms circuit   up
+price     8,123    12.5    212    26.0%       1 1,200.0 open      2 of 3
+find      8,123     3.0      2     0.1%       1    40.0 closed    3 of 3
+translate 8,123    12.5      0     0.0%       1    40.0 -         -
 
 instance state          running  circuit of state       user  calls refused
 shop-2   ejected 12.3 s       2  price      open 3.2 s  bob   4,000     912
 shop-1   up                   2  2 others   closed      alice   321       0
 words-1  up                   0"""
 TOOLS_140 = """\
-tool       service  calls  calls/s  failed  % 1 min  refused  running  queued  p50 ms   p95 ms  circuit    up
-price      shop     8,123     12.5     212    26.0%        5        1       0    12.0  1,200.0  open       2 of 3
-find       shop     8,123      3.0       2     0.1%        5        1       0    12.0     40.0  closed     3 of 3
-translate  words    8,123     12.5       0     0.0%        0        1       0    12.0     40.0  -          -"""
+tool       service  calls  calls/s  failed  % failed  refused  running  queued  p50 ms   p95 ms  circuit    up
+price      shop     8,123     12.5     212     26.0%        5        1       0    12.0  1,200.0  open       2 of 3
+find       shop     8,123      3.0       2      0.1%        5        1       0    12.0     40.0  closed     3 of 3
+translate  words    8,123     12.5       0      0.0%        0        1       0    12.0     40.0  -          -"""
 WATERFALL_80 = """\
 call 8124  price 1.4.0 of shop  timeout after 2,000.0 ms
                            0           2,000.0 ms
@@ -213,6 +215,16 @@ async def test_keys_open_a_tool_a_call_and_the_calls_of_an_instance() -> None:
     assert "another table" in await press(screen, "?")
     assert "another table" not in await press(screen, "x")
     assert fleet.process.posted == []
+
+
+async def test_the_selection_follows_its_row() -> None:
+    screen, fleet = await top()
+    assert "Open the circuit of 'price'" in await press(screen, "o")
+    fleet.tools = [tool("find", circuit="forced-open", failure_rate=0.9), *admin_values.values()["tools"][1:]]
+    await screen.refresh()
+    assert "Open the circuit of 'price'" in await press(screen, "escape", "o")
+    assert "Open the circuit of 'price'" in await press(screen, "escape", "S", "s", "o")
+    assert "Open the circuit of 'translate'" in await press(screen, "escape", "end", "o")
 
 
 async def test_an_action_needs_a_reason_and_can_be_given_up() -> None:

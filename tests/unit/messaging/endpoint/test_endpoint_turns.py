@@ -49,6 +49,27 @@ async def test_an_idle_peer_gets_the_first_batch_of_a_long_turn_at_once() -> Non
         assert session.statistics.packets_sent - before == 2
 
 
+async def test_one_call_at_a_time_leaves_at_once_and_several_wait_for_each_other() -> None:
+    async with peers(URL) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        statistics = session.statistics
+
+        async def count_early(numbers: range) -> int:
+            before = statistics.packets_sent
+            requests = [caller.send(session, b"%d:1" % number) for number in numbers]
+            early = statistics.packets_sent - before
+            await asyncio.gather(*(request.outcome for request in requests))
+            return early
+
+        assert await count_early(range(1)) == 0, "whether others follow is not known yet"
+        assert await count_early(range(1, 2)) == 1
+        assert await count_early(range(2, 6)) == 1, "the first one leaves alone"
+        assert await count_early(range(6, 10)) == 0
+        assert await count_early(range(10, 11)) == 0
+        assert await count_early(range(11, 12)) == 1
+
+
 async def test_packets_of_a_burst_wake_their_tasks_before_the_next_packet_leaves() -> None:
     """Replies of several callees arrive in one turn: each caller's next request joins the same flush."""
     async with peers(URL, callees=5) as (caller, callees):
