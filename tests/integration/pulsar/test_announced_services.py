@@ -216,6 +216,7 @@ async def test_a_rolling_restart_of_eight_processes_under_load_fails_no_call(
         assert len(source.table.services[lab.name, None].instances) == 8
 
 
+@pytest.mark.soak
 async def test_a_restarted_broker_leaves_the_catalogue_as_it_is(tmp_path: Path) -> None:
     broker = await asyncio.to_thread(LocalBroker.start)
     try:

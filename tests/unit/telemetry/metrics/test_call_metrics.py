@@ -1,19 +1,38 @@
 """Each way a call can end is counted in exactly its series, once. Guards against calls that are counted twice or not at all,
-and against a number in flight that never comes back to 0."""
+and against a number in flight that never comes back to 0.
+Metrics of attempts: queue waits, rejections, retries and hedges.
+States of circuits in a text of metrics; those of a running dispatcher: tests/unit/cli/catalog/test_circuits.py.
+Counters and histograms without locks: a scrape gets the same text as of prometheus-client's own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+import math
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import Exemplar, Timestamp
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.registry import DuplicateTimeseries
 
 from dispatch import Catalog, Dispatcher, DispatchError, ToolError, ToolServiceClient
 from dispatch.errors import Outcome
+from dispatch.resilience.bulkhead import QueueLimits
+from dispatch.telemetry.exposition import LockFreeCounter, LockFreeHistogram
+from dispatch.telemetry.gauges import CircuitCount, parse_circuit_states
+from dispatch.telemetry.observers import DURATION_BUCKETS
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, read, serving
+from tests.helpers.internals import correlator_of
 from tests.helpers.telemetry_capture import Board, telling
 
 
@@ -38,8 +57,6 @@ def nothing_left(board: Board) -> None:
 
 
 # -- one call, as its service and its caller have it ------------------------------------------------------------------
-
-
 async def answered(dispatcher: Dispatcher, peer: Peer, **how: Any) -> None:
     call = asyncio.create_task(dispatcher.execute("work"))
     _, properties = await peer.request()
@@ -108,8 +125,6 @@ async def finds_nobody(dispatcher: Dispatcher, peer: Peer) -> None:
 
 
 # -- likewise a stream ------------------------------------------------------------------------------------------------
-
-
 async def streams(dispatcher: Dispatcher, peer: Peer) -> None:
     chunks: list[str] = []
     reading = asyncio.create_task(read(dispatcher.stream("work"), chunks))
@@ -182,9 +197,17 @@ async def stream_is_never_begun(dispatcher: Dispatcher, peer: Peer) -> None:
 
 
 SENT = "attempts_total work first"
+
+
 OK, ERROR = "call_duration_seconds_count work ok", "call_duration_seconds_count work error"
+
+
 FORCED = "circuit_transitions_total work forced-open"
+
+
 RESET = "circuit_transitions_total work closed"
+
+
 FIRST_CHUNK = "first_chunk_seconds_count work"
 
 
@@ -193,6 +216,8 @@ def ends(outcome: str, *others: str) -> dict[str, float]:
 
 
 Story = Callable[[Dispatcher, Peer], Awaitable[None]]
+
+
 STORIES: dict[Story, dict[str, float]] = {
     succeeds: ends("success", SENT, OK),
     fails: ends("tool_error", SENT, ERROR),
@@ -217,6 +242,8 @@ STORIES: dict[Story, dict[str, float]] = {
     stream_is_cancelled_half_way: ends("cancelled", SENT, FIRST_CHUNK),
     stream_is_never_begun: {},
 }
+
+
 WITH_BREAKER = {meets_an_open_circuit, streams_against_an_open_circuit}
 
 
@@ -255,8 +282,6 @@ async def test_all_ends_of_calls_in_sequence() -> None:
 
 
 # -- tools that there are not, and services without one --------------------------------------------------------------
-
-
 async def test_an_unknown_tool_is_counted_as_other() -> None:
     board = Board()
     async with telling(board.telemetry()) as dispatcher:
@@ -294,3 +319,357 @@ async def test_arguments_that_raise_are_invalid_arguments() -> None:
             await read(dispatcher.stream("work", Odd(a=1)), [])
         assert board.counted() == {"calls_total work cancelled": 2}
         nothing_left(board)
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+async def test_a_rejection_by_the_tools_rate_limit() -> None:
+    board = Board()
+    policy = {**UNGUARDED, "rate-limit": {"rate": "1/s", "burst": 1, "max-wait": 0}}
+    async with serving(lambda _: "done"), telling(board.telemetry(), work(policy=policy)) as dispatcher:
+        assert [(await dispatcher.execute("work")).ok for _ in range(3)] == [True, False, False]
+        assert board.counted() == {
+            **ends("success", SENT, OK),
+            "calls_total work throttled": 2,
+            "rejections_total work rate-limit": 2,
+            "rate_limited_total work tool": 2,
+        }
+        nothing_left(board)
+
+
+async def test_a_rejection_by_the_users_rate_limit() -> None:
+    board = Board()
+    policy = {**UNGUARDED, "user-rate-limit": {"rate": "1/s", "burst": 1, "max-wait": 0}}
+    async with serving(lambda _: "done"), telling(board.telemetry(), work(policy=policy)) as dispatcher:
+        assert [(await dispatcher.execute("work", user="hog")).ok for _ in range(3)] == [True, False, False]
+        assert board.counted() == {
+            **ends("success", SENT, OK),
+            "calls_total work throttled": 2,
+            "rejections_total work rate-limit": 2,
+            "rate_limited_total work user": 2,
+        }
+
+
+async def test_a_retry_that_the_users_rate_limit_rejects_does_not_hide_the_failure_of_its_call() -> None:
+    """``rate_limited_total work user`` is subtracted from the throttled calls: it counts calls, not attempts."""
+    board = Board()
+    policy = {"user-rate-limit": {"rate": "1/m", "burst": 1, "max-wait": 0}, "timeout": 9, "attempt-timeout": 1}
+    async with deaf(board, read_only=True, policy=policy) as (dispatcher, _):
+        assert (await dispatcher.execute("work", user="hog")).outcome is Outcome.TIMEOUT
+        counted = board.counted()
+        assert (counted["calls_total work timeout"], counted["rejections_total work rate-limit"]) == (1, 1)
+        assert "rate_limited_total work user" not in counted
+
+
+async def test_queue_waits_and_rejections_of_the_bulkhead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.resilience.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=1))
+    board, gate = Board(), asyncio.Event()
+
+    async def slow(_: dict[str, Any]) -> str:
+        await gate.wait()
+        return "done"
+
+    policy = {**UNGUARDED, "bulkhead": {"max-concurrent-calls": 1, "max-wait": 2}}
+    async with serving(slow), telling(board.telemetry(), work(policy=policy)) as dispatcher:
+        calls = [asyncio.create_task(dispatcher.execute("work")) for _ in range(3)]
+        await advance(1.5)
+        now = board.read()
+        assert (now["inflight_calls work"], now["queued_calls work"], now["pending_requests"]) == (2, 1, 1)
+        gate.set()
+        results = await asyncio.gather(*calls)
+        assert [result.ok for result in results] == [True, True, False]
+        assert board.counted() == {
+            "calls_total work success": 2,
+            "calls_total work throttled": 1,
+            "rejections_total work bulkhead": 1,
+            "attempts_total work first": 2,
+            "call_duration_seconds_count work ok": 2,
+            "queue_wait_seconds_count work": 2,
+        }
+        assert board["queue_wait_seconds_sum work"] == pytest.approx(1.5 + 0, abs=0.01)
+        nothing_left(board)
+
+
+async def test_calls_that_are_cancelled_in_the_queue() -> None:
+    board = Board()
+    policy = {**UNGUARDED, "bulkhead": {"max-concurrent-calls": 1, "max-wait": 9}}
+    async with deaf(board, policy=policy) as (dispatcher, peer):
+        first = asyncio.create_task(dispatcher.execute("work"))
+        _, properties = await peer.request()
+        second = asyncio.create_task(dispatcher.execute("work"))
+        await advance(1)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        await peer.answer(properties, "done")
+        await first
+        assert board.counted() == {
+            **ends("success", SENT, OK),
+            "calls_total work cancelled": 1,
+            "queue_wait_seconds_count work": 1,
+        }
+        nothing_left(board)
+
+
+# -- more than one attempt --------------------------------------------------------------------------------------------
+async def test_a_retry_is_counted_as_an_attempt_and_not_as_a_call() -> None:
+    board = Board()
+    async with deaf(board, policy={}) as (dispatcher, peer):
+        call = asyncio.create_task(dispatcher.execute("work"))
+        _, properties = await peer.request()
+        await peer.answer(properties, error=("overloaded", "full"), refused="overloaded", retry_after_ms="100")
+        _, properties = await peer.request()
+        await peer.answer(properties, "done")
+        assert (await call).attempts == 2
+        assert board.counted() == {
+            **ends("success", SENT, OK, "attempts_total work retry", "rejections_total work service")
+        }
+
+
+async def test_retries_beyond_the_budget_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.calls.guards.MIN_REPEATS_PER_S", 0.1)
+    board = Board()
+    policy = {"attempt-timeout": 0.5, "breaker": None}
+    async with deaf(board, policy=policy, idempotent=True) as (dispatcher, peer):
+        results = await asyncio.gather(*(dispatcher.execute("work", timeout=5) for _ in range(50)))
+        assert sum(result.attempts for result in results) == 61
+        assert board.counted() == {
+            "calls_total work timeout": 50,
+            "call_duration_seconds_count work error": 50,
+            "attempts_total work first": 50,
+            "attempts_total work retry": 11,
+            "retry_budget_exhausted_total work": 50,
+        }
+        assert peer.arrived.qsize() == 61
+
+
+async def test_a_hedge_is_counted_as_an_attempt_and_not_as_a_call() -> None:
+    board = Board()
+    gate = asyncio.Event()
+
+    async def slow(_: dict[str, Any]) -> str:
+        await gate.wait()
+        return "slow"
+
+    tool = work(read_only=True, policy={"hedging": 0.2, "balancing": "round-robin"})
+    async with (
+        serving(slow, instance="a"),
+        serving(lambda _: "fast", instance="b"),
+        telling(board.telemetry(), tool) as dispatcher,
+    ):
+        results = [await dispatcher.execute("work") for _ in range(4)]
+        assert [result.text for result in results] == ["fast"] * 4
+        hedged = sum(result.attempts - 1 for result in results)
+        assert hedged == 2
+        counted = board.counted()
+        assert counted["attempts_total work hedge"] == hedged
+        assert counted["attempts_total work first"] == counted["calls_total work success"] == 4
+        nothing_left(board)
+
+
+async def test_hedges_beyond_the_budget_are_counted() -> None:
+    board = Board()
+
+    async def slow(_: dict[str, Any]) -> str:
+        await asyncio.sleep(1)
+        return "done"
+
+    tool = work(read_only=True, policy={"hedging": 0.2})
+    async with serving(slow, instance="a"), serving(slow, instance="b"), telling(board.telemetry(), tool) as dispatcher:
+        results = await asyncio.gather(*(dispatcher.execute("work") for _ in range(50)))
+        hedged = sum(result.attempts - 1 for result in results)
+        assert 0 < hedged < 50
+        assert board["attempts_total work hedge"] == hedged
+        assert board["retry_budget_exhausted_total work"] == 50 - hedged
+
+
+async def test_an_attempt_that_was_not_sent_is_not_counted() -> None:
+    board = Board()
+    async with deaf(board) as (dispatcher, peer):
+        await succeeds(dispatcher, peer)
+        correlator_of(dispatcher)._max_pending = 0
+        result = await dispatcher.execute("work")
+        assert (result.outcome, result.attempts) == (Outcome.THROTTLED, 0)
+        assert board.counted() == {
+            **ends("success", SENT, OK),
+            "calls_total work throttled": 1,
+            "rejections_total work exchange": 1,
+        }
+
+
+async def test_calls_that_share_an_exchange_are_timed_each_by_itself() -> None:
+    board, gate = Board(), asyncio.Event()
+
+    async def slow(_: dict[str, Any]) -> str:
+        await gate.wait()
+        return "done"
+
+    tool = work(read_only=True, policy={"single-flight": True})
+    async with serving(slow), telling(board.telemetry(), tool) as dispatcher:
+        first = asyncio.create_task(dispatcher.execute("work"))
+        await advance(3)
+        second = asyncio.create_task(dispatcher.execute("work"))
+        left = asyncio.create_task(dispatcher.execute("work"))
+        await advance(1)
+        left.cancel()
+        gate.set()
+        durations = [(await first).duration, (await second).duration]
+        assert durations == pytest.approx([4, 1], abs=0.01)
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        assert board["call_duration_seconds_sum work ok"] == pytest.approx(5, abs=0.02)
+        assert board.counted() == {
+            "calls_total work success": 2,
+            "calls_total work cancelled": 1,
+            "attempts_total work first": 1,
+            "call_duration_seconds_count work ok": 2,
+        }
+        nothing_left(board)
+
+
+TEXT = """\
+# TYPE dispatch_circuit_state gauge
+dispatch_circuit_state{tool="tell-joke",state="open"} 1.0
+dispatch_circuit_state{tool="a \\"b\\"",state="closed"} 2.0
+# TYPE dispatch_calls counter
+dispatch_calls_total{tool="tell-joke"} 7.0
+"""
+
+
+def test_only_circuits_are_counted() -> None:
+    assert list(parse_circuit_states(TEXT)) == [
+        CircuitCount("tell-joke", "open", 1),
+        CircuitCount('a "b"', "closed", 2),
+    ]
+    assert list(parse_circuit_states("")) == []
+
+
+@pytest.mark.parametrize("text", ["<html>{", 'dispatch_circuit_state{state="open"} 1', "dispatch_circuit_state{tool="])
+def test_a_text_without_metrics(text: str) -> None:
+    with pytest.raises(ValueError, match="not the text of metrics"):
+        list(parse_circuit_states(text))
+
+
+AMOUNTS = st.one_of(st.sampled_from(DURATION_BUCKETS), st.floats(0.0, 200.0))
+
+
+@pytest.fixture
+def switching() -> Iterator[None]:
+    """Threads change as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def scraped(registry: CollectorRegistry) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """All samples, but for the times at which series were created."""
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), AMOUNTS)))
+def test_the_exposition_equals_that_of_prometheus_clients_metrics(told: list[tuple[str, float]]) -> None:
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    count, counter = (
+        LockFreeCounter("n", "N.", ("tool",), registry=ours),
+        Counter("n", "N.", ("tool",), registry=theirs),
+    )
+    timing = LockFreeHistogram("s", "S.", ("tool",), buckets=DURATION_BUCKETS, registry=ours)
+    histogram = Histogram("s", "S.", ("tool",), buckets=DURATION_BUCKETS, registry=theirs)
+    for tool, amount in told:
+        for each in (count, counter):
+            each.labels(tool).inc()
+            each.labels(tool).inc(amount)
+        for one in (timing, histogram):
+            one.labels(tool).observe(amount)
+    assert scraped(ours) == scraped(theirs)
+
+
+def test_series_are_created_once_and_removed_by_their_labels() -> None:
+    registry = CollectorRegistry()
+    counter = LockFreeCounter("n", "N.", ("tool", "outcome"), registry=registry)
+    for tool in "ab":
+        for outcome in ("ok", "bad"):
+            counter.labels(tool, outcome).inc()
+    assert counter.labels("a", "ok") is counter.labels("a", "ok")
+    counter.remove_by_labels({"tool": "a"})
+    counter.remove_by_labels({"tool": "b", "outcome": "bad"})
+    counter.remove_by_labels({"tool": "nobody"})
+    assert scraped(registry) == {("n_total", (("outcome", "ok"), ("tool", "b"))): 1}
+    with pytest.raises(ValueError, match=r"n needs a value for each label of \('tool', 'outcome'\), not \('a',\)"):
+        counter.labels("a")
+    with pytest.raises(ValueError, match="not in tuple"):
+        counter.remove_by_labels({"user": "a"})
+    with pytest.raises(ValueError, match="name the first label of n: tool"):
+        counter.remove_by_labels({"outcome": "ok"})
+    counter.labels("b", "bad").inc(3)
+    counter.remove_by_labels({"tool": "b"})
+    assert scraped(registry) == {}
+    counter.labels("b", "bad").inc(5)
+    assert scraped(registry) == {("n_total", (("outcome", "bad"), ("tool", "b"))): 5}
+
+
+def test_a_duplicate_name_is_an_error() -> None:
+    registry = CollectorRegistry()
+    LockFreeHistogram("s", "S.", (), buckets=(1.0,), registry=registry)
+    for make in (
+        lambda: LockFreeCounter("s", "S.", (), registry=registry),
+        lambda: Histogram("s", "S.", registry=registry),
+    ):
+        with pytest.raises(DuplicateTimeseries):
+            make()
+
+
+def test_an_exemplar_stays_at_its_bucket_until_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.telemetry.exposition.time.time", lambda: 1_000.5)
+    registry = CollectorRegistry()
+    timing = LockFreeHistogram("s", "S.", ("tool",), buckets=(0.1, 1.0), registry=registry).labels("a")
+    timing.observe(0.1, {"trace_id": "first"})
+    timing.observe(0.05, {"trace_id": "second"})
+    timing.observe(0.07)
+    timing.observe(50.0, {"trace_id": "slow"})
+    text = openmetrics(registry).decode()
+    exemplars = {
+        sample.labels["le"]: sample.exemplar
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "s_bucket"
+    }
+    assert exemplars == {
+        "0.1": Exemplar({"trace_id": "second"}, 0.05, Timestamp(1_000, 5e8)),
+        "1.0": None,
+        "+Inf": Exemplar({"trace_id": "slow"}, 50.0, Timestamp(1_000, 5e8)),
+    }
+    assert "_created" not in text
+    assert scraped(registry)["s_count", (("tool", "a"),)] == 4
+    assert scraped(registry)["s_sum", (("tool", "a"),)] == math.fsum((0.1, 0.05, 0.07, 50.0))
+
+
+@pytest.mark.usefixtures("switching")
+def test_increments_of_threads_are_not_lost() -> None:
+    registry = CollectorRegistry()
+    counter = LockFreeCounter("n", "N.", ("tool",), registry=registry)
+    timing = LockFreeHistogram("s", "S.", ("tool",), buckets=(0.1,), registry=registry).labels("a")
+    together = threading.Barrier(4)
+
+    def work() -> None:
+        together.wait()
+        for _ in range(20_000):
+            counter.labels("a").inc()
+            timing.observe(0.5)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        seen = scraped(registry)
+        assert seen["s_bucket", (("le", "+Inf"), ("tool", "a"))] == seen["s_count", (("tool", "a"),)]
+    for thread in threads:
+        thread.join()
+    assert counter.labels("a").value == 80_000
+    assert timing.counts == [0, 80_000]
+    assert timing.sum == 40_000.0
