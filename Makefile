@@ -2,7 +2,8 @@
 # make test   run every test in its short form, against a Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
 # make test-fast  run the tests that start no process and no broker; without slow ones, those with a long form and those of benchmarks
 # make test-long  run the tests that have a long form: 10,000 scenarios, a million calls, ten times the property tests' examples
-# make setup  create .venv with all development tools; then: . .venv/bin/activate
+# make setup  create .venv with what the README, the tutorial and examples/ need; then: . .venv/bin/activate
+# make dev    add all development tools to it
 # make bench  run the benchmarks: guards against other libraries, functions as tools, reading a model's calls, then calls through a Pulsar broker
 # make bench-search  measure tool search on MetaTool's queries; select the data with: make bench-search DATA=FOLDER
 # make adapters  test the adapters of agent frameworks, each in an environment of its own; select with ADAPTERS='langchain'
@@ -11,7 +12,7 @@
 # make simulate  simulate failing services in virtual time: without guards, with naive guards, with dispatch; no broker
 # make mutation  run mutation tests of breaker, budget, limiter, correlation and sessions; select with ARGS='dispatch.resilience.retry*'
 # make coverage  measure branch coverage of the pure cores of resilience and balancing; must be 100 %
-# make docs   build the documentation site in site/; a broken link or reference fails
+# make docs   write the tables of the reference pages from the code, build the site in site/; a broken link or reference fails
 # make docs-serve  serve the site at http://127.0.0.1:8000, rebuilt on every change
 # make lint   run ruff, mypy and import-linter (layers, cycles)
 # make figures  count files, code lines and imports of dispatch, and walk one call
@@ -32,7 +33,7 @@ SOURCES := pyproject.toml dispatch/version.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: adapters figures help setup demo test test-fast test-long lint bench bench-learning bench-search simulate dashboards mutation coverage clean docs docs-serve
+.PHONY: adapters dev figures help setup demo test test-fast test-long lint bench bench-learning bench-search simulate dashboards mutation coverage clean docs docs-serve
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -48,11 +49,16 @@ $(VENV)/.demo: $(BIN)/python $(SOURCES)
 	@$(PIP) install -e '.[cli]'
 	@touch $@
 
+$(VENV)/.setup: $(BIN)/python $(SOURCES)
+	@echo "Setting up ($(VENV)), with what the examples need …"
+	@$(PIP) install -e '.[cli,yaml,watch,otel,functions,mcp,toolkit]'
+	@touch $@ $(VENV)/.demo
+
 $(VENV)/.dev: $(BIN)/python $(SOURCES)
 	@echo "Setting up ($(VENV)), with everything for the tests …"
 	@$(PIP) install -e '.[dev]'
 	@$(PIP) install --no-deps trustgraph-flow==$(TRUSTGRAPH)
-	@touch $@ $(VENV)/.demo
+	@touch $@ $(VENV)/.demo $(VENV)/.setup
 
 $(VENV)/.peers: $(VENV)/.dev
 	@echo "Setting up ($(VENV)), with the libraries that guards are compared with …"
@@ -64,7 +70,9 @@ $(VENV)/.mutation: $(VENV)/.dev
 	@$(PIP) install -e '.[mutation]'
 	@touch $@
 
-setup: $(VENV)/.dev
+setup: $(VENV)/.setup
+
+dev: $(VENV)/.dev
 
 demo: $(VENV)/.demo
 	@$(BIN)/dispatch demo
@@ -89,6 +97,7 @@ figures: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.figures
 
 docs: $(VENV)/.dev
+	@$(BIN)/python -m docs.generators.pages
 	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html -d build/doctrees docs site
 	@echo "The documentation is in site/index.html"
 

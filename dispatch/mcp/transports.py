@@ -32,7 +32,7 @@ from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp.shared.message import SessionMessage
 from mcp.types import METHOD_NOT_FOUND, PROTOCOL_VERSION_META_KEY, ErrorData, RequestId
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
-from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCRequest, JSONRPCResponse
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from dispatch._internal import Clock, excerpt, loop_clock
 from dispatch.mcp.conversion import find_header_problem
@@ -194,6 +194,8 @@ class ServerProcess(asyncio.SubprocessProtocol):
         self._size = 0
         self._is_modern = False
         """The protocol is 2026-07-28 or later."""
+        self._waiting: dict[str, RequestId] = {}
+        """Requests without a reply, by the text of their id."""
         self._is_cut = False
         """The lines since the last readable message may be parts of an unreadable one."""
         self._is_paused = False
@@ -318,8 +320,17 @@ class ServerProcess(asyncio.SubprocessProtocol):
                 line = b"an unreadable message of %d bytes" % len(line)
             self._log.feed(b"(stdout) " + line + b"\n")  # a server that writes its log to stdout
         else:
-            self._unread.extend(map(SessionMessage, messages))
+            self._unread.extend(SessionMessage(self._find_request(message)) for message in messages)
             self._is_cut = any(is_malformed(message) for message in messages)
+
+    def _find_request(self, message: JSONRPCMessage) -> JSONRPCMessage:
+        """Return ``message``; a reply with ``id: null``, of a server that could not read a request, is that of the only
+        request that waits. Of several none is known to be the one: each has its deadline."""
+        if isinstance(message, _REPLIES):
+            if message.id is None and len(self._waiting) == 1:
+                [message.id] = self._waiting.values()
+            self._waiting.pop(str(message.id), None)
+        return message
 
     def _set_paused(self, is_paused: bool) -> None:
         assert self._transport is not None
@@ -372,6 +383,9 @@ class ServerProcess(asyncio.SubprocessProtocol):
         if isinstance(item.message, JSONRPCRequest):
             meta = (item.message.params or {}).get("_meta") or {}
             self._is_modern = PROTOCOL_VERSION_META_KEY in meta
+            self._waiting[str(item.message.id)] = item.message.id
+        elif isinstance(item.message, JSONRPCNotification) and item.message.method == "notifications/cancelled":
+            self._waiting.pop(str((item.message.params or {}).get("requestId")), None)
         self._stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
 
     async def aclose(self) -> None:

@@ -1,6 +1,5 @@
-"""Sphinx extension: generated Markdown, links to files of the repository, references to undocumented objects.
+"""Sphinx extension: links to files of the repository, references to undocumented objects.
 
-- ``<!-- generated: NAME -->`` in a page is replaced by the output of ``GENERATORS[NAME]``. An unknown name is an error.
 - A link to a file outside ``docs/`` becomes its address in the repository, so that one link works on both sites. A file
   that is missing is an error.
 - A reference to a Python object that exists, and has no entry in the API reference, becomes plain text. A reference to an
@@ -15,7 +14,6 @@ import pkgutil
 import pydoc
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +23,6 @@ from prometheus_client import CollectorRegistry
 from pygments.lexers.special import TextLexer
 
 import dispatch
-from docs.generators import adapters, alerts, command_line, constants, dashboards, metrics, policy_keys, protocol
 
 if TYPE_CHECKING:
     from docutils import nodes
@@ -33,40 +30,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 REPOSITORY = "https://github.com/tool-dispatch/tool-dispatch/blob/main/"
-GENERATORS: dict[str, Callable[[], str]] = {
-    "adapter-results": adapters.adapter_results,
-    "alerts": alerts.alerts,
-    "changelog": lambda: changelog(),
-    "command-line": command_line.command_line,
-    "dashboards": dashboards.dashboards,
-    "error-types": constants.error_types,
-    "exceptions": constants.exceptions,
-    "features": constants.features,
-    "message-properties": constants.message_properties,
-    "metrics": metrics.metrics,
-    "origins": constants.origins,
-    "outcomes": constants.outcomes,
-    "policy-keys": policy_keys.policy_keys,
-    "protocol-failures": protocol.failures,
-    "protocol-frames": protocol.frames,
-    "protocol-packet": protocol.packet,
-    "protocol-settings": protocol.settings,
-    "refusals": constants.refusals,
-}
 ABSENT = ("dispatch.adapters.google_adk", "dispatch.adapters.crewai")
 """Modules for frameworks that do not go together with the development tools. Other modules refer to nothing in them."""
-MARKER = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
 _LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]+|[\w-]+/[^)#:\s]+)(#[^)\s]*)?(\))")
-
-
-def changelog() -> str:
-    """Return the text of the changelog below its title, with links from ``docs/``."""
-    return (ROOT / "CHANGELOG.md").read_text("utf-8").partition("\n")[2].replace("](docs/", "](")
-
-
-def generate(text: str) -> str:
-    """Return the text of a page with each marker replaced by what it names."""
-    return MARKER.sub(lambda found: GENERATORS[found[1]](), text)
 
 
 def link_repository(text: str, page: Path) -> str:
@@ -98,7 +64,7 @@ def read_source(app: Sphinx, name: str, content: list[str]) -> None:
     """Sphinx event ``source-read``."""
     page = Path(app.env.doc2path(name))
     if page.suffix == ".md":
-        content[0] = link_repository(generate(content[0]), page)
+        content[0] = link_repository(content[0], page)
 
 
 def prepare_docstring(app: Sphinx, kind: str, name: str, documented: Any, options: Any, lines: list[str]) -> None:
@@ -134,12 +100,6 @@ def shorten_signature(
     return ("(…)", None) if is_struct else None
 
 
-def find_generated(app: Sphinx, env: Any, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
-    """Sphinx event ``env-get-outdated``: pages with generated text are read again, because the code may have changed."""
-    pages = (Path(env.doc2path(name)) for name in env.found_docs)
-    return [env.path2doc(str(page)) for page in pages if MARKER.search(page.read_text("utf-8"))]
-
-
 def resolve_reference(app: Sphinx, env: Any, node: Any, text: nodes.TextElement) -> nodes.Node | None:
     """Sphinx event ``missing-reference``: find the public entry of an object, or accept that it has none."""
     if node.get("refdomain") != "py":
@@ -166,7 +126,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     for field in python.PyObject.doc_field_types:
         if field.name == "variable":
             field.label = "Attributes"  # the word of the docstrings, instead of "Variables"
-    app.connect("env-get-outdated", find_generated)
     app.connect("source-read", read_source)
     app.connect("missing-reference", resolve_reference)
     app.connect("autodoc-process-docstring", prepare_docstring, priority=400)  # napoleon has 500

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 
 import pytest
 
@@ -18,13 +17,6 @@ from tests.docs.pages import ROOT
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 DISPATCH = ROOT / "dispatch"
 PACKAGES = dict(re.findall(r"^\| `([\w/]+/)` \| (.+) \|$", PAGE, re.MULTILINE))
-
-
-def test_the_layers_are_those_that_import_linter_checks() -> None:
-    config = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
-    checked = [re.split(r" [|:] ", layer) for layer in config["contracts"][0]["layers"]]
-    drawn = [line.split() for line in re.findall(r"^    \d+  (.+)$", PAGE, re.MULTILINE)]
-    assert drawn == [[name.removeprefix("dispatch.").replace(".", "/") for name in layer] for layer in checked]
 
 
 @pytest.mark.parametrize("package", PACKAGES)

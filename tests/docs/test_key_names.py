@@ -12,7 +12,7 @@ from dispatch.adapters import FRAMEWORKS, Style
 from dispatch.permissions.grants import Reason
 from dispatch.resilience.breaker import State
 from dispatch.telemetry.gauges import REJECTIONS
-from docs.generators.extension import GENERATORS
+from docs.generators.pages import GENERATORS
 from tests.docs.pages import PAGES, page_id, prose
 
 NAME = re.compile(r'"?[a-z]+(?:-[a-z]+)+"?')

@@ -89,6 +89,18 @@ def test_an_unreadable_reply_on_stdio_ends_its_call(logged: pytest.LogCaptureFix
     assert SECRET not in logged.text
 
 
+def test_an_error_on_stdio_that_names_no_request_is_that_of_the_only_one() -> None:
+    async def test() -> None:
+        error = '{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"it broke"}}'
+        async with connected({"s": scripted_stdio({"work": error, "good": GOOD})}) as dispatcher:
+            found = await dispatcher.execute("work", {}, timeout=30)
+            assert found.error is not None
+            assert (found.error.type, found.duration < 15) == ("server-failed", True)
+            assert await dispatcher.call("good", {}) == "fine"
+
+    run(test)
+
+
 @pytest.mark.parametrize("is_stream", [False, True], ids=["json", "events"])
 def test_an_unreadable_reply_over_http_ends_its_call(logged: pytest.LogCaptureFixture, is_stream: bool) -> None:
     async def test() -> None:
