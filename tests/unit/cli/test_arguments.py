@@ -1,6 +1,5 @@
 """The boundary: every error a message, every Ctrl-C the same, no traceback.
 ``key=value`` → typed arguments.
-Defaults that an option shares with the library: the value is the library's, and the help says the same one.
 Exit codes and texts of errors.
 What goes to a terminal, and what into a pipe.
 A file with a policy → its keys, or every mistake in it.
@@ -10,7 +9,6 @@ Where broker, catalogue, policy and token come from.
 
 from __future__ import annotations
 
-import inspect
 import io
 import os
 import re
@@ -22,9 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-import click
 import pytest
-import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -44,14 +40,7 @@ from dispatch.cli.base import (
     report_error,
 )
 from dispatch.cli.call import read_arguments
-from dispatch.devtools.demo.world import DEFAULT_SECONDS
-from dispatch.devtools.localbroker import (
-    DEFAULT_NAMESPACES,
-    DEFAULT_PORT,
-    DEFAULT_WEB_PORT,
-    LocalBrokerUnavailableError,
-)
-from dispatch.devtools.lossprobe import DEFAULT_IN_FLIGHT, DEFAULT_SIZES
+from dispatch.devtools.localbroker import LocalBrokerUnavailableError
 from dispatch.errors import (
     CallTimeoutError,
     DispatchError,
@@ -62,15 +51,9 @@ from dispatch.errors import (
     ToolError,
     TransportError,
 )
-from dispatch.mcp.server import MAX_LISTED, McpServer
-from dispatch.messaging.wire import MAX_MESSAGE_BYTES, REQUEST_NAMESPACE, RESPONSE_NAMESPACE
+from dispatch.messaging.wire import MAX_MESSAGE_BYTES
 from dispatch.policy import DEFAULT_POLICY
-from dispatch.search.search import ToolSearch
-from dispatch.server import ToolServer
-from dispatch.telemetry.exposition import expose_metrics
-from dispatch.toolkit import ToolkitService
 from dispatch.transports import DEFAULT_BROKER
-from dispatch.transports.pulsar.handshake import endpoints
 from tests.helpers.cli_processes import environment, started
 from tests.unit.cli.conftest import Run, write_catalog
 
@@ -362,64 +345,6 @@ def test_no_word_makes_it_fail_otherwise_than_told(word: str) -> None:
         read_arguments(TOOL, [word], None, lambda _line: None)
     except CliError as told:
         assert told.fix  # noqa: PT017 - most words are no mistake: there is nothing to expect
-
-
-def option(path: str) -> click.Option:
-    """The option of a command, as in ``serve --max-queue``."""
-    *names, flag = path.split()
-    command: Any = typer.main.get_command(app)
-    for name in names:
-        command = command.commands[name]
-    return next(each for each in command.params if flag in each.opts)
-
-
-def default_of(function: Any, parameter: str) -> Any:
-    return inspect.signature(function).parameters[parameter].default
-
-
-@pytest.mark.parametrize(
-    ("path", "default"),
-    [
-        ("serve --concurrency", default_of(ToolServer, "concurrency")),
-        ("serve --max-queue", default_of(ToolServer, "max_queue")),
-        ("serve --max-payload-bytes", default_of(ToolServer, "max_payload_bytes")),
-        ("serve --drain-timeout", default_of(ToolServer, "drain_timeout")),
-        ("serve --metrics-address", default_of(expose_metrics, "address")),
-        ("demo --metrics-address", default_of(expose_metrics, "address")),
-        ("find --limit", default_of(ToolSearch.rank, "limit")),
-        ("mcp --search", default_of(McpServer, "search")),
-    ],
-)
-def test_the_default_of_an_option_is_that_of_the_library(path: str, default: object) -> None:
-    assert option(path).default == default
-
-
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        ("call --timeout", f"{DEFAULT_POLICY.timeout:g} s; a stream {DEFAULT_POLICY.stream_timeout:g} s"),
-        ("demo --seconds", f"Default: {DEFAULT_SECONDS:g}."),
-        ("doctor --sizes", f"Default: {DEFAULT_SIZES}."),
-        ("doctor --in-flight", f"Default: {DEFAULT_IN_FLIGHT}."),
-        ("doctor --admin", f"port {DEFAULT_WEB_PORT} of"),
-        ("mcp --search", f"above {MAX_LISTED} tools"),
-        ("toolkit recommend --threshold", f"Default: {default_of(ToolkitService.recommend_subgraph, 'threshold')}."),
-        ("toolkit recommend --hops", f"Default: {default_of(ToolkitService.recommend_subgraph, 'hops')}."),
-    ],
-)
-def test_help_names_the_default_of_the_library(path: str, text: str) -> None:
-    """The command passes nothing on if the option is not given: the library's packages are imported only then."""
-    found = option(path)
-    assert text in (found.help or "")
-    assert found.default in (None, "auto")
-
-
-def test_the_local_broker_has_the_ports_and_namespaces_that_commands_use() -> None:
-    """It imports nothing of the rest of the library, so that these are written there again."""
-    assert DEFAULT_NAMESPACES[:2] == (REQUEST_NAMESPACE, RESPONSE_NAMESPACE)
-    assert endpoints(DEFAULT_BROKER) == [("localhost", DEFAULT_PORT)]
-    assert option("broker start --port").show_default == str(DEFAULT_PORT)
-    assert option("broker start --web-port").show_default == str(DEFAULT_WEB_PORT)
 
 
 ERRORS: list[tuple[DispatchError, int]] = [

@@ -1,0 +1,347 @@
+"""One topic of several is lost, or all of them at once: who has to notice, what is told, and what is opened again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from dispatch.errors import TransportError
+from dispatch.transports.base import RECONNECT_WAIT_S, Security
+from dispatch.transports.errors import unreachable
+from dispatch.transports.pulsar import supervisor
+from dispatch.transports.pulsar.handshake import HEAD_START_S
+from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S, PROBE_TIMEOUT_S, SILENT_S
+from dispatch.transports.pulsar.transport import PulsarTransport
+from tests.helpers.clock import advance
+from tests.helpers.fake_pulsar import (
+    OTHER,
+    REPLACED_S,
+    SEEN_S,
+    TOPIC,
+    URL,
+    Failures,
+    FakeBroker,
+    FakeLink,
+    connected,
+    listen,
+    send,
+)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+GONE = TransportError("no-such-namespace", "The broker has no namespace 'tg/request'.", may_have_run=False)
+
+
+async def test_a_topic_that_moves_is_left_to_pulsar_client(broker: FakeBroker) -> None:
+    failures = Failures()
+    async with connected() as transport:
+        moving, _ = await transport.publisher(TOPIC), await transport.publisher(OTHER)
+        raw = broker.producer(TOPIC)
+        raw.closed = True
+        await advance(GRACE_S - POLL_S)
+        assert transport.connected
+        raw.closed = False
+        await advance(10)
+        assert broker.openings == [TOPIC, OTHER]
+        send(moving, failures, "a1")
+        raw.receipts()
+    assert failures.told == []
+
+
+async def test_a_topic_that_is_lost_alone_is_opened_again_without_the_others(broker: FakeBroker) -> None:
+    got: list[Any] = []
+    async with connected() as transport:
+        fine = await transport.publisher(OTHER)
+        await listen(transport, got.append)
+        lost = broker.consumer()
+        closings: list[int] = []
+        lost.closed = True
+        lost.on_close = lambda: closings.append(len(broker.openings))
+        await advance(REPLACED_S)
+        assert closings == [2], "the former one is closed first: it would take messages nobody gets"
+        assert broker.openings == [OTHER, TOPIC, TOPIC]
+        assert (len(broker.links), transport.reconnects, transport.connected) == (1, 0, True)
+        broker.consumer().deliver("one")
+        await advance(POLL_S)
+        assert got == ["one"]
+        send(fine, Failures(), "a1")
+        broker.producer(OTHER).receipts()
+
+
+async def test_while_it_is_opened_again_nothing_is_given_to_it(broker: FakeBroker) -> None:
+    failures = Failures()
+    async with connected() as transport:
+        lost, fine = await transport.publisher(TOPIC), await transport.publisher(OTHER)
+        broker.producer(TOPIC).closed = True
+        broker.gate.clear()
+        await advance(REPLACED_S)
+        with pytest.raises(TransportError) as caught:
+            send(lost, failures, "a1")
+        assert (caught.value.type, caught.value.may_have_run) == ("unreachable", False)
+        send(fine, failures, "b1")
+        broker.producer(OTHER).receipts()
+        broker.gate.set()
+        await advance(SEEN_S)
+        send(lost, failures, "a2")
+        assert broker.producer(TOPIC).payloads == [b"a2"]
+        broker.producer(TOPIC).receipts()
+    assert failures.told == []
+
+
+async def test_what_is_closed_meanwhile_is_not_kept(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        lost, _ = await transport.publisher(TOPIC), await transport.publisher(OTHER)
+        broker.producer(TOPIC).closed = True
+        broker.gate.clear()
+        await advance(REPLACED_S)
+        await lost.close()
+        broker.gate.set()
+        await advance(SEEN_S)
+        assert broker.producer(TOPIC).closed
+        assert len(transport._supervisor.backoff) == 0
+
+
+async def test_when_all_topics_are_gone_but_the_broker_is_there_each_says_why(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They were all in the namespace that was deleted: it is not the broker that is out of reach."""
+    failures = Failures()
+    async with connected() as transport:
+        publishers = [await transport.publisher(topic) for topic in (TOPIC, OTHER)]
+        for topic in (TOPIC, OTHER):
+            broker.always_refused[topic] = GONE
+            broker.producer(topic).closed = True
+        await advance(REPLACED_S)
+        assert transport.connected
+        for publisher in publishers:
+            with pytest.raises(TransportError, match="has no namespace") as caught:
+                send(publisher, failures, "a1")
+            assert (caught.value.type, caught.value.may_have_run) == ("no-such-namespace", False)
+        (line,) = (
+            record.getMessage() for record in caplog.records if "retrying in the background" in record.getMessage()
+        )
+        assert line.startswith("2 topics cannot be opened (no namespace tg/request)")
+        broker.always_refused.clear()
+        await advance(5)
+        for publisher in publishers:
+            send(publisher, failures, "a2")
+            broker.producer(publisher.topic).receipts()
+        assert transport.reconnects == 1
+    assert failures.told == []
+
+
+async def test_one_that_cannot_be_reached_among_those_that_are_gone_is_a_connection_that_is_down(
+    broker: FakeBroker,
+) -> None:
+    async with connected() as transport:
+        for topic, why in ((TOPIC, GONE), (OTHER, unreachable(URL))):
+            await transport.publisher(topic)
+            broker.always_refused[topic] = why
+            broker.producer(topic).closed = True
+        await advance(REPLACED_S)
+        assert not transport.connected
+        del broker.always_refused[OTHER]
+        await advance(REPLACED_S)
+        assert transport.connected
+
+
+async def test_a_broker_that_hangs_is_out_of_reach_until_it_answers(broker: FakeBroker) -> None:
+    """Its connections stay open, so that pulsar-client notices nothing for a minute."""
+    failures = Failures()
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        before = now()
+        send(publisher, failures, "a1")
+        broker.handshake = unreachable(URL)
+        await advance(SILENT_S + 2 * POLL_S)
+        assert not transport.connected
+        assert transport.was_disconnected_since(before)
+        asked = now()
+        assert not await transport.await_connection(asked + 30)
+        assert now() - asked <= RECONNECT_WAIT_S
+        asked = now()
+        assert not await transport.await_connection(asked + 30)
+        assert now() == asked, "it has been away for longer than a connection takes to mend"
+        send(publisher, failures, "a2")
+        assert broker.producer().payloads == [b"a1"], "held back: nobody could take it back from pulsar-client"
+        broker.handshake = None
+        broker.producer().receipts()
+        await advance(SEEN_S)
+        assert transport.connected
+        assert broker.producer().payloads == [b"a1", b"a2"]
+        assert (len(broker.links), transport.reconnects) == (1, 0)
+        broker.producer().receipts()
+        assert transport.was_disconnected_since(before)
+        await advance(1)
+        assert not transport.was_disconnected_since(now() - 0.5)
+    assert failures.told == []
+
+
+async def test_a_broker_that_hangs_is_not_back_because_a_publish_has_failed(broker: FakeBroker) -> None:
+    """pulsar-client fails a publish that has had no receipt for 10 s: then nothing is unacknowledged any more."""
+    failures = Failures()
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        send(publisher, failures, "a1")
+        broker.handshake = unreachable(URL)
+        await advance(SILENT_S + 2 * POLL_S)
+        broker.producer().sent[0].fails("Timeout")
+        for _ in range(20):
+            await advance(POLL_S)
+            assert not transport.connected
+        broker.handshake = None
+        await advance(SEEN_S)
+        assert transport.connected
+    assert failures.types == [("a1", "send-failed", True)]
+
+
+async def test_a_broker_that_answers_is_not_out_of_reach_because_a_receipt_is_late(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        sent_at = now()
+        send(publisher, Failures(), "a1")
+        await advance(10)
+        assert transport.connected
+        assert 5 <= broker.handshakes <= 20, "asked once for each time that the receipt is late"
+        broker.producer().receipts()
+        await advance(POLL_S)
+        asked = broker.handshakes
+        await advance(10)
+        assert broker.handshakes == asked
+        assert not transport.was_disconnected_since(sent_at)
+
+
+async def test_a_call_waits_for_a_connection_that_mends_at_once(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        await transport.publisher(TOPIC)
+        assert await transport.await_connection(now() + 30)
+        broker.up = False
+        await advance(SEEN_S)
+        asked = now()
+        assert not await transport.await_connection(asked + 0.1), "not beyond the deadline"
+        assert now() - asked <= 0.1 + POLL_S
+        waiting = asyncio.create_task(transport.await_connection(now() + 30))
+        broker.up = True
+        assert await waiting
+    assert not await transport.await_connection(now() + 30), "closed"
+
+
+async def test_a_broker_that_says_how_much_it_takes_is_believed_each_time(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = iter((1_000_000, None, 2_000_000))
+
+    async def shake_hands(*args: Any) -> int | None:
+        return next(said)
+
+    monkeypatch.setattr("dispatch.transports.pulsar.supervisor.shake_hands", shake_hands)
+    async with connected() as transport:
+        await transport.publisher(TOPIC)
+        limits = [transport.max_message_bytes]
+        for _ in range(2):
+            broker.restarts()
+            await advance(REPLACED_S)
+            limits.append(transport.max_message_bytes)
+    assert limits == [1_000_000 - 20 * 1024, 1_000_000 - 20 * 1024, 2_000_000 - 20 * 1024]
+
+
+class Cluster:
+    """Brokers of a list: which of them do not reply, and to which ones clients were connected."""
+
+    def __init__(self, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.broker = broker
+        self.away: set[str] = set()
+        self.clients: list[str] = []
+        monkeypatch.setattr(supervisor, "PulsarClient", self.connect)
+        monkeypatch.setattr(supervisor, "shake_hands", self.shake_hands)
+
+    def connect(self, url: str, security: Security) -> FakeLink:
+        self.clients.append(url)
+        return self.broker.connect(URL, security)
+
+    async def shake_hands(self, url: str, security: Security, timeout: float = 3.0) -> int | None:
+        if url in self.away:
+            await asyncio.sleep(timeout)
+            raise unreachable(url)
+        return None
+
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncIterator[PulsarTransport]:
+        transport = PulsarTransport(f"{A},{B.removeprefix('pulsar://')}", security=Security())
+        await transport.start()
+        try:
+            yield transport
+        finally:
+            await transport.close()
+
+
+A, B = "pulsar://a.example:6650", "pulsar://b.example:6650"
+
+
+@pytest.fixture
+def cluster(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster(broker, monkeypatch)
+
+
+async def test_the_client_gets_the_broker_that_replies(cluster: Cluster) -> None:
+    cluster.away.add(A)
+    before = now()
+    async with cluster.connected():
+        assert now() - before < PROBE_TIMEOUT_S
+    assert cluster.clients == [B]
+
+
+async def test_after_an_outage_the_client_gets_another_broker_of_the_list(cluster: Cluster) -> None:
+    async with cluster.connected() as transport:
+        await transport.publisher(TOPIC)
+        cluster.away.add(A)
+        cluster.broker.restarts()
+        await advance(REPLACED_S + HEAD_START_S)
+        assert transport.connected
+    assert cluster.clients == [A, B]
+
+
+async def test_a_broker_of_a_list_that_hangs_is_given_up_for_another(cluster: Cluster) -> None:
+    failures = Failures()
+    async with cluster.connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        send(publisher, failures, "a1")
+        cluster.away.add(A)
+        await advance(SILENT_S + PROBE_TIMEOUT_S + GRACE_S + HEAD_START_S + 4 * POLL_S)
+        assert transport.connected
+        assert failures.types == [("a1", "connection-lost", True)]
+    assert cluster.clients == [A, B]
+
+
+async def test_a_client_whose_broker_is_gone_is_replaced_though_topics_on_another_one_are_connected(
+    cluster: Cluster,
+) -> None:
+    """It could open no topic any more: it asks its broker where a topic is."""
+    async with cluster.connected() as transport:
+        await transport.publisher(OTHER)
+        cluster.away.add(A)
+        cluster.broker.refusals[TOPIC] = unreachable(URL)
+        with pytest.raises(TransportError):
+            await transport.publisher(TOPIC)
+        await advance(PROBE_TIMEOUT_S + 2 * POLL_S + HEAD_START_S)
+        await transport.publisher(TOPIC)
+        assert transport.connected
+    assert cluster.clients == [A, B]
+
+
+async def test_a_broker_that_replies_is_not_replaced_because_a_topic_could_not_be_opened(cluster: Cluster) -> None:
+    async with cluster.connected() as transport:
+        await transport.publisher(OTHER)
+        cluster.broker.refusals[TOPIC] = unreachable(URL)
+        with pytest.raises(TransportError):
+            await transport.publisher(TOPIC)
+        await advance(10)
+        assert transport.connected
+    assert cluster.clients == [A]
