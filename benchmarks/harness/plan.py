@@ -33,6 +33,7 @@ class Contender:
         clients: calling processes that are measured together, each with the load of the level.
         services: serving processes.
         instances: instances of the service in each serving process.
+        system: the compared system of :mod:`benchmarks.peers` that the processes belong to.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Contender:
     clients: int = 1
     services: int = 1
     instances: int = 1
+    system: str = ""
 
     @property
     def processes(self) -> int:

@@ -26,6 +26,13 @@ COLOURS = {
     "metrics": "#009E73",
     "sampled": "#0072B2",
     "defaults": "#009E73",
+    "trustgraph-client": "#D55E00",
+    "trustgraph-service": "#D55E00",
+    "nats": "#009E73",
+    "grpc": "#CC79A7",
+    "fastmcp": "#E69F00",
+    "mcp": "#F0E442",
+    "taskiq": "#8C510A",
 }
 MARKERS = {
     "dispatch": "o",
@@ -41,6 +48,13 @@ MARKERS = {
     "metrics": "D",
     "sampled": "o",
     "defaults": "D",
+    "trustgraph-client": "<",
+    "trustgraph-service": ">",
+    "nats": "D",
+    "grpc": "v",
+    "fastmcp": "P",
+    "mcp": "X",
+    "taskiq": "*",
 }
 LINES = {"1x1": "-", "2x1": "--", "1x2": ":", "2x2": "-.", "1x4": (0, (1, 3))}
 """Of contenders that differ in the number of their processes."""
@@ -79,7 +93,11 @@ def draw_systems(results: Results, path: Path) -> None:
     Raises:
         OSError: it cannot be written there.
     """
-    suites = [suite for suite in results.suites if suite.name in _system_names()]
+    draw_by_size(results, path, [suite for suite in results.suites if suite.name in _system_names()])
+
+
+def draw_by_size(results: Results, path: Path, suites: Sequence[Suite]) -> None:
+    """Write such a plot of any suites that differ in the size of the replies."""
     size = (4.2 * len(suites) + 0.6, 3.1 * len(PANELS) + 0.9)
     with _Figure(results, suites, rows=len(PANELS), columns=len(suites), size=size, sharey="row") as figure:
         for row, (name, label) in zip(figure.grid, PANELS, strict=True):

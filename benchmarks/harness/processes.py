@@ -47,9 +47,10 @@ class Child:
     Args:
         module: the module to run, and the name of the process in errors.
         command: the command line to run instead.
+        files: descriptors that it inherits.
     """
 
-    def __init__(self, module: str, command: Sequence[str] | None = None) -> None:
+    def __init__(self, module: str, command: Sequence[str] | None = None, files: Sequence[int] = ()) -> None:
         self.module = module
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._last_words: deque[str] = deque(maxlen=30)
@@ -63,6 +64,7 @@ class Child:
             text=True,
             errors="replace",
             start_new_session=True,
+            pass_fds=files,
         )
         assert self._process.stdout is not None
         assert self._process.stderr is not None

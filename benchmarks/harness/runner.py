@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from benchmarks.harness.environment import look
 from benchmarks.harness.merging import merge_answers, merge_reports
@@ -17,7 +17,7 @@ from benchmarks.harness.processes import Child, start
 from benchmarks.harness.report import number
 from benchmarks.harness.results import Measurement, Results
 from benchmarks.workers.processor_time import read_processor_time
-from dispatch.devtools.localbroker import Endpoint
+from dispatch.devtools.localbroker import Endpoint, find_free_ports
 
 Progress = Callable[[str], None]
 """Receives a line of progress."""
@@ -44,6 +44,19 @@ class Products:
         return self.former if contender.is_former else self.present
 
 
+class HasPid(Protocol):
+    """A broker or server."""
+
+    @property
+    def pid(self) -> int: ...
+
+
+class Server(HasPid, Protocol):
+    """A server beside the broker."""
+
+    url: str
+
+
 @dataclass(frozen=True)
 class Team:
     """The processes of a contender. A service that contenders share belongs to each of them."""
@@ -59,6 +72,7 @@ class Driver:
         progress: takes a line for each measurement.
         load_before: the machine's load before anything was started, for the record.
         products: the ``dispatch`` of each contender.
+        servers: of systems that meet at another server than the broker.
     """
 
     def __init__(
@@ -70,6 +84,7 @@ class Driver:
         *,
         load_before: float | None = None,
         products: Products | None = None,
+        servers: Mapping[str, Server] | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._suites = tuple(suites)
@@ -77,6 +92,7 @@ class Driver:
         self._progress = progress
         self._load_before = load_before
         self._products = products or Products()
+        self._servers = servers or {}
         self._run = secrets.token_hex(4)
         self._topics = 0
         self._total = sum(suite.rounds_of(settings) * len(suite.contenders) * len(suite.levels) for suite in suites)
@@ -110,7 +126,7 @@ class Driver:
                 for level in suite.levels:
                     # A ratio is formed of neighbours in time.
                     for position, contender in enumerate(rotated(suite.contenders, round_number - 1), 1):
-                        figures = self._measure(teams[contender.name], level, suite)
+                        figures = self._measure(teams[contender.name], level, suite, contender)
                         one = Measurement(suite.name, contender.name, level, round_number, position, **figures)
                         self._measurements.append(one)
                         self._report(one, suite)
@@ -144,12 +160,11 @@ class Driver:
             services = tuple(start(contender.service, stack, product) for _ in range(contender.services))
         return Team(tuple(start(contender.client, stack, product) for _ in range(contender.clients)), services)
 
-    def _measure(self, team: Team, level: int, suite: Suite) -> dict[str, Any]:
+    def _measure(self, team: Team, level: int, suite: Suite, contender: Contender) -> dict[str, Any]:
         settings = self._settings
-        broker = self._endpoint.broker
         watched = {"service": [service.pid for service in team.services]}
-        if broker is not None:
-            watched["broker"] = [broker.pid]
+        if (server := self._server(contender)) is not None:
+            watched["broker"] = [server.pid]
         command = {
             "level": level,
             "seconds": settings.seconds * suite.stretch,
@@ -195,8 +210,16 @@ class Driver:
                 "is_counting": suite.is_counting,
             }
         if contender is not None:
-            spec["instances"] = contender.instances
+            spec |= {"instances": contender.instances, "system": contender.system}
+            if contender.system in self._servers:
+                spec["url"] = self._servers[contender.system].url
+            if contender.system:
+                (spec["port"],) = find_free_ports(1)
         return spec
+
+    def _server(self, contender: Contender) -> HasPid | None:
+        """Return the process whose processor time is that of the broker; a system without one has none."""
+        return self._servers.get(contender.system) if contender.system else self._endpoint.broker
 
     def _report(self, one: Measurement, suite: Suite) -> None:
         p50 = "no reply" if one.p50_ms is None else f"p50 {number(one.p50_ms)} ms"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,19 @@ from benchmarks.harness.processes import BenchmarkError, Child, held_back, produ
 
 
 class Worker(Child):
-    """A process with one of the modules of :mod:`benchmarks.incidents.roles`.
+    """A process with one of the modules of :mod:`benchmarks.incidents.roles`, or of another package.
 
     Args:
         role: the module's name.
         product: the checkout whose ``dispatch`` is imported.
+        package: of the module.
+        files: descriptors that it inherits.
     """
 
-    def __init__(self, role: str, product: Path) -> None:
-        module = f"benchmarks.incidents.roles.{role}"
-        super().__init__(role, product_command(product, module))
+    def __init__(
+        self, role: str, product: Path, package: str = "benchmarks.incidents.roles", files: Sequence[int] = ()
+    ) -> None:
+        super().__init__(role, product_command(product, f"{package}.{role}"), files)
         self._killed = False
 
     @property
@@ -33,6 +37,11 @@ class Worker(Child):
         """Kill the process; no effect if it has ended."""
         self._killed = True
         super().kill()
+
+    def stop_gracefully(self) -> None:
+        """Close its stdin: the process stops as it does after its last command."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""

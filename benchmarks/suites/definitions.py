@@ -162,8 +162,10 @@ QUICK_SUITES = (
 """The suites of ``--quick``: figures to look at."""
 
 
-def chosen(names: Sequence[str], default: Sequence[Suite] = SUITES) -> tuple[Suite, ...]:
-    """Return the suites of these names; ``suite/contender`` selects one contender. No names: ``default``.
+def chosen(
+    names: Sequence[str], default: Sequence[Suite] = SUITES, suites: Sequence[Suite] = SUITES
+) -> tuple[Suite, ...]:
+    """Return those of ``suites`` with these names; ``suite/contender`` selects one contender. No names: ``default``.
 
     Raises:
         ValueError: there is no such suite or contender; the text has the names there are.
@@ -173,15 +175,15 @@ def chosen(names: Sequence[str], default: Sequence[Suite] = SUITES) -> tuple[Sui
     wanted: dict[str, set[str]] = {}
     for name in names:
         suite_name, _, contender = name.partition("/")
-        suite = next((suite for suite in SUITES if suite.name == suite_name), None)
+        suite = next((suite for suite in suites if suite.name == suite_name), None)
         known = {c.name for c in suite.contenders} if suite is not None else set()
         if suite is None or (contender and contender not in known):
-            there_are = [suite.name for suite in SUITES] + [f"{s.name}/{c.name}" for s in SUITES for c in s.contenders]
+            there_are = [suite.name for suite in suites] + [f"{s.name}/{c.name}" for s in suites for c in s.contenders]
             raise ValueError(f"there is no '{name}'; choose from: {', '.join(there_are)}")
         wanted.setdefault(suite_name, set()).update({contender} if contender else known)
     return tuple(
         replace(suite, contenders=tuple(c for c in suite.contenders if c.name in wanted[suite.name]))
-        for suite in SUITES
+        for suite in suites
         if suite.name in wanted
     )
 

@@ -30,14 +30,15 @@ CPU = ("cpu_us_per_call", "service_cpu_us_per_call", "broker_cpu_us_per_call")
 
 def render_figures(results: Results) -> str:
     """Return the Markdown of a run: its setting, the four systems, the loads that make trouble, and the targets."""
-    parts = [_setting(results)]
+    parts = [render_setting(results)]
     if any(suite.name == SYSTEMS[0].name for suite in results.suites):
         parts += [_systems(results), _processor_time(results)]
-    parts += [_loads(results), _targets([find(ratio, results) for ratio in TARGETS])]
+    parts += [_loads(results), render_targets([find(ratio, results) for ratio in TARGETS])]
     return "\n\n".join(parts)
 
 
-def _setting(results: Results) -> str:
+def render_setting(results: Results) -> str:
+    """Return what was measured, when and where."""
     setting, machine = results.setting, results.setting.machine
     rounds = sorted({suite.rounds_of(results.settings) for suite in results.suites})
     return (
@@ -49,7 +50,8 @@ def _setting(results: Results) -> str:
     )
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -84,7 +86,8 @@ def _systems(results: Results) -> str:
         for level in suite.levels
     ]
     header = ["replies, in flight", *(contender.label for contender in contenders)]
-    return f"Calls per second (p50 / p99.9 in ms; share of the calls without a reply in 2 s):\n\n{_table(header, rows)}"
+    title = "Calls per second (p50 / p99.9 in ms; share of the calls without a reply in 2 s):"
+    return f"{title}\n\n{markdown_table(header, rows)}"
 
 
 def _processor_time(results: Results) -> str:
@@ -97,7 +100,7 @@ def _processor_time(results: Results) -> str:
 
     header = [f"replies, {level} in flight", *(contender.label for contender in suites[0].contenders)]
     rows = [[suite.title.rpartition(" of ")[2], *(cell(suite, c) for c in suite.contenders)] for suite in suites]
-    return f"Processor time of client + service + broker per answered call, µs:\n\n{_table(header, rows)}"
+    return f"Processor time of client + service + broker per answered call, µs:\n\n{markdown_table(header, rows)}"
 
 
 def _loads(results: Results) -> str:
@@ -120,10 +123,11 @@ def _loads(results: Results) -> str:
                     ]
                 )
     header = ["load", "system", "calls/s (p50 / p99 / p99.9 ms)", "executed twice", "sent again"]
-    return f"Other loads:\n\n{_table(header, rows)}"
+    return f"Other loads:\n\n{markdown_table(header, rows)}"
 
 
-def _targets(found: Iterable[Found]) -> str:
+def render_targets(found: Iterable[Found]) -> str:
+    """Return the table of targets that were measured."""
     rows = [
         [
             one.ratio.text,
@@ -134,7 +138,7 @@ def _targets(found: Iterable[Found]) -> str:
         for one in found
         if one.met is not None
     ]
-    return f"Targets (ratios formed within a round):\n\n{_table(['', 'target', 'measured', ''], rows)}"
+    return f"Targets (ratios formed within a round):\n\n{markdown_table(['', 'target', 'measured', ''], rows)}"
 
 
 def replace_figures(page: str, figures: str) -> str:

@@ -37,6 +37,8 @@ class Spec:
         is_counting: calls are numbered, and the service counts those that it executes more than once.
         instances: instances of the service in one process.
         more: further pairs of topics, of requests and their answers, for a service that serves several.
+        system: the compared system of :mod:`benchmarks.peers` that the processes belong to.
+        port: a free port, for systems without a broker.
     """
 
     url: str
@@ -51,6 +53,8 @@ class Spec:
     is_counting: bool = False
     instances: int = 1
     more: tuple[tuple[str, str], ...] = ()
+    system: str = ""
+    port: int = 0
 
     @property
     def text(self) -> str:

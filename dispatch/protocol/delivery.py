@@ -834,6 +834,8 @@ class PacketSender:
         data: payload bytes sent, without retransmissions.
         data_limit: how many the peer accepts since the start.
         is_window_due: the peer must learn of a smaller share at once.
+        early_frames: small frames that an idle peer gets at once, as in the settings; one after a packet with one frame,
+            because one call at a time has nothing to be gathered with.
     """
 
     __slots__ = (
@@ -845,6 +847,7 @@ class PacketSender:
         "_statistics",
         "data",
         "data_limit",
+        "early_frames",
         "is_window_due",
         "load",
         "lost",
@@ -875,6 +878,7 @@ class PacketSender:
         self.data_limit = 0
         self.load = 0
         self.is_window_due = False
+        self.early_frames = settings.early_frames
 
     @property
     def peer_window(self) -> int:
@@ -987,7 +991,11 @@ class PacketSender:
         """Take fresh frames from the queue."""
         queue, room = self.queue, self._room(path)
         is_whole = self.peer_window >= self._settings.window
-        cargo = queue.pop_small(room) if small and queue.has_small else Cargo([], 0)
+        if small and queue.has_small:
+            cargo = queue.pop_small(room)
+            self.early_frames = 1 if len(cargo.frames) == 1 else self._settings.early_frames
+        else:
+            cargo = Cargo([], 0)
         while large and queue.has_large and cargo.size < room:
             frame, size = queue.pop_fragment(self._settings.fragment_bytes if is_whole else room - cargo.size)
             cargo.frames.append(frame)

@@ -172,7 +172,7 @@ class Session:
     def is_batch_due(self) -> bool:
         """Whether a batch should leave before the end of the turn: the peer has received everything that was sent."""
         sender = self._sender
-        return sender.queue.small_frames >= self.settings.early_frames and not sender.paths[0].in_flight
+        return sender.queue.small_frames >= sender.early_frames and not sender.paths[0].in_flight
 
     @property
     def silent_since(self) -> float:

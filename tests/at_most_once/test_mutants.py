@@ -106,8 +106,6 @@ FAULTS: dict[str, Callable[..., Any]] = {
     "dispatch.routing.instance.SessionInstance.on_settled": a_request_that_ended_still_counts,
     "dispatch.serving.replies.IdempotencyKeys.claim": a_key_is_always_new,
 }
-
-
 RARE = (a_lost_packet_is_not_sent_again, a_sent_request_goes_to_another_instance, fragments_are_joined_as_they_arrive)
 """Faults that take 500 scenarios or more, 7 to 43 s of processor time: they exist in the long form only."""
 

@@ -20,7 +20,6 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOGGERS = tuple(map(logging.getLogger, (None, "dispatch", "asyncio", "pulsar", "trustgraph")))
 REPLACED = ("trustgraph", "dispatch")
 """Packages whose modules a test can remove from ``sys.modules`` or load again."""
-
 _before = pytest.StashKey[dict[str, object]]()
 _modules: dict[str, ModuleType] = {}
 _count = 0

@@ -43,11 +43,7 @@ from tests.unit.cli.conftest import Run, as_if_alone, run
 from tests.unit.cli.conftest import Run as RunCommand
 
 __all__ = ["as_if_alone", "run"]
-
-
 Captured = pytest.CaptureFixture[str]
-
-
 INTERRUPTED = """
 import sys
 class CtrlC:
@@ -128,8 +124,6 @@ def test_flags_have_no_type_in_the_help(run: RunCommand, command: str) -> None:
 
 
 HOUR, DAY = 3_600.0, 86_400.0
-
-
 NOW = 1_800_000_000.0
 
 

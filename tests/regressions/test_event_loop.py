@@ -36,8 +36,6 @@ from tests.unit.search.embedders import WordEmbedder
 from tests.unit.telemetry.metrics.test_exposition import OPEN_METRICS, asked
 
 PERSISTENT = "persistent://tg/request/lab"
-
-
 """The plain exchange: a session queues what cannot be sent."""
 
 
@@ -137,8 +135,6 @@ async def test_the_text_is_built_in_pieces_of_bounded_size() -> None:
 
 
 REPEATS = 100
-
-
 DESCRIPTOR = {"type": "tool-service", "name": "other", "description": "Does other work.", "service": "lab"}
 
 
@@ -162,8 +158,6 @@ async def count_turns(call: Callable[[], Awaitable[object]]) -> int:
 
 
 Calls = Callable[[dispatch.Dispatcher], Awaitable[object]]
-
-
 CALLS: dict[str, Calls] = {
     "find": lambda d: d.find("work"),
     "find without a match": lambda d: d.find("zzz"),

@@ -75,8 +75,6 @@ class Blocking(ToolService):
 
 
 AT_ONCE = b'{"arguments": "{\\"at-once\\": true}"}'
-
-
 OTHERS = b'{"arguments": "{\\"others\\": true}"}'
 
 

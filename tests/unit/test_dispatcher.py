@@ -451,39 +451,21 @@ EVERYTHING = FaultPlan(
     drop=0.01, delay=0.02, duplicate=0.02, reorder=0.02, malformed=0.01, missing_id=0.005, oversized_id=0.005,
     foreign_id=0.005, error=0.01, late_error=0.01, disconnect=0.0005,
 )  # fmt: skip
-
-
 ARRIVING = FaultPlan(
     drop=0.005, delay=0.01, duplicate=0.01, reorder=0.01, malformed=0.005, missing_id=0.005, oversized_id=0.005,
     foreign_id=0.005, raising=0.01,
 )  # fmt: skip
-
-
 NOTHING = FaultPlan()
-
-
 CALLS = by_profile(short=20_000, long=100_000)
-
-
 ENDS = {*map(str, Outcome), "cancelled", "left early"}
-
-
 RARE = (
     *("draining", "expired", "invalid-request", "request-too-large", "reply-evicted"),
     *("invalid-arguments", "unknown-tool"),
 )
-
-
 """What needs an instance that goes, a caller that withdraws no request at its deadline, a damaged request that passes for
 one, an instance with a lower limit than its callers, an idempotency key, or served functions."""
-
-
 OF_PLAIN_MESSAGES = {"missing_id", "oversized_id", "foreign_id"}
-
-
 """Faults that a packet of a session does not have when it is published: it has no properties."""
-
-
 PROFILES = {
     "everything": (EVERYTHING, ARRIVING),
     "lossy": (FaultPlan(drop=0.3), FaultPlan(drop=0.1)),
@@ -1230,14 +1212,8 @@ async def test_many_streams_at_once_do_not_mix() -> None:
 
 
 ONE, TWO = "1.4.0", "2.0.0"
-
-
 CALLS_VERSIONS = by_profile(short=10_000, long=100_000)
-
-
 CALLERS = 64
-
-
 FRAGILE = {"breaker": {"consecutive-failures": 2, "open-duration": 30}, "retry": 1}
 
 
@@ -1532,8 +1508,6 @@ SCHEMA: dict[str, Any] = {
     "required": ["topic"],
     "additionalProperties": False,
 }
-
-
 TOOLS = catalog(
     work={
         "description": "Does work.",

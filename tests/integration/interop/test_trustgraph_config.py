@@ -28,7 +28,6 @@ from tests.helpers.python_processes import Running, running
 from tests.helpers.run_profile import by_profile
 
 pytestmark = pytest.mark.pulsar
-
 GUIDE = ROOT / "docs" / "how-to" / "trustgraph-configuration.md"
 DEFAULT_TOPICS = ConfigTopics()
 RETURN_S = 45.0

@@ -26,7 +26,6 @@ from tests.helpers.python_processes import Running, environment, finish, running
 from tests.integration.pulsar.test_broker_restart import first_lookup
 
 pytestmark = pytest.mark.pulsar
-
 SHOP = '''
 import dispatch
 

@@ -17,7 +17,6 @@ from benchmarks.incidents.stage import Stage
 from dispatch.devtools.localbroker import Endpoint
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.slow]
-
 PLAYED = ("kill", "stop", "block", "gone", "late", "overloaded", "cold", "burst")
 """Those whose figures do not depend on how busy the machine is, and which take few seconds."""
 LONG = ("stop", "block", "cold")

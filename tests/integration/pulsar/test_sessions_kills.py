@@ -16,7 +16,6 @@ from tests.helpers.fault_lab import FaultLab
 from tests.integration.pulsar.test_broker_restart import first_lookup
 
 pytestmark = pytest.mark.pulsar
-
 CALLS = 10_000
 BETWEEN = 1_000
 """Calls that are executed between two faults."""

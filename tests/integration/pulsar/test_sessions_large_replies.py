@@ -19,7 +19,6 @@ from tests.helpers.fault_lab import FaultLab
 from tests.helpers.run_profile import by_profile
 
 pytestmark = pytest.mark.pulsar
-
 INSTANCES = 20
 ROUNDS = by_profile(short=8, long=200)
 LARGE_CALLERS = 8

@@ -18,7 +18,6 @@ from tests.helpers.lossy_proxy import LossyProxy
 from tests.helpers.run_profile import by_profile
 
 pytestmark = pytest.mark.pulsar
-
 LOSS = 0.05
 TIMEOUT_S = 60.0
 

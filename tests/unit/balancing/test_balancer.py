@@ -357,8 +357,6 @@ def test_nobody_needs_to_listen() -> None:
 
 
 FULL = 8 * 4 / MEAN_S
-
-
 """Calls a second that eight healthy hosts of four workers could do at the very most."""
 
 

@@ -30,11 +30,7 @@ from dispatch.policy import Balancing
 from tests.helpers.balancers import START, Stand, in_turn, states
 
 FAILURES = [Outcome.TIMEOUT, Outcome.TRANSPORT]
-
-
 ANSWERS = [Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS]
-
-
 NOTHING = [Outcome.CANCELLED, Outcome.REJECTED, Outcome.THROTTLED]
 
 
@@ -345,8 +341,6 @@ def test_when_the_service_is_well_again_the_ejected_return_at_once_and_on_probat
 
 
 NAMES = ("a", "b", "c", "d")
-
-
 Duration = Callable[[str, random.Random], float]
 
 

@@ -364,8 +364,6 @@ CHAT: dict[str, Any] = {
     "content": None,
     "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}],
 }
-
-
 NATIVE = {
     CallForm.OPENAI_CHAT: {"choices": [{"finish_reason": "tool_calls", "message": CHAT}]},
     CallForm.OPENAI_RESPONSES: {

@@ -75,12 +75,8 @@ from dispatch.trustgraph.client import encode_config
 from tests.helpers.dispatcher_and_service import catalog, read, stand
 
 URL, TOPIC = "pulsar://broker.example:6650", "non-persistent://tg/request/joke"
-
-
-BY_SERVICE = {ErrorType.RESULT_TOO_LARGE, ErrorType.INVALID_RESULT, ErrorType.CANCELLED}
-
-
-"""Their texts are written by the service, and tested with it."""
+BY_SERVICE = {ErrorType.RESULT_TOO_LARGE, ErrorType.INVALID_RESULT, ErrorType.CANCELLED, ErrorType.RELAY_LOOP}
+"""Their texts are written by the service or a relay, and tested with it."""
 
 
 def rejected() -> list[DispatchError]:
@@ -196,8 +192,6 @@ def formatted() -> list[DispatchError]:
 
 
 UNSEEN = ("NOT_SENT", "FORGOTTEN", "INVALID_RESULT")
-
-
 """Failures of MCP's transports that :class:`McpInstance` handles itself."""
 
 
@@ -219,11 +213,7 @@ def of_mcp_servers() -> list[DispatchError]:
 
 
 ERRORS = [*rejected(), *refused(), *exchanged(), *mistaken(), *unsendable(), *formatted(), *of_mcp_servers()]
-
-
 EXECUTED = re.compile(r"(was|were|been) (not )?executed|No tool was executed")
-
-
 NEXT_STEP = re.compile(
     r"\b(Use|use|Call|Check|Report|report|Correct|Give|Send|Start|Create|Connect|Open|Stop|Leave|Discard)\b[^.]*\.$"
 )
@@ -279,11 +269,7 @@ REASONS_MESSAGES = {
     "bulkhead": ("full", "queue-full", "too-late", "too-long", "stalled", "overload", "occupied"),
     "balancer": ("no-instance",),
 }
-
-
 ALL = [(by, reason) for by, reasons in REASONS_MESSAGES.items() for reason in reasons]
-
-
 TYPES = {
     "breaker": "circuit-open",
     "rate-limit": "rate-limited",
@@ -291,11 +277,7 @@ TYPES = {
     "bulkhead": "bulkhead-full",
     "balancer": "no-instance",
 }
-
-
 PERMANENT = [("breaker", "forced-open"), ("rate-limit", "too-large"), ("user-rate-limit", "too-large")]
-
-
 LIMIT = 1_000
 
 
@@ -554,8 +536,6 @@ def test_what_is_an_error_already_stays_itself(given: TransportError | Throttled
 
 
 CLOCKS = ("call", "attempt", "stream", "stream-idle")
-
-
 ENDS: list[Settled] = [
     *(TimedOut(*end) for end in itertools.product(CLOCKS, (True, False), (0, 3), (None, 3))),
     *(refusal(reason) for reason in ("overloaded", "draining", "expired", "invalid-request", "other")),
@@ -575,8 +555,6 @@ def test_every_text_names_the_tool_and_never_tells_a_model_to_try_again(repeatab
 
 
 SCHEMA = {"type": "object", "properties": {"product": {"type": "string"}, "note": {"type": "string"}}}
-
-
 DECLARED: dict[str, dict[str, Any]] = {
     "schema": {"input-schema": {**SCHEMA, "required": ["product"]}},
     "arguments": {
@@ -587,8 +565,6 @@ DECLARED: dict[str, dict[str, Any]] = {
     },
     "trustgraph": {"arguments": [{"name": "product", "type": "string", "description": "What."}]},
 }
-
-
 MISSING = "The argument 'product' is missing. "
 
 

@@ -33,17 +33,9 @@ from tests.helpers.run_profile import by_profile
 from tests.helpers.telemetry_capture import Board
 
 PER_S = by_profile(short=2, long=10)
-
-
 """Activations per second; ten are as many as a registry makes at most."""
-
-
 SETTLED = int(1.2 * RETENTION_S * PER_S)
-
-
 """Activations after which as much is dropped as is added."""
-
-
 ACTIVATIONS = by_profile(short=150, long=10_000)
 
 
@@ -85,7 +77,7 @@ class Done(ToolService):
 def holdings(dispatcher: Dispatcher, transport: CountedTransport) -> Counter[str]:
     """The number of each kind of object that activations and calls create."""
     runtime = dispatcher._running
-    guards, pools, channels = runtime._guards, runtime._pools, runtime.channels
+    guards, pools, channels = runtime.guard_registry, runtime.pool_registry, runtime.channels
     counts = Counter(kind.partition(" ")[0] for kind, _ in transport.left_open)
     counts.update(
         {
@@ -218,15 +210,11 @@ SCHEMA: dict[str, Any] = {
     "required": ["place"],
     "additionalProperties": False,
 }
-
-
 ARGUMENTS = [
     {"name": "topic", "type": "string", "description": "What about.", "required": True},
     {"name": "length", "type": "integer", "description": "How long.", "required": False},
     {"name": "style", "type": "string", "description": "Which way."},
 ]
-
-
 TOOLS = catalog(
     model={"input-schema": SCHEMA},
     always={"input-schema": SCHEMA, "policy": {"check-arguments": "always"}},
@@ -234,8 +222,6 @@ TOOLS = catalog(
     trustgraph={"arguments": ARGUMENTS},
     bare={},
 )
-
-
 WRONG = {"unit": "kelvin", "at": {"x": "1"}, "plce": "Oslo"}
 
 

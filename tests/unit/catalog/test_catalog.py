@@ -774,8 +774,6 @@ def test_equal_descriptors_have_one_fingerprint() -> None:
 
 
 NAMES = st.sampled_from(["default", "*", "undefined", "", "a", "b", "A", "ab"])
-
-
 RAW_KEYS = st.fixed_dictionaries(
     {}, optional={"group": st.lists(NAMES, max_size=3), "applicable-states": st.lists(NAMES, max_size=3)}
 )

@@ -209,11 +209,7 @@ OPTIONAL = [
     "applicable-states",
     "input-schema",
 ]
-
-
 KEYS = st.sampled_from([*JOKE_SERVICE, *TELL_JOKE, *OPTIONAL, "weight", "timeout", "required"])
-
-
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none()
     | st.booleans()
@@ -238,8 +234,6 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
     ),
     max_leaves=25,
 )
-
-
 RAW = (
     VALUES
     | st.dictionaries(KEYS, VALUES).map(lambda d: JOKE_SERVICE | d)

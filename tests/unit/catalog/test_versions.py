@@ -119,14 +119,8 @@ def test_an_error_says_why(text: str, reason: str) -> None:
 
 
 PAIRS: dict[str, Any] = json.loads(Path(__file__).with_name("node_semver_pairs.json").read_text("utf-8"))
-
-
 """What node-semver answers for each pair of a range and a version, produced with the program itself."""
-
-
 NUMBERS = st.integers(0, 3)
-
-
 VERSIONS = st.builds(
     lambda numbers, label: ".".join(map(str, numbers)) + label,
     st.tuples(NUMBERS, NUMBERS, NUMBERS),

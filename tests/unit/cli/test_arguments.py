@@ -4,21 +4,17 @@ Exit codes and texts of errors.
 What goes to a terminal, and what into a pipe.
 A file with a policy → its keys, or every mistake in it.
 Where broker, catalogue, policy and token come from.
-``--metrics-port``: the metrics of a command that runs, as Prometheus would ask for them.
 """
 
 from __future__ import annotations
 
 import io
 import os
-import re
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 from hypothesis import given
@@ -54,7 +50,7 @@ from dispatch.errors import (
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES
 from dispatch.policy import DEFAULT_POLICY
 from dispatch.transports import DEFAULT_BROKER
-from tests.helpers.cli_processes import environment, started
+from tests.helpers.cli_processes import environment
 from tests.unit.cli.conftest import Run, write_catalog
 
 
@@ -135,8 +131,6 @@ def test_a_reader_that_goes_away_ends_it_quietly(catalog_folder: Path) -> None:
 
 
 TYPES = ("string", "number", "integer", "boolean", "object", "array")
-
-
 TOOL = ToolDescriptor("work", "Works.", "service", tuple(Argument(f"a-{type}", type, "…") for type in TYPES))
 
 
@@ -585,28 +579,3 @@ def test_the_embedded_broker_is_of_no_use_to_a_command_alone(run: Run, command: 
     assert "memory:// is the embedded broker of a single process" in end.err
     assert "dispatch broker start" in end.err
     assert "dispatch demo" in end.err
-
-
-def test_while_the_demonstration_runs_its_metrics_can_be_scraped() -> None:
-    with started("demo", "--seconds", "5", "--metrics-port", "0") as demo:
-        demo.err.wait_for("/metrics")
-        url = re.search(r"Metrics: (http://127\.0\.0\.1:\d+/metrics)", demo.err.text())
-        assert url is not None
-        demo.out.wait_for("Scenario 1 of 4")
-        request = Request(url[1], headers={"Accept": "application/openmetrics-text; version=1.0.0"})
-        with urlopen(request, timeout=10) as answer:
-            assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
-            text = answer.read().decode()
-        assert 'dispatch_calls_total{outcome="success",tool="' in text
-        assert 'dispatch_service_requests_total{service="' in text
-        assert text.endswith("# EOF\n")
-
-
-def test_a_port_that_is_taken_is_said_and_nothing_begins(run: Run) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        end = run("demo", "--seconds", "5", "--metrics-port", str(port))
-    assert end.code != 0
-    assert f"127.0.0.1:{port}" in end.err
-    assert "(0: any free one)." in end.err
-    assert end.out == ""

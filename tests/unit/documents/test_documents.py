@@ -365,14 +365,8 @@ def test_any_text_is_a_document_or_a_document_error(text: str) -> None:
 
 
 COUNT = require((is_whole, "{!r} is no whole number", "write 1"), (lambda value: value > 0, "{} is below 1", "write 1"))
-
-
 NAME = require((str.islower, lambda name: f"{name!r} is not in lower case", lambda name: f"write {name.lower()!r}"))
-
-
 LIST = (lambda value: isinstance(value, list), "not a list", "write []")
-
-
 OBJECT = (lambda value: isinstance(value, dict), "not an object", "write {}")
 
 

@@ -518,8 +518,6 @@ GOOGLE = """Add two numbers.
     Returns:
         Their sum.
 """
-
-
 NUMPY = """Add two numbers.
 
     The result is exact.
@@ -537,8 +535,6 @@ NUMPY = """Add two numbers.
     int
         Their sum.
 """
-
-
 SPHINX = """Add two numbers.
 
     The result is exact.

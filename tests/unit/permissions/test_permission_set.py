@@ -35,11 +35,7 @@ from dispatch.permissions.grants import (
 from dispatch.testing.clock import VirtualClockLoop
 
 SEGMENTS = st.sampled_from(["a", "b", "tools"])
-
-
 PERMISSIONS = st.lists(SEGMENTS, min_size=1, max_size=4).map(":".join)
-
-
 GRANTS = st.builds(
     lambda deny, segments, wild: "!" * deny + ":".join([*segments, *(["*"] if wild or not segments else [])]),
     st.booleans(),

@@ -56,8 +56,6 @@ KEYS = (
     "max-request-bytes",
     "known-instances-only",
 )
-
-
 PARTS = (
     "retry",
     "hedging",
@@ -66,6 +64,7 @@ PARTS = (
     "rate-limit",
     "user-rate-limit",
     "shared-user-rate-limit",
+    "quota",
     "balancing",
     "outlier-detection",
     "single-flight",
@@ -356,8 +355,6 @@ def test_a_dispatcher_takes_keys_as_in_a_descriptor() -> None:
 
 
 ALL = [Annotations(*each) for each in product((False, True), (False, True), (None, False, True))]
-
-
 ONCE, THRICE, HEDGED = Policy(retry=Retry(max_attempts=1)), Policy(retry=Retry(max_attempts=3)), Policy(hedging="p95")
 
 

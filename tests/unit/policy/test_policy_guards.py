@@ -44,8 +44,6 @@ from dispatch.policy import (
 )
 
 PART = "outlier-detection"
-
-
 EVERY_KEY = {
     "consecutive-failures": 3,
     "base-ejection-time": 7,
@@ -185,21 +183,13 @@ def test_tool_errors_are_true_or_false(value: Any) -> None:
 
 
 SECONDS = ("open_duration", "max_open_duration")
-
-
 SECONDS_OR_NONE = ("slow_call_duration",)
-
-
 COUNTS = {
     "min_calls": WINDOW_CALLS,
     "consecutive_failures": MAX_CONSECUTIVE_FAILURES,
     "half_open_calls": MAX_HALF_OPEN_CALLS,
 }
-
-
 SHARES = ("failure_rate",)
-
-
 TRUTHS = ("count_tool_errors",)
 
 
@@ -498,8 +488,6 @@ def test_a_rate_is_more_than_nothing_and_no_more_than_can_be(raw: str) -> None:
 
 
 BURST_FIX = "give the calls that are admitted at once, from 1 (evenly spaced) to 1000000"
-
-
 SECONDS_FIX = "give seconds from 0 and at most 604800 (a week)"
 
 
@@ -528,7 +516,7 @@ SECONDS_FIX = "give seconds from 0 and at most 604800 (a week)"
             for value in (0, 0.0009, 1000.1, True, "2", float("nan"))
         ],
         ("weights", {str(n): 1.0 for n in range(10_001)}, "10001 are too many", "give at most 10000; the rest have 1"),
-        ("rat", 1, "unknown key", "known keys: rate, burst, max-wait, weights"),
+        ("rat", 1, "unknown key", "known keys: rate, burst, max-wait, weights, scope"),
     ],
 )
 def test_a_value_that_cannot_be_is_named_with_its_key_and_what_can(

@@ -169,18 +169,12 @@ def test_wrong_arguments_of_a_model_are_answered() -> None:
 
 
 GOLDEN = Path(__file__).parent / "golden"
-
-
 REPORT = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "celsius": {"type": "number"}, "unit": {"enum": ["C", "F"]}},
     "required": ["city", "celsius"],
 }
-
-
 LINES = "".join(f"line {number} — ligne — 行\n" for number in range(60))
-
-
 ROWS = json.dumps([{"id": number, "text": f"a, b: {number}"} for number in range(40)])
 
 

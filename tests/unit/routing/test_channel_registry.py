@@ -24,8 +24,6 @@ from tests.helpers.fakes import FakePublisher, lost, reply
 from tests.helpers.session import KEY, SECRET
 
 SERVICE = catalog().services["lab"]
-
-
 QUEUES = SERVICE.request_queue, SERVICE.response_queue
 
 
@@ -82,14 +80,8 @@ class Broker:
 
 
 REQUEST, RESPONSE = "non-persistent://tg/request/lab", "non-persistent://tg/response/lab"
-
-
 HELLO = "non-persistent://tg/request/dispatch-hello-lab"
-
-
 ANNOUNCEMENTS = "non-persistent://tg/response/dispatch-announce-lab"
-
-
 OWN = f"non-persistent://tg/response/dispatch-reply-{KEY}-one"
 
 

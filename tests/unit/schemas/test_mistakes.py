@@ -56,8 +56,6 @@ CARD = {
     "properties": {"kind": {"const": "card"}, "number": {"type": "string"}},
     "required": ["kind", "number"],
 }
-
-
 CASH = {
     "type": "object",
     "properties": {"kind": {"const": "cash"}, "amount": {"type": "number"}},

@@ -43,8 +43,6 @@ from dispatch.schemas import (
 )
 
 UNIT = {"enum": ["celsius", "fahrenheit"]}
-
-
 WEATHER: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -209,17 +207,9 @@ def test_an_invalid_schema_is_not_stored() -> None:
 CASES: dict[str, list[dict[str, Any]]] = json.loads(
     (Path(__file__).parents[2] / "data" / "json-schema-test-suite" / "draft2020-12.json").read_text("utf-8")
 )
-
-
 GROUPS = [(file, group) for file, groups in CASES.items() for group in groups]
-
-
 REMOTE = [(file, group) for file, group in GROUPS if find_outside_references(group["schema"])]
-
-
 """Groups whose schema refers to another document: they are refused, because nothing is fetched for a schema."""
-
-
 LOCAL = [each for each in GROUPS if each not in REMOTE]
 
 
@@ -267,11 +257,7 @@ def test_values_of_invalid_cases_have_mistakes_with_places_in_them() -> None:
 
 
 LIMIT_S = 2.0
-
-
 """Hundred times the usual duration; without the limits each of these takes minutes."""
-
-
 EXPRESSION: dict[str, Any] = {
     "$ref": "#/$defs/expression",
     "$defs": {
@@ -369,8 +355,6 @@ def test_a_schema_that_refers_to_itself_at_one_place_is_counted() -> None:
 
 
 D3, D4, D6, D7 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (3, 4, 6, 7))
-
-
 D8 = "https://json-schema.org/draft/2019-09/schema"
 
 
@@ -519,8 +503,6 @@ def combine_widening(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 SCHEMAS = st.recursive(LEAVES, combine_widening, max_leaves=6).filter(lambda schema: isinstance(schema, dict))
-
-
 VALUES = st.recursive(
     st.sampled_from([None, 0, 1, 3, "", "a", "abc"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),

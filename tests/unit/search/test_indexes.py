@@ -40,14 +40,8 @@ from dispatch.search.search import MAX_TOOLS, UseCounter
 from dispatch.search.vector_index import VectorIndex, to_unit_rows
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
-
-
 TERMS = st.dictionaries(st.sampled_from("xyz"), st.just(1.0), max_size=3)
-
-
 VECTORS = st.sampled_from([(1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (-1.0, 0.2)])
-
-
 CHANGES = st.lists(st.tuples(NAMES, st.none() | st.tuples(TERMS, VECTORS)), max_size=30)
 
 
@@ -216,8 +210,6 @@ def test_the_least_used_tools_are_dropped() -> None:
 
 
 TERMS_BM25_INDEX = st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from([1.0, 2.0, 3.0]), max_size=6)
-
-
 CHANGES_BM25_INDEX = st.lists(st.tuples(st.integers(0, 9), st.none() | TERMS_BM25_INDEX), max_size=40)
 
 

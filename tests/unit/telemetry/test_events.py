@@ -270,11 +270,7 @@ async def test_a_call_over_a_session_is_counted_on_both_sides() -> None:
 
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "traces-logs-events.md").read_text(encoding="utf-8")
-
-
 OF_EVENTS = {observers.REASON, observers.WAIT, observers.SERVICE}
-
-
 """Attributes of span events, and the service's name."""
 
 

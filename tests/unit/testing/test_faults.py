@@ -53,8 +53,6 @@ from tests.unit.transports import test_conformance as every
 from tests.unit.transports import test_conformance_durable as kept
 
 REQUESTS = "non-persistent://tg/request/joke"
-
-
 REPLIES = "non-persistent://tg/response/dispatch-reply-"
 
 
@@ -177,8 +175,6 @@ def test_an_injector_cannot_be_combined_with_faults() -> None:
 
 
 TOPIC_FAULTY_PACKETS = "non-persistent://tg/request/packets"
-
-
 names = itertools.count()
 
 
@@ -622,8 +618,6 @@ async def test_an_error_of_a_handler_on_a_delayed_message_is_logged(caplog: pyte
 
 
 CALM = Faults()
-
-
 SLOW = Faults(latency=(0.001, 0.01), direction="out")
 
 
@@ -763,8 +757,6 @@ async def test_a_handler_can_keep_a_delayed_durable_message() -> None:
 
 
 HEADER = (VERSION, 5, 0, 7, 100, 0, 0, 10, 48_000)
-
-
 frames = st.one_of(
     st.just((PING,)),
     st.builds(lambda stream, text: (REPLY, stream, 0, text), st.integers(0, 1 << 40), st.binary(max_size=40)),
@@ -796,8 +788,6 @@ class Drawn(random.Random):
 
 
 CUT, APPEND = 0, 2
-
-
 """Kinds of alteration."""
 
 

@@ -403,8 +403,6 @@ TOOLKIT = {
     "to_json_str": (),
     "from_json_str": ("json_str",),
 }
-
-
 SERVICE: dict[str, tuple[str, ...]] = {
     "get_toolkit": (),
     "add_tool": ("tool", "connected_actions"),
@@ -484,8 +482,6 @@ def test_every_row_of_the_service_table() -> None:
 
 
 A1, A2, A3 = action(1), action(2), action(3)
-
-
 T1, T2 = tool(1), tool(2)
 
 
@@ -497,8 +493,6 @@ class OneTool(Group):
 
 
 G = OneTool("g")
-
-
 IN_G = ("group g", "g/inner")
 
 

@@ -615,6 +615,4 @@ class WindowMachine(RuleBasedStateMachine):
 
 
 TestWindowMachine = WindowMachine.TestCase
-
-
 TestWindowMachine.settings = machine(60, 40)

@@ -321,39 +321,19 @@ def test_an_unchanged_definition_is_not_fingerprinted_again(monkeypatch: pytest.
 
 
 IDS = ("a", "b", "c")
-
-
 NAMES = ("one", "two")
-
-
 INVALID = 7
-
-
 """A description, or a topic, that is no text."""
-
-
 Contents = Mapping[tuple[str, str], tuple[Any, ...]]
-
-
 """By kind and key: of a service its text; of a tool its name, service and text."""
-
-
 texts = st.sampled_from(["x", "y", INVALID])
-
-
 services = st.dictionaries(st.tuples(st.just("tool-service"), st.sampled_from(NAMES)), st.tuples(texts), max_size=2)
-
-
 tools = st.dictionaries(
     st.tuples(st.just("tool"), st.sampled_from(["k1", "k2", "k3"])),
     st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES), texts),
     max_size=3,
 )
-
-
 contents = st.builds(lambda some, others: {**some, **others}, services, tools)
-
-
 steps = st.one_of(
     st.tuples(st.just("set"), st.sampled_from(IDS), contents),
     st.tuples(st.just("fresh"), st.sampled_from(IDS), st.none()),

@@ -326,8 +326,6 @@ def test_a_version_after_the_last_at_sign_is_split_off(key: str, name: str, vers
 
 
 BARE = without(TELL_JOKE, "arguments")
-
-
 SCHEMA: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "$id": "https://example.com/joke",
@@ -478,8 +476,6 @@ def test_the_size_of_a_schema_is_limited() -> None:
 
 
 FIELDS = pytest.mark.parametrize("field", ["input-schema", "output-schema"])
-
-
 ADDRESS = "https://schemas.example/joke.json"
 
 

@@ -22,8 +22,6 @@ from dispatch.errors import RejectedError
 from dispatch.policy import DEFAULT_POLICY, Breaker, Policy, PolicyError, RateLimit, Retry
 
 READ_ONLY = {"read-only": True}
-
-
 SHARED = "one topic shared by replicas: the broker distributes the requests"
 
 
@@ -368,16 +366,12 @@ PARTS: dict[str, list[Any]] = {
         {"panic-threshold": 0, "base-ejection-time": 10.0},
     ],
 }
-
-
 PLAIN: dict[str, list[Any]] = {
     "timeout": [30.0, 10.0, 5.0],
     "attempt-timeout": [None, 2.0],
     "hedging": [None, "p95", "p90", 0.5],
     "single-flight": [False, True],
 }
-
-
 LAYERS = st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in (PARTS | PLAIN).items()})
 
 

@@ -251,11 +251,7 @@ def test_a_container_where_nothing_else_goes(docker: Path, monkeypatch: pytest.M
 
 
 KEYS = st.text("abcXYZ_", min_size=1, max_size=5)
-
-
 VALUES = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=8).map(str.strip)
-
-
 LINES = st.one_of(
     st.just(""),
     VALUES.map(lambda text: f"# {text}"),

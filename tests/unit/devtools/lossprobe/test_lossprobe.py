@@ -350,11 +350,7 @@ async def test_a_service_that_died_is_told(pulsar_endpoint: Endpoint, monkeypatc
 
 
 REQUESTS, RESPONSES = "non-persistent://tg/request/x", "non-persistent://tg/response/x"
-
-
 TOO_BIG = SimpleNamespace(name="MessageTooBig")
-
-
 Vanishes = Callable[[dict[str, str]], bool]
 
 

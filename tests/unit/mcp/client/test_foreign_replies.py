@@ -26,14 +26,8 @@ from tests.helpers.mcp_servers.programs import call_until_ok, connected, until
 from tests.helpers.mcp_servers.scripted import Answer, event, result, scripted_http, scripted_stdio, tool
 
 SECRET = "secret-page"
-
-
 GOOD = result({"content": [{"type": "text", "text": "fine"}]})
-
-
 DEEP = "[" * 5_000 + "]" * 5_000
-
-
 MALFORMED = {
     "half a surrogate pair": result({"content": [{"type": "text", "text": "secret-page \ud83d"}]}),
     "not UTF-8": '{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"secret-page \xff"}]}}',
@@ -453,11 +447,7 @@ def test_a_server_that_knows_no_session_at_all_is_not_asked_without_a_pause() ->
 
 
 GOOD_LISTS = result({"content": [{"type": "text", "text": "fine"}], "structuredContent": {}})
-
-
 ANY = {"type": "object"}
-
-
 COMPLETED: dict[str, dict[str, Any]] = {
     "only $schema": tool("odd", inputSchema={"$schema": "http://json-schema.org/draft-07/schema#"}),
     "anyOf at the root": tool("odd", inputSchema={"anyOf": [{"type": "object"}, {"type": "object"}]}),
@@ -479,8 +469,6 @@ COMPLETED: dict[str, dict[str, Any]] = {
     "an unknown kind of execution": tool("odd", execution={"taskSupport": "sometimes"}),
     "an icon without an address": tool("odd", icons=[{"sizes": "any"}]),
 }
-
-
 REFUSED: dict[str, Any] = {
     "a schema of a text": tool("odd", inputSchema={"type": "string"}),
     "a schema that is a text": tool("odd", inputSchema="object"),

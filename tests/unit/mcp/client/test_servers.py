@@ -392,8 +392,6 @@ def test_a_function_has_slow_start_and_is_seen() -> None:
 
 
 TOOLS = 124
-
-
 """Tools of the server at its start, on three pages."""
 
 
@@ -402,8 +400,6 @@ def names(dispatcher: dispatch.Dispatcher) -> set[str]:
 
 
 CHANGES = by_profile(short=20, long=200)
-
-
 """Changes of the list, 20 each second."""
 
 
@@ -553,8 +549,6 @@ async def test_the_cancellation_of_the_session_passes() -> None:
 
 
 USABLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-
 MCP_NAMES = st.text("ab._-/ ü", min_size=1, max_size=128)
 
 

@@ -24,31 +24,16 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from dispatch import Dispatcher
+from dispatch.http import is_loopback, list_own_hosts
 from dispatch.mcp import McpServer
-from dispatch.mcp.server import (
-    BearerTokens,
-    TokenFileError,
-    is_loopback,
-    list_own_hosts,
-    protect_against_rebinding,
-    read_tokens,
-    serve_http,
-)
+from dispatch.mcp.server import BearerTokens, TokenFileError, protect_against_rebinding, read_tokens, serve_http
 from tests.helpers.dispatcher_and_service import Service, stand
 from tests.helpers.mcp_connections import serving, text_of
 
 TOKENS = {"0123456789abcdef-alice": "alice", "0123456789abcdef-bob": "bob"}
-
-
 LOOPBACK = ("127.0.0.1", "127.1.2.3", "::1", "localhost")
-
-
 ELSEWHERE = ("0.0.0.0", "::", "10.1.2.3", "localhost.example", "")
-
-
 DISCOVER: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-
-
 HEADERS = {"accept": "application/json, text/event-stream"}
 
 

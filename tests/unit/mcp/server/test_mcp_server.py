@@ -61,8 +61,6 @@ from tests.helpers.mcp_connections import CHANNELS, MODES, Channel, Mode, connec
 from tests.helpers.mcp_server_process import TOOLS, work
 
 MODES_OWN: tuple[Literal["auto", "legacy"], ...] = ("auto", "legacy")
-
-
 TOPIC = {"name": "topic", "type": "string", "description": "What about.", "required": True}
 
 
@@ -250,8 +248,6 @@ UPSTREAM = {
     "env": environment(),
     "trusted": True,
 }
-
-
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("work", {"topic": "größe 🦊\u2028"}),
     ("city", {"city": "Köln"}),

@@ -8,13 +8,16 @@ The endpoint and the event loop: which packets leave when, and how much is done 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import logging
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from dispatch.devtools.localbroker import Endpoint
+from dispatch.devtools.localbroker import Endpoint, LocalBroker, create_namespaces
 from dispatch.errors import TransportError
 from dispatch.messaging import endpoint
 from dispatch.messaging.endpoint import RETRY_S
@@ -109,6 +112,52 @@ async def test_twenty_callees_that_answer_at_once_lose_next_to_nothing(pulsar_en
         sent = sum(each.packets_sent for each in of_callees)
         assert sum(each.retransmissions for each in of_callees) <= 0.01 * sent
         assert all(set(callee.runs.values()) == {1} for callee in callees)
+
+
+@pytest.mark.pulsar
+@pytest.mark.slow
+async def test_sessions_survive_a_restart_of_the_broker_under_load() -> None:
+    with LocalBroker.start() as broker:
+        create_namespaces(broker.admin())
+        async with peers(broker.service_url) as (caller, [callee]):
+            session = await caller.connect(callee.inbox)
+            numbers, is_over = itertools.count(), False
+            answered, has_answered = list[float](), asyncio.Event()
+
+            async def call_again_and_again() -> None:
+                while not is_over:
+                    number = b"%d" % next(numbers)
+                    assert await caller.call(session, number + b":20") == number.ljust(20, b".")
+                    answered.append(time.monotonic())
+                    has_answered.set()
+
+            workers = [asyncio.create_task(call_again_and_again()) for _ in range(64)]
+            while len(answered) < 1_000:
+                has_answered.clear()
+                await has_answered.wait()
+            broker.kill()
+            await asyncio.to_thread(broker.restart)
+            back = await first_delivery(broker.service_url)
+            async with asyncio.timeout(30):
+                while answered[-1] < back:
+                    has_answered.clear()
+                    await has_answered.wait()
+            is_over = True
+            await asyncio.gather(*workers)
+            assert caller.failures == caller.closed == []
+            assert len(callee.runs) == next(numbers)
+            assert set(callee.runs.values()) == {1}
+            assert min(at for at in answered if at > back) - back < 2
+
+
+async def first_delivery(url: str) -> float:
+    """Return when a broker that has just started has delivered a message between new connections."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(TransportError):  # it accepts connections before it opens topics
+                async with peers(url) as (caller, [callee]):
+                    await caller.connect(callee.inbox)
+                return time.monotonic()
 
 
 LIMIT = 20_000
@@ -424,6 +473,27 @@ async def test_an_idle_peer_gets_the_first_batch_of_a_long_turn_at_once() -> Non
         assert sent == [0] * (batch - 1) + [1] * (3 * batch + 1)
         await asyncio.gather(*(request.outcome for request in requests))
         assert session.statistics.packets_sent - before == 2
+
+
+async def test_one_call_at_a_time_leaves_at_once_and_several_wait_for_each_other() -> None:
+    async with peers(URL) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        statistics = session.statistics
+
+        async def count_early(numbers: range) -> int:
+            before = statistics.packets_sent
+            requests = [caller.send(session, b"%d:1" % number) for number in numbers]
+            early = statistics.packets_sent - before
+            await asyncio.gather(*(request.outcome for request in requests))
+            return early
+
+        assert await count_early(range(1)) == 0, "whether others follow is not known yet"
+        assert await count_early(range(1, 2)) == 1
+        assert await count_early(range(2, 6)) == 1, "the first one leaves alone"
+        assert await count_early(range(6, 10)) == 0
+        assert await count_early(range(10, 11)) == 0
+        assert await count_early(range(11, 12)) == 1
 
 
 async def test_packets_of_a_burst_wake_their_tasks_before_the_next_packet_leaves() -> None:

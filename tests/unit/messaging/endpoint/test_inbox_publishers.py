@@ -67,6 +67,10 @@ class RecordingPublisher(MemoryPublisher):
     def opening_error(self) -> TransportError | None:
         return self._owner.lost.get(self.topic)
 
+    @property
+    def is_connected(self) -> bool:
+        return True
+
     def send_packet(self, payload: bytes) -> bool:
         self._owner.sent.append((self.topic, payload))
         return True
@@ -317,8 +321,6 @@ async def test_the_publisher_of_a_peer_whose_session_has_ended_is_closed_soon_un
 
 
 LIMIT = 10_000
-
-
 """Bytes that the broker takes as one message here."""
 
 
@@ -548,14 +550,8 @@ async def test_closing_ends_an_opening() -> None:
 
 
 SECRET = "the secret of a caller"
-
-
 KEY = derive_key(SECRET)
-
-
 RESPONSES = "non-persistent://tg/response/work"
-
-
 INBOX = reply_topic(RESPONSES, f"{KEY}-agent")
 
 

@@ -42,20 +42,10 @@ from tests.helpers.reply_broker import Broker, asked
 from tests.helpers.run_profile import examples
 
 MESSAGE = 1_000 - MESSAGE_OVERHEAD
-
-
 """A payload that counts as a thousand bytes."""
-
-
 RATE = 100_000.0
-
-
 """Such a message takes 10 ms, then."""
-
-
 EACH_S = 0.01
-
-
 LARGE = 2 * NOTED_BYTES
 
 
@@ -396,8 +386,6 @@ def test_a_receiver_as_fast_as_the_pace_loses_nothing(seed: int, together: bool)
 
 
 REPLY = 40_000
-
-
 """Bytes of a reply, of which two may be outstanding."""
 
 
@@ -479,14 +467,8 @@ async def test_nothing_is_left_behind_after_the_end() -> None:
 
 
 RATES = st.floats(1e3, 1e10)
-
-
 BURSTS = st.integers(1, 100_000)
-
-
 SEEDS = st.integers(0, 2**32)
-
-
 START_PACER = 1_000.0
 
 
@@ -715,11 +697,7 @@ def test_a_pace_of_nothing_is_refused(rate: float, burst: float) -> None:
 
 
 REPLY_REPLY_WINDOW = 10_000
-
-
 FITS = 1 + PACE_BURST // (REPLY_REPLY_WINDOW + MESSAGE_OVERHEAD)
-
-
 """Requests of which the last one goes while the replies of those before it fit into a channel."""
 
 

@@ -49,8 +49,6 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=20,
 )
-
-
 json_objects = st.dictionaries(st.text(), json_values, max_size=5)
 
 

@@ -14,11 +14,7 @@ from dispatch.protocol.frames import CANCEL, REPLY, Cont, Reply, encode
 from dispatch.protocol.settings import Settings
 
 SETTINGS = Settings(max_payload_bytes=10_000, max_partial_bytes=15_000, max_gaps=10)
-
-
 HEAD = encode((REPLY, 4, 0, b""))
-
-
 WHOLE = bytes(range(256)) * 20
 
 

@@ -41,8 +41,6 @@ from tests.helpers import sample_frames
 from tests.helpers.sample_frames import HEADER
 
 NO_UNICODE = msgspec.msgpack.encode((REQUEST, 4, 0, "abc", None, b"")).replace(b"abc", b"a\xffc")
-
-
 FRAMES: list[tuple[tuple[Any, ...], Any]] = [
     *((written, read(*written[1:])) for written, read in sample_frames.FRAMES),
     ((REQUEST, 1, 0, "tool", None, b"{}"), Request(1, 0, "tool", None, b"{}")),
@@ -186,11 +184,7 @@ def test_a_head_that_is_no_payload_frame(head: bytes) -> None:
 
 
 NONCE = bytes(range(16))
-
-
 ADDRESS = 7_720_967_916_697_048_404
-
-
 PROOF = "d80fe87f2589542ca176a5dce7e8fe95"
 
 

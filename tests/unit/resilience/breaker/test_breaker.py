@@ -41,11 +41,7 @@ from dispatch.resilience.breaker import (
 from tests.helpers.breaker_harness import Bench
 
 FAILURES = (Outcome.TIMEOUT, Outcome.TRANSPORT)
-
-
 SUCCESSES = (Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS)
-
-
 NEITHER = (Outcome.THROTTLED, Outcome.CANCELLED, Outcome.REJECTED)
 
 

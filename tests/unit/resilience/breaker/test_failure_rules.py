@@ -419,8 +419,6 @@ def test_fewer_rounds_close_at_the_end_of_the_current_round() -> None:
 
 
 DEFAULT_OPEN_DURATION = BreakerRules()
-
-
 EXACT = BreakerRules(jitter=0)
 
 

@@ -271,8 +271,6 @@ async def test_hung_service_bounds_waits_and_frees_its_permits() -> None:
 
 
 SERVERS, SERVICE_S, DEADLINE_S, SECONDS = 8, 0.1, 1.0, 12.0
-
-
 CAPACITY = SERVERS / SERVICE_S
 
 

@@ -21,11 +21,7 @@ from dispatch.resilience.retry import ANSWERED, FLOOR, MIN_DELAY_S, Hedging, NoH
 from tests.helpers.clock import START, advance
 
 OWN = int(10 * FLOOR)
-
-
 """Hedges that a tool without calls may have."""
-
-
 AFTER_1_S = 1.0
 
 
@@ -372,8 +368,6 @@ async def test_when_every_call_is_slow_the_load_stays_bounded() -> None:
 
 
 FAR = 1e9
-
-
 DEFAULT = "p95"
 
 

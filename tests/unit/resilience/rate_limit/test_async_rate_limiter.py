@@ -374,8 +374,6 @@ def test_who_waited_on_a_loop_that_has_ended_is_in_nobodys_way(before: float, af
 
 
 SECONDS = 60.0
-
-
 LIGHT = [f"light{n}" for n in range(9)]
 
 

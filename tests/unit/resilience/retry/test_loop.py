@@ -52,14 +52,8 @@ class Result(msgspec.Struct, weakref=True):
 
 
 OK = Result(Outcome.SUCCESS)
-
-
 LOST = Result(Outcome.TRANSPORT)
-
-
 UNSENT = Result(Outcome.TRANSPORT, sent=False)
-
-
 SLOWLY = Retry(initial_backoff=1.0, max_backoff=8.0)
 
 

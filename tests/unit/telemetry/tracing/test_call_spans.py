@@ -502,8 +502,6 @@ async def test_a_stream_that_is_closed_early() -> None:
 
 
 MARK = "s3cr3t-of-a-user"
-
-
 ONCE_CONTENT = catalog(work={"policy": UNGUARDED})
 
 
@@ -654,8 +652,6 @@ TOOLS = catalog(
     shared={"read-only": True, "policy": {"single-flight": True}},
     rated={"policy": {"rate-limit": {"rate": "2/s", "burst": 1, "max-wait": 1}}},
 )
-
-
 WAYS = ("succeed", "fail", "sleep", "stream", "stream and fail", "stream for ever", "too large")
 
 

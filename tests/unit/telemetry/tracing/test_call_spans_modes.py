@@ -49,11 +49,7 @@ from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, read,
 from tests.helpers.telemetry_capture import Board, Spans, telling
 
 ONCE = catalog(work={"policy": UNGUARDED})
-
-
 TRACE, SPAN = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
-
-
 W3C = ("traceparent", "tracestate", "baggage")
 
 
@@ -368,8 +364,6 @@ def test_invalid_settings_are_errors(settings: dict[str, Any], problem: str) -> 
 
 
 STATES = st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.from_regex(r"[!-+]{1,8}", fullmatch=True))
-
-
 ORIGINS = st.builds(
     lambda trace_id, span_id, flags, state: SpanContext(
         trace_id, span_id, is_remote=False, trace_flags=TraceFlags(flags), trace_state=TraceState(list(state.items()))

@@ -31,14 +31,8 @@ from tests.helpers.handshake_server import CONNECTED, Answer, error, fields, fra
 from tests.helpers.run_profile import examples
 
 SOON_S = 0.2
-
-
 """The time limit of a handshake that comes to nothing. The others have as long as a busy machine may take."""
-
-
 NOBODY = Security()
-
-
 UNRESOLVED = "no-such-host.invalid"
 
 
@@ -321,8 +315,6 @@ async def test_a_token_that_is_no_text_is_told_as_such(nobody: str) -> None:
 
 
 NUMBERS = st.integers(0, 2**64 - 1)
-
-
 FIELDS = st.integers(1, 2**29 - 1)
 
 
@@ -462,8 +454,6 @@ def test_the_whole_answers_do_what_they_say(answer: bytes, becomes: str) -> None
 
 
 SOON_S_TLS = 2.0
-
-
 """A TLS handshake is real work on a busy machine."""
 
 

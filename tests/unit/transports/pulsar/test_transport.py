@@ -884,11 +884,7 @@ async def test_messages_are_answered_on_the_other_thread_while_the_loop_is_block
 
 
 REPLIES = reply_topic("non-persistent://tg/response/work", "0123456789abcdef-agent")
-
-
 INSTANCE = instance_topic(TOPIC, "one")
-
-
 GONE = TransportError("no-such-namespace", "The broker has no namespace 'tg/response'.", may_have_run=False)
 
 

@@ -264,11 +264,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
-
-
 KEYS = ["id", "type", "name", "description", "service", "arguments", "config-params", "request-queue", "required"]
-
-
 OBJECTS = st.dictionaries(st.sampled_from(KEYS), JSON | st.lists(st.dictionaries(st.sampled_from(KEYS), JSON)))
 
 
@@ -389,20 +385,10 @@ def test_no_text_raises_an_exception(kind: str, raw: Any) -> None:
 
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
-
-
 KEYS_MESSAGES = st.builds(ConfigKey, type=TEXTS, key=TEXTS)
-
-
 VALUES = st.builds(ConfigValue, type=TEXTS, key=TEXTS, value=st.none() | TEXTS, workspace=TEXTS)
-
-
 TUPLES = st.lists(VALUES, max_size=3).map(tuple)
-
-
 NAMES = st.lists(TEXTS, max_size=3).map(tuple)
-
-
 REQUESTS = st.builds(
     ConfigRequest,
     operation=TEXTS,
@@ -411,8 +397,6 @@ REQUESTS = st.builds(
     type=TEXTS,
     values=TUPLES,
 )
-
-
 RESPONSES = st.builds(
     ConfigResponse,
     version=st.integers(0, 2**40),
@@ -421,8 +405,6 @@ RESPONSES = st.builds(
     config=st.dictionaries(TEXTS, st.dictionaries(TEXTS, TEXTS, max_size=2), max_size=2),
     error=st.none() | st.builds(ErrorInfo, type=TEXTS, message=TEXTS),
 )
-
-
 PUSHES = st.builds(
     ConfigPush,
     version=st.integers(0, 2**40),

@@ -1,0 +1,136 @@
+"""The client of a compared system, under an open load whose calls are recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from typing import Any
+
+from benchmarks.incidents.figures import RIGHT, WRONG
+from benchmarks.incidents.roles.load import answer_to
+from benchmarks.peers.system import Call, Place, System, load
+from benchmarks.workers.channel import Channel
+
+HUNG, CANCELLED = "hung", "cancelled"
+HUNG_S = 2.0
+"""Seconds after its deadline at which a call counts as hung."""
+CATCH_UP_S = 1.0
+"""Calls later than this are skipped: a stalled process must not send a burst afterwards."""
+REACH_S = 30.0
+WARM_UP = 100
+
+Row = tuple[float, float, str, int, bool, bool]
+"""Beginning, end, kind, number, whether the call may be repeated, and whether its error excludes that it was executed."""
+
+
+class Caller:
+    """Makes calls at random times, each second one not repeatable, whether or not earlier ones have ended."""
+
+    def __init__(self, system: System, call: Call, timeout: float, seed: int) -> None:
+        self._system = system
+        self._call = call
+        self._patience = timeout + HUNG_S
+        self._random = random.Random(seed)
+        self._number = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._issuing: asyncio.Task[None] | None = None
+        self._cancel_s = 0.0
+        self.rate = 0.0
+        self.records: list[Row] = []
+
+    async def reach(self) -> None:
+        """Call until the system is warm.
+
+        Raises:
+            TimeoutError: no call was answered in time.
+        """
+        right = 0
+        async with asyncio.timeout(REACH_S):
+            while right < WARM_UP:
+                await self._make(-1, repeatable=bool(right % 2))
+                kind = self.records.pop()[2]
+                right = right + 1 if kind == RIGHT else 0
+                if kind != RIGHT:
+                    await asyncio.sleep(0.1)
+
+    def begin(self, rate: float) -> None:
+        """Begin the load."""
+        self.rate = rate
+        self._issuing = asyncio.create_task(self._issue())
+
+    def cancel_after(self, seconds: float) -> None:
+        """Cancel every fourth call after so many seconds from now on; 0: none."""
+        self._cancel_s = seconds
+
+    async def _issue(self) -> None:
+        due = time.monotonic()
+        while True:
+            now = time.monotonic()
+            if due > now:
+                await asyncio.sleep(due - now)
+            elif now - due > CATCH_UP_S:
+                due = now
+            number, self._number = self._number, self._number + 1
+            cancel = self._cancel_s if number % 8 in (0, 5) else 0.0
+            task = asyncio.create_task(self._make(number, repeatable=bool(number % 2), cancel=cancel))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            due += self._random.expovariate(self.rate)
+
+    async def _make(self, number: int, *, repeatable: bool, cancel: float = 0.0) -> None:
+        began, refused = time.monotonic(), False
+        try:
+            async with asyncio.timeout(cancel or self._patience) as limit:
+                text = await self._call({"call": number}, repeatable=repeatable)
+            kind = RIGHT if text == answer_to(str(number)) else WRONG
+        except Exception as error:
+            if limit.expired():
+                kind = CANCELLED if cancel else HUNG
+            else:
+                failure = self._system.read_failure(error)
+                kind, refused = failure.kind, failure.is_refused
+        self.records.append((began, time.monotonic(), kind, number, repeatable, refused))
+
+    async def end(self) -> list[Row]:
+        """End the load, wait for the calls in flight, and return the records."""
+        if self._issuing is not None:
+            self._issuing.cancel()
+            await asyncio.wait([self._issuing])
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=self._patience + HUNG_S)
+        return self.records
+
+
+async def main() -> None:
+    """Execute the driver's commands."""
+    channel = Channel()
+    spec: dict[str, Any] | None = channel.read()
+    if spec is None:
+        return
+    place = Place(**{**spec["place"], "ports": tuple(spec["place"]["ports"])})
+    system = load(spec["system"])
+    async with system.connect(place) as call:
+        caller = Caller(system, call, place.timeout, spec["seed"])
+        await caller.reach()
+        channel.ready()
+        while (command := await asyncio.to_thread(channel.read)) is not None:
+            answer: dict[str, Any] = {}
+            match command["do"]:
+                case "begin":
+                    caller.begin(command["rate"])
+                case "rate":
+                    caller.rate = command["value"]
+                case "cancel":
+                    caller.cancel_after(command["value"])
+                case "cancel-none":
+                    caller.cancel_after(0.0)
+                case "end":
+                    answer = {"records": await caller.end()}
+            channel.say(answer)
+        os._exit(0)  # a connection that hangs must not delay the end of the run
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,68 @@
+"""The systems that the faults are played on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A system, run as its own documentation says.
+
+    Attributes:
+        module: of :mod:`benchmarks.peers.systems`.
+        short: header of its column.
+        label: name in full.
+        offers: what it does about faults.
+        share: of the load; below 1 where the system does not sustain the whole without a fault.
+    """
+
+    module: str
+    short: str
+    label: str
+    offers: str
+    share: float = 1.0
+
+
+SYSTEMS: Mapping[str, Compared] = {
+    "dispatch": Compared(
+        "dispatch_pulsar",
+        "dispatch",
+        "dispatch on Pulsar, default settings and rate limits",
+        "retries and hedging of calls declared read-only, circuit breaker, bulkhead, outlier ejection, sessions",
+    ),
+    "trustgraph": Compared(
+        "trustgraph_pulsar",
+        "TrustGraph (50 calls/s)",
+        "TrustGraph's client and service 2.11.1, a quarter of the load: it sustains about 130 calls/s",
+        "a timeout; the launcher starts the service again",
+        0.25,
+    ),
+    "nats": Compared(
+        "nats_micro",
+        "NATS micro",
+        "service of nats-py's micro framework, with nats-server 2.15",
+        "three attempts by tenacity for repeatable calls, for others after `no responders` only; reconnects",
+    ),
+    "grpc": Compared(
+        "grpc_aio",
+        "gRPC",
+        "grpc.aio, round robin over both instances",
+        "four attempts by its service config for the repeatable method on UNAVAILABLE; keepalive; limit of calls",
+    ),
+    "fastmcp": Compared(
+        "fastmcp_http",
+        "FastMCP",
+        "FastMCP over HTTP, stateless, two Uvicorn workers",
+        "a timeout; the client connects again after its session has ended",
+    ),
+    "mcp": Compared("mcp_sdk", "MCP SDK", "the MCP SDK over HTTP, stateless, two Uvicorn workers", "a timeout"),
+    "taskiq": Compared(
+        "taskiq_redis",
+        "taskiq",
+        "taskiq with a stream and results in Redis, append-only file on",
+        "tasks stay in the stream until acknowledged",
+    ),
+}
+"""Systems by their names on the command line."""

@@ -1,0 +1,1 @@
+"""The compared systems; see :class:`benchmarks.peers.system.System`."""

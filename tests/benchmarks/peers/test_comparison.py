@@ -1,0 +1,12 @@
+"""README's figures are those of the recorded results."""
+
+from __future__ import annotations
+
+from benchmarks.harness.processes import ROOT
+from benchmarks.peers.comparison import render
+from benchmarks.suites.docs_page import replace_figures
+
+
+def test_readme_has_the_recorded_figures() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert replace_figures(readme, render()) == readme, "write them with: python -m benchmarks.peers.comparison"
