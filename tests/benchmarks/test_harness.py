@@ -16,16 +16,15 @@ from typing import Any
 import pytest
 
 from benchmarks.harness import cli
-from benchmarks.harness.environment import Setting
-from benchmarks.harness.plan import DEFAULT
 from benchmarks.harness.processes import ROOT
-from benchmarks.harness.results import Measurement, Results
+from benchmarks.harness.results import Measurement
 from benchmarks.suites import docs_page
 from benchmarks.suites.definitions import BESIDE, CLIENTS, FAN_IN, LOSSES, SUITES, SYSTEMS, TELEMETRY, TOPICS
 from benchmarks.suites.target_ratios import FOR_THE_RECORD, TARGETS, Ratio
 from benchmarks.workers.load import Load, measure
 from dispatch.devtools.localbroker import Endpoint
 from dispatch.devtools.localbroker.processes import ManagedProcess, process_identity
+from tests.benchmarks.result_builders import measurement, results
 from tests.helpers.cli_processes import ended, started
 from tests.helpers.python_processes import running
 from tests.helpers.run_profile import is_long_profile
@@ -156,21 +155,6 @@ def test_a_driver_that_is_killed_takes_its_processes_with_it(
                 child.kill()
 
 
-SETTING = Setting(
-    date="2025-01-02T03:04:05+00:00",
-    machine={"processors": 2, "kind": "Some Processor", "memory_gib": 4.0, "system": "Linux", "load_before": 0.1},
-    versions={"python": "CPython 3.11.7", "dispatch": "0.1.0", "pulsar-client": "3.13.0"},
-    broker={"version": "4.0.6", "started_for_this_run": True},
-)
-
-
-def measurement(suite: str, contender: str, level: int, round: int) -> Measurement:
-    times = {"p50_ms": 1.0, "p99_ms": 2.0, "p999_ms": 3.0, "seconds": 1.0, "other_processors": 0.1}
-    cpu = {"cpu_us_per_call": 100.0, "service_cpu_us_per_call": 50.0, "broker_cpu_us_per_call": 25.0}
-    counts = {"calls": 1_200, "answered": 1_200, "lost": level // 256}
-    return Measurement(suite, contender, level, round, 1, calls_per_second=100.0 * level, **times, **cpu, **counts)  # type: ignore[arg-type] # of mixed types
-
-
 class FakeDriver:
     """Instead of minutes of work."""
 
@@ -179,14 +163,11 @@ class FakeDriver:
 
     def run(self) -> Any:
         suites = (CLIENTS, *SYSTEMS[:2])
-        cells = [
-            (s.name, c.name, level, round)
-            for s in suites
-            for c in s.contenders
-            for level in s.levels
-            for round in (1, 2)
-        ]
-        return Results(SETTING, DEFAULT, suites, [measurement(*cell) for cell in cells])
+        cells = [(c.name, level, 1, s.name) for s in suites for c in s.contenders for level in s.levels]
+        return results(
+            *(measurement(*cell, calls_per_second=100.0 * cell[1], lost=cell[1] // 256) for cell in cells),
+            suites=suites,
+        )
 
 
 @contextmanager

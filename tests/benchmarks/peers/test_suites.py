@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.harness.plan import LEVELS
 from benchmarks.peers.page import medians, render
 from benchmarks.peers.suites import BY_SIZE, OFFERS, SUITES, TARGETS
-from tests.benchmarks.harness.result_builders import measurement, results
+from tests.benchmarks.result_builders import measurement, results
 
 RUN = results(
     *(

@@ -18,7 +18,7 @@ from dispatch.telemetry.rules import (
     BAD_OUTCOMES,
     COUNTED_CALLS,
     LEAST_PAGING_FACTOR,
-    UNCOUNTED_OUTCOME,
+    UNCOUNTED_OUTCOMES,
     WINDOWS,
     collect_slos,
     format_percent,
@@ -68,7 +68,7 @@ def rules(promised: dict[str, Slo]) -> list[dict[str, Any]]:
 
 
 def test_every_outcome_is_good_bad_or_neither() -> None:
-    good = set(Outcome) - {*BAD_OUTCOMES, UNCOUNTED_OUTCOME}
+    good = set(Outcome) - {*BAD_OUTCOMES, *UNCOUNTED_OUTCOMES}
     assert good == {Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS}
     assert BAD_CALLS == 'outcome=~"timeout|transport|rejected|throttled"'
     assert COUNTED_CALLS == 'outcome!="cancelled"'
