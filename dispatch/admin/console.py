@@ -26,7 +26,7 @@ from dispatch.errors import Outcome
 FOLDER: Final = Path(__file__).parent / "pages"
 TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 SHOWN_CALLS: Final = 20
-FAILING: Final = 0.01
+FAILING: Final = 0.05
 """Share of failed calls of the last minute from which a tool needs attention."""
 MAX_ATTENTION: Final = 12
 PEER_TIMEOUT_S: Final = 1.0
@@ -34,9 +34,9 @@ PEER_CACHE_S: Final = 2.0
 MAX_PEER_BYTES: Final = 64 * 1024
 WIDTH: Final = 600
 UNKNOWN: Final = "\u2013"
-_OK: Final = frozenset({"closed", "up", "success", "ready", "ok", "open session"})
+_OK: Final = frozenset({"closed", "up", "success", "ready", "ok"})
 _WARN: Final = frozenset(
-    {"half-open", "disabled", "metrics-only", "warming", "paused", "draining", "stale", "suspect", "suspended"}
+    {"half-open", "disabled", "metrics-only", "paused", "draining", "stale", "suspect", "suspended"}
     | {"tool_error", "invalid_arguments", "throttled", "cancelled"}
 )
 _UP: Final = ("up", "warming")
@@ -46,7 +46,9 @@ _UP: Final = ("up", "warming")
 
 
 def find_tone(state: str | None) -> str:
-    """Return the class of a state: ``ok``, ``warn`` or ``bad``."""
+    """Return the class of a state: ``ok``, ``warn`` or ``bad``; empty: it is usual for a while."""
+    if state == "warming":
+        return ""
     return "ok" if state in _OK else "warn" if state in _WARN else "bad"
 
 

@@ -105,7 +105,7 @@ document.getElementById("sign-in")?.addEventListener("submit", async event => {
   try {
     await post("/sign-in", {token: event.target.token.value});
     location.href = "/";
-  } catch (error) { event.target.querySelector(".error").textContent = error.message; }
+  } catch (error) { event.target.querySelector(".error").textContent = error.message; event.target.token.select(); }
 });
 
 // -- keys ------------------------------------------------------------------------------------------------------
