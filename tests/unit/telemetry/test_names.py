@@ -66,7 +66,7 @@ ATTRIBUTES = {
     "dispatch.wait.seconds",
 }
 EVENTS = {"dispatch.retry", "dispatch.hedge", "dispatch.rejected"}
-VALUES = {"execute_tool", "attempt", "send", "process", "extension", "pulsar", "_OTHER"}
+VALUES = {"refused", "execute_tool", "attempt", "send", "process", "extension", "pulsar", "_OTHER"}
 ERROR_TYPES = {
     *("invalid-arguments", "invalid-config", "invalid-timeout", "unknown-priority", "request-too-large"),
     *(
