@@ -2,21 +2,27 @@
 # make test   run every test in its short form, against a Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
 # make test-fast  run the tests that start no process and no broker; without slow ones, those with a long form and those of benchmarks
 # make test-long  run the tests that have a long form: 10,000 scenarios, a million calls, ten times the property tests' examples
+# make test-cluster  run the tests on a cluster of three brokers that are killed, restarted, suspended and unloaded; part of test-long
+# make test-versions  run the integration tests on other versions of Pulsar; select with VERSIONS='3.3.6 4.0.8'
 # make setup  create .venv with what the README, the tutorial and examples/ need; then: . .venv/bin/activate
 # make dev    add all development tools to it
 # make bench  run the benchmarks: guards against other libraries, functions as tools, reading a model's calls, then calls through a Pulsar broker
 # make bench-peers  measure dispatch beside NATS, gRPC, FastMCP, MCP's SDK, taskiq and TrustGraph; needs Go and redis-server
 # make faults  play the same faults on all of them; one case: make faults ONLY=killed-instance/dispatch
+# make bench-cluster  measure calls while brokers of a cluster fail, and write docs/explanation/cluster.md: 10 minutes
 # make bench-search  measure tool search on MetaTool's queries; select the data with: make bench-search DATA=FOLDER
 # make adapters  test the adapters of agent frameworks, each in an environment of its own; select with ADAPTERS='langchain'
 # make bench-learning  evaluate learned scores of a toolkit: recall@3 of the next tool; no broker, a minute
 # make dashboards  write the dashboards' JSON and draw their pictures from live runs; needs prometheus
+# make soak   keep dispatch under load and faults for an hour: lost calls, calls executed twice, memory; to try it: ARGS="--minutes 2"
 # make simulate  simulate failing services in virtual time: without guards, with naive guards, with dispatch; no broker
 # make mutation  run mutation tests of breaker, budget, limiter, correlation and sessions; select with ARGS='dispatch.resilience.retry*'
 # make coverage  measure branch coverage of the pure cores of resilience and balancing; must be 100 %
 # make docs   write the tables of the reference pages from the code, build the site in site/; a broken link or reference fails
 # make docs-serve  serve the site at http://127.0.0.1:8000, rebuilt on every change
-# make lint   run ruff, mypy and import-linter (layers, cycles)
+# make lint   run ruff, mypy, import-linter (layers, cycles) and the linters of the deployment kit
+# make tools  fetch or build the linters of the deployment kit; needs Go
+# make release  build the wheel twice (they must be equal), the source archive, the SBOM and the checksums, in dist/
 # make figures  count files, code lines and imports of dispatch, and walk one call
 # make clean  delete everything that was built here
 
@@ -28,6 +34,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 JOBS ?= 3
 ## TrustGraph's services, for the tests: without their 30 dependencies, of which the tests need none.
 TRUSTGRAPH := $(shell sed -n 's/.*trustgraph-base==\([0-9.]*\).*/\1/p' pyproject.toml)
+HELM := v3.22.0
+## Versions of Pulsar for test-versions: the last one before 4.0, and the newest.
+VERSIONS ?= 3.3.6 4.0.8
 ADAPTERS ?= $(basename $(notdir $(wildcard tests/adapters/requirements/*.txt)))
 SOURCES := pyproject.toml dispatch/version.py
 
@@ -35,7 +44,7 @@ SOURCES := pyproject.toml dispatch/version.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: adapters dev figures help setup demo test test-fast test-long lint bench bench-learning bench-peers bench-search faults simulate dashboards mutation coverage clean docs docs-serve
+.PHONY: soak release tools adapters dev figures help setup demo test test-fast test-long lint bench bench-learning bench-peers bench-search faults simulate dashboards mutation coverage clean docs docs-serve test-cluster test-versions bench-cluster
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -89,11 +98,45 @@ test-fast: $(VENV)/.dev
 test-long: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --long-profile $(ARGS)
 
-lint: $(VENV)/.dev
+test-cluster: $(VENV)/.dev
+	@$(BIN)/python -m pytest --long-profile tests/integration/pulsar/test_cluster.py $(ARGS)
+
+test-versions: $(VENV)/.dev
+	@set -e; for each in $(VERSIONS); do \
+	  echo "Pulsar $$each"; \
+	  DISPATCH_PULSAR_VERSION=$$each $(BIN)/python -m pytest tests/integration/pulsar $(ARGS); \
+	done
+
+## Linters of the deployment kit, and a collector of traces for the tests; those that Debian lacks are built with Go.
+$(VENV)/tools/.ready: deploy/requirements.txt tests/helpers/otel_collector/go.mod | $(VENV)/.dev
+	@echo "Setting up ($(VENV)/tools) …"
+	@test -x $(VENV)/tools/python/bin/python || $(BIN)/python -m venv $(VENV)/tools/python
+	@$(VENV)/tools/python/bin/python -m pip --disable-pip-version-check --quiet install -r deploy/requirements.txt
+	@if command -v go >/dev/null; then \
+	  GOBIN=$(CURDIR)/$(VENV)/tools GOFLAGS=-buildvcs=false go install helm.sh/helm/v3/cmd/helm@$(HELM) && \
+	  cd tests/helpers/otel_collector && go build -buildvcs=false -o $(CURDIR)/$(VENV)/tools/otel-collector . && \
+	  touch $(CURDIR)/$@ ; \
+	else echo "helm and the collector are not built: apt-get install golang-go"; fi
+
+tools: $(VENV)/tools/.ready
+
+lint: $(VENV)/.dev $(VENV)/tools/.ready
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache --verbose >/dev/null || $(BIN)/lint-imports --no-cache
+	@$(BIN)/python -m deploy.check
+
+## The second build must be equal, byte for byte; the SBOM lists what the wheel installs with the extra `all`.
+release: $(VENV)/tools/.ready
+	@rm -rf dist build/again build/sbom
+	@$(VENV)/tools/python/bin/python -m build --outdir dist . >/dev/null
+	@$(VENV)/tools/python/bin/python -m build --wheel --outdir build/again . >/dev/null
+	@cmp dist/*.whl build/again/*.whl
+	@$(BIN)/python -m venv build/sbom
+	@build/sbom/bin/python -m pip --disable-pip-version-check --quiet install "$$(echo dist/*.whl)[all]"
+	@$(VENV)/tools/python/bin/cyclonedx-py environment --output-reproducible -o dist/sbom.cdx.json build/sbom/bin/python
+	@cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS
 
 figures: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.figures
@@ -120,6 +163,9 @@ bench-peers: $(VENV)/.dev $(VENV)/.peers
 faults: $(VENV)/.dev $(VENV)/.peers
 	@$(BIN)/python -m benchmarks.faults $(addprefix --only ,$(ONLY)) $(ARGS)
 
+bench-cluster: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.cluster $(ARGS)
+
 bench-search: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.search $(if $(DATA),--data $(DATA)) $(ARGS)
 
@@ -141,6 +187,9 @@ dashboards: $(VENV)/.dev
 	@$(BIN)/python -m dashboards.draw
 	@$(BIN)/python -m dashboards.draw --demo
 	@$(BIN)/python -m dashboards.agent_picture
+
+soak: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.soak $(ARGS)
 
 simulate: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.simulation $(ARGS)

@@ -38,6 +38,7 @@ OUTCOMES: Final = {
     "transport": "dark-red",
     "rejected": "blue",
     "throttled": "light-blue",
+    "refused": "dark-purple",
     "cancelled": NEUTRAL,
 }
 """By outcome of a call."""

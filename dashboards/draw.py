@@ -62,7 +62,7 @@ def draw_demo(seconds: float, folder: Path) -> None:
         LookupError: the demo failed.
     """
     (port,) = find_free_ports(1)
-    command = [sys.executable, "-m", "dispatch", "demo", "--seconds", f"{seconds:g}", "--metrics-port", str(port)]
+    command = [sys.executable, "-m", "dispatch", "demo", "--seconds", f"{seconds:g}", "--admin", f"127.0.0.1:{port}"]
     with (
         tempfile.TemporaryDirectory(prefix="dispatch-prometheus-") as data,
         Prometheus([port], Path(data), every=SCRAPE_S) as prometheus,

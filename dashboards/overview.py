@@ -10,6 +10,7 @@ from dashboards.panels import assemble_dashboard, line_panel, query, stat_panel
 from dashboards.queries import (
     FAILED,
     INTERVAL,
+    REFUSED_CALLS,
     SELECTED_DISPATCHERS,
     SELECTED_TOOLS,
     bad_call_ratio,
@@ -40,7 +41,8 @@ def build_dashboard() -> Dashboard:
         stat_panel(
             "Availability",
             "Share of calls that got a reply, a tool's own error included. Timeouts, transport errors, rejections and "
-            "throttling count against it; cancelled calls, and calls at their user's own rate limit, are excluded.",
+            "throttling by a tool's limits count against it. Cancelled calls, and calls that were refused because of their "
+            "caller alone (panels below), are excluded.",
             "percentunit",
             query(f"1 - {bad_call_ratio(INTERVAL)}"),
             base=BAD,
@@ -134,6 +136,28 @@ def build_dashboard() -> Dashboard:
             links=link,
         ),
     )
+    refusals = (
+        line_panel(
+            "Refused by policy, by user",
+            "Calls per second that were refused because of their caller alone, of the ten users with the most: the user's "
+            "own rate limit, a permission, an unknown tool, invalid arguments. No unavailability of a tool. _NONE: calls "
+            "without a user. Of all services.",
+            "reqps",
+            query(
+                f"topk(10, {sum_by(rate('dispatch_refused_calls_total', SELECTED_DISPATCHERS), 'user', 'reason')} > 0)",
+                "{{user}}: {{reason}}",
+            ),
+            stacked=True,
+        ).span(12),
+        line_panel(
+            "Refused by policy, by tool",
+            "Calls per second that were refused because of their caller alone, by tool. _OTHER: names that no tool has.",
+            "reqps",
+            query(sum_by(rate("dispatch_calls_total", SELECTED_TOOLS, REFUSED_CALLS), "tool"), "{{tool}}"),
+            links=link,
+            stacked=True,
+        ).span(12),
+    )
     objectives = (
         line_panel(
             "Error budget burn rate",
@@ -170,6 +194,7 @@ def build_dashboard() -> Dashboard:
             variables.data_source(),
             variables.job(),
             variables.dispatcher(),
+            variables.services(),
             variables.tools(),
             variables.objective(),
         ),
@@ -177,5 +202,10 @@ def build_dashboard() -> Dashboard:
             variables.link_to_dashboard(variables.TOOL, "Tool"),
             variables.link_to_dashboard(variables.INSTANCES, "Instances and catalogue"),
         ),
-        {"Current state": now, "Rate, errors, durations": red, "Service-level objectives": objectives},
+        {
+            "Current state": now,
+            "Rate, errors, durations": red,
+            "Refused by policy": refusals,
+            "Service-level objectives": objectives,
+        },
     )

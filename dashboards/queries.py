@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dispatch.telemetry.rules import BAD_CALLS, COUNTED_CALLS, KNOWN_TOOLS, USER_LIMITED, subtract
+from dispatch.telemetry.observers import REFUSED
+from dispatch.telemetry.rules import BAD_CALLS, COUNTED_CALLS, KNOWN_TOOLS
 
 SELECTED_DISPATCHERS = 'job=~"$job",instance=~"$dispatcher"'
 """Matches the selected dispatchers."""
-SELECTED_TOOLS = f'{SELECTED_DISPATCHERS},tool=~"$tool"'
-"""Matches the selected tools. Grafana escapes the values of variables with multiple selection."""
-SELECTED_TOOL = f'{SELECTED_DISPATCHERS},tool="$tool"'
-"""Matches the one selected tool."""
 SELECTED_SERVICES = f'{SELECTED_DISPATCHERS},service=~"$service"'
+SELECTED_TOOLS = f'{SELECTED_SERVICES},tool=~"$tool"'
+"""Matches the selected tools. Grafana escapes the values of variables with multiple selection."""
+SELECTED_TOOL = f'{SELECTED_SERVICES},tool="$tool"'
+"""Matches the one selected tool."""
+FLEET_LIMITS = f'{SELECTED_DISPATCHERS},tool="$tool"'
+"""Matches limits of the selected tool that a fleet shares: they belong to the tool, not to a service."""
 SERVICE_PROCESSES = 'service=~"$service"'
 """Matches series that processes of tool services export; these processes are not among the dispatchers."""
 INSTANCE_LABEL = "exported_instance"
@@ -19,6 +22,9 @@ INSTANCE_LABEL = "exported_instance"
 
 FAILED = "tool_error|timeout|transport"
 """Outcomes that count as failed; rejections have panels of their own."""
+
+REFUSED_CALLS = f'outcome=~"{REFUSED}|invalid_arguments"'
+"""Matches calls that were refused because of their caller alone."""
 
 INTERVAL = "$__rate_interval"
 
@@ -61,12 +67,10 @@ def burn_rate(window: str, *by: str) -> str:
 
 
 def bad_call_ratio(window: str, *by: str) -> str:
-    """Return the share of bad calls, as the alerts define it: calls without a reply. Calls of unknown tools, and calls that
-    ended at their user's own rate limit, are excluded."""
-
-    def count(metric: str, matcher: str) -> str:
-        return sum_by(rate(metric, SELECTED_TOOLS, KNOWN_TOOLS, matcher, window=window), *by)
-
-    limited = count("dispatch_rate_limited_total", USER_LIMITED)
-    bad, counted = (subtract(count("dispatch_calls_total", each), limited) for each in (BAD_CALLS, COUNTED_CALLS))
+    """Return the share of bad calls, as the alerts define it: calls without a reply. Calls that were refused because of
+    their caller alone are excluded."""
+    bad, counted = (
+        sum_by(rate("dispatch_calls_total", SELECTED_TOOLS, KNOWN_TOOLS, each, window=window), *by)
+        for each in (BAD_CALLS, COUNTED_CALLS)
+    )
     return ratio(bad, counted)

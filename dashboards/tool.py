@@ -7,7 +7,7 @@ from grafana_foundation_sdk.builders.dashboard import Dashboard
 from dashboards import variables
 from dashboards.colours import ATTEMPT_REASONS, CIRCUIT_STATES, OUTCOMES, QUANTILES, RATE_SCOPES, REJECTED_BY
 from dashboards.panels import assemble_dashboard, heatmap_panel, line_panel, query, state_timeline_panel
-from dashboards.queries import INTERVAL, SELECTED_TOOL, quantile, rate, ratio, series, sum_by
+from dashboards.queries import FLEET_LIMITS, INTERVAL, SELECTED_TOOL, quantile, rate, ratio, series, sum_by
 
 DURATION = "dispatch_call_duration_seconds"
 
@@ -170,6 +170,30 @@ def build_dashboard() -> Dashboard:
             links=(variables.link_to_traces(),),
         ).span(12),
     )
+    fleet = (
+        line_panel(
+            "Shares of the fleet's limits",
+            "Share of each limit with the scope fleet that a dispatcher may use now, by demand: the rate limit (rate) and "
+            "the bulkhead (slots). Together they are at most 100 %.",
+            "percentunit",
+            query(series("dispatch_fleet_share", FLEET_LIMITS), "{{kind}} {{instance}}"),
+            stacked=True,
+        ).span(12),
+        line_panel(
+            "Quota used",
+            "Share of the quota that the fleet has used in this day or month, with the calls that were handed out to "
+            "dispatchers.",
+            "percentunit",
+            query(
+                ratio(
+                    f"max by (fleet, per) ({series('dispatch_fleet_quota_used', FLEET_LIMITS)})",
+                    f"max by (fleet, per) ({series('dispatch_fleet_quota', FLEET_LIMITS)})",
+                ),
+                "{{fleet}} {{per}}",
+            ),
+            maximum=1,
+        ).span(12),
+    )
     return assemble_dashboard(
         variables.TOOL,
         "Dispatch: tool",
@@ -180,6 +204,7 @@ def build_dashboard() -> Dashboard:
             variables.traces(),
             variables.job(),
             variables.dispatcher(),
+            variables.services(),
             variables.tool(),
         ),
         (
@@ -192,5 +217,6 @@ def build_dashboard() -> Dashboard:
             "Versions": versions,
             "Attempts": work,
             "Queues and limits": queues_and_limits,
+            "Fleet": fleet,
         },
     )

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from grafana_foundation_sdk.builders import dashboard as build
 from grafana_foundation_sdk.models import dashboard as model
 
-from dashboards.queries import SELECTED_DISPATCHERS
+from dashboards.queries import SELECTED_DISPATCHERS, SELECTED_SERVICES
 
 OVERVIEW, TOOL, INSTANCES = "dispatch-overview", "dispatch-tool", "dispatch-instances"
 """Uids of the dashboards. They are part of bookmarked URLs and must not change."""
@@ -17,6 +17,7 @@ ALL = model.VariableOption(selected=True, text="All", value="$__all")
 OBJECTIVES = ("0.99", "0.9", "0.95", "0.995", "0.999", "0.9999")
 
 _SELECTION = "${datasource:queryparam}&${job:queryparam}&${dispatcher:queryparam}&${__url_time_range}"
+_SAME_SERVICE = "&${service:queryparam}"
 
 
 def data_source() -> build.DatasourceVariable:
@@ -57,16 +58,16 @@ def tools() -> build.QueryVariable:
 
 def tool() -> build.QueryVariable:
     """Build the variable for one tool."""
-    metric = f"dispatch_calls_total{{{SELECTED_DISPATCHERS}}}"
+    metric = f"dispatch_calls_total{{{SELECTED_SERVICES}}}"
     made = _labels("tool", "Tool", "tool", metric, "_OTHER: calls of unknown tool names")
     return made.all_value("").current(model.VariableOption(selected=False, text="", value=""))
 
 
 def services() -> build.QueryVariable:
     """Build the variable for any number of services."""
-    metric = f"dispatch_replies_total{{{SELECTED_DISPATCHERS}}}"
+    metric = f'{{__name__=~"dispatch_(calls|replies)_total",{SELECTED_DISPATCHERS}}}'
     return (
-        _labels("service", "Service", "service", metric, "Tool service: name of its request topic")
+        _labels("service", "Service", "service", metric, "Tool service: the id of its descriptor")
         .include_all(True)
         .multi(True)
     )
@@ -100,14 +101,14 @@ def _labels(name: str, label: str, values_of: str, metric: str, description: str
 
 def link_to_tool() -> build.DashboardLink:
     """Link a series with a tool to the dashboard of that tool."""
-    url = f"/d/{TOOL}/{TOOL}?{_SELECTION}&var-tool=${{__field.labels.tool}}"
+    url = f"/d/{TOOL}/{TOOL}?{_SELECTION}{_SAME_SERVICE}&var-tool=${{__field.labels.tool}}"
     return build.DashboardLink("Dashboard of ${__field.labels.tool}").url(url)
 
 
 def link_to_instances(service: str = "") -> build.DashboardLink:
     """Link to the instances dashboard, for one service or for all."""
     url = f"/d/{INSTANCES}/{INSTANCES}?{_SELECTION}"
-    return build.DashboardLink("Instances").url(url + (f"&var-service={service}" if service else ""))
+    return build.DashboardLink("Instances").url(url + (f"&var-service={service}" if service else _SAME_SERVICE))
 
 
 def link_to_traces(condition: str = "") -> build.DashboardLink:
@@ -131,7 +132,7 @@ def link_to_dashboard(uid: str, title: str) -> build.DashboardLink:
     return (
         build.DashboardLink(title)
         .type(model.DashboardLinkType.LINK)
-        .url(f"/d/{uid}/{uid}?{_SELECTION}")
+        .url(f"/d/{uid}/{uid}?{_SELECTION}{_SAME_SERVICE}")
         .icon("dashboard")
         .tooltip(f"Dashboard {title}, with the same selection and time range")
     )

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 _PACKAGES: Final = ("adapters", "calling", "mcp", "results", "schemas", "search", "testing", "toolkit")
 _NAMES: Final = {
+    "admin": ("Admin",),
     "announcements.messages": ("Announce",),
     "announcements.source": ("Announced",),
     "announcements.trust": ("Trust",),
@@ -32,7 +33,7 @@ _NAMES: Final = {
     "server": ("ToolServer", "serve"),
     "serving.tool_service": ("ToolService",),
     "telemetry.events": (
-        *("CatalogChanged", "ChangeHeld", "CircuitChanged", "Event"),
+        *("ActionTaken", "BrokerChanged", "CatalogChanged", "ChangeHeld", "CircuitChanged", "Event"),
         *("InstanceChanged", "ItemRefused", "ItemShadowed", "SourceChanged"),
     ),
     "telemetry.observers": ("Telemetry",),

@@ -8,6 +8,7 @@ from dispatch import schemas as schemas
 from dispatch import search as search
 from dispatch import testing as testing
 from dispatch import toolkit as toolkit
+from dispatch.admin import Admin as Admin
 from dispatch.announcements.messages import Announce as Announce
 from dispatch.announcements.source import Announced as Announced
 from dispatch.announcements.trust import Trust as Trust
@@ -50,6 +51,8 @@ from dispatch.result import CallResult as CallResult
 from dispatch.server import ToolServer as ToolServer
 from dispatch.server import serve as serve
 from dispatch.serving.tool_service import ToolService as ToolService
+from dispatch.telemetry.events import ActionTaken as ActionTaken
+from dispatch.telemetry.events import BrokerChanged as BrokerChanged
 from dispatch.telemetry.events import CatalogChanged as CatalogChanged
 from dispatch.telemetry.events import ChangeHeld as ChangeHeld
 from dispatch.telemetry.events import CircuitChanged as CircuitChanged

@@ -9,7 +9,7 @@ import random
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
 from dispatch._internal import (
     Randomness,
@@ -18,9 +18,11 @@ from dispatch._internal import (
     loop_clock,
     yield_to_others,
 )
+from dispatch.admin import Admin, read_admin
 from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import CallOptions
 from dispatch.calls.call import Calls, FinishedCall
+from dispatch.calls.fleet import FleetLink, fleet_topic
 from dispatch.calls.local import LocalInstance
 from dispatch.calls.resolution import LiveCatalog, ResolvedTool, find_alternatives, list_visible, resolve_visible
 from dispatch.calls.runtime import Runtime
@@ -43,6 +45,9 @@ from dispatch.telemetry.events import CatalogChanged, Event, Events, EventStream
 from dispatch.telemetry.observers import DEFAULT_TELEMETRY, EXPECTED_TELEMETRY, Telemetry
 from dispatch.transports import BROKER_VARIABLE, PUBLISH_WINDOW, Security, Transport, open_transport
 from dispatch.trustgraph.config import ConfigBroker
+
+if TYPE_CHECKING:
+    from dispatch.admin.app import DispatcherAdmin
 
 # A tool for agent frameworks: name, description, schema and coroutine.
 
@@ -210,13 +215,17 @@ class Dispatcher:
         security: token and TLS settings; None: from the environment (``DISPATCH_TOKEN`` …).
         publish_window: publishes in flight to the broker at once, over the whole connection; further ones are queued.
         client_id: the dispatcher's id, part of the names of its reply topics; default: 12 random hex digits.
+        fleet: name of the dispatchers that share limits with ``"scope": "fleet"`` and quotas: 1 to 64 lower-case letters,
+            digits and hyphens. None: each limit holds for this dispatcher alone.
         telemetry: settings of metrics, traces and logs.
+        admin: address of the admin endpoint, ``HOST:PORT``, or its settings; None: there is none.
         randomness: for backoff, open durations and balancing; tests set it.
 
     Raises:
         CatalogError: the folder has invalid descriptors; the message lists every problem with file, key and fix.
         PolicyError: ``policy`` is invalid together with the policy of a service or a tool.
         TransportError: ``broker`` is no address, or its scheme is unknown.
+        ValueError: ``fleet`` is no name of a fleet.
         TypeError: ``security`` or ``publish_window`` beside a transport, which has its own.
     """
 
@@ -232,7 +241,9 @@ class Dispatcher:
         security: Security | None = None,
         publish_window: int = PUBLISH_WINDOW,
         client_id: str | None = None,
+        fleet: str | None = None,
         telemetry: Telemetry = DEFAULT_TELEMETRY,
+        admin: Admin | str | None = None,
         randomness: Randomness = random.random,
     ) -> None:
         if isinstance(broker, str | type) or not hasattr(broker, "subscribe"):
@@ -247,6 +258,9 @@ class Dispatcher:
         self.telemetry = telemetry
         self._events = Events(content=telemetry.content)
         self.client_id = client_id or os.urandom(6).hex()
+        if fleet is not None:
+            fleet_topic(fleet)
+        self._fleet = fleet
         self._transport = broker
         self._randomness = randomness
         self._live = LiveCatalog(catalog, policy, approvals, randomness)
@@ -260,6 +274,8 @@ class Dispatcher:
         self._results = ResultStore()
         self._result_formatter = ResultFormatter(self._results)
         self._search: ToolSearch | None = None
+        self._admin_settings = read_admin(admin)
+        self._admin: DispatcherAdmin | None = None
 
     # -- life cycle ---------------------------------------------------------------------------------------------
 
@@ -281,7 +297,13 @@ class Dispatcher:
         # perf: prometheus-client and OpenTelemetry's API would add a quarter to the time of `import dispatch`
         from dispatch.telemetry.reporting import TelemetryDispatcherObserver
 
-        observer = TelemetryDispatcherObserver(self.telemetry, self._events, self.client_id, loop_clock())
+        settings, recorder = self._admin_settings, None
+        if settings is not None:
+            from dispatch.admin.recent import RecentCalls
+
+            recorder = RecentCalls(loop_clock(), content=self.telemetry.content)
+        observer = TelemetryDispatcherObserver(self.telemetry, self._events, self.client_id, loop_clock(), recorder)
+        fleet = None if self._fleet is None else FleetLink(self._transport, self._fleet, self.client_id)
         runtime = Runtime(
             self._transport,
             self.client_id,
@@ -290,11 +312,21 @@ class Dispatcher:
             observer,
             self._live.registry.sources,
             content=self.telemetry.content,
+            fleet=fleet,
         )
+        self._transport.on_connection_change(partial(observer.on_connection_change, self._transport.url))
         self._loop = asyncio.get_running_loop()
         self._runtime = runtime
         self._broker = ConfigBroker(self._transport, self.client_id)
         try:
+            if fleet is not None:
+                await fleet.start()
+            if settings is not None and recorder is not None:
+                from dispatch.admin.app import DispatcherAdmin  # perf: imports starlette
+
+                self._admin = DispatcherAdmin(
+                    settings, runtime, self._live, recorder, self._events, self.telemetry, self.client_id
+                )
             await self._live.start(runtime, self._connect_source)
         except BaseException:
             await self._close(0.0)
@@ -303,6 +335,8 @@ class Dispatcher:
         self._calls = Calls(
             runtime, self._authorizer, lambda *of: find_alternatives(self._live.resolver.catalog, *of), self._on_call
         )
+        if self._admin is not None:
+            self._admin.views.is_started = True
 
     async def close(self, *, drain: float = 0.0) -> None:
         """End all calls with a typed error and disconnect. Idempotent.
@@ -321,6 +355,8 @@ class Dispatcher:
         if await run_on_loop(own_loop, lambda: self._close(drain)):  # in another thread
             return
         self._authorizer.abandon()
+        if self._admin is not None:
+            self._admin.abandon()
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._transport.close)
             self._live.registry.abandon()
@@ -331,6 +367,8 @@ class Dispatcher:
 
     async def _close(self, drain: float) -> None:
         async with contextlib.AsyncExitStack() as stack:
+            if self._admin is not None:
+                stack.push_async_callback(self._admin.close)
             stack.callback(self._events.close)
             stack.push_async_callback(self._transport.close)
             stack.push_async_callback(self._authorizer.close)
@@ -417,6 +455,11 @@ class Dispatcher:
     def is_connected(self) -> bool:
         """Whether the broker is in reach."""
         return self._transport.connected
+
+    @property
+    def admin_url(self) -> str | None:
+        """URL of the admin endpoint and its console; None: there is none."""
+        return None if self._admin is None else self._admin.url
 
     @property
     def pending_requests(self) -> int:

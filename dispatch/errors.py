@@ -15,6 +15,9 @@ from dispatch._internal import scalar_text
 OTHER_TYPE: Final = "_OTHER"
 """The value of ``error.type`` for an error whose type is not an :class:`ErrorType` (OpenTelemetry's fallback value)."""
 
+USER_RATE_LIMIT: Final = "user-rate-limit"
+"""``rejected_by`` of the errors of a user's own limit."""
+
 
 class Outcome(StrEnum):
     """How a call, or one attempt of a call, ended. Each has exactly one."""
@@ -114,6 +117,8 @@ class ErrorType(StrEnum):
     """The instance is shutting down and accepts no requests; the tool was not executed."""
     INVALID_REQUEST = "invalid-request"
     """The service could not read the request; the tool was not executed."""
+    RELAY_LOOP = "relay-loop"
+    """The request has come back to a relay that has forwarded it before; the tool was not executed."""
     SERVICE_REFUSED = "service-refused"
     """The service refused the request for a reason that this version does not know; the tool was not executed."""
     INSTANCE_LOST = "instance-lost"
@@ -250,6 +255,16 @@ class DispatchError(RuntimeError):
         if self.outcome is Outcome.TOOL_ERROR:
             return ErrorType.TOOL_ERROR.value
         return self.type if self.type in _OWN_TYPES else OTHER_TYPE
+
+    @property
+    def policy_refusal(self) -> str:
+        """Why the call was refused because of its caller alone: ``invalid-arguments``, ``unknown-tool``, ``not-permitted``
+        or ``user-rate-limit``; empty: it was not. Such a call says nothing about the tool, and is no unavailability."""
+        if self.outcome is Outcome.INVALID_ARGUMENTS:
+            return ErrorType.INVALID_ARGUMENTS.value
+        if self.type in (ErrorType.NOT_PERMITTED, ErrorType.UNKNOWN_TOOL) and self.outcome is Outcome.REJECTED:
+            return self.type
+        return USER_RATE_LIMIT if self.rejected_by == USER_RATE_LIMIT else ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the error as plain values, for ``--json`` and for a model."""

@@ -312,6 +312,17 @@ _PRIORITIES: Final = _texts(
 )
 
 
+SCOPES: Final = ("process", "fleet")
+_SCOPE: Final = require(
+    (
+        SCOPES.__contains__,
+        "{!r:.80} is unknown",
+        'give "process", or "fleet" for all dispatchers of connect(fleet="NAME")',
+    )
+)
+Scope = Annotated[Literal["process", "fleet"], _SCOPE]
+
+
 class Bulkhead(Settings, frozen=True):
     """Limit of a tool's calls in flight, and of the time that a call waits for a permit.
 
@@ -327,6 +338,8 @@ class Bulkhead(Settings, frozen=True):
             burst on a tool that takes seconds can be answered, like one on a fast tool.
         priorities: Names of priority classes, the most urgent first; a call that names none has the first. Default
             interactive before batch: a person waits for an interactive call.
+        scope: ``process``: each dispatcher has the limit; ``fleet``: all dispatchers of one ``connect(fleet="NAME")``
+            together have it. Default process: it needs no other dispatcher.
     """
 
     PART = "bulkhead"
@@ -335,6 +348,7 @@ class Bulkhead(Settings, frozen=True):
     ] = 64
     max_wait: Annotated[float | None, optional(_WAIT)] = None
     priorities: Annotated[tuple[str, ...], _PRIORITIES] = ("interactive", "batch")
+    scope: Scope = "process"
 
 
 _BULKHEAD: Final = _PartRule(
@@ -629,6 +643,8 @@ class RateLimit(Settings, frozen=True):
             a caller that would wait for longer does better to call again later.
         weights: Shares of the rate by user while more calls wait than the rate admits; a user without an entry has weight 1.
             From 0.001 to 1000, for at most 10,000 users. Default empty: all users have equal shares.
+        scope: ``process``: each dispatcher has the limit; ``fleet``: all dispatchers of one ``connect(fleet="NAME")``
+            together have it. Default process: it needs no other dispatcher.
     """
 
     PART = "rate-limit"
@@ -637,6 +653,7 @@ class RateLimit(Settings, frozen=True):
     burst: Annotated[float | None, optional(_BURST)] = None
     max_wait: WaitSeconds = 1.0
     weights: Annotated[Mapping[str, float] | tuple[tuple[str, float], ...], _read_weights] = ()
+    scope: Scope = "process"
 
     def _find_conflicts(self, report: Report) -> None:
         if self.burst is None and self._calls > MAX_BURST:
@@ -723,6 +740,22 @@ class _RateLimitRule(_PartRule):
 
 
 _RATE_LIMIT: Final = _RateLimitRule(RateLimit("1/s"), "{!r} is neither text nor an object", _OBJECT, (str,), "rate")
+
+
+_QUOTA_TEXT = re.compile(r"([1-9][0-9]{0,11})/(day|month)", re.ASCII)
+_QUOTA: Final = require(
+    (
+        lambda text: isinstance(text, str) and _QUOTA_TEXT.fullmatch(text) is not None,
+        "{!r:.80} is not a quota",
+        'write calls of a day or a month, for instance "1000/day" or "50000/month"',
+    )
+)
+
+
+def parse_quota(quota: str) -> tuple[int, str]:
+    """Return the calls of a valid quota, and ``day`` or ``month``."""
+    calls, per = quota.split("/")
+    return int(calls), per
 
 
 # Settings of service level objectives.
@@ -890,6 +923,9 @@ class Policy(Settings, frozen=True):
         user_rate_limit: Limit of each user's calls of this tool. None: no limit. Default None: as for ``rate_limit``.
         shared_user_rate_limit: Limit of each user's calls of all tools together that have the same value of this key.
             None: no limit. Default None: as for ``rate_limit``.
+        quota: Calls of all users together in a calendar day or month (UTC): ``"1000/day"``, ``"50000/month"``. The
+            dispatchers of one ``connect(fleet="NAME")`` share it, and it survives the end of all of them; without a fleet
+            each process counts for itself, from 0 at its start. None: no quota. Default None: as for ``rate_limit``.
         balancing: Choice of the instance for each request; a text alone is ``strategy``; None: round-robin. Default
             round-robin: each in turn, which is what people expect.
         outlier_detection: Ejection and slow start of instances; None: neither, and an instance that throttles is spared for
@@ -919,6 +955,7 @@ class Policy(Settings, frozen=True):
     rate_limit: Annotated[RateLimit | None, _RATE_LIMIT] = None
     user_rate_limit: Annotated[RateLimit | None, _RATE_LIMIT] = None
     shared_user_rate_limit: Annotated[RateLimit | None, _RATE_LIMIT] = None
+    quota: Annotated[str | None, optional(_QUOTA)] = None
     balancing: Annotated[Balancing, _BALANCING] = Balancing()
     outlier_detection: Annotated[OutlierDetection | None, _OUTLIER_DETECTION] = OutlierDetection()
     single_flight: Annotated[bool, _read_single_flight] = False
@@ -1099,6 +1136,7 @@ __all__ = [
     "check_repeats",
     "check_seconds",
     "parse_policy",
+    "parse_quota",
     "read_policy",
     "repeatable",
 ]

@@ -14,9 +14,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
 
 from dispatch._internal import check_instance, explain_keywords, loop_clock, yield_to_others
+from dispatch.admin import ADMIN_LABEL, Admin, read_admin
 from dispatch.announcements.messages import Announce, DescriptorParts
 from dispatch.catalog.items import Item
 from dispatch.catalog.loader import read_items, require_valid
@@ -26,6 +29,7 @@ from dispatch.functions.sources import ToolPackage
 from dispatch.messaging.endpoint import ReplyPermission
 from dispatch.messaging.wire import (
     MAX_PAYLOAD_BYTES,
+    TOOL_SERVICE,
     Feature,
     Property,
     Refusal,
@@ -33,7 +37,6 @@ from dispatch.messaging.wire import (
     announcement_topic,
     hello_topic,
     instance_topic,
-    name_service,
     reply_topic,
     service_queues,
 )
@@ -43,7 +46,7 @@ from dispatch.serving.plain import PlainReplySender, PlainRequests, ReplyRouter
 from dispatch.serving.replies import REASONS, ReplySender
 from dispatch.serving.requests import RequestQueue
 from dispatch.serving.sessions import SessionRequests
-from dispatch.serving.tool_service import ToolExecutor, read_invoke
+from dispatch.serving.tool_service import RequestHandler, ToolExecutor, read_invoke
 from dispatch.telemetry.events import Listeners
 from dispatch.telemetry.observers import (
     DEFAULT_TELEMETRY,
@@ -65,6 +68,9 @@ from dispatch.transports import (
     open_transport,
 )
 from dispatch.transports.errors import describe_without_call
+
+if TYPE_CHECKING:
+    from dispatch.admin.app import ServiceAdmin
 
 # An instance announces itself: when it starts, to dispatchers that ask, and when it begins to drain.
 #
@@ -234,8 +240,7 @@ class ToolServer:
             public ones if it declares none. :attr:`descriptors` are generated.
         service: the service's name: ``joke`` listens on ``non-persistent://tg/request/joke`` and replies on
             ``non-persistent://tg/response/joke``, as in TrustGraph. Servers of one name on one topic share its requests.
-            Default: the last part of ``request_queue``, or the name of the module or package of ``functions``. Metrics have
-            this name; by default that of dispatchers (:func:`~dispatch.messaging.wire.name_service`).
+            Default: the last part of ``request_queue``, or the name of the module or package of ``functions``.
         request_queue: whole name of the request topic, instead of the one from ``service``.
         response_queue: whole name of the response topic, instead of the one from ``service``.
         instance: this server's own id, on every reply. Default: the service's name and 8 random hex digits.
@@ -251,8 +256,10 @@ class ToolServer:
         telemetry: settings of metrics, traces and logs.
         tools: descriptors of the tools of ``implementation``, as in the files of a catalogue. A service with tools announces
             itself: dispatchers with :class:`~dispatch.Announced` call them without a catalogue.
-        descriptor: further keys of the service's descriptor: ``version``, ``policy``, ``permissions``, ``config-params``.
+        descriptor: further keys of the service's descriptor: ``version``, ``policy``, ``permissions``, ``config-params``,
+            and ``id``, which is ``service`` by default. Metrics and traces name the service by its id, as dispatchers do.
         announce: topic, keys and labels of the announcements; None: the service is not announced.
+        admin: address of the admin endpoint, ``HOST:PORT``, or its settings; None: there is none.
 
     Raises:
         TypeError: neither ``service`` nor both topics are given, or ``implementation`` has no usable ``invoke``.
@@ -282,6 +289,7 @@ class ToolServer:
         tools: Iterable[Mapping[str, Any]] = (),
         descriptor: Mapping[str, Any] = NO_KEYS,
         announce: Announce | None = DEFAULT_ANNOUNCE,
+        admin: Admin | str | None = None,
     ) -> None:
         if (implementation is None) is (functions is None):
             what = "a tool service is missing" if functions is None else "a tool service and functions are two services"
@@ -304,8 +312,6 @@ class ToolServer:
         self.request_queue = request_queue
         self.response_queue = response_queue
         self.service = service or request_queue.rpartition("/")[2]
-        self.meter_label = service or name_service(request_queue)
-        """Name of the service in metrics and traces."""
         self.instance = instance or f"{self.service}-{os.urandom(4).hex()}"
         self.incarnation = os.urandom(8).hex()
         """The random name of this run of the instance; requests for another incarnation are refused."""
@@ -315,6 +321,8 @@ class ToolServer:
         self._functions: ServedFunctions | None = None
         self._on_descriptors: Listeners[Descriptors] = Listeners("a listener of descriptors", content=telemetry.content)
         self._given: Descriptors | None = None
+        self._handler = implementation if isinstance(implementation, RequestHandler) else None
+        self._dialect = TOOL_SERVICE if self._handler is None else self._handler.dialect
         if functions is None:
             self._invoke = read_invoke(implementation, self._threads.run)
             self._given = check_descriptors(self._described, descriptor, tools)
@@ -347,6 +355,10 @@ class ToolServer:
             DescriptorParts(*self.descriptors)  # one that is too large is refused here
         self._descriptor_announcer: DescriptorAnnouncer | None = None
         self._started_at = 0.0
+        self._admin_settings = read_admin(admin)
+        self._admin: ServiceAdmin | None = None
+        self.admin_url: str | None = None
+        """URL of the admin endpoint, which is announced; None: there is none."""
         self.refused = dict.fromkeys(REASONS, 0)
         """Refusals by reason."""
 
@@ -358,6 +370,11 @@ class ToolServer:
             return self._functions.descriptors
         assert self._given is not None  # one of both is there
         return self._given
+
+    @property
+    def service_id(self) -> str:
+        """The id of the service's descriptor: its name in metrics and traces."""
+        return str(self.descriptors.service["id"])
 
     def on_descriptors_changed(self, listener: Callable[[Descriptors], object]) -> Callable[[], None]:
         """Call ``listener`` with :attr:`descriptors` whenever :meth:`replace_functions` has changed them. It must not block;
@@ -417,6 +434,26 @@ class ToolServer:
         return 0 if self._queue is None else self._queue.requests
 
     @property
+    def errors(self) -> int:
+        """Requests whose tool raised an error."""
+        return 0 if self._queue is None else self._queue.errors
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether requests are refused, because the server drains or is closed."""
+        return self._queue is not None and self._queue.is_draining
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker is in reach, and the server listens."""
+        return self._queue is not None and self._transport.connected
+
+    @property
+    def broker_url(self) -> str:
+        """URL of the broker."""
+        return self._transport.url
+
+    @property
     def cancelled(self) -> int:
         """Requests stopped by a cancellation of their callers."""
         return 0 if self._queue is None else self._queue.cancelled
@@ -439,12 +476,18 @@ class ToolServer:
         """
         await yield_to_others()
         try:
+            if self._admin_settings is not None:
+                from dispatch.admin.app import ServiceAdmin  # perf: imports starlette
+
+                self._admin = ServiceAdmin(self._admin_settings, [self], self._telemetry)
             if self._owns_transport:
                 await self._transport.start()
             await self._listen()
         except BaseException:
             if self._owns_transport:
                 await self._transport.close()
+            if self._admin is not None:
+                await self._admin.close()
             raise
         self._observer.attach(self)
         self._started_at = loop_clock()()
@@ -457,7 +500,7 @@ class ToolServer:
         if self._telemetry.metrics or self._telemetry.traces != "off":
             from dispatch.telemetry.reporting import TelemetryServerObserver  # perf: imports prometheus-client
 
-            names = ServerNames(self.meter_label, self.instance, self.request_queue, replies, self.response_queue)
+            names = ServerNames(self.service_id, self.instance, self.request_queue, replies, self.response_queue)
             self._observer = TelemetryServerObserver(self._telemetry, names)
         sender = ReplySender(self.refused, id=self.service)
         queue = self._queue = RequestQueue(
@@ -470,6 +513,7 @@ class ToolServer:
             max_queue=self.max_queue,
             now=now,
             content=self._telemetry.content,
+            decode=self._dialect.decode_request,
         )
         channel = PlainReplySender(
             router,
@@ -477,16 +521,22 @@ class ToolServer:
             load=lambda: queue.occupied,
             limit=lambda: self._transport.max_message_bytes,
             max_payload_bytes=self.max_payload_bytes,
+            encode=self._dialect.encode_reply,
         )
-        self._plain = PlainRequests(queue, sender, channel, self.request_queue, now)
+        handler = self._handler
+        is_repeatable = None if handler is None else handler.is_repeatable
+        self._plain = PlainRequests(queue, sender, channel, self.request_queue, now, is_repeatable)
         await router.start()
-        has_sessions = not (
+        has_sessions = self._dialect is TOOL_SERVICE and not (
             TopicName.parse(self.request_queue).persistent or TopicName.parse(self.response_queue).persistent
         )
         if has_sessions:
             await self._accept_sessions(queue, now)
         self._subscription = await self._transport.subscribe(
-            self.request_queue, self._plain.receive_message, mode=Mode.SHARED, name=f"{self.service}-request"
+            self.request_queue,
+            self._plain.receive_message,
+            mode=Mode.SHARED,
+            name=(handler and handler.subscription) or f"{self.service}-request",
         )
         if self._announce_settings is not None and self.descriptors.tools:
             self._descriptor_announcer = self._create_descriptor_announcer(self._announce_settings)
@@ -496,6 +546,8 @@ class ToolServer:
             await self._descriptor_announcer.start()
 
     def _create_descriptor_announcer(self, settings: Announce) -> DescriptorAnnouncer:
+        if self.admin_url is not None:
+            settings = msgspec.structs.replace(settings, labels={**settings.labels, ADMIN_LABEL: self.admin_url})
         announcer = DescriptorAnnouncer(
             self._transport,
             settings,
@@ -596,6 +648,8 @@ class ToolServer:
         cancelled."""
         self.drain_timeout = 0.0
         async with contextlib.AsyncExitStack() as stack:
+            if self._admin is not None:
+                stack.push_async_callback(self._admin.close)
             if self._owns_transport:
                 stack.push_async_callback(self._transport.close)
             stack.callback(self._observer.close)  # after the sessions, whose ends are counted

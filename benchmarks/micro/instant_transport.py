@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dispatch.errors import Origin, TransportError
 from dispatch.messaging.wire import Property, Reply, encode_reply
 from dispatch.transports import AnswerLate, Handler, Mode, OnFailure, Publisher, Subscription
+from dispatch.transports.base import ConnectionListener
 
 ANSWER = encode_reply(Reply(None, "done", True))
 
@@ -96,6 +97,9 @@ class AnsweringTransport:
 
     def was_disconnected_since(self, instant: float, topics: Collection[str] = ()) -> bool:
         return False
+
+    def on_connection_change(self, listener: ConnectionListener) -> None:
+        """The broker is never lost."""
 
     def asked(self, properties: Mapping[str, str], on_failure: OnFailure) -> None:
         """Receive a request."""

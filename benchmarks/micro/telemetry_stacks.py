@@ -23,7 +23,7 @@ from dispatch.calls.resolution import ToolResolver
 from dispatch.errors import Outcome
 from dispatch.messaging.request import Disposition
 from dispatch.policy import DEFAULT_POLICY
-from dispatch.telemetry.call_metrics import Instruments
+from dispatch.telemetry.call_metrics import Instruments, ToolKey
 from dispatch.telemetry.observers import NULL_CALL, SILENT, Telemetry
 from dispatch.telemetry.tracing import CallTracing
 
@@ -100,7 +100,7 @@ async def _sdk_spans() -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def _recording_call() -> AsyncIterator[Call]:
-    meter = Instruments.of(registry := CollectorRegistry()).tools.acquire("work")
+    meter = Instruments.of(registry := CollectorRegistry()).tools.acquire(ToolKey("work", "double"))
 
     async def call() -> object:
         meter.in_flight += 1
@@ -114,7 +114,10 @@ async def _recording_call() -> AsyncIterator[Call]:
 @asynccontextmanager
 async def _recording_attempt() -> AsyncIterator[Call]:
     instruments = Instruments.of(registry := CollectorRegistry())
-    attempts, replies = instruments.tools.acquire("work").attempts, instruments.services.acquire("double").replies
+    attempts, replies = (
+        instruments.tools.acquire(ToolKey("work", "double")).attempts,
+        instruments.services.acquire("double").replies,
+    )
 
     async def call() -> object:
         attempts["first"].value += 1

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, Final
 
 from dispatch._internal import cancel_and_wait, explain_keywords
-from dispatch.announcements.messages import DEFAULT_TOPIC, Question, question_topic
+from dispatch.announcements.messages import DEFAULT_TOPIC, InstanceInfo, Question, question_topic
 from dispatch.announcements.table import AnnouncementTable, Inquiry
 from dispatch.announcements.trust import Trust
 from dispatch.catalog.items import Item
@@ -81,6 +81,10 @@ class Announced:
         self._version = 0
         self._items: list[Item] = []
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def announced(self) -> list[InstanceInfo]:
+        """Return the instances that announce themselves."""
+        return [each.info for service in self.table.services.values() for each in service.instances.values()]
 
     def connect(self, broker: Broker) -> None:
         """Use ``broker`` from now on. The dispatcher calls this before the first :meth:`discover`."""

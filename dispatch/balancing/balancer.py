@@ -424,6 +424,15 @@ class Balancer:
         """End all ejections at once: the service as a whole had failed, and has recovered."""
         self._detector.end_ejections(self._clock())
 
+    def hold(self, id: str) -> None:
+        """Eject an instance on behalf of an operator, until :meth:`admit`, or until it restarts."""
+        self._detector.hold(self._members[id], self._clock())
+
+    def admit(self, id: str) -> None:
+        """End the ejection of an instance, if it is ejected."""
+        if id in self._members:
+            self._detector.admit(self._members[id], self._clock())
+
     def remove(self, id: str) -> bool:
         """Remove an instance. Its calls in flight may finish. False: it is unknown."""
         state = self._members.pop(id, None)

@@ -59,6 +59,7 @@ class InstanceState:
         ejected_until: end of its ejection; None: not ejected.
         ejections: ejections so far.
         epoch: number of ejections and returns; outcomes of an earlier epoch are ignored.
+        is_held: an operator has ejected it: only the operator, or time, ends that.
         sick: it would be ejected if fewer instances were.
         well_since: end of its last ejection.
         paused_until: end of the pause that it asked for.
@@ -82,6 +83,7 @@ class InstanceState:
         "good",
         "id",
         "in_flight",
+        "is_held",
         "level",
         "member",
         "order",
@@ -120,6 +122,7 @@ class InstanceState:
         self.ejected_until: float | None = None
         self.ejections = 0
         self.epoch = 0
+        self.is_held = False
         self.sick = False
         self.well_since = now
         self.paused_until = 0.0
@@ -198,8 +201,8 @@ class Learning(Strategy):
 
 Listener = Callable[[str, str, str], object]
 """Called with the id of an instance, the change (``ejected``, ``returned``) and its reason: ``failures``, ``success-rate``,
-``latency``; ``over`` (the ejection time), ``answered``, ``service-recovered``. It must neither raise nor change the
-balancer."""
+``latency``; ``over`` (the ejection time), ``answered``, ``service-recovered``; of both: ``operator``. It must neither raise
+nor change the balancer."""
 
 
 class EjectionRules(OutlierDetection, frozen=True, rename="kebab"):
@@ -362,7 +365,7 @@ class OutlierDetector:
     def _record_success(self, state: InstanceState, now: float) -> None:
         state.good += 1
         if state.member:
-            if state.ejected_until is not None:
+            if state.ejected_until is not None and not state.is_held:
                 self._release(state, now, "answered")
             elif state.sick:
                 state.sick = False
@@ -410,6 +413,7 @@ class OutlierDetector:
     def _release(self, state: InstanceState, now: float, reason: str) -> None:
         limit = self.settings.consecutive_failures
         state.ejected_until = None
+        state.is_held = False
         state.failures = 0 if limit is None else limit - 1  # on probation
         state.well_since = state.warm_from = now
         state.credit = 0.0
@@ -417,11 +421,29 @@ class OutlierDetector:
         self._start_epoch(state)
         self._notify(state.id, "returned", reason)
 
+    def hold(self, state: InstanceState, now: float) -> None:
+        """Eject an instance on behalf of an operator, until :meth:`admit`. Where too few instances are left, it is called
+        all the same (panic mode)."""
+        state.is_held = True
+        if state.ejected_until is None:
+            state.ejections += 1
+            self.ejected += 1
+            self._start_epoch(state)
+            self._notify(state.id, "ejected", "operator")
+        state.ejected_until = NEVER
+        self.due = -NEVER
+
+    def admit(self, state: InstanceState, now: float) -> None:
+        """End the ejection of an instance on behalf of an operator."""
+        if state.ejected_until is not None:
+            self._release(state, now, "operator")
+            state.failures = 0
+
     def end_ejections(self, now: float) -> None:
         """End all ejections after a failure of the whole service: an ejection during it says nothing about the instance.
         The instances return at once, on probation; neither they nor instances that returned earlier need a slow start."""
         for state in self._members.values():
-            if not state.times:
+            if not state.times or state.is_held:
                 continue
             if state.ejected_until is not None:
                 self._release(state, now, "service-recovered")
@@ -465,7 +487,9 @@ class OutlierDetector:
             if len(self._members) > 1 and self.settings.latency_ratio is not None:
                 self._compare_durations(now, self.settings.latency_ratio)
         for state in self._members.values():
-            if state.ejected_until is not None and (now >= state.ejected_until or not self.settings.ejects):
+            if state.ejected_until is not None and (
+                now >= state.ejected_until or not (self.settings.ejects or state.is_held)
+            ):
                 self._release(state, now, "over")
         due = min(self._judge_at, self._compare_at) if len(self._members) > 1 else self._judge_at
         for state in self._members.values():
@@ -552,6 +576,7 @@ class InstanceView(msgspec.Struct, frozen=True):
         failures: consecutive failures.
         ejections: ejections since the instance was first known.
         latency: moving average of the duration of an answer, in seconds; None: unknown, or not used by the strategy.
+        is_held: an operator has ejected it.
     """
 
     id: str
@@ -562,6 +587,7 @@ class InstanceView(msgspec.Struct, frozen=True):
     failures: int
     ejections: int
     latency: float | None
+    is_held: bool = False
 
 
 def view(state: InstanceState, now: float) -> InstanceView:
@@ -574,5 +600,13 @@ def view(state: InstanceState, now: float) -> InstanceView:
     else:
         kind = "warming" if state.level < 1.0 else "up"
     return InstanceView(
-        state.id, kind, state.weight, state.in_flight, remaining, state.failures, state.ejections, state.cost or None
+        state.id,
+        kind,
+        state.weight,
+        state.in_flight,
+        None if state.is_held else remaining,
+        state.failures,
+        state.ejections,
+        state.cost or None,
+        state.is_held,
     )

@@ -263,6 +263,7 @@ class CallOptions(msgspec.Struct, frozen=True):
         config: JSON text of the config values; None: those of the tool's descriptor.
         by_model: a model has written the arguments.
         context: any value, for tools of this process (:class:`dispatch.CallContext`).
+        properties: further ones of its requests.
     """
 
     user: str = ""
@@ -273,6 +274,7 @@ class CallOptions(msgspec.Struct, frozen=True):
     config: str | None = None
     by_model: bool = False
     context: Any = None
+    properties: Mapping[str, str] = NO_PROPERTIES
 
 
 NO_OPTIONS = CallOptions()
@@ -288,6 +290,7 @@ class Call(msgspec.Struct, eq=False):
         deadline: of the whole call, on the loop's clock; ``limit`` seconds after the call began.
         is_stream: the caller reads chunks as they arrive.
         idle: seconds between two chunks at most, for a stream.
+        stream_deadline: of a stream whose first chunk has the deadline of a call: ``deadline``; None: of any other.
         requests: sent so far, over all attempts.
         tried: names of the instances of the attempts so far.
         key_holder: the instance that may have executed the request and remembers its idempotency key.
@@ -304,6 +307,7 @@ class Call(msgspec.Struct, eq=False):
     limit: float
     is_stream: bool = False
     idle: float = 0.0
+    stream_deadline: float | None = None
     requests: int = 0
     tried: list[str] = []
     key_holder: Instance | None = None
@@ -402,14 +406,14 @@ class Attempt(msgspec.Struct, eq=False):
     def start(self, now: float) -> None:
         """The guards have admitted the attempt: set its own deadline.
 
-        A stream has that of the call. Otherwise the policy's attempt timeout, or a multiple of the usual duration while
-        another attempt could follow.
+        A stream has that of the call, unless its first chunk has one of its own. Otherwise the policy's attempt timeout, or
+        a multiple of the usual duration while another attempt could follow.
         """
         call = self.call
         self.began = now
         self.deadline = self.last_deadline = call.deadline
         self.limit = call.limit
-        if call.is_stream:
+        if call.is_stream and call.stream_deadline is None:
             self.limit_name = "stream"
             return
         guards, limit = call.guards, call.tool.policy.attempt_timeout
@@ -437,10 +441,12 @@ class Attempt(msgspec.Struct, eq=False):
             tool.policy.max_response_bytes,
             tally,
             last_deadline=self.last_deadline,
-            idle=call.idle if call.is_stream else None,
+            idle=None if not call.is_stream else call.idle if call.stream_deadline is None else 0.0,
         )
         request.id, request.tool, request.payload = self.request_id, tool.label, call.payload
         request.properties, request.number, request.key = self.request.properties, self.number, options.idempotency_key
+        if options.properties:
+            request.properties = {**options.properties, **request.properties}
         request.place = self.admission.place
         request.is_repeatable = tool.repeatable
         request.is_redeliverable = tool.may_be_redelivered(options.idempotency_key)
@@ -448,6 +454,8 @@ class Attempt(msgspec.Struct, eq=False):
             request.run_until = call.deadline  # it runs on when its attempt ends: the next attempt gets its reply
         elif self.last_deadline > self.deadline:
             request.run_until = self.last_deadline  # CANCEL ends it earlier, unless the instance is blocked
+        if call.stream_deadline is not None:
+            request.run_until = call.stream_deadline  # likewise
         if call.is_stream:
             self.replies = request
         return request
@@ -460,6 +468,9 @@ class Attempt(msgspec.Struct, eq=False):
             request.close()
             raise
         if chunk is not None:
+            if (deadline := self.call.stream_deadline) is not None:
+                self.limit_name, self.limit = "stream", deadline - (self.call.deadline - self.call.limit)
+                request.begin_stream(deadline, self.limit_name, self.call.idle)
             self.record_first_chunk(chunk, clock())
         return chunk is not None
 
@@ -638,6 +649,8 @@ _TIMED = ANSWERED | {_TIMEOUT}
 
 LEAST_REST = 0.1
 """Share of a call's time that is left to the tool when its call waits for an instance, where it usually takes less."""
+PEER_BACK_S = 5.0
+"""Seconds after a topic has moved to another broker in which the service may not be back there."""
 MAX_WAITING = 20_000
 """Calls that wait for an instance at once: some kilobytes each."""
 MAX_HOPS = 4
@@ -753,7 +766,7 @@ class Attempts:
                 attempt.reject(error_from_rejection(rejection, call.tool.label))
                 return attempt
             await self._send(attempt)  # d, e
-            if call.is_stream:
+            if call.is_stream and call.stream_deadline is None:
                 self._attribute(attempt)
             else:
                 ended = self._now()
@@ -798,7 +811,12 @@ class Attempts:
     def _attribute(self, attempt: Attempt) -> None:
         if attempt.outcome in FAILURES:
             selected = attempt.selected
-            disconnected = selected is not None and selected.channel.connection.was_disconnected_since(attempt.began)
+            disconnected = False
+            if selected is not None:
+                connection, topics = selected.channel.connection, selected.channel.topics
+                disconnected = connection.was_disconnected_since(attempt.began) or (
+                    bool(topics) and connection.was_disconnected_since(attempt.began - PEER_BACK_S, topics)
+                )
             attempt.attribute_failure(disconnected=disconnected, now=self._now())
 
     def _is_ready(self, call: Call) -> bool:
@@ -986,10 +1004,11 @@ class Attempts:
         if replies is not None and attempt.first_chunk is not None:
             replies.on_settled = partial(self.end_stream, attempt)
             if replies.settled is not None:
-                self.end_stream(attempt)
+                self.end_stream(attempt, self._now() if attempt.call.stream_deadline is not None else None)
 
-    def end_stream(self, attempt: Attempt) -> None:
-        """End a stream that has settled, or that its caller closes early. A second call does nothing."""
+    def end_stream(self, attempt: Attempt, now: float | None = None) -> None:
+        """End a stream that has settled, or that its caller closes early. A second call does nothing. ``now``: it was no
+        stream: its attempt took until then."""
         replies = attempt.replies
         if replies is None or attempt.first_chunk is None or attempt.has_ended:
             return
@@ -1000,7 +1019,7 @@ class Attempts:
         else:
             attempt.conclude_stream()
             self._attribute(attempt)
-        attempt.finish()
+        attempt.finish(now)
 
 
 def _can_send(pool: InstancePool, call: Call) -> bool:

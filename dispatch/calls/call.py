@@ -135,22 +135,28 @@ def prepare_call(
     argument_check: ArgumentCheck,
     *,
     is_stream: bool = False,
+    begins_as_call: bool = False,
 ) -> Call | DispatchError:
     """Set the deadline of the call, encode its request, and check its arguments where the policy says so.
 
     Args:
         started: when the call began, on the loop's clock.
         argument_check: of the dispatcher.
+        is_stream: the caller reads chunks as they arrive.
+        begins_as_call: until the first chunk of a stream the limits are those of a call.
 
     Returns:
         An error, if a mistake of the caller leaves nothing to send.
     """
     policy = tool.policy
-    idle = 0.0
+    idle, stream_deadline = 0.0, None
     try:
         # 3 deadline: one instant on the loop's clock for everything that follows.
         if is_stream:
             limit = policy.stream_timeout if options.timeout is None else check_seconds(options.timeout)
+            if begins_as_call:
+                stream_deadline = started + limit
+                limit = min(limit, policy.timeout)
             idle = policy.stream_idle_timeout
             if options.idle_timeout is not None:
                 idle = check_seconds(options.idle_timeout, "idle-timeout")
@@ -167,7 +173,7 @@ def prepare_call(
     except MISTAKES as mistake:
         return error_from_mistake(tool.label, policy, mistake)
     observer.on_arguments(arguments)
-    return Call(tool, guards, observer, options, payload, started + limit, limit, is_stream, idle)
+    return Call(tool, guards, observer, options, payload, started + limit, limit, is_stream, idle, stream_deadline)
 
 
 def request_payload(config_text: str, arguments: Mapping[str, Any], user: str, policy: Policy) -> bytes:
@@ -270,7 +276,7 @@ class Calls:
             started = self._now()
         runtime = self._runtime
         guards = runtime.guards_of(tool)
-        observer = guards.observer.start_call(tool, started)
+        observer = guards.observer.start_call(tool, started, options.user)
         reply = NO_PROPERTIES
         call: Call | DispatchError | None = None
         try:
@@ -311,10 +317,14 @@ class Calls:
         arguments: Mapping[str, Any],
         options: CallOptions = NO_OPTIONS,
         on_result: Callable[[CallResult], object] | None = None,
+        *,
+        on_begin: Callable[[bool], object] | None = None,
     ) -> AsyncGenerator[str, None]:
         """Make one call and yield the chunks of its reply as they arrive: the same steps as :meth:`perform`.
 
         Args:
+            on_begin: the reply may be a stream or not: until its first chunk the limits are those of a call. Called before
+                that is yielded, with whether it is the whole reply.
             on_result: receives the result, without its text, before the last step. What it raises is logged.
 
         Raises:
@@ -322,14 +332,24 @@ class Calls:
         """
         started = self._now()
         guards = self._runtime.guards_of(tool)
-        observer = guards.observer.start_call(tool, started)
+        observer = guards.observer.start_call(tool, started, options.user)
         call: Call | DispatchError | None = None
         try:
             if tool.requirement is not None:
                 call = await self._authorize(tool, tool.requirement, observer, options, started)
             if call is None:
                 check = self._argument_check
-                call = prepare_call(tool, guards, observer, arguments, options, started, check, is_stream=True)
+                call = prepare_call(
+                    tool,
+                    guards,
+                    observer,
+                    arguments,
+                    options,
+                    started,
+                    check,
+                    is_stream=True,
+                    begins_as_call=on_begin is not None,
+                )
             if isinstance(call, DispatchError):
                 result, reply = self._failure(tool, call, options.user, started), NO_PROPERTIES
             else:
@@ -338,10 +358,12 @@ class Calls:
                     try:
                         self._attempts.follow_stream(attempt)
                         if attempt.first_chunk is not None:
+                            assert attempt.replies is not None
+                            if on_begin is not None:
+                                on_begin(attempt.replies.is_whole)
                             observer.on_first_chunk(self._now() - started)
                             observer.on_chunk(attempt.first_chunk)
                             yield attempt.first_chunk
-                            assert attempt.replies is not None
                             async for chunk in attempt.replies:
                                 observer.on_chunk(chunk)
                                 yield chunk
@@ -374,6 +396,9 @@ class Calls:
 
     def _end(self, result: CallResult, reply: Mapping[str, str], observer: CallObserver, options: CallOptions) -> None:
         """Step 6: observe the end of a call."""
+        error = result.error
+        if error is not None and (refusal := error.policy_refusal):
+            observer.on_refused(options.user, refusal)
         observer.on_end(result, reply)
         if self._listeners.current:
             self._listeners.publish(FinishedCall(result.tool, options.user, result, options.by_model))

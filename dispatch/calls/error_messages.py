@@ -71,6 +71,7 @@ _RATE = {
     "too-large": "one call costs more than the burst of {limit}",
     "too-late": "{limit} is reached",
     "queue-full": "{limit} is reached and the queue for it is full",
+    "quota": "its quota of calls in this day or month is used up",
 }
 _RATE_LIMITS = {"rate-limit": "its rate limit", "user-rate-limit": "its rate limit for this user"}
 _CLOSED = frozenset({"closed", "closing", "loop-ended"})

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from math import log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dispatch._internal import Clock, Randomness, Retention
 from dispatch.calls.resolution import ResolvedTool, meter_label
-from dispatch.policy import DEFAULT_RETRY, Policy, RateLimit
+from dispatch.policy import DEFAULT_RETRY, Policy, RateLimit, parse_quota
 from dispatch.resilience.aio import AsyncBulkhead, AsyncRateLimiter, user_buckets
 from dispatch.resilience.breaker import CircuitBreaker, State
 from dispatch.resilience.durations import LatencyHistogram, Quantile
-from dispatch.resilience.rate_limit import LeakyBucket, UserBuckets
+from dispatch.resilience.fleet import Fleet
+from dispatch.resilience.leases import FleetRateLimiter, QuotaLease, RateLease, SlotsLease, UserLeases
+from dispatch.resilience.rate_limit import Bucket, CombinedBucket, LeakyBucket, RateLimiter, UserBuckets
 from dispatch.resilience.retry import MIN_REPEATS_PER_S, Hedging, RetryBudget, RetryPolicy
 from dispatch.routing.instance import InFlight
 from dispatch.telemetry.observers import NULL_DISPATCHER, DispatcherObserver
@@ -25,9 +29,11 @@ if TYPE_CHECKING:
     from dispatch.routing.pool import InstancePool
 
 
-SharedUsers = Callable[[RateLimit], UserBuckets[LeakyBucket]]
+_log = logging.getLogger("dispatch.calls")
+
+SharedUsers = Callable[[RateLimit], UserBuckets[Any]]
 """Returns the buckets of users for a rate that several tools share."""
-RateLimits = tuple[RateLimit | None, RateLimit | None, RateLimit | None]
+RateLimits = tuple[RateLimit | None, RateLimit | None, RateLimit | None, str | None]
 
 USUAL_QUANTILE = 0.95
 """The usual duration of an attempt is this quantile of the measured ones."""
@@ -51,11 +57,15 @@ class ToolGuards:
         rates: returns the rate limiter for a policy.
         observer: of the dispatcher.
         label: of the tool in metrics and events.
+        service: id of the service that executes the tool.
         version: of the tool; None: it declares none.
+        fleet: of the dispatcher; None: it belongs to none.
 
     Attributes:
         policy: in force for the tool.
+        version: of the tool; None: not declared.
         breaker, bulkhead, rates, retrying, hedging: the guards; None: off.
+        instance_breakers: circuit breakers of the tool at single instances.
         calls: in flight, with streams and retries.
         budget: limits retries and hedges.
         durations: of attempts.
@@ -68,11 +78,11 @@ class ToolGuards:
 
     __slots__ = (
         "_dispatcher_observer",
-        "_instances",
+        "_fleet",
         "_randomness",
         "_rate_limiter",
+        "_slots",
         "_usual_log",
-        "_version",
         "answered_at",
         "answered_by",
         "breaker",
@@ -81,7 +91,9 @@ class ToolGuards:
         "calls",
         "clock",
         "durations",
+        "fleet_label",
         "hedging",
+        "instance_breakers",
         "label",
         "observer",
         "policy",
@@ -89,7 +101,9 @@ class ToolGuards:
         "rates",
         "repeatable",
         "retrying",
+        "service",
         "usual",
+        "version",
     )
 
     def __init__(
@@ -102,16 +116,21 @@ class ToolGuards:
         rates: Callable[[Policy], AsyncRateLimiter | None],
         observer: DispatcherObserver = NULL_DISPATCHER,
         label: str = "",
+        service: str = "",
         version: str | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
+        self._fleet = fleet
+        self._slots: SlotsLease | None = None
         self._dispatcher_observer = observer
-        self.observer = observer.observe_tool(label, version)
         self.label = label
-        self._version = version
+        self.version = version
+        self.fleet_label = label if version is None else f"{label}@{version}"
+        self.set_service(service)
         self.clock = clock
         self._randomness = randomness
         self._rate_limiter = rates
-        self._instances: dict[str, CircuitBreaker] = {}
+        self.instance_breakers: dict[str, CircuitBreaker] = {}
         self.policy = policy
         self.repeatable = repeatable
         self.calls = InFlight()
@@ -125,9 +144,15 @@ class ToolGuards:
         self.budget = RetryBudget(retry.budget_ratio, MIN_REPEATS_PER_S, clock)
         self.breaker = self._breaker()
         self.bulkhead = None if policy.bulkhead is None else AsyncBulkhead(policy.bulkhead)
+        self._share_bulkhead()
         self.rates = rates(policy)
         self.retrying = self._retrying()
         self.hedging = self._hedging()
+
+    def set_service(self, service: str) -> None:
+        """Set the id of the service that executes the tool."""
+        self.service = service
+        self.observer = self._dispatcher_observer.observe_tool(self.label, self.version, service)
 
     def reconfigure(self, policy: Policy, *, repeatable: bool) -> None:
         """Apply another policy. Breakers keep their state, calls in flight and in the queue their places, and measurements
@@ -135,14 +160,16 @@ class ToolGuards:
         former, self.policy, self.repeatable = self.policy, policy, repeatable
         if policy.breaker is None or self.breaker is None:
             self.breaker = self._breaker()
-            self._instances.clear()
+            self.instance_breakers.clear()
         else:
-            for breaker in (self.breaker, *self._instances.values()):
+            for breaker in (self.breaker, *self.instance_breakers.values()):
                 breaker.reconfigure(policy.breaker)
         if policy.bulkhead is None or self.bulkhead is None:
             self.bulkhead = None if policy.bulkhead is None else AsyncBulkhead(policy.bulkhead)
         elif policy.bulkhead != former.bulkhead:
             self.bulkhead.reconfigure(policy.bulkhead)
+        if policy.bulkhead != former.bulkhead:
+            self._share_bulkhead()
         if rate_limits_of(policy) != rate_limits_of(former):
             self.renew_rates()
         retry = policy.retry or DEFAULT_RETRY
@@ -150,6 +177,26 @@ class ToolGuards:
         self.retrying = self._retrying()
         if policy.hedging != former.hedging or (self.hedging is None) == repeatable:
             self.hedging = self._hedging()
+
+    def _share_bulkhead(self) -> None:
+        """Share the limit of the bulkhead with the fleet, if its policy says so."""
+        self.leave_fleet()
+        settings = self.policy.bulkhead
+        if self.bulkhead is None or settings is None or settings.scope == "process":
+            return
+        guard = self.bulkhead.guard
+        if self._fleet is None:
+            warn_without_fleet(self.label)
+            guard.set_limit(settings.max_concurrent_calls)
+        else:
+            self._slots = SlotsLease(f"slots:{self.fleet_label}", guard, self.clock())
+            self._fleet.add(self._slots)
+
+    def leave_fleet(self) -> None:
+        """Share the bulkhead no longer."""
+        if self._slots is not None and self._fleet is not None:
+            self._fleet.remove(self._slots)
+            self._slots = None
 
     def _breaker(self) -> CircuitBreaker | None:
         settings = self.policy.breaker
@@ -164,7 +211,12 @@ class ToolGuards:
         )
 
     def _report_transitions(self, instance: str | None) -> Callable[[State, State, str], None]:
-        return partial(self._dispatcher_observer.on_circuit_transition, self.label, self._version, instance)
+        def report(old: State, new: State, reason: str) -> None:
+            self._dispatcher_observer.on_circuit_transition(
+                self.label, self.version, instance, old, new, reason, service=self.service
+            )
+
+        return report
 
     def _on_recovery(self) -> None:
         if self.pool is not None:
@@ -190,17 +242,17 @@ class ToolGuards:
 
     def breaker_of(self, instance: str) -> CircuitBreaker | None:
         """Return the breaker of this tool at one instance; None: off."""
-        breaker = self._instances.get(instance)
+        breaker = self.instance_breakers.get(instance)
         if breaker is None and self.policy.breaker is not None:
-            while len(self._instances) >= MAX_INSTANCE_BREAKERS:
-                del self._instances[next(iter(self._instances))]  # the oldest: probably gone
+            while len(self.instance_breakers) >= MAX_INSTANCE_BREAKERS:
+                del self.instance_breakers[next(iter(self.instance_breakers))]  # the oldest: probably gone
             breaker = CircuitBreaker(
                 self.policy.breaker,
                 clock=self.clock,
                 randomness=self._randomness,
                 on_transition=self._report_transitions(instance),
             )
-            self._instances[instance] = breaker
+            self.instance_breakers[instance] = breaker
         return breaker
 
     def record_failure(self, instance: str, now: float) -> bool:
@@ -226,7 +278,7 @@ class ToolGuards:
 
     def admits(self, instance: str) -> bool:
         """Whether the breaker at that instance would admit a call. Nothing changes."""
-        breaker = self._instances.get(instance)
+        breaker = self.instance_breakers.get(instance)
         return breaker is None or breaker.can_admit()
 
     @property
@@ -248,21 +300,76 @@ class ToolGuards:
 
 
 def rate_limits_of(policy: Policy) -> RateLimits:
-    """Return the rate limits of a policy: of the tool, of a user, and of a user over several tools."""
-    return policy.rate_limit, policy.user_rate_limit, policy.shared_user_rate_limit
+    """Return the rate limits of a policy: of the tool, of a user, of a user over several tools, and the quota."""
+    return policy.rate_limit, policy.user_rate_limit, policy.shared_user_rate_limit, policy.quota
 
 
-def create_rate_limiter(policy: Policy, shared_users: SharedUsers = user_buckets) -> AsyncRateLimiter | None:
-    """Return a rate limiter for the limits of a policy; None: it has none.
+@cache
+def warn_without_fleet(label: str) -> None:
+    """Report once that limits of a tool hold for this process alone."""
+    text = "the policy of %s has limits of a fleet, and this dispatcher belongs to none: they hold for this process alone. "
+    _log.warning(text + 'Use connect(fleet="NAME") in each of them.', label)
+
+
+def create_rate_limiter(
+    policy: Policy, shared_users: SharedUsers = user_buckets, fleet: Fleet | None = None, label: str = ""
+) -> AsyncRateLimiter | None:
+    """Return a rate limiter for the limits of a policy; None: it has none. Its ``leases`` are to be added to the fleet.
 
     Args:
         shared_users: returns the buckets of users for the limit that several tools share.
+        fleet: None: every limit belongs to this process.
+        label: of the tool.
     """
-    tool_limit, user_limit, shared_limit = rate_limits_of(policy)
-    if tool_limit is None and user_limit is None and shared_limit is None:
+    limits = tool_limit, user_limit, shared_limit, quota = rate_limits_of(policy)
+    if limits == NO_LIMITS:
         return None
+    shared = [each is not None and each.scope == "fleet" for each in (tool_limit, user_limit, shared_limit)]
+    if fleet is None:
+        if any(shared) or quota is not None:
+            warn_without_fleet(label)
+        shared = [False, False, False]
     everywhere = None if shared_limit is None else shared_users(shared_limit)
-    return AsyncRateLimiter(tool_limit, user_limit, everywhere=everywhere, shared_rate=shared_limit)
+    now = time.monotonic() if fleet is None else fleet.clock()
+    leases: list[Any] = []
+    bucket: Bucket | None = None
+    users = None
+    if fleet is not None and tool_limit is not None and shared[0]:
+        key = f"rate:{label}"
+        share = fleet.share_of(key, tool_limit.per_second)
+        rate, burst = tool_limit.per_second, tool_limit.capacity
+        lease = RateLease(key, rate, burst, dict(tool_limit.weights), share, now)
+        leases.append(lease)
+        bucket = lease.bucket
+    elif tool_limit is not None:
+        bucket = LeakyBucket(tool_limit.capacity, tool_limit.per_second)
+    if quota is not None:
+        calls, per = parse_quota(quota)
+        reserve = QuotaLease(f"quota:{label}:{per}", calls, per, time.time, now)
+        if fleet is None:
+            reserve.be_local(now)
+        leases.append(reserve)
+        bucket = reserve.bucket if bucket is None else CombinedBucket(bucket, reserve.bucket)
+    if fleet is not None and user_limit is not None and shared[1]:
+        users = UserLeases(f"rate:{label}", user_limit.per_second, user_limit.capacity, fleet)
+        leases.append(users)
+    counted = [*leases, *([everywhere] if isinstance(everywhere, UserLeases) else [])]
+    limiter = AsyncRateLimiter(
+        *(tool_limit, user_limit),
+        everywhere=everywhere,
+        shared_rate=shared_limit,
+        bucket=bucket,
+        here=users,
+        kind=FleetRateLimiter if counted else RateLimiter,
+    )
+    core = limiter.limiter
+    if isinstance(core, FleetRateLimiter):
+        core.counts = tuple(each.demand.counts for each in counted)
+        core.quota = next((each.bucket for each in leases if isinstance(each, QuotaLease)), None)
+        for each in counted:
+            each.attach(core)
+    limiter.leases = leases
+    return limiter
 
 
 # The guards of all tools of one dispatcher. Those of a removed tool are retained for calls in flight, and for the tool to
@@ -274,9 +381,10 @@ GuardKey = tuple[bool, str, str | None]
 id of the service, and the version of the tool."""
 Owner = tuple[bool, str]
 """A tool or a service with all its versions: the first parts of a :data:`GuardKey`."""
-FindPolicy = Callable[[GuardKey], tuple[Policy, bool] | None]
-"""Returns the policy of a key, and whether its tool is repeatable; None: the catalogue in force does not have it."""
-NO_LIMITS: RateLimits = (None, None, None)
+FindPolicy = Callable[[GuardKey], tuple[Policy, bool, str] | None]
+"""Returns the policy of a key, whether its tool is repeatable, and the id of its service; None: the catalogue in force does
+not have it."""
+NO_LIMITS: RateLimits = (None, None, None, None)
 
 
 class _OwnerState(msgspec.Struct, eq=False):
@@ -302,6 +410,7 @@ class GuardRegistry:
         randomness: see :class:`ToolGuards`.
         observer: of the dispatcher.
         find: of the catalogue in force; None: every key has the policy that :meth:`of` is given.
+        fleet: of the dispatcher; None: it belongs to none.
     """
 
     def __init__(
@@ -310,7 +419,9 @@ class GuardRegistry:
         randomness: Randomness,
         observer: DispatcherObserver = NULL_DISPATCHER,
         find: FindPolicy | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
+        self._fleet = fleet
         self._clock = clock
         self._observer = observer
         self._randomness = randomness
@@ -320,16 +431,22 @@ class GuardRegistry:
         self._retention: Retention[GuardKey] = Retention(
             self._drop, lambda key, callback: self._guards[key].calls.await_idle(callback)
         )
-        self._users: dict[RateLimit, UserBuckets[LeakyBucket]] = {}
+        self._users: dict[RateLimit, UserBuckets[Any]] = {}
         self._user_holders: Counter[RateLimit] = Counter()
         """The number of tools with each shared rate limit."""
-        self._user_retention: Retention[RateLimit] = Retention(self._users.pop, lambda _rate, _callback: False)
+        self._user_retention: Retention[RateLimit] = Retention(self._drop_users, lambda _rate, _callback: False)
 
     def of_tool(self, tool: ResolvedTool) -> ToolGuards:
         """Return the guards of a version of a tool."""
         key = (tool.is_tool, tool.label, tool.version)
         guards = self._guards.get(key)
-        return self._add(key, tool.policy, repeatable=tool.repeatable) if guards is None else guards
+        if guards is None:
+            guards = self._add(key, tool.policy, repeatable=tool.repeatable, service=tool.service_id)
+        return guards
+
+    def find(self, tool: ResolvedTool) -> ToolGuards | None:
+        """Return the guards of a version of a tool; None: it was not called."""
+        return self._guards.get((tool.is_tool, tool.label, tool.version))
 
     def of(self, key: GuardKey, policy: Policy, *, repeatable: bool) -> ToolGuards:
         """Return the guards of ``key``.
@@ -340,13 +457,13 @@ class GuardRegistry:
         guards = self._guards.get(key)
         return self._add(key, policy, repeatable=repeatable) if guards is None else guards
 
-    def _add(self, key: GuardKey, policy: Policy, *, repeatable: bool) -> ToolGuards:
+    def _add(self, key: GuardKey, policy: Policy, *, repeatable: bool, service: str = "") -> ToolGuards:
         if self._find is not None:
             found = self._find(key)
             if found is None:
                 self._retention.add(key)
             else:
-                policy, repeatable = found
+                policy, repeatable, service = found
         is_tool, name, version = key
         label = meter_label(name, is_tool=is_tool)
         owner = self._owners.get((is_tool, name))
@@ -359,33 +476,46 @@ class GuardRegistry:
             repeatable=repeatable,
             clock=self._clock,
             randomness=self._randomness,
-            rates=partial(self._rates, owner),
+            rates=partial(self._rates, owner, label),
             observer=self._observer,
             label=label,
+            service=service,
             version=version,
+            fleet=self._fleet,
         )
         return guards
 
-    def _rates(self, owner: _OwnerState, policy: Policy) -> AsyncRateLimiter | None:
+    def _rates(self, owner: _OwnerState, label: str, policy: Policy) -> AsyncRateLimiter | None:
         """Return the rate limiter of a tool: the same one for all its versions, which have the same limits."""
         limits = rate_limits_of(policy)
         if limits != owner.limits:
-            owner.limits, owner.rates = limits, create_rate_limiter(policy, self._shared)
+            self._leave_fleet(owner.rates)
+            owner.limits, owner.rates = limits, create_rate_limiter(policy, self._shared, self._fleet, label)
+            if self._fleet is not None and owner.rates is not None:
+                for each in owner.rates.leases:
+                    self._fleet.add(each)
         return owner.rates
+
+    def _leave_fleet(self, rates: AsyncRateLimiter | None) -> None:
+        if self._fleet is not None and rates is not None:
+            for each in rates.leases:
+                self._fleet.remove(each)
 
     def _drop(self, key: GuardKey) -> None:
         """Drop the guards of a removed version without calls in flight, and its metric series; with the last version also
         those of the tool."""
         is_tool, name, version = key
         guards = self._guards.pop(key)
+        guards.leave_fleet()
         rate = guards.policy.shared_user_rate_limit
         if rate is not None and self._release_users(rate):
-            self._users.pop(rate, None)  # it was retained with the guards
+            self._drop_users(rate)  # it was retained with the guards
         owner = self._owners[is_tool, name]
         owner.versions = tuple(each for each in owner.versions if each != version)
         if version is not None:
             self._observer.release_version(guards.label, version)
         if not owner.versions:
+            self._leave_fleet(owner.rates)
             del self._owners[is_tool, name]
             self._observer.release_tool(guards.label)
 
@@ -407,7 +537,9 @@ class GuardRegistry:
                 self._retention.add(key)
                 continue
             self._retention.restore(key)
-            if found != (guards.policy, guards.repeatable):
+            if found[2] != guards.service:
+                guards.set_service(found[2])
+            if found[:2] != (guards.policy, guards.repeatable):
                 former = guards.policy.shared_user_rate_limit
                 self._hold_users(found[0].shared_user_rate_limit)
                 guards.reconfigure(found[0], repeatable=found[1])
@@ -415,15 +547,22 @@ class GuardRegistry:
                     self._user_retention.add(former)
             guards.renew_rates()  # another version may have had other limits meanwhile
 
+    def circuits(self) -> list[tuple[str, CircuitBreaker]]:
+        """Return the circuit breaker of each version of each tool, with its name in the fleet."""
+        return [(each.fleet_label, each.breaker) for each in self._guards.values() if each.breaker is not None]
+
     @property
-    def waiting(self) -> dict[str, int]:
-        """Calls that wait for a rate limit or the bulkhead, by the tool's label."""
-        waiting: Counter[str] = Counter()
+    def waiting(self) -> dict[tuple[str, str], int]:
+        """Calls that wait for a rate limit or the bulkhead, by the tool's label and its service. Those that wait for a rate
+        limit, which the versions of a tool share, count for the first version."""
+        waiting: Counter[tuple[str, str]] = Counter()
+        counted: set[str] = set()
         for guards in self.all():
-            waiting[guards.label] += guards.waiting_for_bulkhead
-        for (is_tool, name), owner in self._owners.copy().items():
-            if owner.rates is not None:
-                waiting[meter_label(name, is_tool=is_tool)] += owner.rates.limiter.waiting
+            rates = None if guards.label in counted else guards.rates
+            counted.add(guards.label)
+            waiting[guards.label, guards.service] += guards.waiting_for_bulkhead + (
+                0 if rates is None else rates.limiter.waiting
+            )
         return waiting
 
     def all(self) -> list[ToolGuards]:
@@ -454,11 +593,21 @@ class GuardRegistry:
 
     # -- rate limits of users that several tools share ----------------------------------------------------------
 
-    def _shared(self, rate: RateLimit) -> UserBuckets[LeakyBucket]:
+    def _shared(self, rate: RateLimit) -> UserBuckets[Any]:
         users = self._users.get(rate)
         if users is None:
-            users = self._users[rate] = user_buckets(rate)
+            if self._fleet is None or rate.scope == "process":
+                users = user_buckets(rate)
+            else:
+                leases = users = UserLeases(f"rate:{rate.rate}", rate.per_second, rate.capacity, self._fleet)
+                self._fleet.add(leases)
+            self._users[rate] = users
         return users
+
+    def _drop_users(self, rate: RateLimit) -> None:
+        users = self._users.pop(rate, None)
+        if self._fleet is not None and isinstance(users, UserLeases):
+            self._fleet.remove(users)
 
     def _hold_users(self, rate: RateLimit | None) -> None:
         if rate is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from dispatch._internal import Clock, Randomness, yield_to_others
 from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import Attempts
+from dispatch.calls.fleet import FleetFigures, FleetLink
 from dispatch.calls.guards import GuardKey, GuardRegistry, ToolGuards
 from dispatch.calls.local import LocalInstance, close_local
 from dispatch.calls.resolution import ResolvedTool, ToolResolver, hide_names
@@ -47,10 +49,12 @@ class Runtime:
         observer: of the dispatcher.
         sources: returns the state of each source of the catalogue.
         content: texts of tools' exceptions may be logged.
+        fleet: of the dispatcher; None: it belongs to none.
 
     Attributes:
         now: the loop's clock.
         observer, randomness, sources: as given.
+        guard_registry, pool_registry: guards and instance pools of what was called.
         exchange: the requests in flight of the plain exchange.
         sessions: the requests in flight in sessions.
         channels: topics and discovery.
@@ -70,25 +74,31 @@ class Runtime:
         sources: Callable[[], Iterable[SourceStatus]] = tuple,
         *,
         content: bool = False,
+        fleet: FleetLink | None = None,
     ) -> None:
         self.sources = sources
+        self.fleet = fleet
         self.randomness = randomness
         self._transport = transport
         self._tools = tools
         self.observer = observer
-        unmatched = observer.observe_service(OTHER, OTHER)
+        unmatched = observer.observe_service(OTHER)
         self.exchange = Correlator(strange=None if unmatched is None else Tally(unmatched))
         self.now: Clock = self.exchange.now
         self.sessions = SessionExchange(self.exchange.replies)
         self.channels = Channels(transport, self.exchange, self.sessions, name, observer)
-        self._pools = PoolRegistry(self.channels, randomness, tools, observer)
-        self.pool_calls_of: Callable[[ResolvedTool], InFlight] = self._pools.calls_of
-        self._guards = GuardRegistry(self.now, randomness, observer, self._find_policy)
-        self.guards_of: Callable[[ResolvedTool], ToolGuards] = self._guards.of_tool
+        self.pool_registry = PoolRegistry(self.channels, randomness, tools, observer)
+        self.pool_calls_of: Callable[[ResolvedTool], InFlight] = self.pool_registry.calls_of
+        self.guard_registry = GuardRegistry(
+            self.now, randomness, observer, self._find_policy, None if fleet is None else fleet.core
+        )
+        self.guards_of: Callable[[ResolvedTool], ToolGuards] = self.guard_registry.of_tool
         self._failures = ExceptionLogger(logging.getLogger("dispatch.dispatcher"), self.now, content=content)
-        self.attempts = Attempts(self._pools, self.now, self.exchange.new_id, transport)
+        self.attempts = Attempts(self.pool_registry, self.now, self.exchange.new_id, transport)
         self.flights: SingleFlight[CallResult] = SingleFlight()
         self._is_empty_reported = False
+        if fleet is not None:
+            fleet.circuits = self.guard_registry.circuits
         observer.attach(self)
 
     def set_local(self, request_queue: str, instances: Instances[LocalInstance]) -> None:
@@ -116,7 +126,7 @@ class Runtime:
         try:
             return resolver.select(name, version, caller, can_admit=self.can_admit, randomness=self.randomness)
         except DispatchError as error:
-            self.observe_unresolved(name, error)
+            self.observe_unresolved(name, error, user)
             if not resolver.catalog.tools and not self._is_empty_reported and not list(self.sources()):
                 self._is_empty_reported = True
                 _log.warning(
@@ -131,26 +141,28 @@ class Runtime:
         breaker = self.guards_of(tool).breaker
         return breaker is None or breaker.can_admit()
 
-    def observe_unresolved(self, name: str, error: DispatchError) -> None:
+    def observe_unresolved(self, name: str, error: DispatchError, user: str = "") -> None:
         """Observe a call for which no tool, or no version of it, was found."""
         now, catalog = self.now(), self._tools.catalog
         versions = catalog.versions(name) if name in catalog.tools else ()
         known = next((found for each in versions if (found := self._tools.find(name, each.version)) is not None), None)
         if known is None:
-            self.observer.on_unknown_tool(name, error, now)
+            self.observer.on_unknown_tool(name, error, now, user)
             return
-        observer = self.guards_of(known).observer.start_call(known, now)
+        observer = self.guards_of(known).observer.start_call(known, now, user)
+        if refusal := error.policy_refusal:
+            observer.on_refused(user, refusal)
         observer.on_end(CallResult(name, error.outcome, error=error), NO_PROPERTIES)
 
     def instances(self, service: str) -> tuple[InstanceView, ...]:
         """Return the state of each instance of all versions of a service, as tools without balancing settings of their own
         see it."""
-        return tuple(view for pool in self._pools.of_service(service) for view in pool.instances())
+        return tuple(view for pool in self.pool_registry.of_service(service) for view in pool.instances())
 
-    def _find_policy(self, key: GuardKey) -> tuple[Policy, bool] | None:
+    def _find_policy(self, key: GuardKey) -> tuple[Policy, bool, str] | None:
         is_tool, name, version = key
         tool = self._tools.find_guarded(name, version, is_tool=is_tool)
-        return None if tool is None else (tool.policy, tool.repeatable)
+        return None if tool is None else (tool.policy, tool.repeatable, tool.service_id)
 
     def renew(self, tools: ToolResolver, changes: CatalogChanges) -> None:
         """Apply another catalogue or policy. The time grows with the changes, not with the catalogue, unless the policy of
@@ -165,9 +177,9 @@ class Runtime:
         former, self._tools = self._tools, tools
         owners = [(True, name) for name in changes.tools] + [(False, id) for id in changes.services]
         if tools.policy != former.policy:
-            owners = [*{*owners, *self._guards.owners, *self._pools.owners}]
-        self._guards.renew(self._find_policy, owners)
-        self._pools.renew(tools, owners)
+            owners = [*{*owners, *self.guard_registry.owners, *self.pool_registry.owners}]
+        self.guard_registry.renew(self._find_policy, owners)
+        self.pool_registry.renew(tools, owners)
 
     # -- gauges, read by a scrape on any thread -----------------------------------------------------------------
 
@@ -175,6 +187,11 @@ class Runtime:
     def connected(self) -> bool:
         """Whether the broker is in reach."""
         return self._transport.connected
+
+    @property
+    def broker_url(self) -> str:
+        """URL of the broker."""
+        return self._transport.url
 
     @property
     def pending(self) -> int:
@@ -188,28 +205,37 @@ class Runtime:
             counts[disposition] += count
         return counts
 
-    def circuits(self) -> Iterable[tuple[str, State]]:
-        """Return the state of the circuit breaker of each version of each tool, with the tool's label."""
-        return [(each.label, each.breaker.state) for each in self._guards.all() if each.breaker is not None]
+    def circuits(self) -> Iterable[tuple[tuple[str, str], State]]:
+        """Return the state of the circuit breaker of each version of each tool, with the tool's label and service."""
+        return [
+            ((each.label, each.service), each.breaker.state)
+            for each in self.guard_registry.all()
+            if each.breaker is not None
+        ]
 
-    def queued(self) -> Mapping[str, int]:
-        """Return how many calls wait for a rate limit or the bulkhead, by the tool's label."""
-        return self._guards.waiting
+    def fleet_figures(self) -> FleetFigures | None:
+        """Return what the fleet of the dispatcher is seen to be; None: it belongs to none."""
+        return None if self.fleet is None else self.fleet.figures()
 
-    def abandoned_threads(self) -> Mapping[str, int]:
-        """Return how many threads still execute a function although its call ended a second ago, by the tool's label."""
-        found: dict[str, int] = {}
-        for each in self._guards.all():
+    def queued(self) -> Mapping[tuple[str, str], int]:
+        """Return how many calls wait for a rate limit or the bulkhead, by the tool's label and service."""
+        return self.guard_registry.waiting
+
+    def abandoned_threads(self) -> Mapping[tuple[str, str], int]:
+        """Return how many threads still execute a function although its call ended a second ago, by the tool's label and
+        service."""
+        found: Counter[tuple[str, str]] = Counter()
+        for each in self.guard_registry.all():
             if each.bulkhead is not None:
-                found[each.label] = found.get(each.label, 0) + each.bulkhead.guard.occupied
+                found[each.label, each.service] += each.bulkhead.guard.occupied
         return found
 
     def pools(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
-        """Return the instances of each service, by the service's name in metrics. Each instance is listed once, in the state
+        """Return the instances of each service, by the service's id. Each instance is listed once, in the state
         that the service's own pool has of it; pools of tools with balancing settings of their own may differ."""
         services: dict[str, dict[str, InstanceView]] = {}
-        for key, pool in self._pools.all():
-            views = services.setdefault(key.meter_label, {})
+        for key, pool in self.pool_registry.all():
+            views = services.setdefault(key.service, {})
             for view in pool.glimpse():
                 known = views.get(view.id)
                 if known is not None:
@@ -226,15 +252,17 @@ class Runtime:
     async def close(self, drain: float) -> None:
         """See :meth:`dispatch.Dispatcher.close`."""
         self.attempts.is_closing = True
-        self._guards.close()
+        self.guard_registry.close()
         async with contextlib.AsyncExitStack() as stack:  # every callback runs, also when the drain is cancelled
             stack.callback(self.observer.close)  # after the sessions, whose ends are counted
             stack.push_async_callback(self.channels.close)
-            stack.push_async_callback(self._pools.close)
+            stack.push_async_callback(self.pool_registry.close)
             stack.callback(self.exchange.close)
             stack.callback(self.sessions.close)
             stack.push_async_callback(close_local, self.channels.local_instances)
-            if drain > 0 and self._guards.calls_in_flight:
+            if self.fleet is not None:
+                stack.push_async_callback(self.fleet.close)
+            if drain > 0 and self.guard_registry.calls_in_flight:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(drain):
-                        await self._guards.wait_idle()
+                        await self.guard_registry.wait_idle()

@@ -212,6 +212,18 @@ class Registry:
         if follower.error is not None:
             raise follower.error
 
+    async def approve(self, name: str, fingerprint: str) -> None:
+        """Approve a held definition of a tool: it is written to the file of approvals, and in force within seconds.
+
+        Raises:
+            LookupError: that definition does not wait.
+            ApprovalsError: the file cannot be written.
+        """
+        held = [each for report in self.merged.reports.values() for each in report.held]
+        if self._approvals is None or not any((each.name, each.new) == (name, fingerprint) for each in held):
+            raise LookupError(f"no definition '{fingerprint[:12]}' of '{name[:80]}' waits for approval.")
+        await asyncio.to_thread(self._approvals.add, {f"tool/{name}": frozenset({fingerprint})})
+
     async def replace(self, catalog: CatalogLike | None, policy: Policy) -> None:
         """Replace all sources and the policy. Items that were put stay. Nothing changes if it raises, and new sources are
         closed.

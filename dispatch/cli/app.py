@@ -14,6 +14,7 @@ from dispatch.cli import (
     bench,
     broker,
     call,
+    calls,
     check,
     dashboards,
     demo,
@@ -22,10 +23,13 @@ from dispatch.cli import (
     init,
     items,
     mirror,
+    relay,
     rules,
     serve,
+    size,
     toolkit,
     tools,
+    top,
     wire,
 )
 from dispatch.cli.base import (
@@ -110,12 +114,18 @@ app.command("put")(items.put)
 app.command("rm")(items.rm)
 app.command("get")(items.get)
 app.command("init")(init.init)
+app.command("size")(size.size)
 app.command("serve")(serve.serve)
 app.command("export")(export.export)
 app.command("mcp")(serve.mcp)
+app.command("relay")(relay.relay)
 app.command("ping")(wire.ping)
 app.command("info")(wire.info)
 app.command("stats")(wire.stats)
+app.command("top")(top.top)
+app.command("tail")(calls.tail)
+app.command("calls")(calls.calls)
+app.command("calls show")(calls.show)
 app.command("mirror")(mirror.mirror)
 app.command("doctor")(doctor.doctor)
 app.add_typer(broker.app, name="broker")

@@ -12,22 +12,22 @@ import signal
 import sys
 import traceback
 import typing
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TextIO, TypeVar
 
+import msgspec
 import typer
 
+from dispatch.admin import Admin, check_admin
 from dispatch.announcements.messages import DEFAULT_TOPIC
 from dispatch.catalog import CatalogError, Problem
-from dispatch.documents import list_mistakes
+from dispatch.documents import DocumentError, list_mistakes, parse_typed, read_regular_file
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.policy import PolicyError, load_policy_keys
-from dispatch.telemetry.observers import DEFAULT_TELEMETRY, METRICS_ADDRESS
 from dispatch.transports import DEFAULT_BROKER, default_broker
 from dispatch.transports.errors import describe_without_call
 from dispatch.trustgraph.config import DEFAULT_WORKSPACE
@@ -314,14 +314,17 @@ class StderrHandler(logging.Handler):
             self.handleError(record)
 
 
-def show_logs(verbose: bool, level: int = logging.WARNING) -> None:
-    """Show log records of dispatch from ``level`` on; with ``verbose`` all records, with logger names."""
+def show_logs(verbose: bool, level: int = logging.WARNING, *, has_times: bool = False) -> None:
+    """Show log records of dispatch from ``level`` on, with time stamps if ``has_times``; with ``verbose`` all records, with
+    logger names."""
     logger = logging.getLogger("dispatch")
     for handler in list(logger.handlers):
         if isinstance(handler, StderrHandler):
             logger.removeHandler(handler)
     handler = StderrHandler()
     pattern = "%(asctime)s %(levelname)s %(name)s: %(message)s" if verbose else "%(levelname)s: %(message)s"
+    if has_times and not verbose:
+        pattern = f"%(asctime)s {pattern}"
     handler.setFormatter(logging.Formatter(pattern))
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if verbose else level)
@@ -742,46 +745,78 @@ class _InterruptHandler:
             cancel()
 
 
-# The option ``--metrics-port``: a metrics endpoint for Prometheus in long-running commands.
+# The options of the admin endpoint in long-running commands.
 
 
-MetricsPort = Annotated[
-    int | None,
+AdminAddress = Annotated[
+    str | None,
     typer.Option(
-        "--metrics-port",
-        metavar="PORT",
-        min=0,
-        max=65535,
-        envvar="DISPATCH_METRICS_PORT",
-        help="Serve metrics for Prometheus at http://ADDRESS:PORT/metrics; 0: any free port.",
+        "--admin",
+        metavar="HOST:PORT",
+        envvar="DISPATCH_ADMIN",
+        help="Serve health, metrics for Prometheus, the admin API and the console at http://HOST:PORT; 0: any free port.",
         show_default=False,
+        rich_help_panel="Admin endpoint",
     ),
 ]
-MetricsAddress = Annotated[
-    str,
+AdminTokens = Annotated[
+    str | None,
     typer.Option(
-        "--metrics-address",
-        metavar="ADDRESS",
-        help="Address of the metrics endpoint; 0.0.0.0: reachable from other machines.",
+        "--admin-tokens",
+        metavar="FILE",
+        envvar="DISPATCH_ADMIN_TOKENS",
+        help='JSON file of bearer tokens, {"read": {"USER": "TOKEN"}, "act": {…}}. Required if other machines reach HOST.',
+        show_default=False,
+        rich_help_panel="Admin endpoint",
     ),
 ]
+AdminPeers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--peer",
+        metavar="URL",
+        help="Admin endpoint of another process, for the console; repeatable. Those of announced services are found.",
+        show_default=False,
+        rich_help_panel="Admin endpoint",
+    ),
+]
+MAX_ADMIN_TOKENS_BYTES = 64 * 1024
 
 
-@contextmanager
-def serve_metrics(port: int | None, address: str = METRICS_ADDRESS) -> Iterator[None]:
-    """Serve metrics inside the context and print the address; no port: do nothing.
+class _AdminTokens(msgspec.Struct, forbid_unknown_fields=True):
+    read: dict[str, str] = {}
+    act: dict[str, str] = {}
+
+
+def read_admin_options(address: str | None, tokens: str | None, peers: Sequence[str] | None) -> Admin | None:
+    """Return the settings of the admin endpoint; None: there is none.
 
     Raises:
-        TransportError: the port is in use.
+        CliError: one of the options is invalid.
     """
-    if port is None:
-        yield
-        return
-    from dispatch.telemetry.exposition import expose_metrics
+    if address is None:
+        if tokens is not None or peers:
+            raise CliError("--admin-tokens and --peer are for the admin endpoint.", "add --admin 127.0.0.1:9464")
+        return None
+    users = _AdminTokens()
+    try:
+        if tokens is not None:
+            content = read_regular_file(tokens, MAX_ADMIN_TOKENS_BYTES, "remove old tokens")[0]
+            users = parse_typed(content, tokens, _AdminTokens)
+        return check_admin(Admin(address, users.read, users.act, peers=tuple(peers or ())))
+    except OSError as error:
+        raise CliError(f"The file '{tokens}' cannot be read: {error.strerror}.", "change --admin-tokens") from None
+    except DocumentError:  # its text may have a value of the file
+        form = 'write {"read": {"USER": "TOKEN"}, "act": {"USER": "TOKEN"}}'
+        raise CliError(f"The file '{tokens}' is invalid.", form) from None
+    except ValueError as error:
+        raise CliError(f"--admin: {error}.".replace("..", ".")) from None
 
-    with expose_metrics(DEFAULT_TELEMETRY, port, address) as actual:
-        print_err(f"Metrics: http://{address}:{actual}/metrics")
-        yield
+
+def report_admin(url: str | None) -> None:
+    """Report the address of the admin endpoint."""
+    if url is not None:
+        print_err(f"Admin: {url}")
 
 
 # Reading of a policy file: its keys, or every mistake in it.

@@ -33,6 +33,7 @@ from dispatch.documents import FrozenDict
 from dispatch.messaging.wire import TopicName
 from dispatch.permissions import Grants, GrantsError, PermissionSet, require_permissions
 from dispatch.policy import DEFAULT_POLICY, Policy, RateLimit
+from dispatch.relay import RelayConfig, RelayedService, RelayError, plan_services
 from dispatch.routing.instance import DISCOVERY_S, HELLO_WAIT_S
 from dispatch.telemetry.rules import describe_slo
 
@@ -66,6 +67,15 @@ def check(
         str | None,
         typer.Option("--tool", metavar="NAME", help="Show every value of this tool only.", show_default=False),
     ] = None,
+    relay: Annotated[
+        str | None,
+        typer.Option(
+            "--relay",
+            metavar="FILE",
+            help="Check the configuration of 'dispatch relay' with its sources, and show what is forwarded where.",
+            show_default=False,
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print everything as one line of JSON.")] = False,
 ) -> None:
     """Check the sources of the catalogue: report every mistake with file, key and fix; then each tool's effective policy.
@@ -82,8 +92,19 @@ def check(
 
     [bold]dispatch check tools/ --tool tell-joke --policy mine.json[/bold]
 
+    [bold]dispatch check --relay relay.json[/bold]
+
     The exit code is 1 if there is an error; warnings and notes do not count. A broker is used only with --trustgraph.
     """
+    relay_config: RelayConfig | None = None
+    if relay is not None:
+        try:
+            relay_config = RelayConfig.load(relay)
+        except RelayError as error:
+            raise CliError(str(error), "", Exit.FAILED) from None
+        settings.catalog, settings.workspace = relay_config.catalog, settings.workspace or relay_config.workspace
+        settings.policy, settings.grants = relay_config.policy, relay_config.grants
+        settings.broker = settings.broker or relay_config.broker
     if folders:
         settings.catalog = folders
     snapshot = read_given_sources(settings, "dispatch check")
@@ -96,6 +117,10 @@ def check(
         problems += wrong
     if catalog is not None:
         problems += check_grants(catalog, settings.grants_file)
+    relayed: list[RelayedService] = []
+    if catalog is not None and relay_config is not None:
+        relayed, wrong = plan_services(catalog, relay_config.services)
+        problems += wrong
     if catalog is not None and tool is not None and tool not in catalog.tools:
         try:
             catalog.tool(tool)
@@ -111,7 +136,7 @@ def check(
     if plan is PlanDetail.NONE:
         plans = None
     if json:
-        _put_json(sources, catalog, problems, plans, failed=failed)
+        _put_json(sources, catalog, problems, plans, None if relay_config is None else relayed, failed=failed)
     else:
         for source in sources:
             for problem in source.problems:
@@ -121,6 +146,8 @@ def check(
         for problem in problems:
             _show(problem)
         print_out(sources[0].summary(everything) if len(sources) == 1 else _format_total(catalog, everything))
+        if relay_config is not None:
+            _show_relay(relay_config, relayed)
         if plans:
             _show_plans(plans, full=plan is PlanDetail.FULL or tool is not None)
     if failed:
@@ -153,10 +180,11 @@ def _put_json(
     catalog: Catalog | None,
     problems: list[Problem],
     plans: list[ToolPlan] | None,
+    relayed: Sequence[RelayedService] | None,
     *,
     failed: bool,
 ) -> None:
-
+    relay = {} if relayed is None else {"relay": [_relay_as_dict(each) for each in relayed]}
     print_json(
         {
             "sources": [source.as_dict() for source in sources],
@@ -169,8 +197,32 @@ def _put_json(
                 for problem in found
             ],
             "plan": as_json(plans),
+            **relay,
         }
     )
+
+
+def _relay_as_dict(service: RelayedService) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(service), "tools": list(service.tools.values())}
+
+
+def _show_relay(config: RelayConfig, services: Sequence[RelayedService]) -> None:
+    for service in services:
+        print_out(f"\n{service.id}")
+        kinds = "persistent" if TopicName.parse(service.request_queue).persistent else "non-persistent"
+        after = (
+            "another relay takes over repeatable requests of one that dies"
+            if kinds == "persistent"
+            else "requests that a relay holds when it dies are lost"
+        )
+        rows = [("listens", service.request_queue), ("", f"{kinds}: {after}"), ("replies", service.response_queue)]
+        for name, topic in service.instances.items():
+            rows.append(("forwards", f"{topic} ({name})"))
+        rows.append(("tools", f"{join_names([*service.tools.values()], 20) or 'none'}; else service:{service.id}"))
+        print_out(align_columns([(f"  {key}", make_printable(value)) for key, value in rows]))
+    if config.mcp_tool is not None:
+        workspace = "all workspaces" if config.mcp_tool.workspace == "*" else f"workspace '{config.mcp_tool.workspace}'"
+        print_out(f"\n{config.mcp_tool.processor}\n  serves its flows in {workspace} with the tools of the catalogue")
 
 
 def _show(problem: Problem) -> None:

@@ -89,6 +89,37 @@ _POLICY: Final = """\
 }}
 """
 
+_COMPOSE: Final = """\
+# A broker and this service on one machine: docker compose up --build
+services:
+  pulsar:
+    image: apachepulsar/pulsar:4.0.7
+    command: ["bin/pulsar", "standalone", "--no-functions-worker", "--no-stream-storage"]
+    ports: ["127.0.0.1:6650:6650", "127.0.0.1:8080:8080"]
+    healthcheck:
+      test: ["CMD", "bin/pulsar-admin", "brokers", "healthcheck"]
+      start_period: 30s
+  {name}:
+    build:
+      context: .
+      dockerfile_inline: |
+        FROM python:3.13-slim
+        RUN pip install --no-cache-dir 'tool-dispatch[cli,functions]' && useradd --uid 10001 --no-create-home dispatch
+        WORKDIR /app
+        COPY {name}.py .
+        USER 10001
+        ENTRYPOINT ["dispatch"]
+    # The first start creates TrustGraph's tenant and namespaces.
+    entrypoint: ["sh", "-c", "dispatch doctor --fix --admin http://pulsar:8080; exec dispatch serve {name}.py"]
+    environment:
+      DISPATCH_BROKER: pulsar://pulsar:6650
+    depends_on:
+      pulsar:
+        condition: service_healthy
+    stop_grace_period: 45s
+    restart: unless-stopped
+"""
+
 _README: Final = """\
 # {name}
 
@@ -99,6 +130,8 @@ pytest                                         # the test, without a broker
 dispatch broker start                          # a broker for development, if there is none
 dispatch serve {name}.py --watch               # serve the tools; each edit is in force at once
 ```
+
+With Docker, `docker compose up --build` starts a broker and the service.
 
 In another terminal:
 
@@ -116,6 +149,7 @@ _FILES: Final = {
     "{name}.py": _SERVICE,
     "test_{name}.py": _TEST,
     "policy.json": _POLICY,
+    "compose.yaml": _COMPOSE,
     "README.md": _README,
 }
 
@@ -125,7 +159,7 @@ def init(
     settings: Settings,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the service, of its file and of the folder.")],
 ) -> None:
-    """Create a folder with a service of two functions, its test and its policy.
+    """Create a folder with a service of two functions, its test, its policy and a compose file.
 
     [bold]dispatch init shop && cd shop && pytest && dispatch serve shop.py --watch[/bold]
     """

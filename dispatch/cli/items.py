@@ -13,12 +13,21 @@ from typing import Annotated, Any, BinaryIO, Final, NamedTuple, TypeVar
 import typer
 
 from dispatch._internal import excerpt, find_near_names, join_alternatives
-from dispatch.catalog import CatalogError, Folder, Problem
+from dispatch.catalog import CatalogError, Folder, Problem, UnknownToolError
 from dispatch.catalog.descriptors import ItemError
 from dispatch.catalog.folder import MAX_FILE_BYTES, TOO_LARGE, show_path
 from dispatch.catalog.items import KINDS
-from dispatch.cli.base import CliError, Settings, make_printable, print_json, print_out, print_warning, with_settings
-from dispatch.cli.sources import connect_sources, make_trustgraph_config, run_with_progress
+from dispatch.cli.base import (
+    DEFAULT_CATALOG,
+    CliError,
+    Settings,
+    make_printable,
+    print_json,
+    print_out,
+    print_warning,
+    with_settings,
+)
+from dispatch.cli.sources import connect_sources, load_catalog, make_trustgraph_config, run_with_progress
 from dispatch.documents import PARSERS, DocumentError, check_size, decode_text, read_regular_file
 from dispatch.trustgraph.config import ALL_WORKSPACES, TrustGraphConfig
 
@@ -246,6 +255,16 @@ def put(
     stdin: Annotated[
         bool, typer.Option("--stdin", help="Read the descriptor from stdin, as FILE -.", rich_help_panel=_TRUSTGRAPH)
     ] = False,
+    as_: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="mcp-tool",
+            help="Write the tool ITEM of --catalog as a tool of the type mcp-tool, which 'dispatch relay' executes.",
+            show_default=False,
+            rich_help_panel=_TRUSTGRAPH,
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")] = False,
 ) -> None:
     """Write a tool or a tool service to a folder of descriptors, or to TrustGraph's configuration.
@@ -261,16 +280,22 @@ def put(
     [bold]dispatch get tool/tell-joke | sed s/pun/dry/ | dispatch put tool/tell-joke -[/bold]
 
     [bold]dispatch put --trustgraph --type tool --key tell-joke --stdin < tell-joke.json[/bold]
+
+    [bold]dispatch put --as mcp-tool tell-joke --catalog tools --trustgraph[/bold]
     """
-    if (type is not None or key is not None) and item is not None and file is None:
+    raw: Any = None
+    if as_ is not None:
+        name, raw = _describe_as(settings, as_, item)
+        settings.catalog, item = (), f"tool/{name}"
+    elif (type is not None or key is not None) and item is not None and file is None:
         item, file = None, item
     target = parse_target(item, type, key)
     if stdin and file not in (None, STDIN):
         raise CliError("The descriptor is given twice.", "give a FILE, or --stdin")
-    if file is None and not stdin:
+    if file is None and not stdin and raw is None:
         raise CliError("No descriptor is given.", f"name its file, or give it on stdin: dispatch put {target} -")
     source = open_source(settings, "dispatch put")
-    document = read_document(file or STDIN)
+    document = read_document(file or STDIN) if raw is None else ItemDocument("", ".json", raw)
     if isinstance(source, TrustGraphConfig) and not isinstance(document.raw, dict):
         raise CliError(f"{target} was not written: the descriptor is not an object.", 'write one JSON object: {"…": …}')
 
@@ -305,6 +330,24 @@ def put(
         )
     else:
         print_out(f"{make_printable(place)}: {'replaced' if existed else 'written'}.")
+
+
+def _describe_as(settings: Settings, type: str, name: str | None) -> tuple[str, dict[str, Any]]:
+    """Return name and descriptor of a tool of the catalogue as a tool of another type."""
+    from dispatch.relay import describe_mcp_tool
+
+    if type != "mcp-tool":
+        raise CliError(f"--as {excerpt(type)} is no type of a tool that can be written.", "write --as mcp-tool")
+    if settings.trustgraph_workspace is None:
+        raise CliError("A tool of the type mcp-tool belongs to TrustGraph's configuration.", "add --trustgraph")
+    if name is None:
+        raise CliError("No tool is given.", "name a tool of --catalog: dispatch put --as mcp-tool NAME")
+    settings.catalog = settings.catalog or (DEFAULT_CATALOG,)
+    try:
+        tool = load_catalog(settings).tool(name.removeprefix("tool/"))
+    except UnknownToolError as error:
+        raise CliError(str(error)) from None
+    return tool.name, describe_mcp_tool(tool)
 
 
 @with_settings(*_CONNECTION)

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
@@ -18,19 +19,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import typer
 
 from dispatch._internal import cancel_and_wait, join_names, read_text
+from dispatch.admin import Admin, is_loopback, parse_host_port
 from dispatch.announcements.messages import DEFAULT_TOPIC, Announce
 from dispatch.catalog import Folder, TopicError, TopicName
 from dispatch.cli.base import (
+    AdminAddress,
+    AdminPeers,
+    AdminTokens,
     CliError,
-    MetricsAddress,
-    MetricsPort,
     Settings,
     format_count,
     make_printable,
     print_err,
     print_json,
+    read_admin_options,
+    report_admin,
     run_async,
-    serve_metrics,
+    show_logs,
     with_settings,
 )
 from dispatch.cli.sources import list_sources
@@ -39,7 +44,7 @@ from dispatch.documents import DocumentError, parse_typed, read_regular_file
 from dispatch.functions.served import Descriptors
 from dispatch.messaging.wire import MAX_PAYLOAD_BYTES, service_queues
 from dispatch.server import DEFAULT_CONCURRENCY, DEFAULT_DRAIN_S, DEFAULT_QUEUE
-from dispatch.telemetry.observers import METRICS_ADDRESS
+from dispatch.telemetry.observers import DEFAULT_TELEMETRY
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher
@@ -176,14 +181,15 @@ def serve(
     json: Annotated[
         bool, typer.Option("--json", help="Report events (ready, draining, stopped) as lines of JSON.")
     ] = False,
-    metrics_port: MetricsPort = None,
-    metrics_address: MetricsAddress = METRICS_ADDRESS,
+    admin: AdminAddress = None,
+    admin_tokens: AdminTokens = None,
+    peer: AdminPeers = None,
 ) -> None:
     """Serve functions or tool services until they are stopped.
 
     [bold]dispatch serve shop.py --watch[/bold]
 
-    [bold]dispatch serve shop.py jokes.py:Joke --concurrency 8 --metrics-port 9464[/bold]
+    [bold]dispatch serve shop.py jokes.py:Joke --concurrency 8 --admin 127.0.0.1:9464[/bold]
 
     A file or module without a name serves its functions that are declared with @dispatch.tool; if none is, its only service
     class, or its public functions. 'dispatch export' writes the descriptors of functions.
@@ -204,6 +210,7 @@ def serve(
             "leave them out: each service has the name of its file or module",
         )
     announcing = read_announce(announce, signing_keys, label or ())
+    admin_settings = read_admin_options(admin, admin_tokens, peer)
     transport = open_transport(broker, security=settings.security())
     servers: dict[str, ToolServer] = {}
     reloaders: dict[str, Reloader] = {}
@@ -241,12 +248,12 @@ def serve(
         except (TypeError, ValueError) as error:
             raise CliError(str(error)) from None
     if not settings.verbose:
+        show_logs(settings.verbose, has_times=True)
         # Connection events matter here, unlike in commands that end by themselves.
         logging.getLogger("dispatch.transport").setLevel(logging.INFO)
     reporters = [ServerReporter(server, json, reloaders.get(queue)) for queue, server in servers.items()]
     pool = ThreadPoolExecutor(concurrency + _OWN_THREADS, thread_name_prefix=_THREADS)
-    with serve_metrics(metrics_port, metrics_address):
-        received = run_async(_serve_with(pool, transport, reporters))
+    received = run_async(_serve_with(pool, transport, reporters, admin_settings))
     if received is not signal.SIGTERM:
         raise KeyboardInterrupt
 
@@ -372,6 +379,12 @@ class ServerReporter:
                 request_queue=server.request_queue,
             )
 
+    def report_connection(self, is_connected: bool, seconds: float) -> None:
+        """Report for programs that the broker is lost or back; the log says it to people."""
+        if self._json:
+            event = "broker-back" if is_connected else "broker-lost"
+            self.report(event, "", at=round(time.time(), 3), seconds=round(seconds, 3))
+
     async def reload(self) -> None:
         """Replace the functions whenever a file changes. A mistake is reported, and the former functions stay."""
         server = self.server
@@ -413,14 +426,23 @@ class ServerReporter:
 
 
 async def _serve_with(
-    pool: ThreadPoolExecutor, transport: Transport, reporters: Sequence[ServerReporter]
+    pool: ThreadPoolExecutor, transport: Transport, reporters: Sequence[ServerReporter], settings: Admin | None
 ) -> signal.Signals:
     asyncio.get_running_loop().set_default_executor(pool)
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(transport.close)
+        if settings is not None:
+            try:
+                from dispatch.admin.app import ServiceAdmin
+            except ImportError as error:
+                raise CliError(str(error)) from None
+            admin = ServiceAdmin(settings, [each.server for each in reporters], DEFAULT_TELEMETRY)
+            stack.push_async_callback(admin.close)
+            report_admin(admin.url)
         await transport.start()
+        for reporter in reporters:
+            transport.on_connection_change(reporter.report_connection)
         received = await serve_until_signal(reporters)
-    finally:
-        await transport.close()
     pool.shutdown(wait=False, cancel_futures=True)
     if _has_running_threads():
         # A blocked thread cannot be stopped; waiting for it would keep the process alive forever.
@@ -571,6 +593,9 @@ def mcp(
             show_default=False,
         ),
     ] = None,
+    admin: AdminAddress = None,
+    admin_tokens: AdminTokens = None,
+    peer: AdminPeers = None,
 ) -> None:
     """Serve all tools over MCP (Model Context Protocol).
 
@@ -586,11 +611,12 @@ def mcp(
     """
     from dispatch.dispatcher import connect
 
+    admin_settings = read_admin_options(admin, admin_tokens, peer)
     address = None if http is None else parse_address(http)
     if address is None and (tokens is not None or allow_host):
         raise CliError("--tokens and --allow-host are for HTTP.", "add --http 127.0.0.1:8080, or use --user")
     try:
-        from dispatch.mcp.server import BearerTokens, McpServer, TokenFileError, is_loopback, serve_http
+        from dispatch.mcp.server import BearerTokens, McpServer, TokenFileError, serve_http
     except ImportError as error:
         raise CliError(str(error)) from None
     try:
@@ -609,6 +635,7 @@ def mcp(
         grants=settings.load_grants(),
         approvals=settings.approvals_file,
         security=settings.security(),
+        admin=admin_settings,
     )
     server = McpServer(dispatcher, user=user, search=search.value, always=always or ())
     serving = (
@@ -625,13 +652,10 @@ def parse_address(text: str) -> tuple[str, int]:
     Raises:
         CliError: it has another form.
     """
-    host, separator, port = text.rpartition(":")
-    is_bracketed = host.startswith("[") and host.endswith("]")
-    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise CliError(f"--http '{text}' is not HOST:PORT.", "write for instance --http 127.0.0.1:8080")
-    if ":" in host and not is_bracketed:
-        raise CliError(f"The address in --http '{text}' is not unambiguous.", f"write --http [{host}]:{port}")
-    return host.strip("[]"), int(port)
+    try:
+        return parse_host_port(text)
+    except ValueError as error:
+        raise CliError(f"--http: {error}.") from None
 
 
 def _report_ready(url: str) -> None:
@@ -642,6 +666,7 @@ async def _serve(dispatcher: Dispatcher, serving: Coroutine[Any, Any, None]) -> 
     """Serve until the client leaves, or SIGTERM. Ctrl-C cancels this coroutine."""
     try:
         async with dispatcher:
+            report_admin(dispatcher.admin_url)
             task = asyncio.create_task(serving)
             stopped = asyncio.Event()
             loop = asyncio.get_running_loop()

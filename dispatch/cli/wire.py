@@ -24,6 +24,7 @@ from dispatch.announcements.messages import (
     question_topic,
 )
 from dispatch.announcements.trust import Trust, UntrustedError
+from dispatch.calls.fleet import fleet_topic
 from dispatch.cli.base import (
     CliError,
     Exit,
@@ -36,6 +37,7 @@ from dispatch.cli.base import (
     with_settings,
 )
 from dispatch.messaging.wire import TopicError, TopicName
+from dispatch.resilience.fleet import QUOTA, RATE, SLOTS, Ask, Report, Table, decode
 from dispatch.transports import open_transport
 from dispatch.trustgraph.config import ConfigBroker
 
@@ -43,6 +45,8 @@ ASK_AGAIN_S: Final = 0.1
 """Seconds after which the question is sent a second time: the topic may drop a message."""
 DEFAULT_WAIT_S: Final = 0.5
 """Seconds for answers, which are spread over 0.2 s."""
+MIN_FLEET_WAIT_S: Final = 1.2
+"""Seconds in which each dispatcher of a fleet reports at least twice: a message may be lost."""
 WATCH_S: Final = 2.0
 """Seconds between two questions with ``--watch``."""
 
@@ -55,6 +59,14 @@ _Topic = Annotated[
 _Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.1, help="Time for answers.")]
 _Watch = Annotated[bool, typer.Option("--watch", "-w", help=f"Ask again every {WATCH_S:g} s, until Ctrl-C.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print each round of answers as one line of JSON.")]
+
+
+_Fleet = Annotated[
+    str | None,
+    typer.Option(
+        "--fleet", metavar="NAME", help="Dispatchers of this fleet, in place of services.", show_default=False
+    ),
+]
 
 
 class WireInstance(msgspec.Struct, frozen=True):
@@ -144,13 +156,20 @@ def stats(
     wait: _Wait = DEFAULT_WAIT_S,
     watch: _Watch = False,
     json: _Json = False,
+    fleet: _Fleet = None,
 ) -> None:
-    """Show load and counters of the instances of services that announce themselves.
+    """Show load and counters of the instances of services that announce themselves; with --fleet the dispatchers of a fleet,
+    their shares of limits, and quotas.
 
     [bold]dispatch stats --watch[/bold]
 
+    [bold]dispatch stats --fleet shop[/bold]
+
     The exit code is 1 if none answers.
     """
+    if fleet is not None:
+        _run_fleet(settings, fleet, wait, watch=watch, json=json)
+        return
     keys = ("running", "queued", "concurrency", "requests", "errors", "refused")
 
     def show(found: Sequence[WireInstance]) -> Rows:
@@ -191,7 +210,7 @@ def _run(
     trust = settings.load_trust().within(name.tenant)
 
     async def run() -> bool:
-        async with _connect(settings) as broker:
+        async with connect_broker(settings, "dispatch ping") as broker:
             while True:
                 found = await collect(broker, str(name), question, wait, trust)
                 if json:
@@ -209,10 +228,97 @@ def _run(
         raise typer.Exit(Exit.FAILED)
 
 
+def _run_fleet(settings: Settings, name: str, wait: float, *, watch: bool, json: bool) -> None:
+    try:
+        topic = fleet_topic(name)
+    except ValueError as error:
+        raise CliError(f"{error}.", "Give the name of connect(fleet=…).") from None
+
+    async def run() -> bool:
+        async with connect_broker(settings, "dispatch stats") as broker:
+            while True:
+                reports, table = await _ask_fleet(broker, topic, max(wait, MIN_FLEET_WAIT_S))
+                if json:
+                    print_json({"members": msgspec.to_builtins(reports), "table": msgspec.to_builtins(table)})
+                elif reports:
+                    _show_fleet(reports, table)
+                else:
+                    print_out(f"No dispatcher of the fleet '{name}' answers on {topic}. Use connect(fleet={name!r}).")
+                if not watch:
+                    return bool(reports)
+                await asyncio.sleep(max(0.0, WATCH_S - wait))
+
+    if not run_async(run()):
+        raise typer.Exit(Exit.FAILED)
+
+
+async def _ask_fleet(broker: ConfigBroker, topic: str, wait: float) -> tuple[dict[str, Report], Table | None]:
+    """Return the newest report of each member, and the newest table."""
+    reports: dict[str, Report] = {}
+    tables: list[Table] = []
+
+    def receive(payload: bytes) -> None:
+        message = decode(payload)
+        if isinstance(message, Table):
+            if not tables or message.is_after(tables[0]):
+                tables[:] = [message]
+        elif isinstance(message, Report):
+            needs = {**(reports[message.member].needs if message.member in reports else {}), **message.needs}
+            reports[message.member] = msgspec.structs.replace(message, needs=needs)
+
+    subscription = await broker.subscribe(topic, receive)
+    try:
+        await broker.publish(topic, msgspec.json.encode(Ask()))
+        await asyncio.sleep(wait)
+    finally:
+        await subscription.close()
+    return dict(sorted(reports.items())), tables[0] if tables else None
+
+
+def _show_fleet(reports: Mapping[str, Report], table: Table | None) -> None:
+    members = [] if table is None else table.members
+    Rows(
+        {
+            "dispatcher": [make_printable(each.name) for each in reports.values()],
+            "role": [
+                "leader" if table is not None and id == table.leader else "member" if id in members else "joining"
+                for id in reports
+            ],
+            "open circuits": [make_printable(", ".join(each.open)) or "-" for each in reports.values()],
+        },
+        style="cyan",
+    ).print()
+    keys = sorted({key for each in reports.values() for key in each.needs})
+    if not keys or table is None:
+        print_out("No limit with the scope fleet was used yet.")
+        return
+    rows: dict[str, list[str]] = {"limit": [], "of": [], "demand": [], "used or handed out": [], "shares": []}
+    for key in keys:
+        needs = [each.needs[key] for each in reports.values() if key in each.needs]
+        kind, limit, entry = key.partition(":")[0], min(each.limit for each in needs), table.entries.get(key)
+        rows["limit"].append(make_printable(key))
+        rows["of"].append(f"{limit:,.4g}{'/s' if kind == RATE else ''}")
+        rows["demand"].append(f"{sum(each.demand for each in needs):,.4g}{'' if kind == SLOTS else '/s'}")
+        rows["used or handed out"].append(f"{entry.reserved:,.0f}" if kind == QUOTA and entry is not None else "-")
+        if kind == QUOTA:
+            shares = [f"{need.used:,.0f} used" for need in needs]
+        elif entry is None:
+            shares = ["equal"]
+        else:
+            shares = [f"{share:.0%}" if kind == RATE else f"{share:.0f}" for share in entry.shares]
+        rows["shares"].append(" ".join(shares))
+    Rows(rows, style="cyan").print()
+
+
 @contextlib.asynccontextmanager
-async def _connect(settings: Settings) -> AsyncIterator[ConfigBroker]:
+async def connect_broker(settings: Settings, command: str) -> AsyncIterator[ConfigBroker]:
+    """Connect ``command`` to the broker, inside the context.
+
+    Raises:
+        TransportError: it is out of reach.
+    """
     async with contextlib.AsyncExitStack() as stack:
-        transport = open_transport(settings.require_pulsar_url("dispatch ping"), security=settings.security())
+        transport = open_transport(settings.require_pulsar_url(command), security=settings.security())
         stack.push_async_callback(transport.close)
         await transport.start()
         broker = ConfigBroker(transport, f"cli-{secrets.token_hex(4)}")

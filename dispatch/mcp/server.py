@@ -8,12 +8,10 @@ import binascii
 import bisect
 import contextlib
 import hashlib
-import ipaddress
 import logging
 import os
 import queue
 import re
-import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
@@ -26,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 import anyio
 import msgspec
 import pydantic_core
-import uvicorn
 from mcp.server import NotificationOptions, Server, ServerRequestContext
 from mcp.server.auth.middleware.auth_context import AuthContextMiddleware, get_access_token
 from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
@@ -59,10 +56,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dispatch._internal import encode_text, scalar_value, type_name
+from dispatch.admin import is_loopback
 from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.dispatcher import BoundTool
 from dispatch.documents import DocumentError, FileWatch, parse_typed, read_regular_file, thaw
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError
+from dispatch.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, running_app
 from dispatch.result import CallResult
 from dispatch.results import ReadResultTool, ResultFormatter, ResultStore
 from dispatch.schemas import SchemaValidator, join_mistakes
@@ -74,53 +73,6 @@ if TYPE_CHECKING:
 
 
 # The HTTP server of ``dispatch mcp --http``.
-
-
-DRAIN_S: Final = 2
-"""Seconds for open requests to end when the server stops; after that they are cancelled."""
-
-
-class _Uvicorn(uvicorn.Server):
-    """A server that leaves the signals of the process to its caller."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches ``host``: a name, or an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def list_own_hosts(host: str) -> list[str]:
-    """Return the values of ``Host`` for a server that is bound to ``host``: to all interfaces, also the machine's names and
-    addresses."""
-    if host not in ("", "0.0.0.0", "::"):
-        return [f"[{host}]" if ":" in host else host]
-    name = socket.gethostname()
-    found = [name, socket.getfqdn()]
-    with contextlib.suppress(OSError):
-        addresses = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
-        found += [f"[{address}]" if ":" in address else address for address in sorted(addresses)]
-    return found
-
-
-def open_listener(host: str, port: int) -> socket.socket:
-    # With the protocol named, which socket.create_server() does not do: asyncio disables Nagle's algorithm only then, and
-    # a reply in two parts takes 40 ms with it.
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(1024)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
 
 
 async def serve_http(
@@ -153,21 +105,14 @@ async def serve_http(
     verifier = BearerTokens(tokens) if isinstance(tokens, Mapping) else tokens
     app = make_app(server.sdk_server, path, [*list_own_hosts(host), *hosts], verifier)
     with open_listener(host, port) as listener:
-        config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="on", ws="none", timeout_graceful_shutdown=DRAIN_S
-        )
-        running = _Uvicorn(config)
-        task = asyncio.create_task(running.serve([listener]))
-        try:
-            actual = listener.getsockname()[1]
-            on_ready(f"http://{f'[{host}]' if ':' in host else host}:{actual}{path}")
-            await asyncio.shield(task)
-        finally:
-            if verifier is not None:
-                verifier.close()
-            server.close_listeners()
-            running.should_exit = True
-            await task
+        async with running_app(app, listener, "on") as task:
+            try:
+                on_ready(f"{describe_address(host, listener.getsockname()[1])}{path}")
+                await asyncio.shield(task)
+            finally:
+                if verifier is not None:
+                    verifier.close()
+                server.close_listeners()
 
 
 # Messages of JSON-RPC 2.0 as a server reads and writes them: an unreadable request has an answer, and no message is too odd
@@ -914,9 +859,6 @@ def _write_texts(*texts: str, is_error: bool = False) -> CallToolResult:
 
 
 # The ASGI application of an MCP server: streamable HTTP, protected against DNS rebinding, with bearer tokens.
-
-
-LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 
 
 class BearerTokens:

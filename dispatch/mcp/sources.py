@@ -9,7 +9,7 @@ import os
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -310,7 +310,7 @@ class TrustGraphMcpTools(TrustGraphConfig):
     Args: those of :class:`~dispatch.TrustGraphConfig`; ``id`` is the id of their service, too.
     """
 
-    config_types: ClassVar[tuple[str, str]] = ("tool", MCP)
+    config_types: tuple[str, ...] = ("tool", MCP)
 
     def __init__(self, workspace: str = "default", *, id: str = "trustgraph-mcp", **options: Any) -> None:
         super().__init__(workspace, id=id, **options)

@@ -216,6 +216,12 @@ class ChunkBuffer:
         if self._idle:
             self._timer = self._loop.call_at(self._last + self._idle, self._check_idle)
 
+    def limit_idle(self, idle: float) -> None:
+        """Limit the time between two chunks from now on, ``idle`` seconds; 0: no limit."""
+        self._idle = idle
+        if not self.has_ended:
+            self.start(self._read_step)
+
     def _check_idle(self) -> None:
         # Checked once an idle limit, instead of a timer that each chunk moves.
         due = self._last + self._idle
@@ -437,6 +443,18 @@ class Request(OutgoingRequest):
         self.executor = executor
         if self.buffer is not None:
             self.buffer.start(read_step)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a stream has ended, and its reader has read all chunks."""
+        return self.settled is not None and (self.buffer is None or not self.buffer.size)
+
+    def begin_stream(self, deadline: float, limit_name: str, idle: float) -> None:
+        """The first chunk was read: the limits of a stream are in force, in place of those of a call."""
+        if self.settled is None and self.buffer is not None:
+            self.deadline = self.last_deadline = deadline
+            self.limit_name = limit_name
+            self.buffer.limit_idle(idle)
 
     def add_text(self, text: str, size: int) -> None:
         """Add a chunk, or a part of the whole reply; ``size``: bytes of its payload."""

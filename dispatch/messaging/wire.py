@@ -6,10 +6,10 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, NamedTuple, NoReturn
 
 import msgspec
 
@@ -359,6 +359,67 @@ def describe_invalid_result(problem: str) -> str:
     return f"The tool was executed, but its result {problem}. Report the failure, or use another tool."
 
 
+# The dialects of third-party requests and replies: that of tool services above, and that of TrustGraph's ``mcp-tool``.
+
+
+class JsonText(str):
+    """A result that is a JSON value, as text."""
+
+    __slots__ = ()
+
+
+class Dialect(NamedTuple):
+    """How requests and replies are written.
+
+    Attributes:
+        decode_request: see :func:`decode_request`. The config values of :data:`MCP_TOOL` are the name of the tool.
+        encode_reply: see :func:`encode_reply`.
+    """
+
+    decode_request: Callable[[bytes], Request]
+    encode_reply: Callable[..., bytes]
+
+
+class _McpToolRequest(msgspec.Struct):
+    name: str = ""
+    parameters: str | dict[str, Any] | None = None
+
+
+class _McpToolReply(msgspec.Struct):
+    error: ErrorInfo | None
+    text: str | None
+    object: str | None
+
+
+_mcp_tool_decoder = msgspec.json.Decoder(_McpToolRequest)
+
+
+def _decode_mcp_tool(payload: bytes) -> Request:
+    try:
+        wire = _mcp_tool_decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessageError(f"the request is not readable: {error}") from None
+    arguments, is_finite = _object(wire.parameters, "parameters")
+    return Request({"name": wire.name}, arguments, "", is_finite)
+
+
+def _encode_mcp_tool(reply: Reply, *, limit: int = MAX_MESSAGE_BYTES) -> bytes:
+    text = reply.response
+    if reply.error is not None:
+        payload = _encode(_McpToolReply(reply.error, None, None))
+    elif isinstance(text, JsonText) or not text:  # TrustGraph's client reads an empty text as missing
+        payload = _encode(_McpToolReply(None, None, str(text) or '""'))
+    else:
+        payload = _encode(_McpToolReply(None, text, None))
+    if len(payload) > limit:
+        raise PayloadTooLargeError(len(payload), limit)
+    return payload
+
+
+TOOL_SERVICE: Final = Dialect(decode_request, encode_reply)
+MCP_TOOL: Final = Dialect(_decode_mcp_tool, _encode_mcp_tool)
+
+
 # The message properties: their names, their values and the limits of both. All but ``id`` are optional to a peer.
 
 
@@ -387,6 +448,10 @@ class Property:
     """The caller's idempotency key."""
     LARGEST: Final = "largest"
     """The sender accepts a reply in fragments (``more``), up to so many bytes in all."""
+    USER: Final = "user"
+    """On whose behalf the tool is called, where the payload has no user: read by relays."""
+    VIA: Final = "via"
+    """The public request topics that the request has passed, each through a relay, separated by blanks."""
     REPEATABLE: Final = "repeatable"
     """On a persistent topic: the tool may be repeated, so the broker may redeliver the request to another instance when the
     first one is lost."""
@@ -621,13 +686,6 @@ REQUEST_NAMESPACE, RESPONSE_NAMESPACE = "tg/request", "tg/response"
 """TrustGraph's namespaces."""
 
 
-def name_service(request_queue: str) -> str:
-    """Return the name of a service in metrics, from its request topic: all that its dispatchers and its own processes both
-    know. It is the topic's own name (``joke``), preceded by tenant and namespace outside TrustGraph's ``tg/request``."""
-    topic = TopicName.parse(request_queue)
-    return topic.name if topic.namespace_path == REQUEST_NAMESPACE else f"{topic.namespace_path}/{topic.name}"
-
-
 def service_queues(service: str) -> tuple[str, str]:
     """Return the request topic and the response topic of a service of this name, as in TrustGraph."""
     return f"non-persistent://{REQUEST_NAMESPACE}/{service}", f"non-persistent://{RESPONSE_NAMESPACE}/{service}"
@@ -646,6 +704,11 @@ def reply_topic(response_queue: str, dispatcher: str, connection: int = 0) -> st
 def is_inbox(topic: str) -> bool:
     """Return whether ``topic`` belongs to one process, a dispatcher or an instance, and is of no use after its end."""
     return topic.rpartition("/")[2].startswith((_REPLY, _INSTANCE))
+
+
+def is_reply_inbox(topic: str) -> bool:
+    """Return whether ``topic`` is the inbox of a dispatcher."""
+    return topic.rpartition("/")[2].startswith(_REPLY)
 
 
 def reply_key(topic: TopicName) -> str | None:

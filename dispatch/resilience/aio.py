@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from asyncio import get_running_loop
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from tenacity import RetryCallState
@@ -155,6 +155,9 @@ class AsyncRateLimiter:
         everywhere: the buckets of each user, shared by several tools; None: no limit.
         shared_rate: the rate of the buckets ``everywhere``.
         max_queue: maximum number of waiting calls.
+        bucket: of all users together, in place of one for ``rate``.
+        here: the buckets of each user at this tool, in place of those for ``user_rate``.
+        kind: class of the core.
 
     The users' weights are those of the first of ``rate``, ``user_rate`` and ``shared_rate`` that is given; ``max_wait`` is
     the shortest of all. Calls of one user that wait at several tools for the user's bucket ``everywhere`` are served in
@@ -166,17 +169,23 @@ class AsyncRateLimiter:
         rate: RateLimit | None = None,
         user_rate: RateLimit | None = None,
         *,
-        everywhere: UserBuckets[LeakyBucket] | None = None,
+        everywhere: UserBuckets[Any] | None = None,
         shared_rate: RateLimit | None = None,
         max_queue: int = MAX_QUEUE,
+        bucket: Bucket | None = None,
+        here: UserBuckets[Any] | None = None,
+        kind: type[RateLimiter] = RateLimiter,
     ) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         ruling = rate or user_rate or shared_rate or RateLimit("1/s")
-        here = user_buckets(user_rate) if user_rate is not None else None
-        self.limiter = RateLimiter(
+        if here is None and user_rate is not None:
+            here = user_buckets(user_rate)
+        if bucket is None and rate is not None:
+            bucket = LeakyBucket(rate.capacity, rate.per_second)
+        self.limiter = kind(
             time.monotonic,
-            bucket=LeakyBucket(rate.capacity, rate.per_second) if rate is not None else None,
+            bucket=bucket,
             users=_combine(here, everywhere),
             max_queue=max_queue,
             max_wait=min(each.max_wait for each in (rate, user_rate, shared_rate, ruling) if each is not None),
@@ -184,6 +193,8 @@ class AsyncRateLimiter:
             on_earlier=self._admit_waiters,
         )
         """The sans-I/O core and its counters: ``granted``, ``returned``, ``refused``, ``waiting``."""
+        self.leases: Sequence[Any] = ()
+        """Of the limits that a fleet shares (:class:`dispatch.resilience.fleet.Leases`)."""
 
     def admit(self, user: str, deadline: float, cost: float = 1.0) -> RatePermit | Waiter | Rejection:
         """:meth:`RateLimiter.admit` on the running loop's clock. A returned :class:`Waiter` is passed to :meth:`wait`."""
@@ -259,7 +270,7 @@ def _wake(waiters: list[Waiter]) -> None:
 
 
 def _combine(
-    here: UserBuckets[LeakyBucket] | None, everywhere: UserBuckets[LeakyBucket] | None
+    here: UserBuckets[Any] | None, everywhere: UserBuckets[Any] | None
 ) -> Callable[[str, float], Bucket] | None:
     if here is None:
         return None if everywhere is None else everywhere.get

@@ -604,6 +604,7 @@ class CircuitBreaker:
 
     __slots__ = (
         "_clock",
+        "_delayed_at",
         "_failure_rules",
         "_half_open_calls",
         "_lost",
@@ -642,6 +643,7 @@ class CircuitBreaker:
         self._half_open_calls: HalfOpenCalls | None = None
         self._lost = 0
         self._opened_at = self._paused_at = 0.0
+        self._delayed_at = _NEVER
         self._rejects_until = _NEVER  # the end of the open duration, or of a pause that the service asked for
         self._may_reject = False  # False: admit needs no further check
         self._reason = "paused"
@@ -714,6 +716,16 @@ class CircuitBreaker:
             return False
         self._opened_at = since
         self._rejects_until = _NEVER
+        return True
+
+    def delay_half_open(self, instant: float, since: float) -> bool:
+        """Stay open until ``instant``, once for each opening and for at most another open duration: the half-open calls of
+        another dispatcher failed at ``since``, on the breaker's clock. Return False where the circuit is not open, was
+        opened later, or was delayed before."""
+        if self.state is not _OPEN or not self._delayed_at < self._opened_at < since:
+            return False
+        self._delayed_at = since
+        self._rejects_until = max(self._rejects_until, min(instant, since + self.settings.open_duration))
         return True
 
     def end_pause(self, since: float) -> bool:

@@ -393,6 +393,7 @@ class BulkheadGuard:
         granted: permits granted so far.
         in_flight: calls in flight, without suspended ones.
         suspended: calls in flight at instances that cannot be reached: they hold no place.
+        found_full: calls so far that found no free permit.
         granted_at: when the newest permit was granted.
         occupied: those of them whose callers have gone, while a thread, which cannot be stopped, still executes the tool.
 
@@ -414,6 +415,7 @@ class BulkheadGuard:
         "_queue",
         "_ranks",
         "_service_s",
+        "found_full",
         "granted",
         "granted_at",
         "in_flight",
@@ -432,16 +434,18 @@ class BulkheadGuard:
         self._answer_spread_s = 0.0
         self.granted_at = clock()
         self.limits = QUEUE_LIMITS if limits is None else limits
-        self.granted = 0
+        self.granted = self.found_full = 0
         self.in_flight = 0
         self.suspended = 0
         self.occupied = 0
+        self.limit = settings.max_concurrent_calls
         self._apply(settings)
         self._queue = self._new_queue()
 
     def _apply(self, settings: Bulkhead) -> None:
         self.settings = settings
-        self.limit = settings.max_concurrent_calls
+        if settings.scope == "process":
+            self.limit = settings.max_concurrent_calls
         self._ranks: dict[str, int] = {name: rank for rank, name in enumerate(settings.priorities)}
 
     def _new_queue(self) -> WaitQueue[BulkheadWaiter]:
@@ -469,7 +473,7 @@ class BulkheadGuard:
 
     def retry_after(self) -> float | None:
         """Estimate the seconds until all waiting calls have been served, from recent service times; None when unknown."""
-        return None if self._service_s is None else (len(self._queue) + 1) * self._service_s / self.limit
+        return None if self._service_s is None else (len(self._queue) + 1) * self._service_s / max(1, self.limit)
 
     def _rejection(self, reason: str) -> Rejection:
         return Rejection(BY, reason, self.retry_after())
@@ -487,7 +491,15 @@ class BulkheadGuard:
             return BulkheadPermit(self, since)
         if self._closed:
             return Rejection(BY, "closed")
-        return Rejection(BY, "occupied") if self.occupied >= self.limit else self._rejection("full")
+        if self._is_occupied:
+            return Rejection(BY, "occupied")
+        self.found_full += 1
+        return self._rejection("full")
+
+    @property
+    def _is_occupied(self) -> bool:
+        """Threads without callers have every place."""
+        return self.occupied >= self.limit > 0
 
     def enqueue(
         self, decide: Decide, *, deadline: float | None = None, priority: str | None = None
@@ -501,7 +513,7 @@ class BulkheadGuard:
             priority: one of the settings' priorities; None: the most urgent. One that a reload has removed is the least
                 urgent.
         """
-        if self._closed or self.in_flight < self.limit or self.occupied >= self.limit:
+        if self._closed or self.in_flight < self.limit or self._is_occupied:
             return self.admit()
         now = self._clock()
         queue = self._queue
@@ -534,7 +546,7 @@ class BulkheadGuard:
             return None
         patience = self.settings.max_wait
         # A permit comes free every service_s / limit seconds; on average half of that has passed already.
-        wait = (ahead + 0.5) * service_s / self.limit
+        wait = (ahead + 0.5) * service_s / max(1, self.limit)
         if patience is not None:
             if deadline is not None and wait > deadline - now:
                 return "too-late"
@@ -610,7 +622,7 @@ class BulkheadGuard:
             trend.served += 1
             trend.review(now, limits.interval_rounds * self.limit, limits.interval_s)
             if self._service_s is not None:
-                age = max(limits.shed_after, RESERVE * self._service_s / self.limit)
+                age = max(limits.shed_after, RESERVE * self._service_s / max(1, self.limit))
         # Only after a permit was granted: while no call finishes, an old waiter has not been overtaken.
         while age is not None and (waiter := queue.pop_stale(now, age)) is not None:
             waiter.decide(self._rejection("overload"))
@@ -628,6 +640,12 @@ class BulkheadGuard:
             queue.add(waiter, waiter.since)
         queue.trend = trend
         self._grant_permits(self._clock())
+
+    def set_limit(self, limit: int) -> None:
+        """Apply the places of this process of a limit that a fleet shares. A lower number is reached as calls end."""
+        self.limit = limit
+        if self._queue.length:
+            self._grant_permits(self._clock())
 
     def close(self) -> None:
         """Reject waiting and later calls; calls in flight continue."""

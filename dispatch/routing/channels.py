@@ -276,6 +276,10 @@ class Channels:
 
         return handle
 
+    def session_tables(self) -> list[SessionTable]:
+        """Return the sessions with instances."""
+        return [each.table for each in self._endpoints.values()]
+
     # -- the end ------------------------------------------------------------------------------------------------
 
     def close_unused(self, key: tuple[str, str], is_wanted: Callable[[], bool]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import count
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -162,8 +162,11 @@ class SharedTopic:
     def send(self, request: Request, _attempt: object = None) -> None:
         """Publish ``request``; it may be settled at once."""
         exchange = self._exchange
-        # An execution with a key goes on when its attempt ends: the next attempt gets its reply.
-        deadline = request.deadline if request.key is None or request.run_until is None else request.run_until
+        deadline = request.deadline
+        if request.run_until is not None and (request.key is not None or request.buffer is not None):
+            # An execution with a key goes on when its attempt ends: the next attempt gets its reply. A stream may be longer
+            # than the limit of its first chunk.
+            deadline = request.run_until
         properties = {
             Property.ID: request.id,
             Property.REPLY_TO: self._reply_topic,
@@ -308,7 +311,7 @@ class Connection(Protocol):
     @property
     def max_message_bytes(self) -> float: ...
     async def await_connection(self, deadline: float) -> bool: ...
-    def was_disconnected_since(self, instant: float) -> bool: ...
+    def was_disconnected_since(self, instant: float, topics: Collection[str] = ()) -> bool: ...
     def has_subscriber(self, topic: str) -> bool: ...
 
 
@@ -320,7 +323,7 @@ class _InProcess:
     async def await_connection(self, _deadline: float) -> bool:
         return True
 
-    def was_disconnected_since(self, _instant: float) -> bool:
+    def was_disconnected_since(self, _instant: float, _topics: Collection[str] = ()) -> bool:
         return False
 
     def has_subscriber(self, _topic: str) -> bool:
@@ -346,7 +349,17 @@ class Channel:
         hello, hello_at, had_instances, is_known: see :class:`TopicChannel`.
     """
 
-    __slots__ = ("_turns", "connection", "instances", "joined_at", "met_at", "request_queue", "requests", "shared")
+    __slots__ = (
+        "_turns",
+        "connection",
+        "instances",
+        "joined_at",
+        "met_at",
+        "request_queue",
+        "requests",
+        "shared",
+        "topics",
+    )
     hello: Publisher | None = None
     hello_at = math.inf
     had_instances = False
@@ -355,6 +368,8 @@ class Channel:
 
     def __init__(self, instances: Instances[Any], request_queue: str = "", connection: Connection = IN_PROCESS) -> None:
         self.request_queue = request_queue
+        self.topics: tuple[str, ...] = ()
+        """Topics of requests and replies."""
         self.connection = connection
         self.instances = instances
         self.shared: SharedTopic | None = None
@@ -484,6 +499,7 @@ class TopicChannel(Channel):
         asked_since: float = -math.inf,
     ) -> None:
         super().__init__(Instances[SessionInstance](), request_queue, connection)
+        self.topics = (request_queue, reply_topic)
         self.shared = SharedTopic(request_queue, publisher, reply_topic, exchange)
         self.publisher = publisher
         self.reply_topic = reply_topic
@@ -525,6 +541,8 @@ class TopicChannel(Channel):
             return False
         if len(self.instances):
             return self.instances.has_ready
+        if self.topic is not None and not self.topic.is_connected:
+            return False  # a request would wait there, with a permit
         if self.hello is None or (now < self.answered_at + GONE_S and not needs_instance):
             return True
         if needs_instance or (self.had_instances and now < self.asked_since + GONE_S):

@@ -26,7 +26,7 @@ from dispatch.catalog import ServiceDescriptor
 from dispatch.catalog.versions import Range, version_key
 from dispatch.errors import ErrorType, Outcome, TransportError
 from dispatch.messaging.request import Tally
-from dispatch.messaging.wire import is_local_queue, name_service
+from dispatch.messaging.wire import is_local_queue
 from dispatch.policy import Balancing, OutlierDetection, Policy
 from dispatch.resilience.breaker import BreakerPermit, CircuitBreaker
 from dispatch.routing.channels import Channels
@@ -116,13 +116,11 @@ class InstancePool:
         randomness: Randomness,
         observer: DispatcherObserver = NULL_DISPATCHER,
         service: str = "",
-        label: str = "",
         is_former: bool = False,
         versions: Mapping[str, str | None] = NO_VERSIONS,
     ) -> None:
         self._observer = observer
         self._service = service
-        self._label = label
         self.tally: Tally | None = None
         self._is_former = is_former
         if not is_former:
@@ -149,12 +147,12 @@ class InstancePool:
         )
 
     def _count_replies(self) -> None:
-        replies = self._observer.observe_service(self._service, self._label)
+        replies = self._observer.observe_service(self._service)
         self.tally = None if replies is None else Tally(replies)
 
     def _on_change(self, name: str, change: str, why: str) -> None:
         if not self._is_former:
-            self._observer.on_instance_change(self._service, name, change, why, self._label)
+            self._observer.on_instance_change(self._service, name, change, why)
 
     def retire(self) -> None:
         """Mark the pool as no longer in the catalogue: only calls in flight may use it. Its instances are reported as left,
@@ -377,6 +375,10 @@ class InstancePool:
             if name not in now and not name.startswith("("):
                 self._on_change(name, "left", "gone")
 
+    def describe(self) -> list[tuple[InstanceView, Instance, str | None]]:
+        """Return each instance: its state, itself, and its version."""
+        return [(each, self._places[each.id][1], self._versions.get(each.id)) for each in self.instances()]
+
     def glimpse(self) -> tuple[InstanceView, ...]:
         """See :meth:`Balancer.peek_instances`."""
         return self.balancer.peek_instances()
@@ -423,11 +425,6 @@ class PoolKey(msgspec.Struct, frozen=True, cache_hash=True):
     version: str | None = None
     tool: str = ""
     tool_version: str | None = None
-
-    @property
-    def meter_label(self) -> str:
-        """The service's name in metrics, which its own processes use too."""
-        return name_service(self.topics[0])
 
     @property
     def owner(self) -> Owner:
@@ -703,7 +700,6 @@ class PoolRegistry:
             randomness=self._randomness,
             observer=self._observer,
             service=entry.key.service,
-            label=entry.key.meter_label,
             is_former=is_former,
         )
 

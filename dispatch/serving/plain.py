@@ -401,6 +401,7 @@ class PlainReplySender(msgspec.Struct, frozen=True, eq=False):
         load: returns the number of running requests.
         limit: returns the broker's message limit in bytes.
         max_payload_bytes: largest reply sent in fragments.
+        encode: writes a reply.
     """
 
     router: ReplyRouter
@@ -408,6 +409,7 @@ class PlainReplySender(msgspec.Struct, frozen=True, eq=False):
     load: Callable[[], int]
     limit: Callable[[], int]
     max_payload_bytes: int
+    encode: Callable[..., bytes] = encode_reply
 
     def send(
         self, request: Mapping[str, str], payload: bytes, extra: Mapping[str, str], trace: Mapping[str, str]
@@ -467,17 +469,17 @@ class PlainReplies:
             self._send_fragments(text, trace, is_last=False)
 
     def send_end(self, trace: Mapping[str, str]) -> None:
-        self._send_numbered(encode_reply(Reply(None, "", True)), {}, trace)
+        self._send_numbered(self._sender.encode(Reply(None, "", True)), {}, trace)
 
     def send_error(self, type: str, message: str, trace: Mapping[str, str]) -> None:
         # Without an index it ends the stream even if a chunk before it was lost.
-        self._send(encode_reply(Reply(ErrorInfo(type, message), "", True)), {}, trace)
+        self._send(self._sender.encode(Reply(ErrorInfo(type, message), "", True)), {}, trace)
 
     def refuse(self, reason: str, retry_after: float | None, message: str, trace: Mapping[str, str]) -> None:
         extra = {Property.REFUSED: reason}
         if retry_after is not None:
             extra[Property.RETRY_AFTER_MS] = str(int(retry_after * 1000))
-        self._send(encode_reply(Reply(ErrorInfo(reason, message), "", True)), extra, trace)
+        self._send(self._sender.encode(Reply(ErrorInfo(reason, message), "", True)), extra, trace)
 
     def _encode(self, text: str, *, is_last: bool) -> bytes | None:
         """Return the payload of one message; None if it exceeds the broker's limit."""
@@ -485,7 +487,7 @@ class PlainReplies:
         if len(text) > limit:
             return None
         try:
-            return encode_reply(Reply(None, text, is_last), limit=limit)
+            return self._sender.encode(Reply(None, text, is_last), limit=limit)
         except PayloadTooLargeError:
             return None
 
@@ -498,7 +500,7 @@ class PlainReplies:
         if size > most:
             raise ReplyTooLargeError(f"{size:,} bytes, the limit is {most:,}")
         for part, has_more in split_text(text, size, limit):
-            payload = encode_reply(Reply(None, part, is_last and not has_more), limit=limit)
+            payload = self._sender.encode(Reply(None, part, is_last and not has_more), limit=limit)
             self._send_numbered(payload, {Property.MORE: "1"} if has_more else {}, trace)
 
     def _send_numbered(self, payload: bytes, extra: Mapping[str, str], trace: Mapping[str, str]) -> None:
@@ -535,10 +537,18 @@ MAX_COPIES = 8
 Accept = Callable[[InboundRequest, PlainReplies], bool]
 
 
-class DurableRequests:
-    """The unacknowledged requests of one instance: at most as many as it runs and queues."""
+IsRepeatable = Callable[[InboundRequest], bool]
 
-    def __init__(self) -> None:
+
+class DurableRequests:
+    """The unacknowledged requests of one instance: at most as many as it runs and queues.
+
+    Args:
+        is_repeatable: returns whether a request may be executed again; None: the request says so.
+    """
+
+    def __init__(self, is_repeatable: IsRepeatable | None = None) -> None:
+        self._is_repeatable = is_repeatable
         self._held: dict[str, list[DurableMessage]] = {}
         self._leaving: dict[asyncio.Task[None], list[DurableMessage]] = {}
         self._ages = ClockOffset()
@@ -557,7 +567,8 @@ class DurableRequests:
         self, work: InboundRequest, replies: PlainReplies, message: DurableMessage, accept: Accept
     ) -> None:
         """Pass ``work``, which arrived as ``message``, to ``accept``: at once, or after its acknowledgement is confirmed."""
-        if Property.REPEATABLE in replies.request:
+        properties, decides = replies.request, self._is_repeatable
+        if Property.REPEATABLE in properties if decides is None else decides(work):
             if self._closed:
                 message.keep()  # redelivered to another instance when this one has closed
                 return
@@ -567,7 +578,7 @@ class DurableRequests:
                 message.keep()
             if not accept(work, replies) and len(held) == 1:
                 self.record_end(replies)
-        elif Property.REPLY_TO in replies.request:
+        elif decides is not None or Property.REPLY_TO in properties:
             message.settle(partial(accept, work, replies))
         else:
             accept(work, replies)  # from a third-party caller: acknowledged and executed as often as it arrives
@@ -626,10 +637,17 @@ class PlainRequests:
         sender, channel: send their replies.
         topic: the request topic.
         now: the loop's clock.
+        is_repeatable: see :class:`DurableRequests`.
     """
 
     def __init__(
-        self, queue: RequestQueue, sender: ReplySender, channel: PlainReplySender, topic: str, now: Callable[[], float]
+        self,
+        queue: RequestQueue,
+        sender: ReplySender,
+        channel: PlainReplySender,
+        topic: str,
+        now: Callable[[], float],
+        is_repeatable: IsRepeatable | None = None,
     ) -> None:
         self._queue = queue
         self._sender = sender
@@ -640,7 +658,7 @@ class PlainRequests:
         self._recent = RecentIds()
         self._replies = IdempotencyKeys()
         """Replies to requests on a persistent topic, for the copies that the broker delivers."""
-        self.durable = DurableRequests()
+        self.durable = DurableRequests(is_repeatable)
         self.malformed = 0
         """Messages without a usable id, which cannot be answered."""
         self.repeats = 0

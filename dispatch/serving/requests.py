@@ -48,6 +48,7 @@ class RequestRunner:
         id: the service's id, for logs.
         now: the loop's clock.
         failures: logs what the tool raises unexpectedly.
+        decode: reads a request.
     """
 
     def __init__(
@@ -61,7 +62,9 @@ class RequestRunner:
         id: str,
         now: Callable[[], float],
         failures: ExceptionLogger,
+        decode: Callable[[bytes], Request],
     ) -> None:
+        self._decode = decode
         self._failures = failures
         self._invoke = invoke
         self._sender = sender
@@ -77,7 +80,7 @@ class RequestRunner:
         """Decode the request of ``work``, and claim its idempotency key. Return the first execution under the same key if
         there is one; None: the request is malformed and has been refused."""
         try:
-            request = decode_request(work.payload)
+            request = self._decode(work.payload)
         except MalformedMessageError as error:
             self._refuse(work, Refusal.INVALID_REQUEST, str(error))
             return None
@@ -224,6 +227,7 @@ class RequestQueue:
         max_queue: queued requests.
         now: the loop's clock.
         content: texts of exceptions may be logged.
+        decode: reads a request.
     """
 
     def __init__(
@@ -238,11 +242,12 @@ class RequestQueue:
         max_queue: int,
         now: Callable[[], float],
         content: bool,
+        decode: Callable[[bytes], Request] = decode_request,
     ) -> None:
         self.keys = IdempotencyKeys()
         self._failures = ExceptionLogger(logger, now, content=content)
         self._runner = RequestRunner(
-            invoke, sender, self.keys, self.refuse, observer, id=id, now=now, failures=self._failures
+            invoke, sender, self.keys, self.refuse, observer, id=id, now=now, failures=self._failures, decode=decode
         )
         self._threads = threads
         self._sender = sender
@@ -256,7 +261,7 @@ class RequestQueue:
         self._waits = DeadlineTimer(self._places.waiting, attrgetter("deadline"), self._expire)
         self._recheck: asyncio.TimerHandle | None = None
         self._duplicates: set[asyncio.Task[None]] = set()  # they wait for the first request with their idempotency key
-        self._is_draining = False
+        self.is_draining = False
         self._idle = asyncio.Event()
         self._idle.set()
         self.requests = 0
@@ -288,7 +293,7 @@ class RequestQueue:
     def accept(self, work: InboundRequest, now: float) -> None:
         """Run, queue or refuse ``work``, which arrives ``now``."""
         self.requests += 1
-        if self._is_draining:
+        if self.is_draining and work.caller:
             self.refuse(work, Refusal.DRAINING)
         elif work.deadline <= now:
             self.refuse(work, Refusal.EXPIRED)
@@ -351,15 +356,19 @@ class RequestQueue:
     # -- draining -----------------------------------------------------------------------------------------------
 
     def stop_accepting(self) -> None:
-        """Refuse further requests as draining. Queued requests that other instances can receive go to them."""
-        self._is_draining = True
+        """Refuse further requests as draining, but for those of third-party callers, who cannot send them elsewhere. Queued
+        requests that other instances can receive go to them."""
+        self.is_draining = True
         for work in tuple(self._places.waiting):
             if work.replies.hand_over():
                 self._places.leave(work, self._now())
 
     def refuse_queued(self) -> None:
-        """Refuse the queued requests as draining."""
-        for work in tuple(self._places.waiting):
+        """Refuse the queued requests as draining, but for those of third-party callers."""
+        self._refuse_queued(lambda work: bool(work.caller))
+
+    def _refuse_queued(self, which: Callable[[InboundRequest], bool]) -> None:
+        for work in filter(which, tuple(self._places.waiting)):
             self._places.leave(work, self._now())
             self.refuse(work, Refusal.DRAINING)
 
@@ -371,6 +380,7 @@ class RequestQueue:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._idle.wait()
+        self._refuse_queued(lambda _: True)
         running = (work.task for work in self._places.occupants if work.task is not None)
         cut_off = [*running, *self._duplicates]
         for task in cut_off:
@@ -424,7 +434,7 @@ class RequestQueue:
     def _hold_slot(self, work: InboundRequest) -> None:
         """Occupy the slot until the thread of the tool has returned."""
         returned = None if work.task is None else self._threads.abandoned.get(work.task)
-        if returned is None or self._is_draining:
+        if returned is None or self.is_draining:
             self._free_slot(work)
             return
         places, now = self._places, self._now()

@@ -18,6 +18,7 @@ import contextlib
 import contextvars
 import inspect
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor, Future
@@ -25,7 +26,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast
 
 from dispatch._internal import DaemonThreads, describe_type, hold
-from dispatch.messaging.wire import Request
+from dispatch.messaging.wire import TOOL_SERVICE, Dialect, Request
 from dispatch.serving.replies import InboundRequest
 
 _KNOWN = ("user", "config", "arguments")
@@ -53,6 +54,26 @@ class RefusedRequestError(Exception):
         super().__init__(message)
         self.reason = reason
         self.message = message
+
+
+class RequestHandler(ABC):
+    """Executes the requests of a server where it needs more of them than their contents, as a relay does.
+
+    Attributes:
+        dialect: of requests and replies.
+        subscription: name of the subscription that the servers of the topic share; ``""``: made of the service's name.
+    """
+
+    dialect: Dialect = TOOL_SERVICE
+    subscription = ""
+
+    @abstractmethod
+    async def invoke_request(self, request: Request, work: InboundRequest) -> Any:
+        """Execute a request: see :data:`Invoke`."""
+
+    @abstractmethod
+    def is_repeatable(self, work: InboundRequest) -> bool:
+        """Return whether a request on a persistent topic, which is not decoded yet, may be executed again."""
 
 
 class ToolService:
@@ -101,6 +122,8 @@ def read_invoke(service: object, run_in_thread: RunInThread = run_in_new_thread)
     Raises:
         TypeError: there is no ``invoke``, or its parameters match no form. The message shows the forms.
     """
+    if isinstance(service, RequestHandler):
+        return service.invoke_request
     if isinstance(service, type):
         raise TypeError(f"{service.__name__} is a class: pass an instance, {service.__name__}(); {_WAYS}")
     method = getattr(service, "invoke", None)

@@ -5,65 +5,87 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Final, Generic, Protocol, TypeVar
+from collections.abc import Callable, Hashable
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from dispatch.errors import DispatchError, Outcome
+from dispatch.errors import USER_RATE_LIMIT, DispatchError, ErrorType, Outcome
 from dispatch.messaging.request import Disposition
 from dispatch.resilience.breaker import State
 from dispatch.telemetry.exposition import CounterSeries, LockFreeCounter, LockFreeHistogram, PerRegistry
-from dispatch.telemetry.observers import DURATION_BUCKETS, FIRST_CHUNK_BUCKETS, OTHER, WAIT_BUCKETS
+from dispatch.telemetry.observers import DURATION_BUCKETS, FIRST_CHUNK_BUCKETS, OTHER, REFUSED, WAIT_BUCKETS
 from dispatch.version import __version__
 
 logger = logging.getLogger("dispatch.telemetry")
 
 
+class ToolKey(NamedTuple):
+    """A tool with the service that executes it: services may have tools of one name.
+
+    Attributes:
+        tool: its label in metrics.
+        service: its service's id.
+    """
+
+    tool: str
+    service: str
+
+
+OTHER_TOOL = ToolKey(OTHER, OTHER)
+"""Calls of unknown tools, and of tools beyond :data:`MAX_TOOLS`."""
+
+
 class _Meter(Protocol):
-    label: str
+    @property
+    def label(self) -> Any:
+        """The label of the series."""
 
 
 M = TypeVar("M", bound=_Meter)
+K = TypeVar("K", bound=Hashable)
 
 
-class BoundedSeries(Generic[M]):
+class BoundedSeries(Generic[K, M]):
     """The series of labels that come and go, such as those of tools: at most ``limit`` labels have series of their own, and
     further ones share ``_OTHER``. All holders of a label share its series, which are removed when the last one has removed
     the label.
 
     Args:
-        limit: number of labels, without ``_OTHER``.
+        limit: number of labels, without ``other``.
+        other: the label that further ones share.
         create: returns the series of a label.
         remove: removes series from the metrics.
         kind: of the labels, for the warning at the limit, such as ``tool``; "": no warning.
         replaces_idle: beyond the limit a label replaces one that has no holder, if there is one.
     """
 
-    __slots__ = ("_create", "_holders", "_kind", "_limit", "_lock", "_meters", "_remove", "_replaces_idle")
+    __slots__ = ("_create", "_holders", "_kind", "_limit", "_lock", "_meters", "_other", "_remove", "_replaces_idle")
 
     def __init__(
         self,
         limit: int,
-        create: Callable[[str], M],
+        other: K,
+        create: Callable[[K], M],
         remove: Callable[[M], object],
         *,
         kind: str = "",
         replaces_idle: bool = False,
     ) -> None:
         self._limit = limit
+        self._other = other
         self._create = create
         self._remove = remove
         self._kind = kind
         self._replaces_idle = replaces_idle
-        self._meters: dict[str, M] = {}
-        self._holders: dict[str, int] = {}
+        self._meters: dict[K, M] = {}
+        self._holders: dict[K, int] = {}
         self._lock = threading.Lock()
 
-    def acquire(self, label: str) -> M:
+    def acquire(self, label: K) -> M:
         """Return the series of ``label``, or of ``_OTHER``, and count a holder of them."""
         with self._lock:
-            if label not in self._meters and len(self._meters) - (OTHER in self._meters) >= self._limit:
+            if label not in self._meters and len(self._meters) - (self._other in self._meters) >= self._limit:
                 label = self._find_place(label)
             meter = self._meters.get(label)
             if meter is None:
@@ -71,17 +93,17 @@ class BoundedSeries(Generic[M]):
             self._holders[label] = self._holders.get(label, 0) + 1
             return meter
 
-    def _find_place(self, label: str) -> str:
+    def _find_place(self, label: K) -> K:
         if self._replaces_idle:
-            idle = next((each for each, holders in self._holders.items() if not holders and each != OTHER), None)
+            idle = next((each for each, holders in self._holders.items() if not holders and each != self._other), None)
             if idle is not None:
                 self._drop(idle)
                 return label
-        if OTHER not in self._meters and label != OTHER and self._kind:
+        if self._other not in self._meters and label != self._other and self._kind:
             logger.warning("more than %d %ss: further ones share the series %s", self._limit, self._kind, OTHER)
-        return OTHER
+        return self._other
 
-    def release(self, label: str, *, is_removed: bool) -> None:
+    def release(self, label: K, *, is_removed: bool) -> None:
         """Release one holder of the series of a label, if it still has series.
 
         Args:
@@ -93,10 +115,10 @@ class BoundedSeries(Generic[M]):
             if label not in self._meters:
                 return
             self._holders[label] = max(0, self._holders[label] - 1)
-            if not self._holders[label] and is_removed and label != OTHER:
+            if not self._holders[label] and is_removed and label != self._other:
                 self._drop(label)
 
-    def _drop(self, label: str) -> None:
+    def _drop(self, label: K) -> None:
         del self._holders[label]
         self._remove(self._meters.pop(label))
 
@@ -111,7 +133,7 @@ class BoundedSeries(Generic[M]):
         with self._lock:
             return list(self._meters.values())
 
-    def labels(self) -> frozenset[str]:
+    def labels(self) -> frozenset[K]:
         """Return the labels that have series."""
         with self._lock:
             return frozenset(self._meters)
@@ -138,12 +160,23 @@ MAX_INSTANCES = 2_000
 """Instances with series of their own: of ejections those that joined or were ejected last; of requests in flight the first
 ones."""
 
-EJECTION_REASONS = ("failures", "success-rate", "latency")
+EJECTION_REASONS = ("failures", "success-rate", "latency", "operator")
 """Reasons of ejections (:mod:`dispatch.balancing.instances`)."""
-USER_RATE_LIMIT = "user-rate-limit"
-"""``rejected_by`` of the errors of a user's own limit."""
 REJECTED_BY = ("permissions", "breaker", "rate-limit", "bulkhead", "balancer", "service", "exchange")
 """Parts that reject attempts. The catalogue rejects only calls of tools that do not exist, which have no series."""
+
+REFUSALS: Final = (
+    ErrorType.INVALID_ARGUMENTS.value,
+    ErrorType.UNKNOWN_TOOL.value,
+    ErrorType.NOT_PERMITTED.value,
+    USER_RATE_LIMIT,
+)
+"""Values of the label ``reason`` of refused calls."""
+MAX_USERS = 200
+"""Users with series of their refused calls: those that were refused last."""
+MAX_USER_CHARS = 100
+NO_USER: Final = "_NONE"
+"""Label of calls without a user, or with one that is no text."""
 
 OUTCOME_CLASSES: Final = ("ok", "error", "other")
 
@@ -160,6 +193,7 @@ class ToolMeter:
         in_flight: calls in flight. perf: a small number, for which CPython shares one object; a count of all started calls
             would be an object of its own for each tool.
         calls: counts ended calls by outcome; successes are the observations of ``ok``.
+        refused: counts calls that were refused because of their caller alone.
         ok, error: durations of calls that succeeded, and of calls that failed, in seconds.
         attempts: counts attempts by reason: ``first``, ``retry``, ``hedge``.
         rejected: counts rejections by the part that rejects.
@@ -174,34 +208,36 @@ class ToolMeter:
 
     __slots__ = (
         *("attempts", "budget_exhausted", "calls", "error", "first_chunk", "in_flight", "label", "ok", "queue_wait"),
-        *("rate_limited", "rejected", "transitions", "versions"),
+        *("rate_limited", "refused", "rejected", "transitions", "versions"),
     )
 
-    def __init__(self, instruments: Instruments, label: str) -> None:
+    def __init__(self, instruments: Instruments, label: ToolKey) -> None:
         self.label = label
         self.in_flight = 0
-        self.ok = instruments.duration.labels(label, "ok")
-        instruments.calls.mirror(self.ok, label, str(_SUCCESS))  # perf: one increment a call less
+        self.ok = instruments.duration.labels(*label, "ok")
+        instruments.calls.mirror(self.ok, *label, str(_SUCCESS))  # perf: one increment a call less
         self.calls: dict[Outcome, CounterSeries] = {
-            each: instruments.calls.labels(label, str(each)) for each in Outcome if each is not _SUCCESS
+            each: instruments.calls.labels(*label, str(each)) for each in Outcome if each is not _SUCCESS
         }
-        self.error = instruments.duration.labels(label, "error")
-        self.attempts = {each: instruments.attempts.labels(label, each) for each in ("first", "retry", "hedge")}
-        self.rejected: dict[str, Inc] = {each: instruments.rejected.labels(label, each).inc for each in REJECTED_BY}
+        self.refused: Inc = instruments.calls.labels(*label, REFUSED).inc
+        self.error = instruments.duration.labels(*label, "error")
+        self.attempts = {each: instruments.attempts.labels(*label, each) for each in ("first", "retry", "hedge")}
+        self.rejected: dict[str, Inc] = {each: instruments.rejected.labels(*label, each).inc for each in REJECTED_BY}
         self.rate_limited: dict[str, Inc] = {
-            each: instruments.rate_limited.labels(label, each).inc for each in ("tool", "user")
+            each: instruments.rate_limited.labels(*label, each).inc for each in ("tool", "user")
         }
-        self.queue_wait = instruments.queue_wait.labels(label)
-        self.first_chunk = instruments.first_chunk.labels(label)
+        self.queue_wait = instruments.queue_wait.labels(*label)
+        self.first_chunk = instruments.first_chunk.labels(*label)
         self.transitions: dict[State, Inc] = {
-            each: instruments.transitions.labels(label, str(each)).inc for each in State
+            each: instruments.transitions.labels(*label, str(each)).inc for each in State
         }
-        self.budget_exhausted: Inc = instruments.budget_exhausted.labels(label).inc
+        self.budget_exhausted: Inc = instruments.budget_exhausted.labels(*label).inc
         calls = instruments.version_calls
-        self.versions: BoundedSeries[VersionMeter] = BoundedSeries(
-            0 if label == OTHER else MAX_VERSIONS,
+        self.versions: BoundedSeries[str, VersionMeter] = BoundedSeries(
+            0 if label == OTHER_TOOL else MAX_VERSIONS,
+            OTHER,
             lambda version: VersionMeter(calls, label, version),
-            lambda meter: calls.remove_by_labels({"tool": label, "version": meter.label}),
+            lambda meter: calls.remove_by_labels({**label._asdict(), "version": meter.label}),
         )
 
     def record_call(self, outcome: Outcome, seconds: float, exemplar: dict[str, str] | None = None) -> None:
@@ -219,6 +255,11 @@ class ToolMeter:
         self.calls[outcome].inc()
         if outcome in _TIMED:
             self.error.observe(seconds, exemplar)
+
+    def record_refusal(self) -> None:
+        """Record the end of a call, counted in ``in_flight``, that was refused because of its caller alone."""
+        self.in_flight -= 1
+        self.refused()
 
     def record_rejection(self, error: DispatchError) -> None:
         """Record the rejection of an attempt."""
@@ -243,9 +284,9 @@ class VersionMeter:
 
     __slots__ = ("_by_outcome", "label")
 
-    def __init__(self, calls: LockFreeCounter, tool: str, label: str) -> None:
+    def __init__(self, calls: LockFreeCounter, tool: ToolKey, label: str) -> None:
         self.label = label
-        ok, error, other = (calls.labels(tool, label, each) for each in OUTCOME_CLASSES)
+        ok, error, other = (calls.labels(*tool, label, each) for each in OUTCOME_CLASSES)
         self._by_outcome = {
             outcome: ok if outcome is _SUCCESS else error if outcome in _TIMED else other for outcome in Outcome
         }
@@ -296,10 +337,11 @@ class Instruments(PerRegistry):
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        by_tool = ("tool",)
+        by_tool = ToolKey._fields
         self.calls = LockFreeCounter(
             "dispatch_calls",
-            "Calls that have ended, by outcome, except those that were refused because of the user's permissions.",
+            "Calls that have ended, by outcome. refused: because of the user's permissions or own rate limit, or because "
+            "there is no such tool.",
             (*by_tool, "outcome"),
             registry=registry,
         )
@@ -344,6 +386,12 @@ class Instruments(PerRegistry):
             (*by_tool, "scope"),
             registry=registry,
         )
+        self.refused_calls = LockFreeCounter(
+            "dispatch_refused_calls",
+            "Calls that were refused because of their caller alone, by user and reason: no unavailability of a tool.",
+            ("user", "reason"),
+            registry=registry,
+        )
         self.transitions = LockFreeCounter(
             "dispatch_circuit_transitions",
             "Transitions of the tool's circuit breaker, by the new state.",
@@ -382,7 +430,7 @@ class Instruments(PerRegistry):
             "dispatch_version_calls",
             "Calls that have ended, by version of the tool: ok for successes; error for tool errors, timeouts and transport "
             "errors; other for rejected, throttled, invalid and cancelled calls.",
-            ("tool", "version", "outcome_class"),
+            (*by_tool, "version", "outcome_class"),
             registry=registry,
         )
         self.build = Gauge(
@@ -393,22 +441,25 @@ class Instruments(PerRegistry):
             *(self.calls, self.duration, self.first_chunk, self.attempts, self.queue_wait, self.rejected),
             *(self.rate_limited, self.transitions, self.budget_exhausted, self.version_calls),
         )
-        self.tools: BoundedSeries[ToolMeter] = BoundedSeries(
-            MAX_TOOLS, lambda label: ToolMeter(self, label), self._remove_tool, kind="tool"
+        self.tools: BoundedSeries[ToolKey, ToolMeter] = BoundedSeries(
+            MAX_TOOLS, OTHER_TOOL, lambda label: ToolMeter(self, label), self._remove_tool, kind="tool"
         )
-        self.services: BoundedSeries[ServiceMeter] = BoundedSeries(
-            MAX_SERVICES, lambda label: ServiceMeter(self, label), self._remove_service, kind="service"
+        self.services: BoundedSeries[str, ServiceMeter] = BoundedSeries(
+            MAX_SERVICES, OTHER, lambda label: ServiceMeter(self, label), self._remove_service, kind="service"
         )
-        self.sources: BoundedSeries[SourceMeter] = BoundedSeries(
-            MAX_SOURCES, lambda label: SourceMeter(self, label), self._remove_source, kind="source", replaces_idle=True
+        self.sources: BoundedSeries[str, SourceMeter] = BoundedSeries(
+            *(MAX_SOURCES, OTHER, lambda label: SourceMeter(self, label), self._remove_source),
+            kind="source",
+            replaces_idle=True,
         )
+        self._refused_users: OrderedDict[str, dict[str, CounterSeries]] = OrderedDict()
         self._instances: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._lock = threading.Lock()
 
     def _remove_tool(self, meter: ToolMeter) -> None:
         meter.versions.clear()
         for metric in self._by_tool:
-            metric.remove_by_labels({"tool": meter.label})
+            metric.remove_by_labels(meter.label._asdict())
 
     def _remove_service(self, meter: ServiceMeter) -> None:
         with self._lock:
@@ -420,6 +471,19 @@ class Instruments(PerRegistry):
     def _remove_source(self, meter: SourceMeter) -> None:
         self.reloads.remove_by_labels({"source": meter.label})
         self.last_reload_successful.remove(meter.label)
+
+    def record_refused_call(self, user: str, reason: str) -> None:
+        """Record a call that was refused because of its caller alone."""
+        user = user[:MAX_USER_CHARS] if isinstance(user, str) and user else NO_USER
+        with self._lock:
+            series = self._refused_users.get(user)
+            if series is None:
+                series = {each: self.refused_calls.labels(user, each) for each in REFUSALS}
+                self._refused_users[user] = series
+                if len(self._refused_users) > MAX_USERS:
+                    self.refused_calls.remove_by_labels({"user": self._refused_users.popitem(last=False)[0]})
+            self._refused_users.move_to_end(user)
+        series[reason].inc()
 
     def add_instance(self, service: str, instance: str) -> None:
         """Create the series of an instance at 0, so that ``increase()`` sees its first ejection."""

@@ -301,6 +301,20 @@ class InstanceChanged(Event, frozen=True, tag="instance"):
     reason: str
 
 
+class BrokerChanged(Event, frozen=True, tag="broker"):
+    """The connection to the broker was lost, or is back.
+
+    Attributes:
+        broker: its address.
+        connected: it is back.
+        seconds: for how long it was lost; 0 at the loss.
+    """
+
+    broker: str
+    connected: bool
+    seconds: float = 0.0
+
+
 class CatalogChanged(Event, frozen=True, tag="catalog"):
     """Another catalogue or policy is in force, or a reload failed.
 
@@ -392,6 +406,24 @@ class ChangeHeld(Event, frozen=True, tag="change-held"):
     name: str
     old: str
     new: str
+
+
+class ActionTaken(Event, frozen=True, tag="action"):
+    """An operator has acted at the admin endpoint, or an action was undone by time.
+
+    Attributes:
+        user: who acts.
+        action: such as ``open``, ``eject``, ``refresh``.
+        target: of the action, such as ``circuit price``.
+        reason: as the user gave it.
+        until: when it is undone, in seconds since the epoch; None: it is not.
+    """
+
+    user: str
+    action: str
+    target: str
+    reason: str
+    until: float | None = None
 
 
 T = TypeVar("T")

@@ -27,7 +27,7 @@ from dispatch.protocol.session import SessionState, find_state
 from dispatch.protocol.settings import SessionStatistics
 from dispatch.resilience.breaker import State
 from dispatch.telemetry import exposition
-from dispatch.telemetry.call_metrics import MAX_INSTANCES, MAX_SERVICES, Instruments
+from dispatch.telemetry.call_metrics import MAX_INSTANCES, MAX_SERVICES, OTHER_TOOL, Instruments, ToolKey
 from dispatch.telemetry.observers import DURATION_BUCKETS, OTHER, ObservedServer, RunResult, ServedRequestObserver
 
 Role = Literal["caller", "callee"]
@@ -210,20 +210,38 @@ class ObservedDispatcher(Protocol):
     def pending(self) -> int:
         """Requests in flight: sent and without a complete reply."""
 
-    def circuits(self) -> Iterable[tuple[str, State]]:
-        """Return the state of each circuit breaker, with the tool's label. Each version of a tool has a breaker."""
+    def circuits(self) -> Iterable[tuple[tuple[str, str], State]]:
+        """Return the state of each circuit breaker, by :class:`ToolKey`. Each version of a tool has a breaker."""
 
-    def queued(self) -> Mapping[str, int]:
-        """Return the number of queued calls, by the tool's label."""
+    def queued(self) -> Mapping[tuple[str, str], int]:
+        """Return the number of queued calls, by :class:`ToolKey`."""
 
-    def abandoned_threads(self) -> Mapping[str, int]:
-        """Return the number of threads that still run a tool a second after the end of their calls, by the tool's label."""
+    def abandoned_threads(self) -> Mapping[tuple[str, str], int]:
+        """Return the number of threads that still run a tool a second after the end of their calls, by :class:`ToolKey`."""
 
     def pools(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
-        """Each service's instances, by the service's label."""
+        """Each service's instances, by the service's id."""
 
     def sources(self) -> Iterable[SourceStatus]:
         """Return the state of each source of the catalogue."""
+
+    def fleet_figures(self) -> SeenFleet | None:
+        """Return the fleet of the dispatcher; None: it belongs to none."""
+
+
+class SeenFleet(Protocol):
+    """A fleet as a scrape reads it; see :class:`dispatch.calls.fleet.FleetFigures`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def members(self) -> int: ...
+    @property
+    def is_reachable(self) -> bool: ...
+    @property
+    def shares(self) -> Mapping[tuple[str, str], float]: ...
+    @property
+    def quotas(self) -> Mapping[tuple[str, str], tuple[float, float]]: ...
 
 
 class DispatcherCollector(exposition.PerRegistry, Collector):
@@ -255,7 +273,7 @@ class DispatcherCollector(exposition.PerRegistry, Collector):
         """Yield the families; each reads its values when it is rendered."""
         yield _connected(self._connected)
         yield _pending(lambda: [((), sum(each.pending for each in self._dispatchers()))])
-        yield _in_flight(lambda: (((meter.label,), meter.in_flight) for meter in self._instruments.tools.meters()))
+        yield _in_flight(lambda: ((meter.label, meter.in_flight) for meter in self._instruments.tools.meters()))
         yield _queued(lambda: _add_up((each.queued() for each in self._dispatchers()), self._tool_labels()))
         yield _abandoned_threads(
             lambda: _add_up((each.abandoned_threads() for each in self._dispatchers()), self._tool_labels())
@@ -267,12 +285,33 @@ class DispatcherCollector(exposition.PerRegistry, Collector):
         yield _refused_items(lambda: self._add_up_sources(lambda each: each.refused))
         yield _held_changes(lambda: self._add_up_sources(lambda each: each.held))
         yield _source_up(self._source_up)
+        yield _fleet_members(lambda: {(each.name,): each.members for each in self._fleets()}.items())
+        yield _fleet_reachable(lambda: {(each.name,): each.is_reachable for each in self._fleets()}.items())
+        yield _fleet_share(lambda: self._fleet_shares())
+        yield _fleet_quota_used(lambda: self._fleet_quotas(0))
+        yield _fleet_quota(lambda: self._fleet_quotas(1))
 
     def _dispatchers(self) -> list[ObservedDispatcher]:
         with self._lock:
             return list(self._observed)
 
-    def _tool_labels(self) -> frozenset[str]:
+    def _fleets(self) -> Iterator[SeenFleet]:
+        """Yield the fleets of the dispatchers."""
+        for each in self._dispatchers():
+            if (fleet := each.fleet_figures()) is not None:
+                yield fleet
+
+    def _fleet_shares(self) -> exposition.Values:
+        total: Counter[tuple[str, ...]] = Counter()
+        for fleet in self._fleets():
+            for (kind, tool), share in fleet.shares.items():
+                total[fleet.name, kind, tool] += share  # type: ignore[assignment] # a share
+        return total.items()
+
+    def _fleet_quotas(self, which: int) -> exposition.Values:
+        return {(each.name, *key): of[which] for each in self._fleets() for key, of in each.quotas.items()}.items()
+
+    def _tool_labels(self) -> frozenset[ToolKey]:
         return self._instruments.tools.labels()
 
     def _connected(self) -> exposition.Values:
@@ -281,12 +320,12 @@ class DispatcherCollector(exposition.PerRegistry, Collector):
 
     def _circuits(self) -> exposition.Values:
         named = self._tool_labels()
-        circuits: dict[str, list[State]] = {}
+        circuits: dict[tuple[str, str], list[State]] = {}
         for each in self._dispatchers():
             for tool, now in each.circuits():
-                circuits.setdefault(_series_label(tool, named), []).append(now)
+                circuits.setdefault(tool if tool in named else OTHER_TOOL, []).append(now)
         return (
-            ((tool, label), sum(now is state for now in found))
+            ((*tool, label), sum(now is state for now in found))
             for tool, found in circuits.items()
             for state, label in _STATE_LABELS
         )
@@ -342,11 +381,11 @@ def _series_label(label: str, named: Container[str]) -> str:
     return label if label in named else OTHER
 
 
-def _add_up(parts: Iterable[Mapping[str, int]], named: Container[str] | None = None) -> exposition.Values:
+def _add_up(parts: Iterable[Mapping[tuple[str, str], int]], named: Container[tuple[str, str]]) -> exposition.Values:
     total: Counter[tuple[str, ...]] = Counter()
     for part in parts:
-        for label, value in part.items():
-            total[(label if named is None else _series_label(label, named),)] += value
+        for tool, value in part.items():
+            total[tool if tool in named else OTHER_TOOL] += value
     return total.items()
 
 
@@ -359,19 +398,19 @@ def _gauge(name: str, help: str, *labels: str) -> Callable[[Callable[[], exposit
 
 _connected = _gauge("dispatch_broker_connected", "Dispatchers of this process that are connected to their broker.")
 _pending = _gauge("dispatch_pending_requests", "Requests in flight: sent and without a complete reply.")
-_in_flight = _gauge("dispatch_inflight_calls", "Calls in flight, including queued ones.", "tool")
-_queued = _gauge("dispatch_queued_calls", "Calls that are queued for a rate limit or the bulkhead.", "tool")
+_in_flight = _gauge("dispatch_inflight_calls", "Calls in flight, including queued ones.", *ToolKey._fields)
+_queued = _gauge("dispatch_queued_calls", "Calls that are queued for a rate limit or the bulkhead.", *ToolKey._fields)
 _abandoned_threads = _gauge(
     "dispatch_abandoned_threads",
     "Threads of synchronous functions that still run a second after the end of their calls; each keeps its place in the "
     "bulkhead.",
-    "tool",
+    *ToolKey._fields,
 )
 _circuits = _gauge(
     "dispatch_circuit_state",
     "1 for the state of the tool's circuit breaker, 0 for the others (a state set; with several versions of the tool, or "
     "several dispatchers in one process: the number of circuits in that state).",
-    "tool",
+    *ToolKey._fields,
     "state",
 )
 _instances = _gauge("dispatch_instances", "Instances of a service, by state.", "service", "state")
@@ -396,9 +435,27 @@ _source_up = _gauge(
     "last valid items stay in force there, or it has none.",
     "source",
 )
+_fleet_members = _gauge("dispatch_fleet_members", "Dispatchers of the fleet, as this process sees it.", "fleet")
+_fleet_reachable = _gauge(
+    "dispatch_fleet_reachable",
+    "1: messages of the fleet pass; 0: this process keeps its last share of each limit, then an equal one.",
+    "fleet",
+)
+_fleet_share = _gauge(
+    "dispatch_fleet_share",
+    "Share of a limit that this process may use, from 0 to 1. Kind rate: of the rate limit; slots: of the bulkhead.",
+    *("fleet", "kind", "tool"),
+)
+_fleet_quota_used = _gauge(
+    "dispatch_fleet_quota_used",
+    "Calls of the quota that the fleet has made in this period or handed out to its dispatchers.",
+    *("fleet", "tool", "per"),
+)
+_fleet_quota = _gauge("dispatch_fleet_quota", "Calls of the quota in a day or month.", "fleet", "tool", "per")
 _FAMILIES = (
     *(_connected, _pending, _in_flight, _queued, _abandoned_threads, _circuits, _instances, _instance_in_flight),
     *(_tools, _refused_items, _held_changes, _source_up),
+    *(_fleet_members, _fleet_reachable, _fleet_share, _fleet_quota_used, _fleet_quota),
 )
 
 # Reads the states of circuits from the metrics of a dispatcher, in the text format of Prometheus.
@@ -529,16 +586,16 @@ class ServerCollector(exposition.PerRegistry, Collector):
             counted.update(self._closed_servers)
             now: Tally[tuple[str, str]] = Tally()
             for each in servers:
-                now["running", self._label(each.meter_label)] += each.running
-                now["queued", self._label(each.meter_label)] += each.queued
-                now["abandoned_threads", self._label(each.meter_label)] += each.abandoned_threads
+                now["running", self._label(each.service_id)] += each.running
+                now["queued", self._label(each.service_id)] += each.queued
+                now["abandoned_threads", self._label(each.service_id)] += each.abandoned_threads
         return _families(counted, now)
 
     def _counted(self, servers: Iterable[ObservedServer]) -> Tally[tuple[str, ...]]:
         """Return the counts of ``servers`` by name, service and, for refusals, reason."""
         found: Tally[tuple[str, ...]] = Tally()
         for each in servers:
-            label = self._label(each.meter_label)
+            label = self._label(each.service_id)
             for name, value in each.counts().items():
                 found[name, label] += value
             for reason, value in list(each.refused.items()):

@@ -129,9 +129,9 @@ class CallObserver:
 
     __slots__ = ()
 
-    def start_call(self, tool: ObservedTool, started: float) -> CallObserver:
-        """Return the observer of a call that began at ``started``, on the loop's clock. Called on the observer of all calls
-        of the tool (:meth:`DispatcherObserver.observe_tool`)."""
+    def start_call(self, tool: ObservedTool, started: float, user: str = "") -> CallObserver:
+        """Return the observer of a call of ``user`` that began at ``started``, on the loop's clock. Called on the observer
+        of all calls of the tool (:meth:`DispatcherObserver.observe_tool`)."""
         return self
 
     @property
@@ -165,6 +165,10 @@ class CallObserver:
 
     def on_hedge(self) -> None:
         """Observe that a hedge is sent beside the first attempt."""
+
+    def on_refused(self, user: str, reason: str) -> None:
+        """Observe that the call was refused because of its caller alone, before ``on_end``
+        (:attr:`~dispatch.errors.DispatchError.policy_refusal`)."""
 
     def on_budget_exhausted(self) -> None:
         """Observe that a retry or a hedge was due and is not sent: the retry budget is exhausted."""
@@ -204,14 +208,14 @@ class DispatcherObserver:
             dispatcher: a :class:`~dispatch.telemetry.gauges.ObservedDispatcher`.
         """
 
-    def observe_tool(self, label: str, version: str | None = None) -> CallObserver:
-        """Return the observer of the calls of a version of the tool with that label (:meth:`CallObserver.start_call`). None:
-        the tool declares no version."""
+    def observe_tool(self, label: str, version: str | None = None, service: str = "") -> CallObserver:
+        """Return the observer of the calls of a version of the tool with that label, which the service with the id
+        ``service`` executes (:meth:`CallObserver.start_call`). None: the tool declares no version."""
         return NULL_CALL
 
-    def observe_service(self, id: str, label: str) -> Mapping[Any, Counter] | None:
-        """Return counters of the replies of the service ``id`` by :class:`~dispatch.messaging.request.Disposition`, with the
-        ``label`` of its series; ``_OTHER``: of replies that belong to no service. None: replies are not counted."""
+    def observe_service(self, id: str) -> Mapping[Any, Counter] | None:
+        """Return counters of the replies of the service ``id`` by :class:`~dispatch.messaging.request.Disposition`;
+        ``_OTHER``: of replies that belong to no service. None: replies are not counted."""
         return None
 
     def observe_sessions(self, table: Any) -> None:
@@ -224,24 +228,34 @@ class DispatcherObserver:
     def release_sessions(self, table: Any) -> None:
         """Stop reading the sessions of ``table``; their counts stay."""
 
-    def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
+    def on_unknown_tool(self, name: str, error: DispatchError, now: float, user: str = "") -> None:
         """Observe the call of a tool that is in no catalogue."""
 
     def on_circuit_transition(
-        self, tool: str, version: str | None, instance: str | None, old: Any, new: Any, reason: str
+        self,
+        tool: str,
+        version: str | None,
+        instance: str | None,
+        old: Any,
+        new: Any,
+        reason: str,
+        *,
+        service: str = "",
     ) -> None:
         """Observe a transition of the circuit breaker of a version of a tool, or of its breaker at one instance.
 
         Args:
-            tool, version: as of :meth:`observe_tool`.
+            tool, version, service: as of :meth:`observe_tool`.
             instance: name of the instance; None: the tool's own breaker.
             old, new: states (:class:`~dispatch.resilience.breaker.State`).
             reason: of the transition.
         """
 
-    def on_instance_change(self, service: str, instance: str, change: str, reason: str, label: str = "") -> None:
-        """Observe that an instance ``joined``, ``left``, was ``ejected`` or has ``returned``. ``label``: of the service in
-        metrics; default: its id."""
+    def on_instance_change(self, service: str, instance: str, change: str, reason: str) -> None:
+        """Observe that an instance ``joined``, ``left``, was ``ejected`` or has ``returned``."""
+
+    def on_connection_change(self, broker: str, is_connected: bool, seconds: float) -> None:
+        """Observe that the connection to the broker was lost, or is back after ``seconds``."""
 
     def release_tool(self, label: str) -> None:
         """Remove the series of a tool that was removed from the catalogue."""
@@ -336,8 +350,11 @@ class ServerNames(msgspec.Struct, frozen=True):
 class ObservedServer(Protocol):
     """A tool server as a scrape reads it, on any thread."""
 
-    meter_label: str
     refused: dict[str, int]
+
+    @property
+    def service_id(self) -> str:
+        """The id of the service's descriptor."""
 
     @property
     def running(self) -> int:
@@ -495,6 +512,10 @@ WAIT_BUCKETS: Final = (0.001, 0.01, 0.1, 1.0)
 
 OTHER: Final = "_OTHER"
 """Label of every name that is in no catalogue: models invent names, and the number of series must stay bounded."""
+REFUSED: Final = "refused"
+"""Value of the label ``outcome`` for calls that were refused because of their caller alone
+(:attr:`~dispatch.errors.DispatchError.policy_refusal`): unknown tools, permissions, and a user's own rate limit. Invalid
+arguments have their own value."""
 
 # -- spans ------------------------------------------------------------------------------------------------------
 

@@ -6,28 +6,30 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from itertools import islice
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from dispatch._internal import excerpt
-from dispatch.errors import DispatchError, ErrorType, Outcome
+from dispatch.errors import USER_RATE_LIMIT, DispatchError, Outcome
 from dispatch.messaging.request import Disposition
 from dispatch.protocol import SessionTable
 from dispatch.resilience.breaker import State
 from dispatch.result import CallResult
 from dispatch.telemetry import observers
 from dispatch.telemetry.call_metrics import (
-    USER_RATE_LIMIT,
+    OTHER_TOOL,
     Instruments,
     ServiceMeter,
     SourceMeter,
+    ToolKey,
     ToolMeter,
     VersionMeter,
 )
 from dispatch.telemetry.events import (
     CALLS,
     MAX_NAMES,
+    BrokerChanged,
     CatalogChanged,
     ChangeHeld,
     CircuitChanged,
@@ -82,7 +84,7 @@ class _ToolCalls(observers.CallObserver):
         self._label = label
         self._tracing = tracing
 
-    def start_call(self, tool: observers.ObservedTool, started: float) -> observers.CallObserver:
+    def start_call(self, tool: observers.ObservedTool, started: float, user: str = "") -> observers.CallObserver:
         observer = self if CALLS.isEnabledFor(logging.DEBUG) else observers.NULL_CALL
         return observer if self._tracing is None else self._tracing.start_call(tool, started, observer)
 
@@ -110,21 +112,30 @@ class _MeasuredCalls(_ToolCalls):
 
     Args:
         label, tracing: see :class:`_ToolCalls`.
+        instruments: of the registry.
         meter: series of the tool.
         version: series of the version; None: the tool declares none.
     """
 
-    __slots__ = ("_meter", "_requests", "_version")
+    __slots__ = ("_instruments", "_meter", "_requests", "_version")
 
-    def __init__(self, label: str, tracing: CallTracing | None, meter: ToolMeter, version: VersionMeter | None) -> None:
+    def __init__(
+        self,
+        label: str,
+        tracing: CallTracing | None,
+        instruments: Instruments,
+        meter: ToolMeter,
+        version: VersionMeter | None,
+    ) -> None:
         super().__init__(label, tracing)
+        self._instruments = instruments
         self._meter = meter
         self._version = version
         self._requests: dict[str, observers.RequestObserver] = {
             reason: _CountedRequest(count) for reason, count in meter.attempts.items()
         }
 
-    def start_call(self, tool: observers.ObservedTool, started: float) -> observers.CallObserver:
+    def start_call(self, tool: observers.ObservedTool, started: float, user: str = "") -> observers.CallObserver:
         self._meter.in_flight += 1
         return self if self._tracing is None else self._tracing.start_call(tool, started, self)
 
@@ -133,6 +144,9 @@ class _MeasuredCalls(_ToolCalls):
 
     def on_rejected(self, error: DispatchError) -> None:
         self._meter.record_rejection(error)
+
+    def on_refused(self, user: str, reason: str) -> None:
+        self._instruments.record_refused_call(user, reason)
 
     def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> observers.RequestObserver:
         return self._requests[reason]
@@ -145,19 +159,16 @@ class _MeasuredCalls(_ToolCalls):
 
     def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
         meter, error = self._meter, result.error
-        is_refused = error is not None and error.type == ErrorType.NOT_PERMITTED
         if error is None:  # perf: without a further call
             meter.in_flight -= 1
             meter.ok.observe(result.duration, exemplar)
-        elif is_refused:
-            # Counted as a rejection and not by its outcome: it says nothing about the tool, and must not use up the error
-            # budget of an objective.
-            meter.in_flight -= 1
-        else:
+        elif error.policy_refusal and result.outcome is not Outcome.INVALID_ARGUMENTS:
             if error.rejected_by == USER_RATE_LIMIT:
                 meter.rate_limited["user"]()
+            meter.record_refusal()
+        else:
             meter.record_call(result.outcome, result.duration, exemplar)
-        if self._version is not None and not is_refused:
+        if self._version is not None:
             self._version.record_call(result.outcome)
         if CALLS.isEnabledFor(logging.DEBUG):
             super().on_end(result, reply, exemplar)
@@ -183,6 +194,16 @@ class _CountedRequest(observers.RequestObserver):
             self._count.value += 1
 
 
+class CallRecorder(Protocol):
+    """Records the calls of a dispatcher."""
+
+    def observe_tool(self, label: str, version: str | None, inner: observers.CallObserver) -> observers.CallObserver:
+        """Return an observer of the calls of a tool that passes all events on to ``inner``."""
+
+    def forget_tool(self, label: str) -> None:
+        """Forget a tool that was removed from the catalogue."""
+
+
 class TelemetryDispatcherObserver(observers.DispatcherObserver):
     """Observes one dispatcher.
 
@@ -191,12 +212,19 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
         events: delivers changes to listeners.
         client_id: of the dispatcher.
         clock: of the event loop, in seconds.
+        recorder: records calls; None: off.
     """
 
     def __init__(
-        self, settings: observers.Telemetry, events: Events, client_id: str, clock: Callable[[], float]
+        self,
+        settings: observers.Telemetry,
+        events: Events,
+        client_id: str,
+        clock: Callable[[], float],
+        recorder: CallRecorder | None = None,
     ) -> None:
         self.settings = settings
+        self._recorder = recorder
         self._events = events
         self._transition_log = TransitionLogger(logger, clock)
         self._tracing = CallTracing(settings, client_id, clock()) if settings.traces != "off" else None
@@ -205,9 +233,9 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
         self._sessions: SessionCollector | None = None
         self._tables: list[SessionTable] = []
         self._observed: ObservedDispatcher | None = None
-        self._tools: dict[str, ToolMeter] = {}
-        self._versions: dict[tuple[str, str], VersionMeter] = {}
-        self._services: dict[tuple[str, str], ServiceMeter] = {}
+        self._tools: dict[ToolKey, ToolMeter] = {}
+        self._versions: dict[tuple[ToolKey, str], VersionMeter] = {}
+        self._services: dict[str, ServiceMeter] = {}
         self._sources: dict[str, SourceMeter] = {}
         self._rejected_sources: set[str] = set()
         """Sources of rejected reloads that are not in force, so that they are never removed."""
@@ -227,27 +255,32 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
 
     # -- tools and services -------------------------------------------------------------------------------------
 
-    def observe_tool(self, label: str, version: str | None = None) -> observers.CallObserver:
-        meter = self._tool_meter(label)
-        if meter is None:
-            return _ToolCalls(label, self._tracing)
-        if version is None:
-            return _MeasuredCalls(label, self._tracing, meter, None)
-        version_meter = self._versions.get((label, version))
-        if version_meter is None:
-            version_meter = self._versions[label, version] = meter.versions.acquire(version)
-        return _MeasuredCalls(label, self._tracing, meter, version_meter)
+    def observe_tool(self, label: str, version: str | None = None, service: str = "") -> observers.CallObserver:
+        found = self._observe_tool(label, version, service)
+        return found if self._recorder is None else self._recorder.observe_tool(label, version, found)
 
-    def _tool_meter(self, label: str) -> ToolMeter | None:
-        meter = self._tools.get(label)
+    def _observe_tool(self, label: str, version: str | None, service: str) -> observers.CallObserver:
+        key = ToolKey(label, service)
+        meter = self._tool_meter(key)
+        if meter is None or self._instruments is None:
+            return _ToolCalls(label, self._tracing)
+        version_meter = None
+        if version is not None:
+            version_meter = self._versions.get((key, version))
+            if version_meter is None:
+                version_meter = self._versions[key, version] = meter.versions.acquire(version)
+        return _MeasuredCalls(label, self._tracing, self._instruments, meter, version_meter)
+
+    def _tool_meter(self, key: ToolKey) -> ToolMeter | None:
+        meter = self._tools.get(key)
         if meter is None and self._instruments is not None:
-            meter = self._tools[label] = self._instruments.tools.acquire(label)
+            meter = self._tools[key] = self._instruments.tools.acquire(key)
         return meter
 
-    def observe_service(self, id: str, label: str) -> Mapping[Disposition, observers.Counter] | None:
-        meter = self._services.get((id, label))
+    def observe_service(self, id: str) -> Mapping[Disposition, observers.Counter] | None:
+        meter = self._services.get(id)
         if meter is None and self._instruments is not None:
-            meter = self._services[id, label] = self._instruments.services.acquire(label)
+            meter = self._services[id] = self._instruments.services.acquire(id)
         return None if meter is None else meter.replies
 
     def observe_sessions(self, table: SessionTable) -> None:
@@ -261,12 +294,16 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
             self._tables.remove(table)
             self._sessions.remove(table)
 
-    def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
+    def on_unknown_tool(self, name: str, error: DispatchError, now: float, user: str = "") -> None:
         """Observe the call of a tool that is in no catalogue. Metrics count it under ``_OTHER``."""
-        meter = self._tool_meter(observers.OTHER)
-        if meter is not None:
+        meter = self._tool_meter(OTHER_TOOL)
+        if meter is not None and self._instruments is not None:
             meter.in_flight += 1
-            meter.record_call(error.outcome, 0.0)
+            if error.policy_refusal:
+                meter.record_refusal()
+                self._instruments.record_refused_call(user, error.policy_refusal)
+            else:
+                meter.record_call(error.outcome, 0.0)
         if self._tracing is not None:
             self._tracing.record_unknown_tool(name, error, now)
         if CALLS.isEnabledFor(logging.DEBUG):
@@ -275,23 +312,27 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
             log_call(shown, str(error.outcome), 0.0, call_id="", error_type=error.telemetry_type, trace_id="")
 
     def release_tool(self, label: str) -> None:
-        meter = self._tools.pop(label, None)
-        if meter is not None and self._instruments is not None:
-            self._instruments.tools.release(meter.label, is_removed=True)
+        if self._recorder is not None:
+            self._recorder.forget_tool(label)
+        for key in [key for key in self._tools if key.tool == label]:
+            meter = self._tools.pop(key)
+            if self._instruments is not None:
+                self._instruments.tools.release(meter.label, is_removed=True)
 
     def release_version(self, label: str, version: str) -> None:
-        self._release_version(label, version, is_removed=True)
+        for key, its in list(self._versions):
+            if (key.tool, its) == (label, version):
+                self._release_version(key, version, is_removed=True)
 
-    def _release_version(self, label: str, version: str, *, is_removed: bool) -> None:
-        meter = self._versions.pop((label, version), None)
-        if meter is not None and label in self._tools:
-            self._tools[label].versions.release(meter.label, is_removed=is_removed)
+    def _release_version(self, key: ToolKey, version: str, *, is_removed: bool) -> None:
+        meter = self._versions.pop((key, version), None)
+        if meter is not None and key in self._tools:
+            self._tools[key].versions.release(meter.label, is_removed=is_removed)
 
     def release_service(self, id: str) -> None:
-        for key in [key for key in self._services if key[0] == id]:
-            meter = self._services.pop(key)
-            if self._instruments is not None:
-                self._instruments.services.release(meter.label, is_removed=True)
+        meter = self._services.pop(id, None)
+        if meter is not None and self._instruments is not None:
+            self._instruments.services.release(meter.label, is_removed=True)
 
     def close(self) -> None:
         """End the observation: gauges are no longer read, counters stay."""
@@ -316,9 +357,17 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
     # -- changes ------------------------------------------------------------------------------------------------
 
     def on_circuit_transition(
-        self, tool: str, version: str | None, instance: str | None, old: State, new: State, reason: str
+        self,
+        tool: str,
+        version: str | None,
+        instance: str | None,
+        old: State,
+        new: State,
+        reason: str,
+        *,
+        service: str = "",
     ) -> None:
-        meter = self._tools.get(tool)
+        meter = self._tools.get(ToolKey(tool, service))
         if meter is not None and instance is None:
             meter.transitions[new]()
         self._publish(
@@ -339,15 +388,14 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
             reason=reason,
         )
 
-    def on_instance_change(self, service: str, instance: str, change: str, reason: str, label: str = "") -> None:
+    def on_instance_change(self, service: str, instance: str, change: str, reason: str) -> None:
         if self._instruments is not None:
-            label = label or service
             if change == "joined":
-                self._instruments.add_instance(label, instance)
+                self._instruments.add_instance(service, instance)
             elif change == "ejected":
-                self._instruments.record_ejection(label, instance, reason)
+                self._instruments.record_ejection(service, instance, reason)
             elif change == "left":
-                self._instruments.remove_instance(label, instance)
+                self._instruments.remove_instance(service, instance)
         self._publish(InstanceChanged, service=service, instance=instance, change=change, reason=reason)
         self._transition_log.log(
             logging.WARNING if change == "ejected" else logging.INFO,
@@ -358,6 +406,10 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
             change=change,
             reason=reason,
         )
+
+    def on_connection_change(self, broker: str, is_connected: bool, seconds: float) -> None:
+        """Publish an event; the transport logs the change."""
+        self._publish(BrokerChanged, broker=broker, connected=is_connected, seconds=round(seconds, 3))
 
     # -- the catalogue ------------------------------------------------------------------------------------------
 

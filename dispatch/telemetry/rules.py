@@ -21,16 +21,17 @@ from dispatch.catalog import Catalog
 from dispatch.documents import FrozenDict
 from dispatch.errors import Outcome
 from dispatch.policy import DEFAULT_POLICY, Policy, Slo
-from dispatch.telemetry.observers import DURATION_BUCKETS
+from dispatch.telemetry.observers import DURATION_BUCKETS, REFUSED
 
 # Meaning of a service-level objective in metrics: which outcomes are bad, and which histogram bound measures a latency.
 
 
 BAD_OUTCOMES = (Outcome.TIMEOUT, Outcome.TRANSPORT, Outcome.REJECTED, Outcome.THROTTLED)
-"""Calls without a reply from the tool. A tool's own error and the rejection of invalid arguments are replies: they count as
-good, because dispatch and the service worked. Throttled calls at their user's own rate limit are excluded."""
-UNCOUNTED_OUTCOME = Outcome.CANCELLED
-"""Excluded from both sides of the ratio: a cancelled call has no known result."""
+"""Calls without a reply from the tool, among them those at a limit of the tool or its bulkhead. A tool's own error is a
+reply: it counts as good, because dispatch and the service worked."""
+UNCOUNTED_OUTCOMES = (str(Outcome.CANCELLED), REFUSED, str(Outcome.INVALID_ARGUMENTS))
+"""Excluded from both sides of the ratio: a cancelled call has no known result, and the others were refused because of their
+caller alone. One user at its own limit must not spend the tool's error budget, nor a model that invents arguments."""
 LEAST_PAGING_FACTOR = 6.0
 """The lowest burn rate at which ``DispatchErrorBudgetFastBurn`` pages."""
 
@@ -97,17 +98,9 @@ def list_unpageable_objectives(slo: Slo) -> list[str]:
 
 
 BAD_CALLS = f'outcome=~"{"|".join(BAD_OUTCOMES)}"'
-COUNTED_CALLS = f'outcome!="{UNCOUNTED_OUTCOME}"'
-USER_LIMITED = 'scope="user"'
-"""Matches calls that ended at their user's own rate limit, in ``dispatch_rate_limited_total``. They are throttled calls, and
-neither good nor bad: the limit protects all other users, and one user alone must not spend the tool's error budget."""
+COUNTED_CALLS = f'outcome!~"{"|".join(UNCOUNTED_OUTCOMES)}"'
 KNOWN_TOOLS = 'tool!="_OTHER"'
 """Matches tools of the catalogue: ``_OTHER`` counts calls of unknown names."""
-
-
-def subtract(calls: str, limited: str) -> str:
-    """Return ``calls`` - ``limited``, at least 0; ``limited`` may have no series."""
-    return f"clamp_min({calls} - ({limited} or 0 * {calls}), 0)"
 
 
 # The error budgets of a catalogue's tools.
@@ -129,13 +122,10 @@ def slo_groups(slos: Mapping[str, Slo]) -> list[dict[str, Any]]:
 def _slo_rules(label: str, slo: Slo) -> Iterator[dict[str, Any]]:
     tool = f"tool={_quote(label)}"
     if slo.availability is not None:
-
-        def count(outcomes: str, window: str) -> str:
-            calls = _rate("dispatch_calls_total", window, tool, outcomes, over=("outcome",))
-            return subtract(calls, _rate("dispatch_rate_limited_total", window, tool, USER_LIMITED, over=("scope",)))
-
-        counted = {each: count(COUNTED_CALLS, each) for each in WINDOWS}
-        bad = {each: count(BAD_CALLS, each) for each in WINDOWS}
+        counted, bad = (
+            {each: _rate("dispatch_calls_total", each, tool, outcomes, over=("outcome",)) for each in WINDOWS}
+            for outcomes in (COUNTED_CALLS, BAD_CALLS)
+        )
         yield from _burn_rules(label, "availability", slo.availability, counted, bad)
     if slo.latency is not None:
         timed, ok = "dispatch_call_duration_seconds", 'outcome_class="ok"'

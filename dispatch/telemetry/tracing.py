@@ -166,6 +166,9 @@ class _TracedCall(observers.CallObserver):
     def on_rejected(self, error: DispatchError) -> None:
         self._inner.on_rejected(error)
 
+    def on_refused(self, user: str, reason: str) -> None:
+        self._inner.on_refused(user, reason)
+
     def on_budget_exhausted(self) -> None:
         self._inner.on_budget_exhausted()
 

@@ -50,7 +50,7 @@ from dispatch.transports import (
     TopicPublisher,
     Transport,
 )
-from dispatch.transports.base import RECONNECT_WAIT_S
+from dispatch.transports.base import RECONNECT_WAIT_S, ConnectionListener
 from dispatch.transports.memory import MemoryTransport
 
 # Messages that a faulty connection delays.
@@ -669,6 +669,10 @@ class FaultyPublisher:
     def opening_error(self) -> TransportError | None:
         return self._inner.opening_error
 
+    @property
+    def is_connected(self) -> bool:
+        return self._inner.is_connected
+
     def send_packet(self, payload: bytes) -> bool:
         """Send a packet with the faults in force. Faults of ids do not apply to packets; that of tools, to results."""
         path, send = self._path, self._inner.send_packet
@@ -978,6 +982,9 @@ class FaultyTransport:
             self._disconnected_until if self._disconnected_in_epoch == self.injector.epoch else self._disconnected_from
         )
         return until >= instant or self.inner.was_disconnected_since(instant)
+
+    def on_connection_change(self, listener: ConnectionListener) -> None:
+        self.inner.on_connection_change(listener)
 
     def another(self) -> FaultyTransport:
         return FaultyTransport(self.inner.another(), self.injector)

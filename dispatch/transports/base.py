@@ -22,6 +22,10 @@ RECONNECT_WAIT_S = 2.0
 """Seconds after the loss of a connection during which calls wait for it. pulsar-client reconnects within milliseconds to a
 second when its topics have moved to another broker; a client that does not is replaced after a second."""
 
+TAKEOVER_WAIT_S = 10.0
+"""The same where another broker can take over: the URL is a list, or topics on other brokers are connected. A broker that is
+killed keeps its topics until its session with the metadata store ends."""
+
 
 POLL_S = 0.1
 """Seconds between two times at which a subscriber with :attr:`Mode.POLLED` receives messages."""
@@ -69,7 +73,8 @@ class DurableMessage(ABC):
     def settle(self, then: Callable[[], object]) -> None:
         """Acknowledge the message, and call ``then`` once the broker has confirmed it: no other subscriber receives the
         message after that. If the connection is lost before the confirmation, ``then`` is never called, and the message is
-        redelivered unless the broker had recorded the acknowledgement."""
+        redelivered unless the broker had recorded the acknowledgement. A message that its producer has batched with others
+        waits until all of them are acknowledged: the broker redelivers them together."""
 
 
 class Mode(StrEnum):
@@ -137,6 +142,11 @@ class TopicPublisher(Publisher, Protocol):
         """Why the topic cannot be opened again at present; None: it is open, or the connection is down."""
         ...
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker has the topic, and that of the replies to its messages; otherwise messages are held."""
+        ...
+
     def send_packet(self, payload: bytes) -> bool:
         """Send a packet of a session: without properties, at once or never, best effort.
 
@@ -156,6 +166,10 @@ class Subscription(Protocol):
         """Handle the messages that have arrived, and close. The handler is not called afterwards. Idempotent."""
 
 
+ConnectionListener = Callable[[bool, float], object]
+"""Receives whether the broker is in reach, and for how many seconds it was not."""
+
+
 class Transport(Protocol):
     """A connection to a broker."""
 
@@ -169,11 +183,14 @@ class Transport(Protocol):
 
     async def await_connection(self, deadline: float) -> bool:
         """Return whether the broker is in reach. Wait for it up to :data:`RECONNECT_WAIT_S` after the loss of the
-        connection, not beyond ``deadline`` (on the loop's clock)."""
+        connection (:data:`TAKEOVER_WAIT_S` for a list of brokers), not beyond ``deadline`` (on the loop's clock)."""
 
     def was_disconnected_since(self, instant: float, topics: Collection[str] = ()) -> bool:
         """Return whether the broker was known to be out of reach at some time since ``instant`` (on the loop's clock), or
         one of these open ``topics`` to have no connection, or no confirmation of what was sent."""
+
+    def on_connection_change(self, listener: ConnectionListener) -> None:
+        """Call ``listener`` on the event loop when the connection is lost, and when it is back."""
 
     @property
     def max_message_bytes(self) -> int:

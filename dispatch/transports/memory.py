@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES
-from dispatch.transports.base import AnswerLate, DurableMessage, Handler, Mode, OnFailure
+from dispatch.transports.base import AnswerLate, ConnectionListener, DurableMessage, Handler, Mode, OnFailure
 from dispatch.transports.errors import closed, sending_failed
 
 logger = logging.getLogger("dispatch.transport")
@@ -288,6 +288,10 @@ class MemoryPublisher:
     def opening_error(self) -> TransportError | None:
         return None
 
+    @property
+    def is_connected(self) -> bool:
+        return True
+
     def publish(
         self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure
     ) -> MemoryTicket:
@@ -332,6 +336,9 @@ class MemoryTransport:
 
     def was_disconnected_since(self, instant: float, topics: Collection[str] = ()) -> bool:
         return self._broker is None
+
+    def on_connection_change(self, listener: ConnectionListener) -> None:
+        """The embedded broker is never lost."""
 
     def another(self) -> MemoryTransport:
         return MemoryTransport(self.url)

@@ -263,6 +263,7 @@ class WrappedClient:
                 rates=create_rate_limiter,
                 observer=self._observer,
                 label=self.tool,
+                service=self.tool,  # it has no service of its own
             )
             self._observer.attach(self)
             runtime = _ClientRuntime(self._client, self.policy, self._tool_guards)
@@ -278,16 +279,17 @@ class WrappedClient:
     connected = None
     pending = 0
 
-    def circuits(self) -> Iterable[tuple[str, State]]:
+    def circuits(self) -> Iterable[tuple[tuple[str, str], State]]:
         """Return the state of the circuit breaker, if there is one."""
         breaker = None if self._tool_guards is None else self._tool_guards.breaker
-        return () if breaker is None else ((self.tool, breaker.state),)
+        return () if breaker is None else (((self.tool, self.tool), breaker.state),)
 
-    def queued(self) -> Mapping[str, int]:
+    def queued(self) -> Mapping[tuple[str, str], int]:
         """Return how many calls wait for a rate limit or the bulkhead."""
-        return {} if self._tool_guards is None else {self.tool: self._tool_guards.waiting}
+        guards = self._tool_guards
+        return {} if guards is None else {(self.tool, self.tool): guards.waiting}
 
-    def abandoned_threads(self) -> Mapping[str, int]:
+    def abandoned_threads(self) -> Mapping[tuple[str, str], int]:
         """Return nothing: a wrapped client runs no functions."""
         return {}
 
@@ -298,6 +300,9 @@ class WrappedClient:
     def sources(self) -> Iterable[SourceStatus]:
         """Return nothing: the tool is in no catalogue."""
         return ()
+
+    def fleet_figures(self) -> None:
+        """Return nothing: the client belongs to no fleet."""
 
     async def call(self, *values: Any, timeout: float | None = None, **named: Any) -> str:
         """As :meth:`dispatch.ToolServiceClient.call`. ``timeout``: seconds for the whole call; None: the policy's."""

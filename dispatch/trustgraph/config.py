@@ -10,7 +10,7 @@ import os
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -542,7 +542,7 @@ class TrustGraphConfig:
     """
 
     is_atomic = False
-    config_types: ClassVar[tuple[str, str]] = (TOOL, SERVICE)
+    config_types: tuple[str, ...] = (TOOL, SERVICE)
     """What is read of the configuration. An item of the second type is written before those of the first that need it."""
 
     @explain_keywords

@@ -14,6 +14,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from dashboards.dashboard_json import interpolate, iter_panels, list_queries, load_dashboards
+from dashboards.queries import REFUSED_CALLS
 from dispatch.catalog import load_directory
 from dispatch.policy import Slo
 from dispatch.telemetry.gauges import DispatcherCollector, ServerCollector, SessionCollector
@@ -21,7 +22,6 @@ from dispatch.telemetry.rules import (
     BAD_CALLS,
     COUNTED_CALLS,
     KNOWN_TOOLS,
-    USER_LIMITED,
     collect_slos,
     render_rule_files,
 )
@@ -30,7 +30,7 @@ from tests.dashboards.alerts.case import Case, calls
 from tests.dashboards.alerts.catalog import CATALOG
 from tests.dashboards.alerts.processes import PROCESSES
 from tests.dashboards.alerts.services import SERVICES
-from tests.dashboards.alerts.slo import FAST, LIMITED, PROMISED, SLOW
+from tests.dashboards.alerts.slo import FAST, PROMISED, SLOW
 from tests.dashboards.alerts.tools import TOOLS
 from tests.helpers.prometheus_binaries import find
 
@@ -82,10 +82,9 @@ def run_case(folder: Path, case: Case) -> None:
 
 def test_bad_calls_are_the_same_in_rules_objectives_and_dashboards() -> None:
     text = "".join(path.read_text() for path in COMMITTED.glob("*.yml"))
-    of_some_outcomes = set(re.findall(r'outcome(?:=~|!=)"[^"]+"', text))
+    of_some_outcomes = set(re.findall(r'outcome(?:=~|!=|!~)"[^"]+"', text))
     replies, in_vain = 'outcome=~"success|tool_error"', 'outcome=~"timeout|transport"'
-    assert of_some_outcomes == {BAD_CALLS, COUNTED_CALLS, replies, in_vain}
-    assert USER_LIMITED in text
+    assert of_some_outcomes == {BAD_CALLS, COUNTED_CALLS, REFUSED_CALLS, 'outcome!="cancelled"', replies, in_vain}
     assert KNOWN_TOOLS in text
 
 
@@ -132,11 +131,11 @@ def test_every_metric_in_the_rules_is_exported() -> None:
 
 
 @pytest.mark.prometheus
-@pytest.mark.parametrize("scraped", [True, False], ids=["counted", "not exported"])
-def test_calls_of_a_user_at_its_own_limit_are_neither_good_nor_bad(tmp_path: Path, scraped: bool) -> None:
-    """90 good and 10 bad calls a minute, and 50 of one user beyond its own limit: as recorded, and as dashboards ask."""
+def test_calls_refused_because_of_their_caller_are_neither_good_nor_bad(tmp_path: Path) -> None:
+    """90 good and 10 bad calls a minute, 4 of these at the tool's own limit, and 80 refused because of their caller:
+    as recorded, and as the first figure of the overview asks."""
     answered = {calls("success"): "0+90x20", calls("timeout"): "0+6x20", calls("cancelled"): "0+30x20"}
-    refused = {calls("throttled"): "0+54x20", LIMITED: "0+50x20"} if scraped else {calls("throttled"): "0+4x20"}
+    refused = {calls("throttled"): "0+4x20", calls("refused"): "0+50x20", calls("invalid_arguments"): "0+30x20"}
     dashboard = load_dashboards()["dispatch-overview"]
     availability = next(each for each in iter_panels(dashboard) if each["title"] == "Availability")
     (query,) = list_queries(availability)

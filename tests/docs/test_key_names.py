@@ -10,6 +10,7 @@ import pytest
 
 from dispatch.adapters import FRAMEWORKS, Style
 from dispatch.permissions.grants import Reason
+from dispatch.relay import RelayConfig
 from dispatch.resilience.breaker import State
 from dispatch.telemetry.gauges import REJECTIONS
 from docs.generators.pages import GENERATORS
@@ -24,9 +25,10 @@ OTHERS = {
     *("dispatch-overview", "dispatch-tool", "dispatch-instances"),  # uids of dashboards
     *("call-off", "rejected-call"),  # rows of `python -m benchmarks.micro.guards`
     *("forged-agent", "forged-open", "short-lived", "ours-defaults"),  # scenarios and contenders
-    *("item-refused", "item-shadowed", "change-held"),  # kinds of events
+    *("item-refused", "item-shadowed", "change-held", "broker-lost", "broker-back"),  # kinds of events
     *(name.replace("_", "-") for name in FRAMEWORKS),  # extras
     *Style,  # forms of the APIs of models
+    "dispatch-quota",  # a subscription
     "getkeys-all-ws",  # an operation of TrustGraph's config service
     "injected-fault",  # the type of a fault's tool error
     "stream-idle",
@@ -41,6 +43,7 @@ def known() -> set[str]:
         {name.strip('"`') for name in re.findall(r"`[^`\n]+`", reference)}
         | {str(state) for state in State}
         | OTHERS
+        | {*RelayConfig.__struct_encode_fields__}
         | {*get_args(Reason), *REJECTIONS}
     )
 

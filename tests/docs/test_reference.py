@@ -88,7 +88,7 @@ def test_every_command_has_a_section() -> None:
 def test_every_metric_has_labels_and_a_description() -> None:
     listed = {row[0].strip("`"): row for row in rows(metrics.metrics())}
     assert set(listed) == {metrics.exported_name(family) for family, _ in metrics.families()}
-    assert "`tool`, `outcome`" in listed["dispatch_calls_total"]
+    assert "`tool`, `service`, `outcome`" in listed["dispatch_calls_total"]
     assert all(row[-1] for row in listed.values())
 
 

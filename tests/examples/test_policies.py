@@ -59,7 +59,7 @@ UNITS = {
         "chunks",
     ),
     *("repeats a second", "standard deviations", "factor", "name", "names", "weights by user", "true or false"),
-    *("percentile, or seconds", "calls/s, /m, /h or /d"),
+    *("percentile, or seconds", "calls/s, /m, /h or /d", "calls/day or /month"),
 }
 
 

@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -69,27 +70,40 @@ class _Stream:
 class Program:
     """A program that runs."""
 
-    def __init__(self, arguments: tuple[str, ...], *, terminal: bool, env: Mapping[str, str], cwd: Path) -> None:
+    _write_end: int | None = None
+
+    def __init__(
+        self, arguments: tuple[str, ...], *, terminal: bool, env: Mapping[str, str], cwd: Path, keyboard: bool = False
+    ) -> None:
         read_end: Any = None
         write_end: Any = subprocess.PIPE
         if terminal:
             read_end, write_end = pty.openpty()
+            self._terminal = read_end
+            self.mode_before = termios.tcgetattr(read_end)
         self.process = subprocess.Popen(
             [sys.executable, die_with_parent.__file__, sys.executable, "-m", "dispatch", *arguments],
             cwd=cwd,
             env=dict(env),
-            stdin=subprocess.DEVNULL,
+            stdin=write_end if keyboard else subprocess.DEVNULL,
             stdout=write_end,
             stderr=subprocess.PIPE,
         )
         if terminal:
-            os.close(write_end)
+            if keyboard:
+                self._write_end = write_end  # the terminal's mode can be read until it is closed
+            else:
+                os.close(write_end)
             self.out = _Stream(open(read_end, "rb", buffering=0))  # noqa: SIM115 - _Stream closes it
         else:
             assert self.process.stdout is not None
             self.out = _Stream(self.process.stdout)
         assert self.process.stderr is not None
         self.err = _Stream(self.process.stderr)
+
+    def press(self, keys: str) -> None:
+        """Type on its keyboard."""
+        os.write(self._terminal, keys.encode())
 
     def interrupt(self) -> None:
         """Ctrl-C."""
@@ -102,6 +116,10 @@ class Program:
     def wait(self, limit: float = WAIT_S) -> int:
         """Its exit code, once it has ended and everything it wrote is read."""
         code = self.process.wait(limit)
+        if self._write_end is not None:
+            self.mode_after = termios.tcgetattr(self._write_end)
+            os.close(self._write_end)
+            self._write_end = None
         self.out.close()
         self.err.close()
         return code
@@ -115,9 +133,11 @@ class Program:
 
 
 @contextlib.contextmanager
-def started(*arguments: str, terminal: bool = False, cwd: Path = REPO, **env: str) -> Iterator[Program]:
-    """``dispatch ARGUMENTS`` as a process; gone at the end."""
-    program = Program(arguments, terminal=terminal, env=environment(**env), cwd=cwd)
+def started(
+    *arguments: str, terminal: bool = False, keyboard: bool = False, cwd: Path = REPO, **env: str
+) -> Iterator[Program]:
+    """``dispatch ARGUMENTS`` as a process; gone at the end. ``keyboard``: its stdin is the terminal, too."""
+    program = Program(arguments, terminal=terminal, env=environment(**env), cwd=cwd, keyboard=keyboard)
     try:
         yield program
     finally:

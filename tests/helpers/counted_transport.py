@@ -33,6 +33,10 @@ class _CountedPublisher:
     def opening_error(self) -> TransportError | None:
         return self._inner.opening_error
 
+    @property
+    def is_connected(self) -> bool:
+        return self._inner.is_connected
+
     def send_packet(self, payload: bytes) -> bool:
         return not self._closed and self._inner.send_packet(payload)
 

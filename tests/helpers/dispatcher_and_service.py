@@ -98,9 +98,9 @@ class Peer:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def as_service(cls) -> AsyncIterator[Peer]:
-        """It receives requests (:meth:`request`) and answers by hand (:meth:`answer`)."""
-        async with cls._listening(REQUESTS) as peer:
+    async def as_service(cls, topic: str = REQUESTS) -> AsyncIterator[Peer]:
+        """It receives requests on ``topic`` (:meth:`request`) and answers by hand (:meth:`answer`)."""
+        async with cls._listening(topic) as peer:
             yield peer
 
     @classmethod

@@ -134,15 +134,16 @@ class Troubled:
     """Use it with ``async with``: calls are made for as long as it is entered.
 
     Args:
-        telemetry: of dispatcher and services.
+        telemetry: of the dispatcher.
         round_s: seconds until everything that goes wrong begins anew.
+        services: telemetry of the services; default: that of the dispatcher.
 
     Attributes:
         dispatcher: that makes the calls.
     """
 
-    def __init__(self, telemetry: Telemetry, round_s: float) -> None:
-        self._telemetry = telemetry
+    def __init__(self, telemetry: Telemetry, round_s: float, services: Telemetry | None = None) -> None:
+        self._telemetry = services or telemetry
         self._round = round_s
         self._random = random.Random(9)
         self._began = 0.0
@@ -192,6 +193,7 @@ class Troubled:
                 service=id,
                 instance=instance,
                 telemetry=self._telemetry,
+                descriptor={"id": f"{id}-service"},
                 **few,
             )
             await self._stack.enter_async_context(server)
@@ -267,6 +269,7 @@ class Troubled:
 
     async def _start_and_stop_an_instance(self) -> None:
         options = {"service": "library", "instance": "library-4", "telemetry": self._telemetry}
+        options["descriptor"] = {"id": "library-service"}
         async with ToolServer(Work(0.02), BROKER, **options):  # type: ignore[arg-type] # options of ToolServer
             await asyncio.sleep(self._round / 16)
 

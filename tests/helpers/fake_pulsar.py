@@ -44,6 +44,13 @@ class MessageId:
 DROPPED = MessageId(-1, -1)
 
 
+class Place(int):
+    """The id of a message that is in no batch."""
+
+    def batch_index(self) -> int:
+        return -1
+
+
 class Kept(str):
     """A message on a persistent topic, which is its own text; ``place`` is where it is in the ledger."""
 
@@ -55,8 +62,8 @@ class Kept(str):
         made.place, made.published = place, published
         return made
 
-    def message_id(self) -> int:
-        return self.place
+    def message_id(self) -> Place:
+        return Place(self.place)
 
     def publish_timestamp(self) -> int:
         return int(self.published * 1000)
@@ -170,6 +177,11 @@ class FakeLink:
         self.consumers: list[FakeConsumer] = []
         self.closed = False
         self.closings = 0
+        self._opening: set[asyncio.Task[bool]] = set()
+
+    def fail_openings(self, error: TransportError) -> None:
+        for task in self._opening:
+            task.cancel(error)
 
     async def producer(self, topic: str) -> FakeProducer:
         return await self._open(self.producers, FakeProducer(topic, self))
@@ -194,10 +206,15 @@ class FakeLink:
         opened.append(raw)
         if broker.while_opening is not None:
             broker.while_opening(raw)
+        task = asyncio.create_task(broker.gate.wait())
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
         try:
-            await broker.gate.wait()
-        except asyncio.CancelledError:
+            await task
+        except asyncio.CancelledError as cancelled:
             raw.close()  # what the real one does when it is there
+            if cancelled.args and isinstance(cancelled.args[0], TransportError):
+                raise cancelled.args[0] from None
             raise
         refusal = broker.refusals.pop(raw.topic, None) or broker.always_refused.get(raw.topic)
         if refusal is not None or self.closed:

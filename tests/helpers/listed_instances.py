@@ -54,12 +54,12 @@ async def answers(dispatcher: Dispatcher, count: int) -> Mapping[str, int]:
 
 
 def pool_of(dispatcher: Dispatcher) -> InstancePool:
-    (pool,) = dispatcher._running._pools.of_service("lab")
+    (pool,) = dispatcher._running.pool_registry.of_service("lab")
     return pool
 
 
 def pools_in(dispatcher: Dispatcher) -> int:
-    return len(dispatcher._running._pools._entries)
+    return len(dispatcher._running.pool_registry._entries)
 
 
 def request_topics(transport: CountedTransport) -> set[str]:

@@ -26,12 +26,18 @@ class Board:
         return Telemetry(**{"registry": self.registry, "traces": "off", **settings})
 
     def read(self) -> dict[str, float]:
-        """Every sample of ours. ``calls_total work success`` is ``dispatch_calls_total{tool="work",outcome="success"}``."""
+        """Every sample of ours. ``calls_total work success`` is ``dispatch_calls_total{tool="work",outcome="success"}``: the
+        service of a tool is left out."""
         found: dict[str, float] = {}
         for family in self.registry.collect():
             for sample in family.samples:
                 if sample.name.startswith("dispatch_"):
-                    key = " ".join((sample.name.removeprefix("dispatch_"), *sample.labels.values()))
+                    labels = [
+                        value
+                        for name, value in sample.labels.items()
+                        if name != "service" or "tool" not in sample.labels
+                    ]
+                    key = " ".join((sample.name.removeprefix("dispatch_"), *labels))
                     assert key not in found, f"twice: {key}"
                     found[key] = sample.value
         return found

@@ -17,6 +17,7 @@ from dispatch.messaging.wire import Refusal
 from dispatch.resilience.breaker import State
 from dispatch.telemetry.call_metrics import REJECTED_BY
 from dispatch.telemetry.gauges import END_REASONS, REJECTIONS, RESULTS
+from dispatch.telemetry.observers import REFUSED
 
 DASHBOARDS = load_dashboards()
 LINES = [
@@ -33,10 +34,11 @@ OUTCOMES = {
     "transport": "dark-red",
     "rejected": "blue",
     "throttled": "light-blue",
+    "refused": "dark-purple",
     "cancelled": "gray",
 }
 MEANINGS: dict[str, set[str]] = {
-    "{{outcome}}": {str(each) for each in Outcome},
+    "{{outcome}}": {*map(str, Outcome), REFUSED},
     "{{by}}": set(REJECTED_BY),
     "{{disposition}}": {str(each) for each in Disposition},
     "{{reason}}": {"first", "retry", "hedge"},

@@ -57,10 +57,11 @@ async def test_a_refused_call_sends_nothing_and_charges_no_guard(kind: str, user
         assert guards.bulkhead is not None
         assert guards.bulkhead.guard.granted == 0
         read = registry.get_sample_value
-        assert read("dispatch_rejections_total", {"tool": "jokes", "by": "permissions"}) == 50
-        assert read("dispatch_calls_total", {"tool": "jokes", "outcome": "rejected"}) == 0, "no objective counts it"
-        assert read("dispatch_attempts_total", {"tool": "jokes", "reason": "first"}) == 0
-        assert read("dispatch_inflight_calls", {"tool": "jokes"}) == 0
+        assert read("dispatch_rejections_total", {"tool": "jokes", "service": "lab", "by": "permissions"}) == 50
+        assert read("dispatch_calls_total", {"tool": "jokes", "service": "lab", "outcome": "rejected"}) == 0
+        assert read("dispatch_calls_total", {"tool": "jokes", "service": "lab", "outcome": "refused"}) == 50
+        assert read("dispatch_attempts_total", {"tool": "jokes", "service": "lab", "reason": "first"}) == 0
+        assert read("dispatch_inflight_calls", {"tool": "jokes", "service": "lab"}) == 0
 
 
 async def test_execute_returns_the_refusal_as_a_result() -> None:

@@ -54,7 +54,12 @@ async def test_a_callable_that_fails_refuses_calls_until_it_answers() -> None:
             assert (error.retryable, error.retry_after) == (True, FAILURE_CACHE_S)
         assert directory.asked == ["alice"]
         assert transport.messages == sent
-        assert registry.get_sample_value("dispatch_calls_total", {"tool": "jokes", "outcome": "rejected"}) == 3
+        assert (
+            registry.get_sample_value(
+                "dispatch_calls_total", {"tool": "jokes", "service": "lab", "outcome": "rejected"}
+            )
+            == 3
+        )
         directory.error = None
         await asyncio.sleep(FAILURE_CACHE_S)
         assert await dispatcher.call("jokes", user="alice") == "done"
@@ -100,8 +105,8 @@ async def test_a_cancelled_caller_is_counted_and_the_request_serves_the_others()
         assert first.cancelled()
         assert directory.asked == ["alice"]
         read = registry.get_sample_value
-        assert read("dispatch_calls_total", {"tool": "jokes", "outcome": "cancelled"}) == 1
-        assert read("dispatch_inflight_calls", {"tool": "jokes"}) == 0
+        assert read("dispatch_calls_total", {"tool": "jokes", "service": "lab", "outcome": "cancelled"}) == 1
+        assert read("dispatch_inflight_calls", {"tool": "jokes", "service": "lab"}) == 0
 
 
 async def test_close_ends_calls_that_wait_for_permissions_and_later_ones_fail_as_closed() -> None:

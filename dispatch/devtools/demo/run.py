@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import random
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from dispatch.balancing.instances import InstanceView
+import msgspec
+
+from dispatch.admin import Admin
 from dispatch.catalog import Catalog
 from dispatch.devtools.demo import world
 from dispatch.devtools.demo.scenarios import (
@@ -23,12 +25,11 @@ from dispatch.devtools.demo.scenarios import (
     ScenarioContext,
     SlowInstance,
 )
-from dispatch.devtools.demo.scenarios.open_circuit import TOOL as CIRCUIT
 from dispatch.devtools.demo.scenarios.slow_instance import SERVICE
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import Outcome, TransportError
 from dispatch.policy import Policy
-from dispatch.resilience.breaker import BreakerRules, State
+from dispatch.resilience.breaker import BreakerRules
 from dispatch.server import ToolServer
 from dispatch.serving.tool_service import ToolService
 from dispatch.transports import Security, Transport, open_transport
@@ -93,53 +94,22 @@ class Summary:
         return found
 
 
-# Snapshot of the guards' state, displayed beside the counts.
-
-
-@dataclass(frozen=True, slots=True)
-class BreakerSnapshot:
-    """Circuit breaker of one tool. ``seconds_left``: time until it may admit a call; None: it admits calls, or unknown."""
-
-    tool: str
-    state: State
-    seconds_left: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class GuardSnapshot:
-    """State of the guards.
-
-    Attributes:
-        instances: instances of the service that has several.
-        circuits: circuit breakers that are not closed, and that of the tool whose service hangs.
-        closed: number of all other circuit breakers.
-        users: counts by user of the tool with a rate limit per user.
-    """
-
-    instances: tuple[InstanceView, ...] = ()
-    circuits: tuple[BreakerSnapshot, ...] = ()
-    closed: int = 0
-    users: dict[str, world.UserScore] = field(default_factory=dict)
-
-
-def capture_guards(dispatcher: Dispatcher, users: dict[str, world.UserScore]) -> GuardSnapshot:
-    """Capture the current state.
+def capture_guards(dispatcher: Dispatcher, users: Mapping[str, world.UserScore]) -> dict[str, list[dict[str, Any]]]:
+    """Return the state of instances, circuits and users, as rows in the form of the admin API.
 
     Args:
         dispatcher: a started dispatcher.
         users: counts by user.
     """
-    shown, closed = [], 0
-    for tool in dispatcher.catalog.tools:
-        breaker = dispatcher.breaker(tool)
-        if tool == CIRCUIT or breaker.state is not State.CLOSED:
-            shown.append(BreakerSnapshot(tool, breaker.state, breaker.retry_after))
-        else:
-            closed += 1
-    instances = sorted(
-        dispatcher.instances(SERVICE), key=lambda view: view.id
-    )  # a stable order: discovery reports them in arrival order
-    return GuardSnapshot(tuple(instances), tuple(shown), closed, users)
+    breakers = {tool: dispatcher.breaker(tool) for tool in dispatcher.catalog.tools}
+    return {
+        "instances": [msgspec.to_builtins(view) for view in dispatcher.instances(SERVICE)],
+        "circuits": [
+            {"tool": tool, "state": str(breaker.state), "retry_after": breaker.retry_after}
+            for tool, breaker in breakers.items()
+        ],
+        "users": [{"user": name, "calls": score.admitted, "refused": score.rejected} for name, score in users.items()],
+    }
 
 
 TRANSLATORS: Final = ("translate-1", "translate-2", "translate-3")
@@ -154,6 +124,8 @@ class Demo:
         seconds: approximate duration of the scenarios; times of the guards are scaled to it. Start and shutdown take one
             or two seconds more.
         security: token and TLS settings; None: from the environment.
+        admin: the admin endpoint of its dispatcher; None: off.
+        on_admin: receives the URL of the endpoint.
 
     Attributes:
         board: the counts, updated during the run.
@@ -166,8 +138,16 @@ class Demo:
     scenario_count: Final = 4
 
     def __init__(
-        self, broker: str, seconds: float = world.DEFAULT_SECONDS, *, security: Security | None = None
+        self,
+        broker: str,
+        seconds: float = world.DEFAULT_SECONDS,
+        *,
+        security: Security | None = None,
+        admin: Admin | None = None,
+        on_admin: Callable[[str], object] = lambda url: None,
     ) -> None:
+        self._admin = admin
+        self._on_admin = on_admin
         self._id = f"demo-{secrets.token_hex(4)}"
         self.broker = f"memory://{self._id}" if broker == "memory://" else broker
         self.board = world.Scoreboard()
@@ -177,7 +157,7 @@ class Demo:
         self._security = security
         self._events: EventLog | None = None
         self._dispatcher: Dispatcher | None = None
-        self._guards = GuardSnapshot()
+        self._guards: dict[str, list[dict[str, Any]]] = {}
         self._is_running = True
         self._done = False
         self._translators: dict[str, world.Translator] = {}
@@ -197,8 +177,8 @@ class Demo:
         return [] if self._events is None else self._events.all
 
     @property
-    def guards(self) -> GuardSnapshot:
-        """Return the state of the guards; after the run, their last state."""
+    def guards(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the state of the guards, as :func:`capture_guards` does; after the run, their last state."""
         return self._guards if self._dispatcher is None else capture_guards(self._dispatcher, self.board.users)
 
     async def run(self) -> Summary:
@@ -223,8 +203,11 @@ class Demo:
                     # No jitter: a single dispatcher needs no spread, and the open time on the screen is that of the policy.
                     policy=Policy(breaker=BreakerRules(jitter=0.0)),
                     randomness=random.Random(chance.random()).random,
+                    admin=self._admin,
                 )
             )
+            if dispatcher.admin_url is not None:
+                self._on_admin(dispatcher.admin_url)
             dispatcher.search.use_embedder(None)  # terms only: two runs are alike, whatever is installed
             await self._warm_up(dispatcher)
             context = ScenarioContext(dispatcher, self.board, self.time_scale, EventLog())

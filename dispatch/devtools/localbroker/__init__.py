@@ -17,6 +17,13 @@ from dispatch.devtools.localbroker.broker import (
     status,
     stop_detached,
 )
+from dispatch.devtools.localbroker.cluster import (
+    LocalCluster,
+    Node,
+    detached_cluster,
+    find_detached_cluster,
+    start_detached_cluster,
+)
 from dispatch.devtools.localbroker.launch import (
     DEFAULT_NAMESPACES,
     IMAGE,
@@ -59,19 +66,24 @@ __all__ = [
     "LocalBroker",
     "LocalBrokerError",
     "LocalBrokerUnavailableError",
+    "LocalCluster",
+    "Node",
     "PortInUseError",
     "Report",
     "Security",
     "cache_dir",
     "choose_launcher",
     "create_namespaces",
+    "detached_cluster",
     "fetch_distribution",
+    "find_detached_cluster",
     "find_distribution",
     "find_free_ports",
     "ignore_progress",
     "provide_broker",
     "read_environment",
     "start_detached",
+    "start_detached_cluster",
     "status",
     "stop_detached",
 ]

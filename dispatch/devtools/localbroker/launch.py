@@ -7,6 +7,7 @@ import errno
 import hashlib
 import hmac
 import ipaddress
+import itertools
 import json
 import os
 import re
@@ -104,6 +105,28 @@ class Admin:
             raise processes.AdminError(200, "the response is not a JSON object", f"GET {kind} stats")
         return response
 
+    def owner(self, topic: str) -> str:
+        """Return the URL for clients of the broker that owns the topic, given by its full name; Pulsar assigns one."""
+        kind, _, name = topic.partition("://")
+        found = self._request("GET", f"/lookup/v2/topic/{kind}/{'/'.join(map(_segment, name.split('/')))}")
+        return str(found["brokerUrl"])
+
+    def bundles(self, namespace: str) -> list[str]:
+        """List the bundles of `tenant/namespace`, in which its topics are assigned to brokers."""
+        found = self._request("GET", f"namespaces/{_namespace(namespace)}/bundles")["boundaries"]
+        return [f"{low}_{high}" for low, high in itertools.pairwise(found)]
+
+    def unload(self, namespace: str, bundle: str = "", destination: str = "") -> None:
+        """Unload `tenant/namespace`, or one bundle of it: its topics close, and a broker is assigned again. `destination` is
+        the host and port of a broker's admin interface."""
+        part = f"/{bundle}" if bundle else ""
+        to = f"?destinationBroker={_segment(destination)}" if destination else ""
+        self._request("PUT", f"namespaces/{_namespace(namespace)}{part}/unload{to}")
+
+    def configure(self, name: str, value: str) -> None:
+        """Change a dynamic setting of all brokers."""
+        self._request("POST", f"brokers/configuration/{_segment(name)}/{_segment(value)}")
+
     def ensure_tenant(self, tenant: str) -> bool:
         """Create the tenant, allowed on every cluster, if it does not exist; return whether it was created."""
         try:
@@ -132,7 +155,7 @@ class Admin:
         return True
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        url = f"{self.web_url}/admin/v2/{path}"
+        url = f"{self.web_url}{path}" if path.startswith("/") else f"{self.web_url}/admin/v2/{path}"
         request = urllib.request.Request(url, method=method, headers={"Accept": "application/json"})
         if body is not None:
             request.data = json.dumps(body).encode()
@@ -298,8 +321,8 @@ def read_tail(log: Path) -> list[str]:
 # Pulsar's server distribution: cache folder and download.
 
 
-#: Version of all tests and measurements: the long-term support line.
-VERSION = "4.0.6"
+#: Version of all tests and measurements: the long-term support line. Another one for `make test-versions`.
+VERSION = os.environ.get("DISPATCH_PULSAR_VERSION") or "4.0.6"
 
 _ARTIFACT = f"org.apache.pulsar:pulsar-server-distribution:{VERSION}:tar.gz:bin"
 _GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:unpack"
@@ -667,21 +690,7 @@ class Configuration:
         Raises:
             LocalBrokerError: a path contains white space, which Pulsar's start script does not support.
         """
-        for path, fix in ((self.home, "set DISPATCH_CACHE"), (self.data_dir, "set TMPDIR, or choose a data folder,")):
-            if re.search(r"\s", str(path)):
-                raise processes.LocalBrokerError(
-                    f"Pulsar's start script does not support white space in a path: {str(path)!r}; {fix} to one without"
-                )
-        for folder in ("conf", "logs", "tmp"):
-            (self.data_dir / folder).mkdir(parents=True, exist_ok=True)
-        for log in (self.log_file, self.console_file):
-            if log.exists():
-                log.replace(log.with_suffix(".previous.log"))
-        original = (self.home / "conf" / "standalone.conf").read_text(encoding="utf-8")
-        (self.data_dir / "conf" / "standalone.conf").write_text(
-            apply_settings(original, self.settings()), encoding="utf-8"
-        )
-        (self.data_dir / "conf" / "log4j2.xml").write_text(_LOGGING, encoding="utf-8")
+        write_configuration(self.home, self.data_dir, "standalone.conf", self.settings())
 
     def command(self) -> list[str]:
         """Return the start command; it `exec`s Java, so its process id is that of the broker."""
@@ -696,18 +705,43 @@ class Configuration:
         ]
 
     def environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Return the environment: `environ` without variables that change the broker, plus those that it needs."""
+        """Return the environment: see `java_environment`."""
         return {
-            **{name: value for name, value in environ.items() if not _FOREIGN.match(name)},
+            **java_environment(self.data_dir, MEMORY, environ),
             "PULSAR_STANDALONE_CONF": str(self.data_dir / "conf" / "standalone.conf"),
-            "PULSAR_LOG_CONF": str(self.data_dir / "conf" / "log4j2.xml"),
-            "PULSAR_LOG_DIR": str(self.data_dir / "logs"),
-            "PULSAR_GC_LOG": "-Xlog:disable",
-            "PULSAR_MEM": MEMORY,
-            "PULSAR_GC": JVM_OPTIONS,
-            # Native libraries are unpacked into the temporary folder and remain there after a kill.
-            "PULSAR_EXTRA_OPTS": f"-Djava.io.tmpdir={self.data_dir / 'tmp'} -Dpulsar.allocator.exit_on_oom=true",
         }
+
+
+def write_configuration(home: Path, folder: Path, name: str, settings: Mapping[str, str]) -> None:
+    """Write `conf/NAME` of `folder`, that of the distribution with other settings; see `Configuration.write`."""
+    for path, fix in ((home, "set DISPATCH_CACHE"), (folder, "set TMPDIR, or choose a data folder,")):
+        if re.search(r"\s", str(path)):
+            raise processes.LocalBrokerError(
+                f"Pulsar's start script does not support white space in a path: {str(path)!r}; {fix} to one without"
+            )
+    for part in ("conf", "logs", "tmp"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    for log in (folder / "logs" / "broker.log", folder / "logs" / "console.log"):
+        if log.exists():
+            log.replace(log.with_suffix(".previous.log"))
+    original = (home / "conf" / name).read_text(encoding="utf-8")
+    (folder / "conf" / name).write_text(apply_settings(original, settings), encoding="utf-8")
+    (folder / "conf" / "log4j2.xml").write_text(_LOGGING, encoding="utf-8")
+
+
+def java_environment(folder: Path, memory: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment of a start script of Pulsar: `environ` without variables that change the process, plus those
+    that it needs. `folder` contains `conf/log4j2.xml`, `logs` and `tmp`; `memory` is in options of the JVM."""
+    return {
+        **{name: value for name, value in environ.items() if not _FOREIGN.match(name)},
+        "PULSAR_LOG_CONF": str(folder / "conf" / "log4j2.xml"),
+        "PULSAR_LOG_DIR": str(folder / "logs"),
+        "PULSAR_GC_LOG": "-Xlog:disable",
+        "PULSAR_MEM": memory,
+        "PULSAR_GC": JVM_OPTIONS,
+        # Native libraries are unpacked into the temporary folder and remain there after a kill.
+        "PULSAR_EXTRA_OPTS": f"-Djava.io.tmpdir={folder / 'tmp'} -Dpulsar.allocator.exit_on_oom=true",
+    }
 
 
 #: Image published by Apache Pulsar.

@@ -415,6 +415,12 @@ def require_free(port: int, fix: str) -> None:
             raise PortInUseError(port, fix)
 
 
+def is_listening(port: int) -> bool:
+    """Return whether a server accepts connections on loopback `port`."""
+    with _tcp_socket() as probe:
+        return probe.connect_ex((LOOPBACK, port)) == 0
+
+
 def loopback_interface() -> str:
     """Return the name of the loopback interface: `lo` on Linux, `lo0` on macOS and BSD."""
     names = [name for _, name in socket.if_nameindex()]

@@ -28,6 +28,7 @@ import _pulsar
 import pulsar
 
 from dispatch._internal import DaemonThreads
+from dispatch.errors import TransportError
 from dispatch.transports.base import Mode, Security
 from dispatch.transports.errors import bad_address, closed, opening_failed
 
@@ -158,8 +159,8 @@ TOO_LARGE = pulsar.Result.MessageTooBig
 OPERATION_TIMEOUT_S = 5
 """Timeout in seconds for creating a producer or consumer."""
 
-OPENINGS = 4
-"""Concurrent blocking calls of one client."""
+OPENINGS = 16
+"""Concurrent blocking calls of one client. One for a topic whose broker was killed waits until another broker owns it."""
 
 OPENINGS_END_S = 1.0
 """Seconds that closing waits for producers and consumers being opened. pulsar-client may never complete an opening whose
@@ -334,6 +335,13 @@ class PulsarClient:
                 self._opening -= 1
                 self._opened.notify_all()
 
+    def fail_openings(self, error: TransportError) -> None:
+        """Fail all producers and consumers that are being opened; one that opens nevertheless is closed."""
+        for handed in self._awaited:
+            if not handed.done():
+                with contextlib.suppress(RuntimeError):  # its event loop is closed: nothing waits for it any more
+                    handed.set_exception(error)
+
     async def close(self) -> None:
         """Close the client and everything on it; pending publishes end with ``AlreadyClosed``."""
         try:
@@ -344,10 +352,7 @@ class PulsarClient:
             if client is not None:
                 client.shutdown()  # close() waits for the broker, which may hang
         finally:
-            for handed in self._awaited:
-                if not handed.done():
-                    with contextlib.suppress(RuntimeError):  # its event loop is closed: nothing waits for it any more
-                        handed.set_exception(closed())
+            self.fail_openings(closed())
 
     def _close(self) -> None:
         with self._opened:

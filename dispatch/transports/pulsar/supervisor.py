@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from dispatch._internal import cancel_and_wait
 from dispatch.errors import ErrorType, TransportError
-from dispatch.transports.base import RECONNECT_WAIT_S, Security
+from dispatch.transports.base import RECONNECT_WAIT_S, TAKEOVER_WAIT_S, ConnectionListener, Security
 from dispatch.transports.errors import closed, describe_refusal, unreachable
 from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S, PulsarClient, close_opened
 from dispatch.transports.pulsar.handshake import TIMEOUT_S, broker_urls, find_broker, shake_hands
@@ -35,18 +35,24 @@ T = TypeVar("T")
 
 
 class _Wait:
-    __slots__ = ("delay", "due", "error")
+    __slots__ = ("delay", "due", "error", "since")
 
-    def __init__(self, due: float, error: TransportError) -> None:
+    def __init__(self, now: float, error: TransportError) -> None:
         self.delay = FIRST_RETRY_S
-        self.due = due
+        self.since = now
+        self.due = now + FIRST_RETRY_S
         self.error = error
 
 
 class ReopenBackoff(Generic[T]):
-    """The handles that could not be opened, with the time of their next attempt."""
+    """The handles that could not be opened, with the time of their next attempt.
 
-    def __init__(self) -> None:
+    Args:
+        transient: error types that a broker's failure causes until another one has taken over.
+    """
+
+    def __init__(self, transient: Container[str] = (ErrorType.UNREACHABLE,)) -> None:
+        self._transient = transient
         self._waits: dict[T, _Wait] = {}
 
     def __len__(self) -> int:
@@ -55,18 +61,22 @@ class ReopenBackoff(Generic[T]):
     def __contains__(self, handle: object) -> bool:
         return handle in self._waits
 
-    def error(self, handle: T) -> TransportError | None:
-        """Return why ``handle`` could not be opened; None if it is not in backoff."""
+    def error(self, handle: T, now: float) -> TransportError | None:
+        """Return why ``handle`` cannot be opened. None: it is not in backoff, or another broker may take over."""
         wait = self._waits.get(handle)
-        return None if wait is None else wait.error
+        if wait is None or (wait.error.type in self._transient and now - wait.since < TAKEOVER_WAIT_S):
+            return None
+        return wait.error
 
     def record_failure(self, handle: T, error: TransportError, now: float) -> bool:
         """Record a failed attempt. Return whether it is the first in a row."""
         wait = self._waits.get(handle)
         if wait is None:
-            self._waits[handle] = _Wait(now + FIRST_RETRY_S, error)
+            self._waits[handle] = _Wait(now, error)
             return True
-        wait.delay = FIRST_RETRY_S if error.type == ErrorType.UNREACHABLE else min(2 * wait.delay, LAST_RETRY_S)
+        is_taken_over = error.type in self._transient and now - wait.since < TAKEOVER_WAIT_S
+        is_brief = is_taken_over or error.type == ErrorType.UNREACHABLE
+        wait.delay = FIRST_RETRY_S if is_brief else min(2 * wait.delay, LAST_RETRY_S)
         wait.due = now + wait.delay
         wait.error = error
         return False
@@ -90,6 +100,8 @@ LOST_S = 10.0
 """Seconds for which a topic without a connection is remembered: longer than a peer is given to answer."""
 SILENT_S = 0.5
 """Seconds without a receipt of a publish before a handshake probes the broker: a receipt takes milliseconds."""
+HUNG_S = 2.0
+"""Seconds without a receipt of a publish before the other brokers of a list are probed: the owner of its topic may hang."""
 RELINK_PAUSE_S = 0.25
 """Seconds between new clients while a broker replies but opens no topic: with the poll, 0.5 s until the next one."""
 PROBE_TIMEOUT_S = 1.0
@@ -105,6 +117,8 @@ class TopicHandle(Protocol):
 
     raw: Any
     """Its producer or consumer on the current client, or on a previous one."""
+    link: PulsarClient | None
+    """The client of the last opening."""
 
     async def open(self, link: PulsarClient, generation: int) -> Any:
         """Open its topic on ``link``.
@@ -127,6 +141,9 @@ class SupervisedConnection(Protocol):
         """Return a publish without a receipt, or a number of receipts while another one is due: equal until a receipt
         arrives. None if none is due."""
 
+    def find_stuck(self) -> object | None:
+        """Return the same for each topic alone: the publish without a receipt, although other topics have some."""
+
     async def release_on_demand(self, lost: Iterable[TopicHandle]) -> None:
         """Close those of ``lost`` that the next message opens again, without publishes in flight: they are no handles until
         then, so that topics of processes that have ended are not created again."""
@@ -145,6 +162,9 @@ class SupervisedConnection(Protocol):
     def on_reconnect(self) -> None:
         """The broker is in reach again."""
 
+    def release_held(self) -> None:
+        """Send what is held for topics that are connected again, and fail it for those that cannot be opened."""
+
 
 class ConnectionSupervisor:
     """Supervises the client of one connection.
@@ -159,8 +179,11 @@ class ConnectionSupervisor:
         self._security = security
         self._owner = owner
         self._link: PulsarClient | None = None
+        self._retired: list[PulsarClient] = []
+        """Former clients whose broker does not reply to lookups any more, with topics on other brokers."""
+        self._closing: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
-        self._retrying: asyncio.Task[None] | None = None
+        self._retrying: dict[asyncio.Task[None], Collection[TopicHandle]] = {}
         self._up = asyncio.Event()
         self._lost: dict[TopicHandle, float] = {}
         """Handles that are lost while others are connected, and since when."""
@@ -170,11 +193,15 @@ class ConnectionSupervisor:
         self._unacknowledged: object | None = None
         self._unacknowledged_since = 0.0
         self._silent = False
+        self._stuck: object | None = None
+        self._stuck_since = 0.0
         self._has_alternatives = len(broker_urls(url)) > 1
+        self._wait_s = TAKEOVER_WAIT_S if self._has_alternatives else RECONNECT_WAIT_S
         self._broker_url = url
         """The broker of the current client: one of ``url``."""
         self._is_in_doubt = False
         """An opening got no reply of that broker."""
+        self.listeners: list[ConnectionListener] = []
         self.down_since: float | None = None
         """When the connection was lost; None while it is up."""
         self.back_at = -math.inf
@@ -183,7 +210,11 @@ class ConnectionSupervisor:
         """When a receipt was last due for :data:`SILENT_S` of a broker that answers handshakes."""
         self.generation = 0
         """The number of the current client."""
-        self.backoff: ReopenBackoff[TopicHandle] = ReopenBackoff()
+        # A broker that cannot ask the killed owner of a topic says that the client is not authorized (Pulsar 4.0.6).
+        transient = (
+            (ErrorType.UNREACHABLE, ErrorType.UNAUTHORIZED) if self._has_alternatives else (ErrorType.UNREACHABLE,)
+        )
+        self.backoff: ReopenBackoff[TopicHandle] = ReopenBackoff(transient)
         """Handles that cannot be opened while others can."""
 
     async def start(self) -> None:
@@ -235,17 +266,27 @@ class ConnectionSupervisor:
         """Stop supervising, and end the wait of callers for a connection."""
         self._ended = True
         self._up.set()
-        await cancel_and_wait((self._task, self._retrying))
+        await cancel_and_wait((self._task, *self._retrying))
 
     async def close(self) -> None:
         """Close the client."""
         if self._link is not None:
-            await self._link.close()
+            self._close_behind(self._link, *self._retired)
+        await asyncio.gather(*self._closing)
 
     def close_now(self) -> None:
         """See :meth:`PulsarClient.close_now`."""
         if self._link is not None:
-            self._link.close_now()
+            for link in (self._link, *self._retired):
+                link.close_now()
+
+    def _close_behind(self, *links: PulsarClient) -> None:
+        """Close clients without waiting: one with connections to a broker that hangs takes seconds."""
+        for link in links:
+            task = asyncio.get_running_loop().create_task(link.close(), name="dispatch-pulsar-close")
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+        self._retired = [link for link in self._retired if link not in links]
 
     async def open(self, make: Callable[[PulsarClient, int], Awaitable[Any]]) -> Any:
         """Return the result of ``make`` on the current client, or on its successor if it is replaced meanwhile.
@@ -258,11 +299,11 @@ class ConnectionSupervisor:
                 raise closed()
             if self.down_since is not None:
                 raise unreachable(self.url)
-            generation = self.generation
+            generation, link = self.generation, self._link
             try:
-                opened = await make(self._link, generation)
+                opened = await make(link, generation)
             except TransportError as error:
-                if generation == self.generation:
+                if link is self._link:
                     self._is_in_doubt |= error.type == ErrorType.UNREACHABLE
                     raise
                 if self.down_since is not None:  # the new client is being made: seconds, or it fails
@@ -277,7 +318,7 @@ class ConnectionSupervisor:
     async def await_connection(self, deadline: float) -> bool:
         """See :class:`dispatch.transports.base.Transport`."""
         if self.down_since is not None and not self._ended:
-            ends = min(deadline, self.down_since + RECONNECT_WAIT_S)
+            ends = min(deadline, self.down_since + self._wait_s)
             if ends > asyncio.get_running_loop().time():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(ends):
@@ -330,27 +371,27 @@ class ConnectionSupervisor:
             handles = [handle for handle in self._owner.handles() if handle not in self.backoff]
             lost = [handle for handle in handles if not handle.raw.is_connected()]
             self._record_lost(lost, loop.time())
-            moved = self.down_since is None and await self._has_moved()
-            silent = not lost and not moved and await self._is_silent()
-            if handles and not (lost or silent or moved) and self.down_since is not None:
+            self._owner.release_held()
+            if self.down_since is None and (not lost or len(lost) < len(handles)):
+                await self._follow_broker(lost)
+            silent = not lost and await self._is_silent()
+            if handles and not (lost or silent) and self.down_since is not None:
                 self._record_reconnect()
-            if self.down_since is None and not (silent or moved) and (not lost or len(lost) < len(handles)):
+            if self.down_since is None and not silent and (not lost or len(lost) < len(handles)):
                 self._reopen_lost(lost, loop.time())  # the broker replies: other topics are not affected
+                if self._has_alternatives and await self._another_hangs(loop.time()):
+                    await self._try_relink()
                 continue
             self._lost.clear()
             if self.down_since is None:
                 self.down_since = self._unacknowledged_since if silent else loop.time()
                 self._up.clear()
-                logger.info("connection to %s lost", self.url)
-            if loop.time() - self.down_since >= GRACE_S and not moved:
+                logger.warning("connection to %s lost", self.url)
+                self._notify(False, 0.0)
+            if loop.time() - self.down_since >= GRACE_S:
                 await self._owner.release_on_demand(lost)
-                moved = await self._is_back(silent)
-            if moved:
-                try:
-                    await self._relink()
-                except Exception as error:  # of any kind: without a supervisor the connection would never come back
-                    logger.debug("nothing can be opened yet: %s: %s", type(error).__name__, error)
-                    await asyncio.sleep(RELINK_PAUSE_S)
+                if await self._is_back(silent):
+                    await self._try_relink()
 
     def _record_lost(self, lost: list[TopicHandle], now: float) -> None:
         if self._lost_at:
@@ -358,18 +399,41 @@ class ConnectionSupervisor:
         for handle in lost:
             self._lost_at[handle.topic] = now
 
-    async def _has_moved(self) -> bool:
-        """Return whether the broker of the current client does not reply any more, and another one of the list does. Topics
-        on further brokers are still connected then, but the client can open no other ones."""
+    async def _follow_broker(self, lost: Collection[TopicHandle]) -> None:
+        """Ask another broker of the list for the owners of topics if that of the current client does not reply any more.
+        Topics on further brokers stay connected, on the former client."""
+        self._close_behind(
+            *(link for link in self._retired if all(it.link is not link for it in self._owner.handles()))
+        )
+        self._is_in_doubt |= any(handle not in self._lost for handle in lost)
         if not (self._is_in_doubt and self._has_alternatives):
-            return False
+            return
         self._is_in_doubt = False
         try:
             await self._probe_broker()
         except Exception as error:  # of any kind, as below
             logger.debug("%s does not reply: %s: %s", self._broker_url, type(error).__name__, error)
-            return await self._is_back(silent=True)
-        return False
+            if await self._is_back(silent=True):
+                former, self._link = self._link, PulsarClient(self._broker_url, self._security)
+                if former is not None:
+                    self._retired.append(former)
+                    former.fail_openings(unreachable(self.url))
+            else:
+                self._is_in_doubt = True
+
+    async def _another_hangs(self, now: float) -> bool:
+        """Return whether the owner of a topic without receipts hangs, which pulsar-client detects after 30 to 60 s: another
+        broker of the list than that of the client does not reply."""
+        stuck = self._owner.find_stuck()
+        if stuck is None or stuck != self._stuck:
+            self._stuck, self._stuck_since = stuck, now
+        if now - self._stuck_since < HUNG_S:
+            return False
+        self._stuck_since = now + HUNG_S  # another broker takes over meanwhile
+        others = [url for url in broker_urls(self.url) if url != self._broker_url]
+        probes = (shake_hands(url, self._security, TIMEOUT_S) for url in others)
+        replies = await asyncio.gather(*probes, return_exceptions=True)
+        return any(isinstance(reply, TransportError) for reply in replies)
 
     async def _is_back(self, silent: bool) -> bool:
         """Return whether a broker replies that requires a new client: any, or another one than the current one if that is
@@ -385,16 +449,32 @@ class ConnectionSupervisor:
         return not silent or self._broker_url != previous
 
     def _record_reconnect(self) -> None:
-        self.down_since = None
         self.back_at = asyncio.get_running_loop().time()
+        lost_at, self.down_since = self.down_since, None
         self._up.set()
-        logger.info("connected to %s again", self.url)
         self._owner.on_reconnect()
+        if lost_at is not None:
+            logger.warning("connected to %s again after %.1f s", self.url, self.back_at - lost_at)
+            self._notify(True, self.back_at - lost_at)
+
+    def _notify(self, is_connected: bool, seconds: float) -> None:
+        for listener in self.listeners:
+            with contextlib.suppress(Exception):  # supervision must continue
+                listener(is_connected, seconds)
+
+    async def _try_relink(self) -> None:
+        try:
+            await self._relink()
+        except Exception as error:  # of any kind: without a supervisor the connection would never come back
+            logger.debug("nothing can be opened yet: %s: %s", type(error).__name__, error)
+            await asyncio.sleep(RELINK_PAUSE_S)
 
     async def _relink(self) -> None:
-        await self.close()
-        self._owner.on_client_replaced()
         self.generation += 1
+        if self._link is not None:
+            self._link.fail_openings(closed())
+            self._close_behind(self._link, *self._retired)
+        self._owner.on_client_replaced()
         self._silent, self._unacknowledged = False, None
         self._link = PulsarClient(self._broker_url, self._security)
         handles = self._owner.handles()
@@ -457,12 +537,13 @@ class ConnectionSupervisor:
     def _reopen_lost(self, lost: list[TopicHandle], now: float) -> None:
         """Reopen handles that were lost alone and did not reconnect, and those in backoff that are due."""
         self._lost = {handle: self._lost.get(handle, now) for handle in lost}
-        if self._retrying is not None and not self._retrying.done():
-            return
-        gone = [handle for handle, since in self._lost.items() if now - since >= GRACE_S]
-        due = self.backoff.due(now)
+        retrying = {handle for handles in self._retrying.values() for handle in handles}
+        gone = [each for each, since in self._lost.items() if now - since >= GRACE_S and each not in retrying]
+        due = [handle for handle in self.backoff.due(now) if handle not in retrying]
         if gone or due:
-            self._retrying = asyncio.create_task(self._retry(gone, due), name="dispatch-pulsar-retry")
+            task = asyncio.create_task(self._retry(gone, due), name="dispatch-pulsar-retry")
+            self._retrying[task] = {*gone, *due}
+            task.add_done_callback(self._retrying.pop)
 
     async def _retry(self, gone: list[TopicHandle], due: list[TopicHandle]) -> None:
         generation, now = self.generation, asyncio.get_running_loop().time()
@@ -475,3 +556,4 @@ class ConnectionSupervisor:
         errors = await asyncio.gather(*(self._reopen(handle) for handle in handles))
         if generation == self.generation:
             self._set_aside(handles, errors, again=gone)
+            self._owner.release_held()

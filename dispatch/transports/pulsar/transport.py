@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import contextlib
 import ctypes
+import itertools
 import logging
 import os
 import sys
@@ -22,10 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from dispatch._internal import cancel_and_wait
 from dispatch.errors import TransportError
-from dispatch.messaging.wire import MAX_MESSAGE_BYTES, PROPERTIES_BYTES, is_inbox
+from dispatch.messaging.wire import MAX_MESSAGE_BYTES, PROPERTIES_BYTES, is_inbox, is_reply_inbox
 from dispatch.transports.base import (
     POLL_S,
     AnswerLate,
+    ConnectionListener,
     DurableMessage,
     Handler,
     Mode,
@@ -104,13 +106,25 @@ class PulsarTicket:
 class PulsarPublisher:
     """See :class:`dispatch.transports.base.TopicPublisher`."""
 
-    __slots__ = ("_owner", "error", "is_dormant", "opens_on_demand", "raw", "sender", "topic", "users", "waiting")
+    __slots__ = (
+        "_owner",
+        "error",
+        "is_dormant",
+        "link",
+        "opens_on_demand",
+        "raw",
+        "sender",
+        "topic",
+        "users",
+        "waiting",
+    )
 
     def __init__(self, owner: PulsarTransport, sender: MessageSender, topic: str) -> None:
         self._owner = owner
         self.sender = sender
         self.topic = topic
         self.raw: Any = None
+        self.link: PulsarClient | None = None
         self.users = 1
         self.opens_on_demand = is_inbox(topic)
         """The topic is of no use after the end of its consumer's process: opening it again would only create it again."""
@@ -119,10 +133,11 @@ class PulsarPublisher:
         self.error: TransportError | None = None
         """Why the producer could not be opened again, at the last attempt."""
         self.waiting: deque[PulsarTicket | bytes] = deque()
-        """Messages and packets that wait for the producer to be opened again."""
+        """Messages and packets that wait for the producer, or for the inbox of their replies, to be connected again."""
 
     async def open(self, link: PulsarClient, generation: int) -> Any:
         """See :class:`dispatch.transports.pulsar.supervisor.TopicHandle`."""
+        self.link = link
         return await link.producer(self.topic)
 
     def publish(
@@ -150,6 +165,10 @@ class PulsarPublisher:
     @property
     def opening_error(self) -> TransportError | None:
         return self.error or self.sender.find_opening_error(self)
+
+    @property
+    def is_connected(self) -> bool:
+        return self.is_dormant or self.sender.can_send(self)
 
     def send_packet(self, payload: bytes) -> bool:
         return self.sender.send_packet(self, payload)
@@ -207,6 +226,9 @@ class MessageSender:
         supervisor: of the connection.
         wake: makes the event loop call :meth:`process_receipts` soon; called on any thread.
         reopen: opens a dormant publisher, unless that is under way, and calls :meth:`send_waiting` or :meth:`fail_waiting`.
+
+    Attributes:
+        inboxes: subscriptions to replies of the plain exchange.
     """
 
     def __init__(
@@ -220,6 +242,7 @@ class MessageSender:
         self._supervisor = supervisor
         self._wake = wake
         self._reopen = reopen
+        self.inboxes: set[PulsarSubscription] = set()
         self._waiting = 0
         """Messages and packets that wait for dormant publishers."""
         self._outstanding: set[PulsarTicket] = set()
@@ -232,6 +255,9 @@ class MessageSender:
         """One of :attr:`receipts` is a failure, or has a callback."""
         self.packets = PacketReceipts(self._on_packet_receipt)
         """Packets of sessions on the current client."""
+        self._witnesses: dict[PulsarPublisher, int] = {}
+        """Numbers of packets without a receipt, one of each topic: if its broker hangs, the others have none either."""
+        self._numbers = itertools.count()
         self._dropped_before = 0
         self._writers: deque[tuple[Callable[[], bool], asyncio.Future[None]]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -272,7 +298,7 @@ class MessageSender:
         supervisor, packets = self._supervisor, self.packets
         if self._is_closed or supervisor.down_since is not None:
             return False
-        if self.find_opening_error(publisher) is not None:
+        if publisher in supervisor.backoff:
             return False
         if (
             packets.sent - packets.received >= MAX_PACKETS_IN_DOUBT
@@ -281,8 +307,12 @@ class MessageSender:
             return False
         if publisher.is_dormant:
             return self._hold(publisher, payload)
+        on_receipt = packets.on_receipt
+        if publisher not in self._witnesses:
+            self._witnesses[publisher] = next(self._numbers)
+            on_receipt = partial(self._on_witness_receipt, publisher, packets)
         try:
-            send_plain(publisher.raw, payload, packets.on_receipt)
+            send_plain(publisher.raw, payload, on_receipt)
         except Exception:  # pulsar-client cannot send it at all: the session's probes report a connection that stays so
             packets.dropped += 1
             return False
@@ -292,7 +322,14 @@ class MessageSender:
     def find_opening_error(self, publisher: PulsarPublisher) -> TransportError | None:
         """See :attr:`dispatch.transports.base.TopicPublisher.opening_error`."""
         backoff = self._supervisor.backoff
-        return backoff.error(publisher) if len(backoff) else None
+        return backoff.error(publisher, asyncio.get_running_loop().time()) if len(backoff) else None
+
+    def _on_witness_receipt(
+        self, publisher: PulsarPublisher, packets: PacketReceipts, result: Any, message: Any
+    ) -> None:
+        # On pulsar-client's thread, like that of other packets.
+        self._witnesses.pop(publisher, None)
+        packets.on_receipt(result, message)
 
     def _on_packet_receipt(self) -> None:
         if self.wants_receipts:
@@ -336,7 +373,7 @@ class MessageSender:
                 self._writers.append((reached, waiter))
 
     def _send(self, ticket: PulsarTicket) -> None:
-        if ticket.publisher.is_dormant:
+        if not self.can_send(ticket.publisher):
             self.window.settle()
             if not self._hold(ticket.publisher, ticket):
                 error = publish_queue_full(MAX_WAITING, topic=ticket.publisher.topic, retry_after=1.0)
@@ -352,13 +389,21 @@ class MessageSender:
             self.is_urgent = True
             self._wake()
 
+    def can_send(self, publisher: PulsarPublisher) -> bool:
+        """Return whether a message can be sent now, and its reply received: pulsar-client would send it, whatever becomes of
+        its call, when its topic is connected again."""
+        if publisher.is_dormant or not publisher.raw.is_connected():
+            return False
+        return publisher.opens_on_demand or all(inbox.raw.is_connected() for inbox in self.inboxes)
+
     def _hold(self, publisher: PulsarPublisher, item: PulsarTicket | bytes) -> bool:
         """Hold a message or packet until ``publisher`` is open again. Return False if too many wait."""
         if len(publisher.waiting) >= MAX_WAITING:
             return False
         publisher.waiting.append(item)
         self._waiting += 1
-        self._reopen(publisher)
+        if publisher.is_dormant:
+            self._reopen(publisher)
         return True
 
     def _release_waiting(self, publisher: PulsarPublisher) -> Iterator[PulsarTicket | bytes]:
@@ -429,6 +474,7 @@ class MessageSender:
         """Fail all publishes without a receipt, and expect none for the packets sent so far."""
         self._dropped_before = self.packets_dropped
         self.packets = PacketReceipts(self._on_packet_receipt)
+        self._witnesses.clear()
         for ticket in list(self._outstanding):
             self.receipts.append((ticket, problem))
         self.process_receipts()
@@ -458,6 +504,10 @@ class MessageSender:
         if self._oldest is None and self.packets.count_outstanding():
             return (id(self.packets), self.packets.received)
         return self._oldest
+
+    def find_stuck(self) -> object | None:
+        """The same for each topic alone: a ticket, or the number of a packet."""
+        return self._oldest or min(list(self._witnesses.values()), default=None)
 
     def stop(self) -> None:
         """Send nothing more."""
@@ -494,10 +544,62 @@ GATHERED_S = 0.15
 """Seconds after which an acknowledgement has been sent: pulsar-client groups them for 0.1 s; half of that as a margin."""
 
 
+def read_batch(id: Any) -> tuple[tuple[int, int], int] | None:
+    """Return the entry of a message id and the messages in it; None: it has no others. The size is in the serialized id
+    alone, the protobuf message ``MessageIdData``, whose fields are whole numbers."""
+    if id.batch_index() < 0:
+        return None
+    data, position, size = id.serialize(), 0, 1
+    while position < len(data):
+        field, value, shift = data[position] >> 3, 0, 0
+        position += 1
+        while True:
+            value |= (data[position] & 0x7F) << shift
+            shift += 7
+            position += 1
+            if data[position - 1] < 0x80:
+                break
+        if field == 6:  # batch_size
+            size = value
+    return None if size < 2 else ((id.ledger_id(), id.entry_id()), size)
+
+
+class _Batch:
+    """Messages that a third-party producer has sent as one entry: the broker redelivers all of them until each one is
+    acknowledged.
+
+    Args:
+        durable: of their subscription.
+        key: of the entry.
+        size: messages.
+    """
+
+    __slots__ = ("_durable", "_key", "_life", "remaining", "waiting")
+
+    def __init__(self, durable: DurableSubscription, key: tuple[int, int], size: int) -> None:
+        self._durable = durable
+        self._key = key
+        self._life = durable.life
+        self.remaining = size
+        """Messages without an acknowledgement."""
+        self.waiting: list[Callable[[], object]] = []
+
+    def record_acknowledgement(self) -> None:
+        """Count the acknowledgement of one message; the last one settles those that wait."""
+        self.remaining -= 1
+        if self.remaining:
+            return
+        if self._durable.batches.get(self._key) is self:
+            del self._durable.batches[self._key]
+        if self._durable.life == self._life:  # otherwise the broker has redelivered all of them
+            for then in self.waiting:
+                self._durable.settle(then)
+
+
 class Delivery(DurableMessage):
     """See :class:`dispatch.transports.base.DurableMessage`."""
 
-    __slots__ = ("_consumer", "_durable", "_message", "backlog", "kept", "lag")
+    __slots__ = ("_batch", "_consumer", "_durable", "_message", "backlog", "kept", "lag")
 
     def __init__(self, durable: DurableSubscription, consumer: Any, message: Any) -> None:
         self._durable = durable
@@ -506,6 +608,7 @@ class Delivery(DurableMessage):
         self.kept = False
         self.lag = time.time() - message.publish_timestamp() / 1000
         self.backlog = durable.in_backlog(message)
+        self._batch = durable.find_batch(message)
 
     def properties(self) -> dict[str, str]:
         properties: dict[str, str] = self._message.properties()
@@ -522,11 +625,18 @@ class Delivery(DurableMessage):
         # The first ones come before the consumer is known here; after a reconnection, the new one can say it too.
         with contextlib.suppress(Exception):  # no connection: the broker will send the message again
             (self._durable.raw or self._consumer).acknowledge(self._message)
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            batch.record_acknowledgement()
 
     def settle(self, then: Callable[[], object]) -> None:
         self.kept = True
+        batch = self._batch
         self.acknowledge()
-        self._durable.settle(then)
+        if batch is not None and batch.remaining:
+            batch.waiting.append(then)
+        else:
+            self._durable.settle(then)
 
 
 class DurableSubscription:
@@ -535,7 +645,10 @@ class DurableSubscription:
     def __init__(self) -> None:
         self.raw: Any = None
         """Its consumer, once it is open."""
-        self._life = 0
+        self.life = 0
+        """Number of its consumers so far."""
+        self.batches: dict[tuple[int, int], _Batch] = {}
+        """Entries with several messages, of which not all are acknowledged."""
         self._known = asyncio.Event()
         self._link: PulsarClient | None = None
         self._last: Any = None
@@ -546,8 +659,19 @@ class DurableSubscription:
         """Record that a consumer is being opened on ``link``; messages may arrive before it is known."""
         self.raw = self._last = None
         self._link = link
-        self._life += 1
+        self.life += 1
+        self.batches.clear()
         self._known.clear()
+
+    def find_batch(self, message: Any) -> _Batch | None:
+        """Return the batch of a message that has arrived; None: it is in none."""
+        found = read_batch(message.message_id())
+        if found is None:
+            return None
+        batch = self.batches.get(found[0])
+        if batch is None:
+            batch = self.batches[found[0]] = _Batch(self, *found)
+        return batch
 
     def opened(self, raw: Any, last: Any) -> None:
         """Record the consumer ``raw``; ``last`` is the last message of the topic at that time."""
@@ -571,7 +695,7 @@ class DurableSubscription:
     def settle(self, then: Callable[[], object]) -> None:
         """Call ``then`` when the broker has the acknowledgements sent so far."""
         loop = asyncio.get_running_loop()
-        self._unsure.append((loop.time() + GATHERED_S, self._life, then))
+        self._unsure.append((loop.time() + GATHERED_S, self.life, then))
         if self._asking is None:
             self._asking = loop.create_task(self._ask(loop))
 
@@ -579,13 +703,13 @@ class DurableSubscription:
         try:
             while self._unsure:
                 await asyncio.sleep(self._unsure[0][0] - loop.time())
-                now, life = loop.time(), self._life
+                now, life = loop.time(), self.life
                 due = []
                 while self._unsure and self._unsure[0][0] <= now:
                     due.append(self._unsure.popleft())
                 sure = await self._answers()
                 for _, acknowledged_in, then in due:
-                    if sure and acknowledged_in == life == self._life:
+                    if sure and acknowledged_in == life == self.life:
                         loop.call_soon(then)
         finally:
             self._asking = None
@@ -613,7 +737,19 @@ class DurableSubscription:
 class PulsarSubscription:
     """See :class:`dispatch.transports.base.Subscription`."""
 
-    __slots__ = ("_owner", "answer_late", "durable", "handler", "last", "mode", "name", "raw", "resumes", "topic")
+    __slots__ = (
+        "_owner",
+        "answer_late",
+        "durable",
+        "handler",
+        "last",
+        "link",
+        "mode",
+        "name",
+        "raw",
+        "resumes",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -631,6 +767,7 @@ class PulsarSubscription:
         self.name = name
         self.answer_late = answer_late
         self.raw: Any = None
+        self.link: PulsarClient | None = None
         self.durable = DurableSubscription() if mode is Mode.SHARED and topic.startswith("persistent://") else None
         self.resumes = mode is not Mode.SHARED and topic.startswith("persistent://")
         """Whether messages published during a disconnection are delivered after it."""
@@ -639,6 +776,7 @@ class PulsarSubscription:
 
     async def open(self, link: PulsarClient, generation: int) -> Any:
         """See :class:`dispatch.transports.pulsar.supervisor.TopicHandle`."""
+        self.link = link
         listener = partial(self._owner.on_message, self, generation)
         if self.durable is not None:
             self.durable.opening(link)
@@ -737,6 +875,9 @@ class PulsarTransport:
         handles += [each for each in self._subscriptions if each.topic in topics]
         return not all(each.raw.is_connected() for each in handles)
 
+    def on_connection_change(self, listener: ConnectionListener) -> None:
+        self._supervisor.listeners.append(listener)
+
     def another(self) -> PulsarTransport:
         return PulsarTransport(self.url, security=self._security, publish_window=self._sender.window.size)
 
@@ -779,6 +920,7 @@ class PulsarTransport:
                     subscription.durable.end()
             handles = self.handles()
             self._subscriptions.clear()
+            self._sender.inboxes.clear()
             self._publishers.clear()
             try:
                 await self._supervisor.close()
@@ -800,6 +942,7 @@ class PulsarTransport:
         for publisher in self._publishers.values():
             publisher.waiting.clear()
         self._subscriptions.clear()
+        self._sender.inboxes.clear()
         self._publishers.clear()
         self._sender.abandon()
         try:
@@ -843,6 +986,7 @@ class PulsarTransport:
                     async with asyncio.timeout(CLOSE_FLUSH_S):
                         await self._sender.flush_publisher(publisher)
         finally:
+            self._sender.fail_waiting(publisher, closed())
             raw, publisher.raw = publisher.raw, CLOSED_HANDLE
             await close_opened(raw)
 
@@ -884,6 +1028,8 @@ class PulsarTransport:
         subscription = PulsarSubscription(self, topic, handler, mode, name, answer_late)
         subscription.raw = await self._supervisor.open(subscription.open)
         self._subscriptions.add(subscription)
+        if is_reply_inbox(topic):
+            self._sender.inboxes.add(subscription)
         return subscription
 
     async def drop_subscription(self, subscription: PulsarSubscription) -> None:
@@ -897,6 +1043,7 @@ class PulsarTransport:
             await self._handled(subscription)
             await durable.settled()
         self._subscriptions.discard(subscription)
+        self._sender.inboxes.discard(subscription)
         self._supervisor.backoff.forget(subscription)
         raw, subscription.raw = subscription.raw, CLOSED_HANDLE
         await close_opened(raw)
@@ -1006,6 +1153,10 @@ class PulsarTransport:
         """See :meth:`dispatch.transports.pulsar.transport.MessageSender.find_unacknowledged`."""
         return self._sender.find_unacknowledged()
 
+    def find_stuck(self) -> object | None:
+        """See :meth:`dispatch.transports.pulsar.transport.MessageSender.find_stuck`."""
+        return self._sender.find_stuck()
+
     @property
     def is_limit_stale(self) -> bool:
         """See :class:`~dispatch.transports.pulsar.supervisor.SupervisedConnection`."""
@@ -1027,6 +1178,16 @@ class PulsarTransport:
     def on_reconnect(self) -> None:
         """Send the publishes that were queued while the connection was down."""
         self._sender.process_receipts()
+        self.release_held()
+
+    def release_held(self) -> None:
+        """See :class:`~dispatch.transports.pulsar.supervisor.SupervisedConnection`."""
+        for publisher in self._publishers.values():
+            if publisher.waiting and not publisher.is_dormant:
+                if (error := self._sender.find_opening_error(publisher)) is not None:
+                    self._sender.fail_waiting(publisher, error)
+                elif self._sender.can_send(publisher):
+                    self._sender.send_waiting(publisher)
 
 
 # glibc's allocator: freed memory that is kept for the next large payload.

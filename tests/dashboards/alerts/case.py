@@ -17,7 +17,8 @@ def series(metric: str, process: str = PROCESS, **labels: str) -> str:
 
 def calls(outcome: str, tool: str = "look", process: str = PROCESS) -> str:
     """The calls of ``tool`` that ended so."""
-    return series("dispatch_calls_total", process, tool=tool, outcome=outcome)
+    service = tool if tool == "_OTHER" else "library"
+    return series("dispatch_calls_total", process, tool=tool, service=service, outcome=outcome)
 
 
 @dataclass(frozen=True)

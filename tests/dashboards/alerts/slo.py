@@ -9,13 +9,14 @@ PROMISED = {"look": Slo(availability=0.99, latency=2.0)}
 
 
 def timed(which: str, **labels: str) -> str:
-    return series(f"dispatch_call_duration_seconds_{which}", tool="look", outcome_class="ok", **labels)
+    return series(
+        f"dispatch_call_duration_seconds_{which}", tool="look", service="library", outcome_class="ok", **labels
+    )
 
 
-AVAILABILITY = {"tool": "look", "slo": "availability", "objective": "0.99"}
-LATENCY = {"tool": "look", "slo": "latency", "objective": "0.95"}
+AVAILABILITY = {"tool": "look", "service": "library", "slo": "availability", "objective": "0.99"}
+LATENCY = {"tool": "look", "service": "library", "slo": "latency", "objective": "0.95"}
 GOOD, BAD = calls("success"), calls("timeout")
-LIMITED = series("dispatch_rate_limited_total", tool="look", scope="user")
 WITHIN, BELOW, ALL = timed("bucket", le="2.56"), timed("bucket", le="1.28"), timed("count")
 
 CLEAN = 300
@@ -49,16 +50,12 @@ FAST = (
             "less than 14.4 times in the last hour": {BAD: steps((0, 300), (11.5, 60), (20, 20))},
             "it is over: five minutes are clean": {BAD: f"0x{CLEAN} 20+20x62 1260x40"},
             "it has only begun: an hour has hardly felt it": {BAD: since(20, start=364)},
-            "errors of the tool, and wrong arguments, are answers": {
-                BAD: "0x400",
-                calls("tool_error"): since(20),
-                calls("invalid_arguments"): since(20),
-            },
+            "errors of the tool are answers": {BAD: "0x400", calls("tool_error"): since(20)},
             "who left does not count, neither as good nor as bad": {BAD: since(5), calls("cancelled"): since(50)},
-            "a user at its own limit does not count, neither as good nor as bad": {
+            "a call refused because of its caller alone does not count, neither as good nor as bad": {
                 BAD: since(5),
-                calls("throttled"): since(50),
-                LIMITED: since(50),
+                calls("refused"): since(50),
+                calls("invalid_arguments"): since(50),
             },
             "a tool without a promise": {
                 GOOD: "0x400",
@@ -121,6 +118,15 @@ FAST = (
         "370m",
         AVAILABILITY,
         {"half of that": {calls("rejected"): "0x400", calls("throttled"): "0x400"}},
+        "20",
+        every="370m",
+    ),
+    Case(  # the tool's own limit or its bulkhead is unavailability, however many calls are refused besides
+        "DispatchErrorBudgetFastBurn",
+        {GOOD: since(80, 100), calls("throttled"): since(20), calls("refused"): since(900)},
+        "370m",
+        AVAILABILITY,
+        {"they are at the limits of single users": {calls("throttled"): "0x400", calls("refused"): since(920)}},
         "20",
         every="370m",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.dashboards.alerts.case import OTHER_PROCESS, PROCESS, Case, calls, series
 
 STATES = ("closed", "open", "half-open", "forced-open", "disabled", "metrics-only")
-LOOK = {"tool": "look"}
+LOOK = {"tool": "look", "service": "library"}
 
 
 def circuit(process: str = PROCESS, **values: str) -> dict[str, str]:
@@ -70,7 +70,7 @@ def failing(outcome: str) -> Case:
     """Of the few calls of a tool more than half end so."""
     return Case(
         "DispatchToolFailing",
-        {calls("success"): "0+0.5x40", calls(outcome): "0+1.1x40", limited("user"): "0x40"},
+        {calls("success"): "0+0.5x40", calls(outcome): "0+1.1x40", calls("refused"): "0+9x40"},
         "20m",
         LOOK,
         {"fewer than ten": {calls(outcome): "0+0.95x40"}},
@@ -130,15 +130,14 @@ TOOLS = (
             calls("timeout"): "0+4.5x40",
             calls("rejected"): "0+1x40",
             calls("cancelled"): "0+9x40",
-            limited("user"): "0x40",
         },
         "20m",
         LOOK,
         {
             "one user is beyond its own limit": {
                 calls("timeout"): "0x40",
-                calls("throttled"): "0+90x40",
-                limited("user"): "0+90x40",
+                calls("refused"): "0+90x40",
+                calls("invalid_arguments"): "0+90x40",
             },
             "half of the calls": {calls("success"): "0+5.5x40"},
             "errors of the tool are answers": {calls("timeout"): "0x40", calls("tool_error"): "0+4.5x40"},
@@ -146,7 +145,7 @@ TOOLS = (
             "names that models invented": {
                 calls("timeout"): "0x40",
                 calls("rejected"): "0x40",
-                calls("rejected", "_OTHER"): "0+9x40",
+                calls("refused", "_OTHER"): "0+9x40",
             },
         },
         "55%",
@@ -188,20 +187,23 @@ TOOLS = (
     ),
     Case(
         "DispatchUnknownToolNames",
-        {calls("success"): "0+9.45x120", calls("rejected", "_OTHER"): "0+0.55x120"},
+        {calls("success"): "0+9.45x120", calls("refused", "_OTHER"): "0+0.55x120"},
         "90m",
         {},
         {
-            "one in twenty": {calls("success"): "0+9.5x120", calls("rejected", "_OTHER"): "0+0.5x120"},
-            "not for a quarter of an hour yet": {calls("rejected", "_OTHER"): "0x80 5+5x40"},
-            "a tool that there is refuses": {calls("rejected", "_OTHER"): "0x120", calls("rejected"): "0+9x120"},
+            "one in twenty": {calls("success"): "0+9.5x120", calls("refused", "_OTHER"): "0+0.5x120"},
+            "not for a quarter of an hour yet": {calls("refused", "_OTHER"): "0x80 5+5x40"},
+            "calls of a tool that there is are refused": {
+                calls("refused", "_OTHER"): "0x120",
+                calls("refused"): "0+9x120",
+            },
         },
         "5.5%",
     ),
     few(
         "DispatchUnknownToolNames",
-        {calls("success"): "0+0.19x120", calls("rejected", "_OTHER"): "0+0.19x120"},
-        {calls("rejected", "_OTHER"): "0+0.16x120"},
+        {calls("success"): "0+0.19x120", calls("refused", "_OTHER"): "0+0.19x120"},
+        {calls("refused", "_OTHER"): "0+0.16x120"},
         "50%",
     ),
     saturated("DispatchRateLimitSaturated", limited("tool"), limited("user")),

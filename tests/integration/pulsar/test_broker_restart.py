@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ import pytest
 import dispatch
 from dispatch.devtools.localbroker import Admin, Endpoint, LocalBroker, create_namespaces, find_free_ports
 from tests.helpers.catalogs import catalog_of, unique_topic
+from tests.helpers.cli_processes import started
 from tests.helpers.echo_service import echo_process
 from tests.helpers.lossy_proxy import LossyProxy
 
@@ -72,8 +75,15 @@ async def test_a_killed_broker_costs_calls_their_deadline_and_no_more() -> None:
     try:
         await asyncio.to_thread(create_namespaces, Admin(broker.web_url))
         topic = unique_topic()
-        with echo_process(broker.service_url, topic, 256):
+        serve = ("serve", "examples/calculator_service.py", "--service", unique_topic(), "--json")
+        changes: list[dispatch.Event] = []
+        with (
+            echo_process(broker.service_url, topic, 256),
+            started(*serve, DISPATCH_BROKER=broker.service_url) as served,
+        ):
+            await asyncio.to_thread(served.out.wait_for, "ready")
             async with dispatch.connect(broker.service_url, catalog_of(topic)) as dispatcher:
+                dispatcher.on_event(changes.append)
                 load = Load(dispatcher)
                 async with load.running(32):
                     await load.success.wait()
@@ -86,8 +96,20 @@ async def test_a_killed_broker_costs_calls_their_deadline_and_no_more() -> None:
                     async with asyncio.timeout(30):
                         await load.success.wait()
                 assert dispatcher.pending_requests == 0
+            await asyncio.to_thread(served.out.wait_for, "broker-back")
     finally:
         await asyncio.to_thread(broker.stop)
+    broker_changes = [each for each in changes if isinstance(each, dispatch.BrokerChanged)]
+    assert [each.connected for each in broker_changes] == [False, True]
+    assert broker_changes[1].seconds == pytest.approx(broker_changes[1].at - broker_changes[0].at, abs=1)
+    events = [json.loads(line)["event"] for line in served.out.text().splitlines()]
+    assert [each for each in events if each != "idle"] == ["ready", "broker-lost", "broker-back"]
+    said = [line for line in served.err.text().splitlines() if "onnect" in line]
+    assert [re.sub(r"[\d.]+ s$", "N s", line.partition("WARNING: ")[2]) for line in said] == [
+        f"connection to {broker.service_url} lost",
+        f"connected to {broker.service_url} again after N s",
+    ]
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", line) for line in said)
     failed = [e for e in load.ended if not e.result.ok]
     assert failed, "the broker was away for seconds: some calls must have failed"
     for call in failed:

@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pulsar
 import pytest
 
 import dispatch
 from dispatch.devtools.localbroker import Endpoint
-from dispatch.transports import Message, Mode
+from dispatch.transports import DurableMessage, Message, Mode
 from dispatch.transports.pulsar.transport import PulsarTransport
 from tests.helpers.catalogs import catalog_of, queues_of, unique_topic
 from tests.helpers.counting_service import Counting, Counts, answer, counting_process
@@ -222,3 +223,45 @@ async def test_what_is_answered_while_the_connection_is_away_comes_when_it_is_ba
     finally:
         await here.close()
         await there.close()
+
+
+async def test_a_message_of_a_batch_is_settled_when_all_of_the_batch_are_acknowledged(
+    pulsar_endpoint: Endpoint,
+) -> None:
+    """The broker redelivers a batch as a whole: a message of it that runs once must wait for those that may run again."""
+    topic = f"persistent://tg/request/{unique_topic()}"
+    arrived: dict[bytes, DurableMessage] = {}
+    settled: list[bytes] = []
+
+    def handler(message: Message) -> None:
+        assert isinstance(message, DurableMessage)
+        data = message.data()
+        arrived[data] = message
+        if data in (b"once", b"alone"):
+            message.settle(lambda: settled.append(data))
+        else:
+            message.keep()
+
+    transport = PulsarTransport(pulsar_endpoint.service_url)
+    client = pulsar.Client(pulsar_endpoint.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    await transport.start()
+    try:
+        await transport.subscribe(topic, handler, mode=Mode.SHARED, name="batched")
+        producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=100)
+        for data in (b"again", b"once", b"too"):
+            producer.send_async(data, lambda *_: None)
+        producer.flush()
+        producer.send(b"alone")
+        await until(lambda: settled)
+        await asyncio.sleep(0.3)
+        assert settled == [b"alone"]
+        arrived[b"again"].acknowledge()
+        arrived[b"again"].acknowledge()
+        await asyncio.sleep(0.3)
+        assert settled == [b"alone"]
+        arrived[b"too"].acknowledge()
+        await until(lambda: len(settled) > 1)
+        assert settled == [b"alone", b"once"]
+    finally:
+        client.close()
+        await transport.close()

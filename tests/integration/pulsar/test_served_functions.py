@@ -72,12 +72,12 @@ def test_several_services_share_a_process(tmp_path: Path, url: str) -> None:
         (tmp_path / f"{name}.py").write_text(TOOLS.format(version=number).replace("version()", f"version_{number}()"))
     files = [f"{name}.py" for name in names]
     assert ended("export", *files, "--to", "tools", cwd=tmp_path)[0] == 0
-    environ = {"DISPATCH_BROKER": url, "DISPATCH_INSTANCE": "one", "DISPATCH_METRICS_PORT": "0"}
+    environ = {"DISPATCH_BROKER": url, "DISPATCH_INSTANCE": "one", "DISPATCH_ADMIN": "127.0.0.1:0"}
     with started("serve", *files, "--json", cwd=tmp_path, **environ) as program:
         program.out.wait_for('"ready"', times=2)
         for number in range(2):
             assert ended("call", f"version_{number}", cwd=tmp_path, DISPATCH_BROKER=url)[:2] == (0, f"{number}\n")
-        assert "Metrics: http://127.0.0.1:" in program.err.text()
+        assert "Admin: http://127.0.0.1:" in program.err.text()
         assert program.out.text().count('"instance": "one"') == 2
         program.terminate()
         assert program.wait() == 0

@@ -31,6 +31,7 @@ def test_of_a_new_instance_nothing_is_known() -> None:
         "brake": 1.0,
         "level": 1.0,
         "ejected_until": None,
+        "is_held": False,
         "sick": False,
         "member": True,
     }

@@ -55,8 +55,8 @@ from dispatch.transports import errors
 from dispatch.trustgraph.client import encode_config
 
 URL, TOPIC = "pulsar://broker.example:6650", "non-persistent://tg/request/joke"
-BY_SERVICE = {ErrorType.RESULT_TOO_LARGE, ErrorType.INVALID_RESULT, ErrorType.CANCELLED}
-"""Their texts are written by the service, and tested with it."""
+BY_SERVICE = {ErrorType.RESULT_TOO_LARGE, ErrorType.INVALID_RESULT, ErrorType.CANCELLED, ErrorType.RELAY_LOOP}
+"""Their texts are written by the service or a relay, and tested with it."""
 
 
 def rejected() -> list[DispatchError]:

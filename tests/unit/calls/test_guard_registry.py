@@ -34,10 +34,10 @@ class Registry:
         observer.release_version = lambda *of: self.released.append("@".join(of))  # type: ignore[method-assign] # likewise
         self.registry = GuardRegistry(asyncio.get_running_loop().time, random.random, observer, find=self._find)
 
-    def _find(self, key: GuardKey) -> tuple[Policy, bool] | None:
+    def _find(self, key: GuardKey) -> tuple[Policy, bool, str] | None:
         _, name, version = key
         policy = self.policies.get(name if version is None else f"{name}@{version}")
-        return None if policy is None else (policy, False)
+        return None if policy is None else (policy, False, "")
 
     def guards_of(self, key: str, policy: Policy | None = None) -> ToolGuards:
         name, _, version = key.partition("@")
@@ -217,10 +217,10 @@ async def test_calls_that_wait_are_counted_once_for_all_versions() -> None:
     deadline = asyncio.get_running_loop().time() + 60
     answers = [guards.rates.admit("alice", deadline) for guards in (one, two, one) if guards.rates is not None]
     assert [isinstance(answer, Waiter) for answer in answers] == [False, True, True]
-    assert tools.registry.waiting == {"a": 2}
+    assert tools.registry.waiting == {("a", ""): 2}
     assert one.waiting == 2
     tools.registry.close()
-    assert tools.registry.waiting == {"a": 0}
+    assert tools.registry.waiting == {("a", ""): 0}
 
 
 # -- through the dispatcher -------------------------------------------------------------------------------------------

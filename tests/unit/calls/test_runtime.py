@@ -65,7 +65,7 @@ class Done(ToolService):
 def holdings(dispatcher: Dispatcher, transport: CountedTransport) -> Counter[str]:
     """The number of each kind of object that activations and calls create."""
     runtime = dispatcher._running
-    guards, pools, channels = runtime._guards, runtime._pools, runtime.channels
+    guards, pools, channels = runtime.guard_registry, runtime.pool_registry, runtime.channels
     counts = Counter(kind.partition(" ")[0] for kind, _ in transport.left_open)
     counts.update(
         {

@@ -18,7 +18,6 @@ from dispatch.messaging.wire import REQUEST_NAMESPACE, RESPONSE_NAMESPACE
 from dispatch.policy import DEFAULT_POLICY
 from dispatch.search.search import ToolSearch
 from dispatch.server import ToolServer
-from dispatch.telemetry.exposition import expose_metrics
 from dispatch.toolkit import ToolkitService
 from dispatch.transports import DEFAULT_BROKER
 from dispatch.transports.pulsar.handshake import endpoints
@@ -44,8 +43,6 @@ def default_of(function: Any, parameter: str) -> Any:
         ("serve --max-queue", default_of(ToolServer, "max_queue")),
         ("serve --max-payload-bytes", default_of(ToolServer, "max_payload_bytes")),
         ("serve --drain-timeout", default_of(ToolServer, "drain_timeout")),
-        ("serve --metrics-address", default_of(expose_metrics, "address")),
-        ("demo --metrics-address", default_of(expose_metrics, "address")),
         ("find --limit", default_of(ToolSearch.rank, "limit")),
         ("mcp --search", default_of(McpServer, "search")),
     ],

@@ -15,6 +15,7 @@ def test_the_defaults() -> None:
         "max-concurrent-calls": 64,
         "max-wait": None,
         "priorities": ("interactive", "batch"),
+        "scope": "process",
     }
 
 
@@ -87,7 +88,8 @@ def test_an_unknown_key_names_the_known_ones_and_the_nearest() -> None:
     ):
         parse_bulkhead({"max-wiat": 2})
     with pytest.raises(
-        PolicyError, match=r"'bulkhead.zzz': unknown key; known keys: max-concurrent-calls, max-wait, priorities$"
+        PolicyError,
+        match=r"'bulkhead.zzz': unknown key; known keys: max-concurrent-calls, max-wait, priorities, scope$",
     ):
         parse_bulkhead({"zzz": 2})
 

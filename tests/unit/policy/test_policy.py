@@ -44,6 +44,7 @@ PARTS = (
     "rate-limit",
     "user-rate-limit",
     "shared-user-rate-limit",
+    "quota",
     "balancing",
     "outlier-detection",
     "single-flight",

@@ -1,8 +1,15 @@
-"""The caller's end: one final event for each request, its deadline, and whether it may have been executed."""
+"""The caller's end: one final event for each request, its deadline, and whether it may have been executed.
+The caller's end of the handshake: HELLO until ACCEPT, the proof of the secret, and requests that wait for it.
+Limits of the caller's end: sizes of replies, chunks ahead, incomplete payloads, window and retained memory.
+Liveness of the callee as its caller sees it: keep-alive, probes, a suspect or silent callee, and outages.
+RESET as its caller receives it: a doubted callee, its grace, refutations, and two processes of one name.
+"""
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -11,19 +18,46 @@ from dispatch.protocol.events import (
     ChunkReceived,
     EndReceived,
     Failure,
+    PeerConflict,
     PeerDraining,
+    PeerRecovered,
+    PeerSuspected,
     ReplyReceived,
     RequestFailed,
+    RequestReceived,
     RequestRefused,
     SessionClosed,
+    SessionOpened,
 )
-from dispatch.protocol.frames import CHUNK, END, GOAWAY, PING, REFUSED, REPLY, Ack, Cancel, Request, decode_packet
+from dispatch.protocol.frames import (
+    ACCEPT,
+    ALIVE,
+    CHUNK,
+    CONT,
+    END,
+    GOAWAY,
+    PING,
+    REFUSED,
+    REPLY,
+    RESET,
+    STREAM_CREDIT,
+    VERSION,
+    Ack,
+    Cancel,
+    From,
+    Hello,
+    Ping,
+    Request,
+    decode_packet,
+    derive_proof,
+    encode,
+    encode_packet,
+)
 from tests.helpers.handwritten_callee import HandWritten
-from tests.helpers.session_pair import INSTANCE, Pair
+from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
+
 
 # -- one final event --------------------------------------------------------------------------------------------
-
-
 def test_a_request_has_one_final_event(peer: HandWritten) -> None:
     request = peer.ask()
     assert peer.send((REPLY, 0, 0, b"x"), (REPLY, 0, 0, b"x")) == [ReplyReceived(request, 0, b"x")]
@@ -132,8 +166,6 @@ def test_requests_fail_with_the_session(peer: HandWritten) -> None:
 
 
 # -- whether a request may have been executed -------------------------------------------------------------------
-
-
 def test_a_request_that_was_not_packed_did_not_run(peer: HandWritten) -> None:
     request, other = peer.ask(), peer.ask()
     assert peer.session.cancel(request) is False
@@ -179,8 +211,6 @@ def test_a_large_request_may_have_run_after_its_last_fragment() -> None:
 
 
 # -- deadlines --------------------------------------------------------------------------------------------------
-
-
 def test_requests_fail_at_their_deadlines(peer: HandWritten) -> None:
     now = peer.pair.now
     later, sooner, never = peer.ask(deadline=now + 2.0), peer.ask(deadline=now + 1.0), peer.ask()
@@ -227,3 +257,653 @@ def test_an_idempotent_request_may_run_after_its_caller_has_given_up(peer: HandW
     assert first - packet.clock in (59_999, 60_000, 60_001)
     assert second == 0
     assert peer.session.handle_timer(now + 1.0)[0] == RequestFailed(request, Failure.DEADLINE, True)
+
+
+NONCE = bytes(16)
+
+
+def accept(pair: Pair, **changes: Any) -> tuple[Any, ...]:
+    """Return the ACCEPT of an instance that knows the secret, with some fields changed."""
+    fields = {"version": VERSION, "name": "i", "incarnation": "run", "nonce": NONCE} | changes
+    proof = derive_proof("s", pair.caller.id, NONCE, "i", "run")
+    proof = changes.get("proof", proof)
+    return (ACCEPT, fields["version"], 0, fields["name"], fields["incarnation"], fields["nonce"], proof, 16_000_000)
+
+
+def receive_accept(pair: Pair, frame: tuple[Any, ...]) -> list[Any]:
+    packet = encode_packet((VERSION, pair.caller.id, 0, -1, 0, 0, 0, 0, 48_000), [frame])
+    return [event for _, events in pair.tables[DISPATCHER].receive_packet(packet, pair.now) for event in events]
+
+
+def receive_proven_accept(changes: dict[str, Any]) -> list[Any]:
+    """Return the events of an ACCEPT whose proof fits the changed fields."""
+    pair = Pair()
+    fields: dict[str, Any] = {"name": "i", "incarnation": "run", "nonce": NONCE} | changes
+    proof = derive_proof("s", pair.caller.id, fields["nonce"], fields["name"], fields["incarnation"])
+    return receive_accept(pair, accept(pair, proof=proof, **changes))
+
+
+def test_only_a_proof_of_the_secret_opens_a_session() -> None:
+    pair = Pair()
+    assert receive_accept(pair, accept(pair, proof=bytes(16))) == []
+    assert receive_accept(pair, accept(pair, name="other")) == []
+    assert receive_accept(pair, accept(pair, incarnation="other")) == []
+    assert receive_accept(pair, accept(pair, nonce=bytes(15) + b"1")) == []
+    assert not pair.caller.is_open
+    assert receive_accept(pair, accept(pair)) == [SessionOpened()]
+    assert pair.caller.is_open
+    assert (pair.caller.peer_name, pair.caller.peer_incarnation) == ("i", "run")
+
+
+@pytest.mark.parametrize("changes", [{"name": "n" * 513}, {"incarnation": "n" * 513}, {"nonce": bytes(65)}])
+def test_an_accept_with_unusable_names_is_ignored(changes: dict[str, Any]) -> None:
+    assert receive_proven_accept(changes) == []
+
+
+def test_limits_of_a_usable_accept() -> None:
+    assert receive_proven_accept({"name": "n" * 512, "incarnation": "n" * 512, "nonce": bytes(64)}) == [SessionOpened()]
+
+
+def test_a_second_accept_changes_nothing() -> None:
+    pair = Pair()
+    assert receive_accept(pair, accept(pair)) == [SessionOpened()]
+    address = pair.caller.peer_address
+    proof = derive_proof("s", pair.caller.id, bytes(15) + b"1", "twin", "run")
+    second = accept(pair, nonce=bytes(15) + b"1", name="twin", proof=proof)
+    assert receive_accept(pair, second) == []
+    assert (pair.caller.peer_address, pair.caller.peer_name) == (address, "i")
+
+
+def test_peers_without_a_common_version_have_no_session() -> None:
+    pair = Pair()
+    assert receive_accept(pair, accept(pair, version=0)) == [SessionClosed(Failure.VERSION)]
+
+
+def test_before_the_handshake_has_ended_other_frames_are_ignored() -> None:
+    pair = Pair()
+    pair.caller.send_request(OutgoingRequest(), "tool", b"", None, pair.now)
+    assert receive_accept(pair, (REPLY, 0, 0, b"forged")) == []
+    assert receive_accept(pair, (GOAWAY, "forged")) == []
+    assert not pair.caller.is_open
+
+
+def test_hello_repeats_with_longer_intervals_until_accept() -> None:
+    pair = Pair()
+    pair.lose = lambda _inbox, _packet: True
+    times: list[float] = []
+    start = pair.now
+    while pair.now < start + 3.0:
+        times += [pair.now - start for _ in pair.caller.packets_to_send(pair.now)]
+        pair.now = max(pair.caller.next_timer(), pair.now + 1e-6)
+        pair.caller.handle_timer(pair.now)
+    intervals = [later - earlier for earlier, later in pairwise(times)]
+    assert intervals[:4] == pytest.approx([0.1, 0.2, 0.4, 0.5], abs=1e-4)
+    assert intervals[4:] == pytest.approx([0.5] * len(intervals[4:]), abs=1e-4)
+
+
+def test_hello_has_what_the_callee_needs() -> None:
+    pair = Pair()
+    ((path, packet),) = pair.caller.packets_to_send(pair.now)
+    decoded = decode_packet(packet)
+    assert (path, decoded.path, decoded.to, decoded.number, decoded.flags) == (0, 0, 0, -1, 0)
+    about = (DISPATCHER, "d1", pair.caller.id, "s", [DISPATCHER])
+    assert decoded.frames == [Hello([VERSION], STREAM_CREDIT, *about, 16_000_000, 2_000_000)]
+
+
+def test_an_instance_that_does_not_answer_hello_is_given_up() -> None:
+    pair = Pair()
+    pair.lose = lambda _inbox, _packet: True
+    request = OutgoingRequest()
+    pair.caller.send_request(request, "tool", b"", None, pair.now)
+    late = OutgoingRequest(pair.now + 10.0)
+    pair.caller.send_request(late, "tool", b"", None, pair.now)
+    assert pair.caller.handle_timer(pair.now + 9.99) == []
+    assert pair.caller.handle_timer(pair.now + 10.0) == [
+        RequestFailed(late, Failure.DEADLINE, False),
+        RequestFailed(request, Failure.SILENT, False),
+        SessionClosed(Failure.SILENT),
+    ]
+
+
+def test_a_request_waits_for_the_handshake() -> None:
+    pair = Pair()
+    request = OutgoingRequest()
+    pair.caller.send_request(request, "tool", b"{}", None, pair.now)
+    pair.exchange()
+    assert [type(event) for event in pair.take(INSTANCE)] == [RequestReceived]
+
+
+def test_a_deadline_passes_before_the_handshake_has_ended() -> None:
+    pair = Pair()
+    pair.lose = lambda _inbox, _packet: True
+    request = OutgoingRequest(pair.now + 1.0)
+    pair.caller.send_request(request, "tool", b"{}", None, pair.now)
+    pair.advance(1.1)
+    assert pair.take(DISPATCHER) == [RequestFailed(request, Failure.DEADLINE, False)]
+
+
+def test_too_many_chunks_ahead_fail_the_request() -> None:
+    peer = HandWritten(Settings(max_chunks_ahead=2))
+    request = peer.ask()
+    assert peer.send((CHUNK, 0, 1, b""), (CHUNK, 0, 2, b"")) == []
+    peer.frames()
+    assert peer.send((CHUNK, 0, 3, b"")) == [RequestFailed(request, Failure.VIOLATION, True)]
+    assert request.ahead is None
+
+
+def test_a_reply_above_its_limit_fails_the_request(peer: HandWritten) -> None:
+    fits, exceeds = peer.ask(max_reply_bytes=3), peer.ask(max_reply_bytes=3)
+    assert peer.send((REPLY, 0, 0, b"abc")) == [ReplyReceived(fits, 0, b"abc")]
+    assert peer.send((REPLY, 1, 0, b"abcd")) == [RequestFailed(exceeds, Failure.TOO_LARGE, True)]
+
+
+def test_the_chunks_of_a_stream_are_limited_together(peer: HandWritten) -> None:
+    request = peer.ask(max_reply_bytes=3)
+    peer.frames()
+    assert peer.send((CHUNK, 0, 0, b"ab"), (CHUNK, 0, 1, b"c")) == [
+        ChunkReceived(request, b"ab"),
+        ChunkReceived(request, b"c"),
+    ]
+    assert peer.send((CHUNK, 0, 2, b"d")) == [RequestFailed(request, Failure.TOO_LARGE, True)]
+    assert Cancel(0) in peer.frames()
+
+
+def test_too_many_incomplete_payloads_fail_the_request(peer: HandWritten) -> None:
+    peer = HandWritten(Settings(max_partials=1))
+    peer.ask()
+    second = peer.ask()
+    peer.frames()
+    assert peer.send((CONT, 0, 0, 2_000, 0, None, memoryview(bytes(1_000)))) == []
+    failed = peer.send((CONT, 1, 0, 2_000, 1, None, memoryview(bytes(1_000))))
+    assert failed == [RequestFailed(second, Failure.VIOLATION, True)], "its size is not the reason"
+
+
+def test_a_reply_may_be_as_large_as_its_request_allows() -> None:
+    """Also where that is above what this process accepts as a request, and above what may be incomplete beside others."""
+    peer = HandWritten(Settings(max_payload_bytes=1_000, max_partial_bytes=1_500))
+    request = peer.ask(max_reply_bytes=2_000)
+    head, piece = encode((REPLY, 0, 0, b"")), memoryview(bytes(1_000))
+    assert peer.send((CONT, 0, 0, 2_000, 0, head, piece)) == []
+    assert peer.send((CONT, 0, 1_000, 2_000, 0, None, piece)) == [ReplyReceived(request, 0, bytes(2_000))]
+
+
+def test_nothing_is_retained_of_a_request_that_has_ended() -> None:
+    peer = HandWritten(Settings(large_bytes=1_000, fragment_bytes=1_000, window=2_000))
+    before = peer.session.memory()
+    requests = [peer.ask(), peer.ask(), peer.ask(), peer.ask()]
+    assert peer.session.memory() == before + 8, "waiting and queued"
+    peer.frames()
+    head = encode((REPLY, 0, 0, b""))
+    for stream in range(4):
+        peer.send((CONT, stream, 0, 2_000, stream, head, memoryview(bytes(1_000))), (CHUNK, stream, 1, b""))
+    assert len(peer.session._reassembly) == 4
+    peer.session.cancel(requests[0])
+    peer.send((REFUSED, 1, "overloaded", -1, ""))
+    assert len(peer.session._reassembly) == 2
+    peer.send((REPLY, 2, 0, b""))
+    assert [request.ahead for request in requests] == [None, None, None, {1: b""}]
+    peer.session.close(peer.pair.now)
+    assert requests[3].ahead is None
+    assert requests[3].large is None
+    assert peer.session.is_at_rest
+
+
+def test_a_large_request_that_ends_is_not_sent_any_further() -> None:
+    peer = HandWritten(Settings(large_bytes=1_000, fragment_bytes=1_000, packet_bytes=1_000, window=2_000))
+    cancelled, refused = peer.ask(bytes(50_000)), peer.ask(bytes(50_000))
+    peer.frames()
+    assert peer.session.queued_bytes > 90_000
+    peer.session.cancel(cancelled)
+    assert 40_000 < peer.session.queued_bytes <= 50_000
+    assert peer.send((REFUSED, 1, "draining", -1, "")) == [RequestRefused(refused, "draining", None, "")]
+    assert peer.session.queued_bytes == 0
+
+
+def test_a_peer_shares_the_window_while_its_requests_wait() -> None:
+    pair = Pair()
+    pair.exchange()
+    window = pair.tables[DISPATCHER].receive_window
+    assert window.senders == 0
+    first, second = pair.ask(), pair.ask()
+    assert window.senders == 1
+    pair.callee.send_reply(first.number, b"")
+    pair.exchange()
+    assert window.senders == 1
+    pair.callee.send_reply(second.number, b"")
+    pair.exchange()
+    assert window.senders == 0
+    pair.caller.cancel(pair.ask())
+    assert window.senders == 0
+
+
+def test_a_request_that_no_longer_fits_into_a_smaller_window_travels_in_fragments(peer: HandWritten) -> None:
+    packet = encode_packet((VERSION, peer.session.id, 0, 51, 0, 0, 0, 0, 1_500), [(GOAWAY, "x")])
+    peer.pair.tables[DISPATCHER].receive_packet(packet, peer.pair.now)
+    assert peer.session.window == 1_500
+    request = peer.ask(bytes(5_000))
+    assert request.large is None
+    peer.frames()
+    assert request.large is not None
+    assert peer.session.cancel(request) is False, "its last fragment was not packed"
+    assert peer.session.queued_bytes == 0
+
+
+LARGE = bytes(20_000)
+
+
+"""A reply that travels on the second path, where there is one."""
+
+
+# -- keep-alive and probes --------------------------------------------------------------------------------------
+def test_waiting_requests_keep_the_session_alive() -> None:
+    settings = Settings()
+    pair = Pair(settings)
+    pair.exchange()
+    pair.ask()
+    pair.advance(0.5)
+    pair.packets.clear()
+    pair.advance(10.0)
+    pings = [frame for inbox, packet in pair.packets if inbox == INSTANCE for frame in decode_packet(packet).frames]
+    assert 17 <= sum(type(frame) is Ping for frame in pings) <= 20
+    assert not pair.caller.is_closed
+
+
+def test_an_idle_session_pings_every_third_of_the_idle_time() -> None:
+    pair = Pair()
+    pair.exchange()
+    pair.advance(1.0)
+    pair.packets.clear()
+    pair.advance(30.0)
+    pings = [frame for inbox, packet in pair.packets if inbox == INSTANCE for frame in decode_packet(packet).frames]
+    assert sum(type(frame) is Ping for frame in pings) in (2, 3)
+
+
+def test_a_session_that_is_not_open_sends_no_probe() -> None:
+    pair = Pair()
+    pair.caller.probe()
+    assert not pair.caller._sender.probing
+
+
+def test_a_probe_is_sent_at_its_time(peer: HandWritten) -> None:
+    peer.ask()
+    peer.frames()
+    at = peer.session.next_timer()
+    assert peer.session.handle_timer(at) == []
+    assert [type(decode_packet(data).frames[0]) for _, data in peer.session.packets_to_send(at)] == [From, From]
+
+
+def test_a_silent_peer_gets_several_probe_timeouts_where_a_round_trip_is_long(peer: HandWritten) -> None:
+    peer.session._sender.paths[0].rtt = 1.5
+    peer.ask()
+    peer.frames()
+    began, path = peer.pair.now, peer.session._sender.paths[0]
+    now, probes = began, 0
+    while SessionClosed(Failure.SILENT) not in peer.session.handle_timer(now):
+        probes += bool(peer.session.packets_to_send(now))
+        now = peer.session.next_timer()
+    assert now - began >= Settings().least_probe_timeouts * path.probe_timeout
+    assert probes >= 3
+
+
+def test_an_acknowledgement_a_minute_late_does_not_put_off_the_discovery_of_a_dead_peer() -> None:
+    """It took 12 minutes: the minute counted as the round-trip time of the path."""
+    pair = Pair()
+    pair.exchange()
+    path = pair.caller._sender.paths[0]
+    path._record_rtt(60.0)
+    pair.ask()
+    pair.caller.packets_to_send(pair.now)  # and all of them are lost
+    began, now = pair.now, pair.now
+    while SessionClosed(Failure.SILENT) not in pair.caller.handle_timer(now):
+        pair.caller.packets_to_send(now)
+        now = pair.caller.next_timer()
+    assert now - began <= 11.0
+
+
+def test_a_process_that_did_not_run_gives_its_peer_time_to_answer(peer: HandWritten) -> None:
+    """Packets of the peer may have arrived meanwhile, and are processed after the timers."""
+    peer.ask()
+    peer.frames()
+    now = peer.pair.now
+    for at in (now + 0.1, now + 0.3, now + 0.7):
+        peer.session.handle_timer(at)
+        peer.session.packets_to_send(at)
+    assert peer.session.is_suspect
+    assert peer.session.handle_timer(now + 5.0) == []
+    peer.session.packets_to_send(now + 5.0)
+    for step in range(1, 10):
+        assert peer.session.handle_timer(now + 5.0 + step / 10) == []
+        peer.session.packets_to_send(now + 5.0 + step / 10)
+    assert SessionClosed(Failure.SILENT) in peer.session.handle_timer(now + 6.0)
+
+
+def test_a_peer_whose_event_loop_is_blocked_is_suspect_and_not_gone(pair: Pair) -> None:
+    pair.ask()
+    pair.advance(0.5)
+    pair.take(DISPATCHER)
+    alive: list[bytes] = []
+
+    def answer_late(inbox: str, packet: bytes) -> bool:
+        if inbox == INSTANCE and (answer := pair.tables[INSTANCE].answer_late(packet)) is not None:
+            assert answer[0] == DISPATCHER
+            alive.append(answer[1])
+        return inbox == INSTANCE
+
+    pair.lose = answer_late
+    pair.ask()
+    for _ in range(80):
+        pair.advance(0.1)
+        while alive:
+            pair.tables[DISPATCHER].receive_packet(alive.pop(), pair.now)
+    assert pair.caller.is_suspect
+    assert not pair.caller.is_closed
+    assert pair.take(DISPATCHER) == [PeerSuspected()]
+    pair.lose = lambda _inbox, _packet: False
+    pair.advance(1.0)
+    assert pair.take(DISPATCHER) == [PeerRecovered()]
+    assert len(pair.callee.running) == 2
+    pair.lose = lambda _inbox, _packet: True
+    pair.ask()
+    pair.advance(2.0)
+    assert pair.caller.is_closed
+
+
+def test_only_probes_of_open_sessions_are_answered_late(pair: Pair) -> None:
+    table = pair.tables[INSTANCE]
+    pair.ask()
+    pair.exchange()
+    pair.caller.send_request(OutgoingRequest(), "tool", b"", None, pair.now)
+    (packet,) = pair.caller.packets_to_send(pair.now)
+    assert table.answer_late(packet[1]) is None, "no probe"
+    pair.caller.probe()
+    probe = pair.caller.packets_to_send(pair.now)[0][1]
+    assert table.answer_late(probe) is not None
+    assert table.answer_late(b"\x9a") is None
+    table.end(pair.callee, pair.now)
+    assert table.answer_late(probe) is None
+
+
+def test_a_blocked_peer_is_given_up_in_the_end(peer: HandWritten) -> None:
+    peer.ask()
+    peer.frames()
+    began = peer.pair.now
+    for step in range(1, 6_500):
+        peer.pair.now = began + step / 10
+        if SessionClosed(Failure.SILENT) in peer.session.handle_timer(peer.pair.now):
+            break
+        peer.frames()
+        assert peer.send((ALIVE,)) == []
+    assert peer.pair.now - began == pytest.approx(Settings().max_blocked, abs=2)
+
+
+def test_a_suspect_peer(peer: HandWritten) -> None:
+    peer.ask()
+    peer.frames()
+    now = peer.pair.now
+    assert not peer.session.is_suspect
+    assert peer.session.handle_timer(now + 0.05) == []
+    assert peer.session.packets_to_send(now + 0.05) == [], "no probe is due"
+    assert peer.session.handle_timer(now + 0.11) == []
+    peer.session.packets_to_send(now + 0.11)
+    assert not peer.session.is_suspect
+    assert peer.session.handle_timer(now + 0.32) == [PeerSuspected()]
+    peer.session.packets_to_send(now + 0.32)
+    assert peer.session.is_suspect
+    assert peer.session.handle_timer(now + 0.9) == []
+
+
+def test_a_silent_peer_is_given_up_at_once_with_its_requests_past_their_deadlines(peer: HandWritten) -> None:
+    now = peer.session.heard_at
+    late, waiting = peer.ask(deadline=now + 1.0), peer.ask()
+    peer.frames()
+    for step in range(1, 10):
+        peer.session.handle_timer(now + step / 9.9)
+        peer.session.packets_to_send(now + step / 9.9)
+    assert peer.session.is_suspect
+    assert peer.session.handle_timer(now + 1.0) == [
+        RequestFailed(late, Failure.DEADLINE, True),
+        RequestFailed(waiting, Failure.SILENT, True),
+        SessionClosed(Failure.SILENT),
+    ]
+
+
+@pytest.mark.parametrize("idle", [9.0, 9.99, 10.5])
+def test_an_idle_peer_was_not_silent_while_nothing_was_sent_to_it(pair: Pair, idle: float) -> None:
+    pair.advance(idle)
+    pair.lose = lambda _inbox, _packet: True
+    request = pair.ask()
+    pair.advance(0.7)
+    assert pair.caller.is_suspect
+    assert pair.take(DISPATCHER) == [SessionOpened(), PeerSuspected()]
+    pair.lose = lambda _inbox, _packet: False
+    pair.advance(0.6)
+    assert not pair.caller.is_suspect
+    assert request in pair.caller.waiting.values()
+    assert len(pair.callee.running) == 1
+
+
+@pytest.mark.parametrize("reply", [b"done", LARGE], ids=["first path", "second path"])
+def test_a_caller_was_not_silent_while_nothing_was_sent_to_it(pair: Pair, reply: bytes) -> None:
+    pair.caller.add_paths([DISPATCHER, f"{DISPATCHER}-1"])
+    request = pair.ask()
+    pair.advance(1.0)  # all is acknowledged
+    callee = pair.callee
+    pair.caller.suspend()
+    heard_at, pair.now = callee.heard_at, callee.heard_at + 11.0
+    (number,) = callee.running
+    assert callee.send_reply(number, reply)
+    pair.lose = lambda _inbox, _packet: True
+    for _ in range(10):
+        pair.exchange()
+        pair.now += 0.2
+        assert callee.handle_timer(pair.now) in ([], [PeerSuspected()])
+    assert callee.is_suspect
+    assert callee.heard_at == heard_at
+    assert request in pair.caller.waiting.values()
+
+
+def test_silence_counts_from_the_oldest_packet_of_all_paths(pair: Pair) -> None:
+    pair.caller.add_paths([DISPATCHER, f"{DISPATCHER}-1"])
+    pair.ask()
+    pair.ask()
+    pair.advance(1.0)  # all is acknowledged
+    callee = pair.callee
+    pair.caller.suspend()
+    pair.lose = lambda _inbox, _packet: True
+    began = pair.now
+    first, second = callee.running
+    assert callee.send_reply(first, b"done")
+    for step in range(1, 100):
+        pair.exchange()
+        pair.now = began + step / 10
+        if step == 50:
+            assert callee.send_reply(second, LARGE)
+        assert callee.handle_timer(pair.now) in ([], [PeerSuspected()])
+    assert callee.handle_timer(began + 10.0) == [SessionClosed(Failure.SILENT)]
+
+
+def test_a_peer_that_is_heard_is_not_given_up_for_what_it_does_not_acknowledge(peer: HandWritten) -> None:
+    peer.ask()
+    peer.frames()
+    began = peer.pair.now
+    for step in range(1, 15):
+        peer.pair.now = began + step / 10
+        assert peer.session.handle_timer(peer.pair.now) in ([], [PeerSuspected()])
+        peer.frames()
+        if step == 6:
+            assert peer.send((PING,)) == []
+    assert peer.session.is_suspect
+
+
+# -- outages of the connection ----------------------------------------------------------------------------------
+OUTAGE_S = Settings().idle
+
+
+"""Seconds without a packet after which a callee has ended the session."""
+
+
+def test_a_suspended_session_gives_nothing_up() -> None:
+    pair = Pair()
+    pair.exchange()
+    pair.take(DISPATCHER)
+    request = pair.ask()
+    pair.lose = lambda _inbox, _packet: True
+    for session in (pair.caller, pair.callee):
+        session.suspend()
+    pair.advance(300.0)
+    assert pair.take(DISPATCHER) == []
+    pair.lose = lambda _inbox, _packet: False
+    for session in (pair.caller, pair.callee):
+        session.resume(pair.now)
+    pair.callee.send_reply(request.number, b"x")
+    pair.advance(1.0)
+    assert pair.take(DISPATCHER) == [ReplyReceived(request, 0, b"x")]
+
+
+@pytest.mark.parametrize("seconds", [OUTAGE_S, 10 * OUTAGE_S])
+def test_a_session_that_its_callee_has_ended_during_an_outage_ends(peer: HandWritten, seconds: float) -> None:
+    unsent = peer.ask()
+    peer.session.suspend()
+    now = peer.session.heard_at + seconds
+    peer.session.resume(now)
+    assert peer.session.packets_to_send(now) == []
+    assert peer.session.handle_timer(now) == [
+        RequestFailed(unsent, Failure.RESTARTED, False),
+        SessionClosed(Failure.RESTARTED),
+    ]
+
+
+def test_a_session_survives_a_shorter_outage(peer: HandWritten) -> None:
+    peer.session.suspend()
+    now = peer.session.heard_at + OUTAGE_S - 0.1
+    peer.session.resume(now)
+    assert peer.session.handle_timer(now) == []
+    assert not peer.session.is_closed
+
+
+def test_a_session_survives_an_outage_while_a_request_that_may_have_run_waits(peer: HandWritten) -> None:
+    """Its reply may still arrive."""
+    peer.ask()
+    peer.frames()
+    peer.session.suspend()
+    now = peer.session.heard_at + OUTAGE_S
+    peer.session.resume(now)
+    assert peer.session.handle_timer(now) == []
+    assert not peer.session.is_closed
+
+
+def test_the_handshake_begins_anew_after_an_outage() -> None:
+    pair = Pair()
+    pair.lose = lambda _inbox, _packet: True
+    pair.exchange()
+    pair.caller.suspend()
+    pair.now += OUTAGE_S
+    pair.caller.resume(pair.now)
+    assert pair.caller.handle_timer(pair.now) == []
+    ((_, packet),) = pair.caller.packets_to_send(pair.now)
+    assert isinstance(decode_packet(packet).frames[0], Hello)
+
+
+def test_a_probe_says_where_a_reset_is_sent(peer: HandWritten) -> None:
+    peer.session.probe()
+    found = [frame for frame in peer.frames() if type(frame) is From]
+    assert found == [From(peer.session.id, DISPATCHER, "s")] * 2
+
+
+def test_reset_of_another_address_is_not_believed(peer: HandWritten) -> None:
+    peer.frames()
+    for address in (0, 1, peer.session.id):
+        assert peer.send((RESET, address, "forged"), number=-1) == []
+    assert peer.session.handle_timer(peer.pair.now + 1.0) == []
+    assert not peer.session.is_closed
+
+
+def test_reset_of_the_own_address_is_believed_after_a_grace(peer: HandWritten) -> None:
+    request = peer.ask()
+    peer.frames()
+    assert peer.send((RESET, peer.session.peer_address, "run"), number=-1) == []
+    until = peer.session.next_timer()
+    for _ in range(100):
+        if until >= peer.pair.now + Settings().reset_grace:
+            break
+        peer.session.handle_timer(until)
+        peer.frames()
+        until = peer.session.next_timer()
+    assert peer.session._doubted_until == pytest.approx(peer.pair.now + 0.3)
+    events = peer.session.handle_timer(peer.session._doubted_until)
+    assert events == [RequestFailed(request, Failure.RESTARTED, True), SessionClosed(Failure.RESTARTED)]
+
+
+def test_a_session_about_to_end_sends_nothing_more() -> None:
+    """What has not left surely does not run."""
+    peer = HandWritten(Settings(reset_timeouts=0, reset_grace=0.05))
+    peer.send((RESET, peer.session.peer_address, "run"), number=-1)
+    until = peer.pair.now + 0.05
+    assert peer.session.next_timer() == until
+    request = peer.ask()
+    assert peer.session.packets_to_send(until) == []
+    assert peer.session.handle_timer(until) == [
+        RequestFailed(request, Failure.RESTARTED, False),
+        SessionClosed(Failure.RESTARTED),
+    ]
+
+
+def test_a_doubted_peer_is_asked_for_a_sign_of_life(peer: HandWritten) -> None:
+    """It may have nothing to send. The question carries no FROM, or a twin would answer it with the next RESET."""
+    peer.frames()
+    for _ in range(2):
+        peer.send((RESET, peer.session.peer_address, "run"), number=-1)
+    assert peer.frames() == [Ping()]
+
+
+def test_a_reset_has_no_number(peer: HandWritten) -> None:
+    for number in (0, 1):
+        peer.send((RESET, peer.session.peer_address, "run"), number=number)
+        assert peer.session._doubted_until == math.inf
+
+
+def test_reset_is_no_sign_of_life(peer: HandWritten) -> None:
+    before = peer.session.heard_at
+    peer.pair.now += 1.0
+    peer.send((RESET, peer.session.peer_address, "run"), number=-1)
+    assert peer.session.heard_at == before
+
+
+def test_a_packet_of_the_session_refutes_a_reset(peer: HandWritten) -> None:
+    peer.ask()
+    peer.frames()
+    events = []
+    for _ in range(3):
+        peer.send((RESET, peer.session.peer_address, "twin"), number=-1)
+        events += peer.send((GOAWAY, "draining"))
+    assert events == [PeerDraining("draining"), PeerConflict()], "two refuted ones show a second process, once"
+    assert peer.session.handle_timer(peer.pair.now + 1.0) == []
+
+
+def test_two_processes_of_one_name_keep_the_session() -> None:
+    """Both receive everything; the one that does not know the session answers its probes with RESET."""
+    pair = Pair()
+    twin = pair.create_instance("i2", 9, Settings())
+    pair.exchange()
+    pair.take(DISPATCHER)
+    receive = pair.tables[INSTANCE].receive_packet
+
+    def receive_both(packet: bytes, now: float) -> Any:
+        twin.receive_packet(packet, now)
+        resets, twin.outbox = twin.outbox, []
+        for _, reset in resets:
+            for _, events in pair.tables[DISPATCHER].receive_packet(reset, now):
+                pair.events[DISPATCHER] += events
+        return receive(packet, now)
+
+    pair.tables[INSTANCE].receive_packet = receive_both  # type: ignore[method-assign]  # the topic has two consumers
+    for _ in range(20):
+        request = pair.ask()
+        pair.caller.probe()
+        pair.exchange()
+        pair.advance(0.2)
+        pair.callee.send_reply(request.number, b"x")
+        pair.exchange()
+        assert ReplyReceived(request, 0, b"x") in pair.events[DISPATCHER]
+    assert not pair.caller.is_closed
+    assert pair.events[DISPATCHER].count(PeerConflict()) == 1

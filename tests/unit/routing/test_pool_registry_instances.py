@@ -170,7 +170,7 @@ async def test_a_channel_that_was_closed_before_its_opener_resumes_is_opened_aga
     async with serving_all("a", "b"), dispatching(listed("a"), transport=transport) as dispatcher:
         runtime, loop = dispatcher._running, asyncio.get_running_loop()
         with_a, with_b = (ToolResolver(listed(name), Policy()) for name in "ab")
-        pools, owner = runtime._pools, (False, "lab")
+        pools, owner = runtime.pool_registry, (False, "lab")
         transport.slow = 1.0
         call = asyncio.create_task(dispatcher.execute("work"))
         await advance(0.5)

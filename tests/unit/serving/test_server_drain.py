@@ -59,11 +59,29 @@ async def test_draining_takes_nothing_new() -> None:
         assert server.requests == 0
 
 
-async def test_what_arrives_while_the_subscription_closes_is_refused() -> None:
-    async with serving(slowly) as server, Peer.as_caller() as caller:
+async def test_requests_of_third_parties_are_executed_while_the_server_drains() -> None:
+    """Their callers cannot send them to another instance."""
+    async with serving(slowly, concurrency=1) as server, Peer.as_caller() as caller:
         await caller.ask(b"{}", id="1")  # in the subscription's queue, not handled yet
+        await caller.ask(b"{}", id="2")  # waits for the first one
         await server.drain()
-        assert (await caller.arrived.get()).properties()["refused"] == Refusal.DRAINING
+        answers = [await caller.arrived.get() for _ in range(2)]
+        assert [(each.properties()["id"], json.loads(each.data())["response"]) for each in answers] == [
+            ("1", "done"),
+            ("2", "done"),
+        ]
+        assert server.refused[Refusal.DRAINING] == 0
+
+
+async def test_requests_of_third_parties_that_still_wait_at_the_limit_of_a_drain_are_refused() -> None:
+    async with serving(slowly, concurrency=1, drain_timeout=5) as server, Peer.as_caller() as caller:
+        for id in ("1", "2"):
+            await caller.ask(b"{}", id=id)
+        await idle()
+        await server.drain()
+        answers = {(each := await caller.arrived.get()).properties()["id"]: each for _ in range(2)}
+        assert json.loads(answers["1"].data())["error"]["type"] == "cancelled"
+        assert answers["2"].properties()["refused"] == Refusal.DRAINING
 
 
 async def test_draining_stops_waiting_after_its_limit_and_tells_the_callers() -> None:

@@ -73,6 +73,7 @@ ERROR_TYPES = {
         "not-permitted",
         "permissions-unavailable",
         "unknown-tool",
+        "relay-loop",
         "unknown-service",
         "circuit-open",
         "rate-limited",
@@ -107,19 +108,20 @@ DEPRECATED = {
     *("messaging.destination.anonymous", "messaging.consumer.id", "messaging.destination.kind", "exception.type"),
 }
 METRICS = {
-    "dispatch_calls": ("counter", ("tool", "outcome")),
-    "dispatch_call_duration_seconds": ("histogram", ("tool", "outcome_class")),
-    "dispatch_first_chunk_seconds": ("histogram", ("tool",)),
-    "dispatch_attempts": ("counter", ("tool", "reason")),
-    "dispatch_inflight_calls": ("gauge", ("tool",)),
-    "dispatch_queued_calls": ("gauge", ("tool",)),
-    "dispatch_abandoned_threads": ("gauge", ("tool",)),
-    "dispatch_queue_wait_seconds": ("histogram", ("tool",)),
-    "dispatch_rejections": ("counter", ("tool", "by")),
-    "dispatch_rate_limited": ("counter", ("tool", "scope")),
-    "dispatch_retry_budget_exhausted": ("counter", ("tool",)),
-    "dispatch_circuit_state": ("gauge", ("tool", "state")),
-    "dispatch_circuit_transitions": ("counter", ("tool", "to")),
+    "dispatch_calls": ("counter", ("tool", "service", "outcome")),
+    "dispatch_call_duration_seconds": ("histogram", ("tool", "service", "outcome_class")),
+    "dispatch_first_chunk_seconds": ("histogram", ("tool", "service")),
+    "dispatch_attempts": ("counter", ("tool", "service", "reason")),
+    "dispatch_inflight_calls": ("gauge", ("tool", "service")),
+    "dispatch_queued_calls": ("gauge", ("tool", "service")),
+    "dispatch_abandoned_threads": ("gauge", ("tool", "service")),
+    "dispatch_queue_wait_seconds": ("histogram", ("tool", "service")),
+    "dispatch_rejections": ("counter", ("tool", "service", "by")),
+    "dispatch_rate_limited": ("counter", ("tool", "service", "scope")),
+    "dispatch_refused_calls": ("counter", ("user", "reason")),
+    "dispatch_retry_budget_exhausted": ("counter", ("tool", "service")),
+    "dispatch_circuit_state": ("gauge", ("tool", "service", "state")),
+    "dispatch_circuit_transitions": ("counter", ("tool", "service", "to")),
     "dispatch_replies": ("counter", ("service", "disposition")),
     "dispatch_instances": ("gauge", ("service", "state")),
     "dispatch_instance_inflight_calls": ("gauge", ("service", "instance")),
@@ -128,11 +130,16 @@ METRICS = {
     "dispatch_pending_requests": ("gauge", ()),
     "dispatch_catalog_tools": ("gauge", ("source",)),
     "dispatch_catalog_source_up": ("gauge", ("source",)),
+    "dispatch_fleet_members": ("gauge", ("fleet",)),
+    "dispatch_fleet_reachable": ("gauge", ("fleet",)),
+    "dispatch_fleet_share": ("gauge", ("fleet", "kind", "tool")),
+    "dispatch_fleet_quota_used": ("gauge", ("fleet", "tool", "per")),
+    "dispatch_fleet_quota": ("gauge", ("fleet", "tool", "per")),
     "dispatch_catalog_refused_items": ("gauge", ("source",)),
     "dispatch_catalog_held_changes": ("gauge", ("source",)),
     "dispatch_catalog_last_reload_successful": ("gauge", ("source",)),
     "dispatch_catalog_reloads": ("counter", ("source", "result")),
-    "dispatch_version_calls": ("counter", ("tool", "version", "outcome_class")),
+    "dispatch_version_calls": ("counter", ("tool", "service", "version", "outcome_class")),
     "dispatch_build_info": ("gauge", ("version",)),
     "dispatch_sessions": ("gauge", ("role", "state")),
     "dispatch_sessions_closed": ("counter", ("role", "reason")),
@@ -226,9 +233,14 @@ def test_telemetry_knows_a_closed_set_of_error_types() -> None:
 
 async def test_metrics_with_their_labels() -> None:
     board = Board()
+    policy = {"rate-limit": {"rate": "9/s", "scope": "fleet"}, "quota": "9/day"}
     tools = catalog(work={"version": "1.4.0"})
-    async with serving(lambda _: "done", instance="a"), telling(board.telemetry(), tools) as dispatcher:
+    async with (
+        serving(lambda _: "done", instance="a"),
+        telling(board.telemetry(), tools, policy=policy, fleet="shop") as dispatcher,
+    ):
         await dispatcher.execute("work")
+        await dispatcher.execute("invented")
         dispatcher._running.observer.on_instance_change("lab", "a", "ejected", "failures")
         await dispatcher.reload(catalog(work={"version": "1.4.0"}))
         found = {}

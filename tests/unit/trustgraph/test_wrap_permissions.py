@@ -46,9 +46,10 @@ async def test_only_a_permitted_user_reaches_the_client() -> None:
     assert guarded._guards().bulkhead.guard.granted == granted  # type: ignore[union-attr] # likewise
     assert str(guarded.breaker.state) == "closed"
     read = registry.get_sample_value
-    assert read("dispatch_rejections_total", {"tool": "work", "by": "permissions"}) == 40
-    assert read("dispatch_calls_total", {"tool": "work", "outcome": "rejected"}) == 0
-    assert read("dispatch_inflight_calls", {"tool": "work"}) == 0
+    assert read("dispatch_rejections_total", {"tool": "work", "service": "work", "by": "permissions"}) == 40
+    assert read("dispatch_calls_total", {"tool": "work", "service": "work", "outcome": "rejected"}) == 0
+    assert read("dispatch_calls_total", {"tool": "work", "service": "work", "outcome": "refused"}) == 40
+    assert read("dispatch_inflight_calls", {"tool": "work", "service": "work"}) == 0
 
 
 async def test_without_grants_a_tool_with_permissions_is_refused_and_one_without_is_not() -> None:

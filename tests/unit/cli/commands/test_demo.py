@@ -70,7 +70,7 @@ def test_on_a_terminal_it_is_a_live_view_and_the_cursor_comes_back() -> None:
     assert (code, err) == (0, "")
     assert "\x1b[?25l" in out
     assert out.rindex("\x1b[?25h") > out.rindex("\x1b[?25l")
-    for text in ("p95 ms", "ejected", "warming", "half-open", "limited", "Outcomes", "Scenarios"):
+    for text in ("p95 ms", "ejected", "warming", "half-open", "refused", "Outcomes", "Scenarios"):
         assert text in out
 
 

@@ -129,10 +129,10 @@ def test_options_from_the_environment(run: Run, monkeypatch: pytest.MonkeyPatch)
         raise ValueError("enough")
 
     monkeypatch.setattr("dispatch.server.ToolServer", make)
-    for name, value in {"SERVICE": "store", "INSTANCE": "one", "CONCURRENCY": "3", "METRICS_PORT": "99999"}.items():
+    for name, value in {"SERVICE": "store", "INSTANCE": "one", "CONCURRENCY": "3", "ADMIN": "127.0.0.1:99999"}.items():
         monkeypatch.setenv(f"DISPATCH_{name}", value)
-    assert "DISPATCH_METRICS_PORT" in run("serve", "shop.py").err
-    monkeypatch.setenv("DISPATCH_METRICS_PORT", "0")
+    assert "is not HOST:PORT" in run("serve", "shop.py").err
+    monkeypatch.setenv("DISPATCH_ADMIN", "127.0.0.1:0")
     assert "enough" in run("serve", "shop.py").err
     assert (made["service"], made["instance"], made["concurrency"]) == ("store", "one", 3)
     assert "enough" in run("serve", "shop.py", "--concurrency", "4").err

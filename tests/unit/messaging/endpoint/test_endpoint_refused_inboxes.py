@@ -31,6 +31,10 @@ class RefusedPublisher(MemoryPublisher):
     def opening_error(self) -> TransportError | None:
         return self._refusals.get(self.topic)
 
+    @property
+    def is_connected(self) -> bool:
+        return True
+
     def send_packet(self, payload: bytes) -> bool:
         return self.opening_error is None and super().send_packet(payload)
 

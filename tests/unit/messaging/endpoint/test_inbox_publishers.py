@@ -41,6 +41,10 @@ class RecordingPublisher(MemoryPublisher):
     def opening_error(self) -> TransportError | None:
         return self._owner.lost.get(self.topic)
 
+    @property
+    def is_connected(self) -> bool:
+        return True
+
     def send_packet(self, payload: bytes) -> bool:
         self._owner.sent.append((self.topic, payload))
         return True

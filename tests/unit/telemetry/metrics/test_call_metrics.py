@@ -12,6 +12,7 @@ import pytest
 
 from dispatch import Catalog, Dispatcher, DispatchError, ToolError, ToolServiceClient
 from dispatch.errors import Outcome
+from dispatch.telemetry.observers import REFUSED
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, read, serving
 from tests.helpers.telemetry_capture import Board, telling
@@ -34,7 +35,7 @@ def nothing_left(board: Board) -> None:
     for key in ("inflight_calls work", "queued_calls work", "pending_requests"):
         assert now[key] == 0, key
     ended = {key: n for key, n in now.items() if key.startswith("calls_total work")}
-    assert set(ended) == {f"calls_total work {outcome}" for outcome in Outcome}
+    assert set(ended) == {f"calls_total work {outcome}" for outcome in (*Outcome, REFUSED)}
 
 
 # -- one call, as its service and its caller have it ------------------------------------------------------------------
@@ -183,6 +184,7 @@ async def stream_is_never_begun(dispatcher: Dispatcher, peer: Peer) -> None:
 
 SENT = "attempts_total work first"
 OK, ERROR = "call_duration_seconds_count work ok", "call_duration_seconds_count work error"
+INVALID = "refused_calls_total _NONE invalid-arguments"
 FORCED = "circuit_transitions_total work forced-open"
 RESET = "circuit_transitions_total work closed"
 FIRST_CHUNK = "first_chunk_seconds_count work"
@@ -198,10 +200,10 @@ STORIES: dict[Story, dict[str, float]] = {
     fails: ends("tool_error", SENT, ERROR),
     is_unreadable_to_us: ends("transport", SENT, ERROR),
     is_refused_by_the_service: ends("throttled", SENT, "rejections_total work service"),
-    is_unreadable_to_the_service: ends("invalid_arguments", SENT),
+    is_unreadable_to_the_service: ends("invalid_arguments", SENT, INVALID),
     meets_a_service_that_leaves: ends("rejected", SENT, "rejections_total work service"),
-    has_arguments_that_json_cannot_say: ends("invalid_arguments"),
-    has_a_limit_that_is_none: ends("invalid_arguments"),
+    has_arguments_that_json_cannot_say: ends("invalid_arguments", INVALID),
+    has_a_limit_that_is_none: ends("invalid_arguments", INVALID),
     is_not_answered: ends("timeout", SENT, ERROR),
     is_cancelled: ends("cancelled", SENT),
     meets_an_open_circuit: ends("rejected", "rejections_total work breaker", FORCED, RESET),
@@ -210,7 +212,7 @@ STORIES: dict[Story, dict[str, float]] = {
     streams: ends("success", SENT, OK, FIRST_CHUNK),
     streams_an_error: ends("tool_error", SENT, ERROR, FIRST_CHUNK),
     streams_and_falls_silent: ends("timeout", SENT, ERROR, FIRST_CHUNK),
-    streams_with_wrong_arguments: ends("invalid_arguments"),
+    streams_with_wrong_arguments: ends("invalid_arguments", INVALID),
     streams_against_an_open_circuit: ends("rejected", "rejections_total work breaker", FORCED, RESET),
     stream_is_left: ends("cancelled", SENT, FIRST_CHUNK),
     stream_is_cancelled_before_its_first_chunk: ends("cancelled", SENT),
@@ -265,7 +267,7 @@ async def test_an_unknown_tool_is_counted_as_other() -> None:
             await dispatcher.call("krow")
         with pytest.raises(DispatchError):
             await read(dispatcher.stream("owrk"), [])
-        assert board.counted() == {"calls_total _OTHER rejected": 3}
+        assert board.counted() == {"calls_total _OTHER refused": 3, "refused_calls_total _NONE unknown-tool": 3}
         assert board["inflight_calls _OTHER"] == 0
         assert not [key for name in ("wrok", "krow", "owrk") for key in board.of(name)]
 

@@ -39,14 +39,14 @@ async def test_a_rejection_by_the_users_rate_limit() -> None:
         assert [(await dispatcher.execute("work", user="hog")).ok for _ in range(3)] == [True, False, False]
         assert board.counted() == {
             **ends("success", SENT, OK),
-            "calls_total work throttled": 2,
+            "calls_total work refused": 2,
+            "refused_calls_total hog user-rate-limit": 2,
             "rejections_total work rate-limit": 2,
             "rate_limited_total work user": 2,
         }
 
 
 async def test_a_retry_that_the_users_rate_limit_rejects_does_not_hide_the_failure_of_its_call() -> None:
-    """``rate_limited_total work user`` is subtracted from the throttled calls: it counts calls, not attempts."""
     board = Board()
     policy = {"user-rate-limit": {"rate": "1/m", "burst": 1, "max-wait": 0}, "timeout": 9, "attempt-timeout": 1}
     async with deaf(board, read_only=True, policy=policy) as (dispatcher, _):

@@ -95,7 +95,7 @@ async def test_names_that_models_invent_add_no_series_and_no_memory() -> None:
             tracemalloc.stop()
         assert grown < traced, "less than a byte a name"
         assert set(board.read()) == before
-        assert board["calls_total _OTHER rejected"] == names + 1
+        assert board["calls_total _OTHER refused"] == names + 1
         assert board["inflight_calls _OTHER"] == 0
 
 
@@ -114,7 +114,7 @@ async def test_series_of_a_removed_tool_are_removed() -> None:
         assert board.of("one") == []
         assert board["calls_total two success"] == 1
         assert (await dispatcher.execute("one")).error is not None
-        assert board["calls_total _OTHER rejected"] == 1
+        assert board["calls_total _OTHER refused"] == 1
         await dispatcher.reload(both)
         await dispatcher.execute("one")
         assert set(board.of("one")) == first

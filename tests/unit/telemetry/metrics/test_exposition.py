@@ -115,7 +115,7 @@ async def test_metrics_on_a_port_of_their_own() -> None:
             kind, text = await asyncio.to_thread(scraped, port)
             assert kind == "application/openmetrics-text"
             samples = [sample for family in open_metrics(text) for sample in family.samples]
-            labels = {"tool": "work", "outcome": "success"}
+            labels = {"tool": "work", "service": "lab", "outcome": "success"}
             assert [
                 each.value for each in samples if each.name == "dispatch_calls_total" and each.labels == labels
             ] == [1]

@@ -129,23 +129,23 @@ async def test_services_beyond_the_limit_share_series(
 
 
 @pytest.mark.parametrize(
-    ("requests", "responses", "name"),
+    ("requests", "responses"),
     [
-        ("non-persistent://tg/request/joke", "non-persistent://tg/response/joke", "joke"),
-        ("persistent://tg/request/joke", "persistent://tg/response/joke", "joke"),
-        ("non-persistent://acme/joke/requests", "non-persistent://acme/joke/responses", "acme/joke/requests"),
+        ("non-persistent://tg/request/joke", "non-persistent://tg/response/joke"),
+        ("non-persistent://acme/joke/requests", "non-persistent://acme/joke/responses"),
     ],
 )
 async def test_dispatcher_and_service_give_a_service_one_name(
-    registry: CollectorRegistry, requests: str, responses: str, name: str
+    registry: CollectorRegistry, requests: str, responses: str
 ) -> None:
     tools = Catalog.of(
         [{"id": "joke-service", "request-queue": requests, "response-queue": responses}],
         [{"type": "tool-service", "name": "tell-joke", "description": "Tells a joke.", "service": "joke-service"}],
     )
     telemetry = Telemetry(registry=registry)
+    topics = {"request_queue": requests, "response_queue": responses}
     server = ToolServer(
-        Service(work), BROKER, request_queue=requests, response_queue=responses, instance="one", telemetry=telemetry
+        *(Service(work), BROKER), **topics, instance="one", telemetry=telemetry, descriptor={"id": "joke-service"}
     )
     async with server, Dispatcher(MemoryTransport(BROKER), tools, telemetry=telemetry) as dispatcher:
         await dispatcher.call("tell-joke")
@@ -158,4 +158,4 @@ async def test_dispatcher_and_service_give_a_service_one_name(
             for sample in family.samples
             if "service" in sample.labels
         }
-    assert found == {(True, name), (False, name), (False, "_OTHER")}
+    assert found == {(True, "joke-service"), (False, "joke-service"), (False, "_OTHER")}

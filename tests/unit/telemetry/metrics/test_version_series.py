@@ -3,7 +3,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from dispatch.errors import Outcome
-from dispatch.telemetry.call_metrics import MAX_VERSIONS, BoundedSeries, Instruments, ToolMeter, VersionMeter
+from dispatch.telemetry.call_metrics import MAX_VERSIONS, BoundedSeries, Instruments, ToolKey, ToolMeter, VersionMeter
 from dispatch.telemetry.observers import OTHER
 
 
@@ -15,9 +15,9 @@ class Series:
         self.tools = Instruments.of(self.registry).tools
         self.held: dict[str, ToolMeter] = {}
 
-    def versions(self, tool: str) -> BoundedSeries[VersionMeter]:
+    def versions(self, tool: str) -> BoundedSeries[str, VersionMeter]:
         if tool not in self.held:
-            self.held[tool] = self.tools.acquire(tool)
+            self.held[tool] = self.tools.acquire(ToolKey(tool, OTHER if tool == OTHER else "lab"))
         return self.held[tool].versions
 
     def remove_tool(self, tool: str) -> None:

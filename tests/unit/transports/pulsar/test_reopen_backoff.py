@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dispatch.errors import TransportError
+from dispatch.transports.base import TAKEOVER_WAIT_S
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.supervisor import FIRST_RETRY_S, LAST_RETRY_S, ReopenBackoff
 
@@ -28,10 +29,10 @@ def test_what_is_open_again_begins_anew() -> None:
     assert not aside.forget("topic")
     for _ in range(5):
         aside.record_failure("topic", ERROR, 0.0)
-    assert aside.error("topic") is ERROR
+    assert aside.error("topic", 0.0) is ERROR
     assert "topic" in aside
     assert aside.forget("topic")
-    assert (len(aside), aside.error("topic")) == (0, None)
+    assert (len(aside), aside.error("topic", 0.0)) == (0, None)
     assert aside.record_failure("topic", ERROR, 10.0)
     assert aside.due(10.0 + FIRST_RETRY_S) == ["topic"]
 
@@ -41,3 +42,13 @@ def test_a_broker_that_gives_no_answer_is_asked_again_soon_however_often() -> No
     for now in range(0, 100, 5):  # a try takes pulsar-client's 5 s
         aside.record_failure("topic", unreachable("pulsar://broker"), float(now))
         assert aside.due(now + FIRST_RETRY_S) == ["topic"]
+
+
+def test_a_failed_broker_has_time_to_be_taken_over() -> None:
+    error = TransportError("unauthorized", "The broker refused.", may_have_run=False)
+    aside: ReopenBackoff[str] = ReopenBackoff(transient=("unauthorized",))
+    aside.record_failure("topic", error, 0.0)
+    aside.record_failure("topic", error, 1.0)
+    assert aside.due(1.0 + FIRST_RETRY_S) == ["topic"]
+    assert aside.error("topic", TAKEOVER_WAIT_S - 1) is None
+    assert aside.error("topic", TAKEOVER_WAIT_S) is error

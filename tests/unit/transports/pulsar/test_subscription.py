@@ -6,10 +6,11 @@ import asyncio
 import time
 from typing import Any
 
+import pulsar
 import pytest
 
 from dispatch.transports import DurableMessage, Mode
-from dispatch.transports.pulsar.transport import GATHERED_S
+from dispatch.transports.pulsar.transport import GATHERED_S, read_batch
 from tests.helpers.clock import advance, idle
 from tests.helpers.fake_pulsar import (
     KEPT,
@@ -170,3 +171,16 @@ async def test_a_reader_of_a_persistent_topic_goes_on_where_it_was(
         broker.restarts()
         await advance(REPLACED_S)
         assert broker.consumer(topic).after == after, "a former consumer does not set it back"
+
+
+@pytest.mark.parametrize(
+    ("id", "batch"),
+    [
+        ("086f1002", None),  # alone
+        ("086f100120003001", None),  # a batch of one
+        ("086f100020033005", ((111, 0), 5)),
+        ("08ac0210ffff7f200030e807", ((300, 2_097_151), 1_000)),
+    ],
+)
+def test_the_batch_of_a_message_is_read_from_its_id(id: str, batch: object) -> None:
+    assert read_batch(pulsar.MessageId.deserialize(bytes.fromhex(id))) == batch

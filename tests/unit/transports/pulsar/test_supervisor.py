@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.transports.base import RECONNECT_WAIT_S, Security
+from dispatch.transports.base import RECONNECT_WAIT_S, TAKEOVER_WAIT_S, Mode, Security
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar import supervisor
 from dispatch.transports.pulsar.handshake import HEAD_START_S
@@ -30,6 +30,8 @@ from tests.helpers.fake_pulsar import (
     listen,
     send,
 )
+
+REPLIES = "non-persistent://tg/response/dispatch-reply-0123456789abcdef-agent"
 
 
 def now() -> float:
@@ -81,16 +83,47 @@ async def test_while_it_is_opened_again_nothing_is_given_to_it(broker: FakeBroke
         lost, fine = await transport.publisher(TOPIC), await transport.publisher(OTHER)
         broker.producer(TOPIC).closed = True
         broker.gate.clear()
+        send(lost, failures, "a1")
         await advance(REPLACED_S)
-        with pytest.raises(TransportError) as caught:
-            send(lost, failures, "a1")
-        assert (caught.value.type, caught.value.may_have_run) == ("unreachable", False)
+        assert broker.producer(TOPIC).payloads == []
         send(fine, failures, "b1")
         broker.producer(OTHER).receipts()
         broker.gate.set()
         await advance(SEEN_S)
         send(lost, failures, "a2")
-        assert broker.producer(TOPIC).payloads == [b"a2"]
+        assert broker.producer(TOPIC).payloads == [b"a1", b"a2"]
+        broker.producer(TOPIC).receipts()
+    assert failures.told == []
+
+
+async def test_what_is_held_for_a_topic_fails_when_no_broker_takes_it_over(broker: FakeBroker) -> None:
+    failures = Failures()
+    async with connected() as transport:
+        lost, _ = await transport.publisher(TOPIC), await transport.publisher(OTHER)
+        broker.always_refused[TOPIC] = unreachable(URL)
+        broker.producer(TOPIC).closed = True
+        await advance(REPLACED_S)
+        send(lost, failures, "a1")
+        await advance(TAKEOVER_WAIT_S - 1)
+        assert failures.told == []
+        await advance(2)
+        assert failures.types == [("a1", "unreachable", False)]
+        with pytest.raises(TransportError, match="no Pulsar broker replies"):
+            send(lost, failures, "a2")
+
+
+async def test_a_request_waits_for_the_inbox_of_its_reply(broker: FakeBroker) -> None:
+    failures = Failures()
+    async with connected() as transport:
+        requests = await transport.publisher(TOPIC)
+        await transport.subscribe(REPLIES, lambda _: None, mode=Mode.FANOUT, name="agent")
+        inbox = broker.consumer(REPLIES)
+        inbox.closed = True
+        send(requests, failures, "a1")
+        assert broker.producer(TOPIC).payloads == []
+        inbox.closed = False
+        await advance(SEEN_S)
+        assert broker.producer(TOPIC).payloads == [b"a1"]
         broker.producer(TOPIC).receipts()
     assert failures.told == []
 
@@ -320,20 +353,61 @@ async def test_a_broker_of_a_list_that_hangs_is_given_up_for_another(cluster: Cl
     assert cluster.clients == [A, B]
 
 
-async def test_a_client_whose_broker_is_gone_is_replaced_though_topics_on_another_one_are_connected(
-    cluster: Cluster,
-) -> None:
-    """It could open no topic any more: it asks its broker where a topic is."""
+async def test_topics_on_other_brokers_stay_connected_when_that_of_the_client_is_gone(cluster: Cluster) -> None:
+    """The client could open no topic any more: it asks its broker where a topic is."""
     async with cluster.connected() as transport:
         await transport.publisher(OTHER)
+        stays, former = cluster.broker.producer(OTHER), cluster.broker.links[0]
         cluster.away.add(A)
         cluster.broker.refusals[TOPIC] = unreachable(URL)
         with pytest.raises(TransportError):
             await transport.publisher(TOPIC)
         await advance(PROBE_TIMEOUT_S + 2 * POLL_S + HEAD_START_S)
         await transport.publisher(TOPIC)
-        assert transport.connected
+        assert (transport.connected, transport.reconnects, stays.closed, former.closed) == (True, 0, False, False)
+        stays.closed = True
+        await advance(REPLACED_S)
+        assert former.closed, "no topic is left on it"
+        assert len(cluster.broker.links[1].producers) == 2
     assert cluster.clients == [A, B]
+
+
+async def test_a_lost_topic_shows_that_the_broker_of_the_client_is_gone(cluster: Cluster) -> None:
+    async with cluster.connected() as transport:
+        await transport.publisher(TOPIC)
+        await transport.publisher(OTHER)
+        cluster.away.add(A)
+        cluster.broker.producer(TOPIC).closed = True
+        await advance(2 * POLL_S + PROBE_TIMEOUT_S + HEAD_START_S)
+        assert cluster.clients == [A, B]
+        await advance(REPLACED_S)
+        opened = [[(each.topic, each.closed) for each in link.producers] for link in cluster.broker.links]
+        assert opened == [[(TOPIC, True), (OTHER, False)], [(TOPIC, False)]]
+
+
+@pytest.mark.parametrize("is_packet", [False, True])
+async def test_topics_are_opened_again_when_the_owner_of_one_hangs(cluster: Cluster, is_packet: bool) -> None:
+    async with cluster.connected() as transport:
+        stuck, fine = await transport.publisher(TOPIC), await transport.publisher(OTHER)
+        cluster.away.add(B)
+        for _ in range(24):
+            if is_packet:
+                assert stuck.send_packet(b"a")
+                assert fine.send_packet(b"b")
+            elif not cluster.broker.producer(TOPIC).sent:
+                send(stuck, Failures(), "a1")
+            cluster.broker.producer(OTHER).receipts()
+            await advance(POLL_S)
+        assert transport.connected
+    assert cluster.clients == [A, A]
+
+
+async def test_a_slow_receipt_does_not_disturb_topics_while_all_brokers_reply(cluster: Cluster) -> None:
+    async with cluster.connected() as transport:
+        send(await transport.publisher(TOPIC), Failures(), "a1")
+        await advance(10)
+        cluster.broker.producer(TOPIC).receipts()
+    assert cluster.clients == [A]
 
 
 async def test_a_broker_that_replies_is_not_replaced_because_a_topic_could_not_be_opened(cluster: Cluster) -> None:

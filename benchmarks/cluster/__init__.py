@@ -1,0 +1,1 @@
+"""Calls over a cluster of brokers while brokers fail: ``make bench-cluster`` writes docs/explanation/cluster.md."""

@@ -1,0 +1,64 @@
+"""``python -m benchmarks.cluster [FAULT …]``: measure all faults, and write the table of docs/explanation/cluster.md."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+from benchmarks.cluster.faults import FAULTS, SETTINGS, Finding, loaded, measure
+from benchmarks.cluster.load import KINDS
+from benchmarks.harness.processes import ROOT
+from dispatch.devtools.localbroker import VERSION, LocalCluster
+
+PAGE = ROOT / "docs" / "explanation" / "cluster.md"
+BEGIN, END = "<!-- begin of the figures of a run -->", "<!-- end of the figures of a run -->"
+
+
+def render(findings: Sequence[Finding]) -> str:
+    """Return the Markdown of the findings."""
+    lines = [
+        f"One run on {datetime.now(UTC):%Y-%m-%d}: Pulsar {VERSION}, pulsar-client {version('pulsar-client')}; load, three "
+        f"brokers, a bookie and ZooKeeper on {os.cpu_count()} shared processors, load average {os.getloadavg()[2]:.0f}.",
+        "",
+        "| fault | calls | lost in sessions | run twice | repeatable calls failed: sessions, plain, persistent "
+        "| others failed | sessions back after | slowest call elsewhere | topics moved |",
+        "|" + "---|" * 9,
+    ]
+    for each in findings:
+        shares = ", ".join(f"{100 * each.failed_share(kind):.2g} %" for kind in KINDS)
+        others = ", ".join(str(sum(n for how, n in each.failed_once.items() if how.startswith(kind))) for kind in KINDS)
+        back = "-" if each.back_after is None else f"{each.back_after:.1f} s"
+        elsewhere = f"{each.slowest_elsewhere:.2f} s, {each.failed_elsewhere} failed" if each.elsewhere else "-"
+        lines.append(
+            f"| {each.fault} | {each.calls:,} | {each.lost} | {each.twice} | {shares} | {others} | {back} | {elsewhere} "
+            f"| {each.moved} |"
+        )
+    return "\n".join(lines)
+
+
+def main(faults: Sequence[str]) -> None:
+    """Measure, print each finding, and write the page if all faults were measured."""
+    findings = []
+    with LocalCluster.start(settings=SETTINGS, report=_report) as cluster, loaded(cluster.service_url) as load:
+        for fault in faults or FAULTS:
+            findings.append(measure(cluster, load, fault))
+            _report(json.dumps(dataclasses.asdict(findings[-1])))
+    table = render(findings)
+    _report(table)
+    if not faults:
+        text = PAGE.read_text(encoding="utf-8")
+        head, _, rest = text.partition(BEGIN)
+        PAGE.write_text(f"{head}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+def _report(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

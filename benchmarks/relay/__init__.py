@@ -1,0 +1,1 @@
+"""A call through a relay, beside a direct one."""

@@ -1,0 +1,184 @@
+"""A call through ``dispatch relay`` beside a direct one: ``python -m benchmarks.relay``. A broker, two minutes.
+
+Client and service are those of TrustGraph, as published, or the least that speaks their wire (``bare``), which shows the
+cost of the relay itself. Direct and relayed calls alternate within each round, and the ratios are formed there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.harness.environment import load
+from benchmarks.harness.processes import ROOT, Child, start
+from benchmarks.harness.report import aligned
+from benchmarks.workers.channel import Spec
+from dispatch.devtools.localbroker import provide_broker
+
+PEERS: Final = {"bare": ("decoding_listener", "echo_service"), "published": ("trustgraph_client", "trustgraph_service")}
+"""Workers: the client and the service."""
+MOST_TIMES: Final = 2.2
+"""Target: p50 at one in flight, as a multiple of that of a direct call."""
+LEAST_RATE: Final = 0.45
+"""Target: calls per second at 64 in flight, as a share of those of direct calls."""
+MOST_US: Final = 400.0
+"""Target: processor time of the relay for a call, in microseconds."""
+IN_FLIGHT: Final = 64
+
+
+def spec_of(url: str, topic: str) -> Spec:
+    """Return the spec of a process on these topics."""
+    return Spec(url, None, topic, f"non-persistent://tg/request/{topic}", f"non-persistent://tg/response/{topic}", 20.0)
+
+
+@contextlib.contextmanager
+def relaying(url: str, public: Spec, instance: Spec) -> Iterator[int]:
+    """Run a relay from the public topic to the instance's; yield its process id."""
+    service = {
+        "id": "echo",
+        "request-queue": public.request,
+        "response-queue": public.response,
+        "instances": [{"id": "one", "request-queue": instance.request, "response-queue": instance.response}],
+    }
+    tool = {"type": "tool-service", "name": "echo", "description": "Echoes.", "service": "echo", "read-only": True}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        files = {
+            "tools/tool-service/echo.json": service,
+            "tools/tool/echo.json": tool,
+            "relay.json": {"broker": url, "catalog": ["tools"]},
+        }
+        for path, raw in files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(json.dumps(raw))
+        command = [sys.executable, "-m", "dispatch", "relay", "--config", str(folder / "relay.json"), "--json"]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if '"ready"' in line:
+                    break
+            yield process.pid
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+def measure(client: Child, level: int, seconds: float, relay: int) -> dict[str, Any]:
+    """Return the figures of a load."""
+    command = {"level": level, "seconds": seconds, "ramp": 0.5, "watched": {"relay": [relay]}}
+    return client.ask(command, seconds + 60)
+
+
+def compare(url: str, peers: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure direct and relayed calls of one pair of peers; return the ratios and the figures of all rounds."""
+    client_module, service_module = PEERS[peers]
+    topic = f"relay-{secrets.token_hex(4)}"
+    # Apart: a client must not get the replies to the relay, which the plain one does not expect.
+    public, instance, alone = (spec_of(url, f"{topic}{suffix}") for suffix in ("", "-1", "-alone"))
+    rounds = []
+    with contextlib.ExitStack() as stack:
+        for spec in (instance, alone):
+            start(service_module, stack).begin(asdict(spec))
+        relay = stack.enter_context(relaying(url, public, instance))
+        direct, relayed = start(client_module, stack), start(client_module, stack)
+        direct.begin(asdict(alone))
+        relayed.begin(asdict(public))
+        for _ in range(options.rounds):
+            rounds.append(
+                {
+                    f"{name} {level}": measure(client, level, options.seconds, relay)
+                    for level in (1, IN_FLIGHT)
+                    for name, client in (("direct", direct), ("relayed", relayed))
+                }
+            )
+        memory = []
+        calls = 0
+        while peers == "bare" and calls < options.calls:
+            calls += measure(relayed, IN_FLIGHT, options.seconds * 2, relay)["answered"]
+            memory.append((calls, resident_bytes(relay)))
+    busy = f"relayed {IN_FLIGHT}"
+    return {
+        "times": statistics.median(each["relayed 1"]["p50_ms"] / each["direct 1"]["p50_ms"] for each in rounds),
+        "rate": statistics.median(each[busy]["counted"] / each[f"direct {IN_FLIGHT}"]["counted"] for each in rounds),
+        "cost_us": statistics.median(each[busy]["cpu_s"]["relay"] * 1e6 / each[busy]["cpu_counted"] for each in rounds),
+        "lost": sum(each[name]["lost"] for each in rounds for name in each if name.startswith("relayed")),
+        "rounds": rounds,
+        "memory": memory,
+    }
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process. Raises OSError on other systems than Linux."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def draw(memory: Sequence[tuple[int, int]], path: Path) -> None:
+    """Draw the relay's memory over its calls."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
+    axes.plot(
+        [calls for calls, _ in memory], [size / 1e6 for _, size in memory], marker="o", markersize=3, color="#0072B2"
+    )
+    axes.set(xlabel="calls", ylabel="resident memory of the relay, MB", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run. Returns the exit code: 0 done, whatever the figures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.relay", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds, of which the median counts")
+    parser.add_argument("--seconds", type=float, default=3.0, help="duration of one measurement")
+    parser.add_argument("--only", choices=PEERS, help="measure one pair of peers")
+    parser.add_argument("--calls", type=int, default=0, help="calls over which the relay's memory is measured")
+    parser.add_argument("--plot", type=Path, help="file of the plot of the memory")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    options = parser.parse_args(arguments)
+    print(f"load before: {load()}", file=sys.stderr)
+    with provide_broker() as endpoint:
+        found = {
+            peers: compare(endpoint.service_url, peers, options) for peers in PEERS if options.only in (None, peers)
+        }
+    rows = [("client and service", "p50 at one", f"calls/s at {IN_FLIGHT}", "processor time of a call", "lost")]
+    for peers, each in found.items():
+        figures = (
+            f"{each['times']:.2f} times",
+            f"{each['rate']:.2f} times",
+            f"{each['cost_us']:,.0f} µs",
+            f"{each['lost']}",
+        )
+        rows.append((peers, *figures))
+    print(
+        aligned([*rows, ("target", f"≤ {MOST_TIMES} times", f"≥ {LEAST_RATE} times", f"≤ {MOST_US:.0f} µs", "")]),
+        flush=True,
+    )
+    for memory in filter(None, (each["memory"] for each in found.values())):
+        (first, least), (calls, size) = memory[0], memory[-1]
+        print(f"memory: {least / 1e6:.1f} MB after {first:,} calls, {size / 1e6:.1f} MB after {calls:,}")
+        if options.plot is not None:
+            draw(memory, options.plot)
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The deployment kit: image, compose file, Helm chart and systemd units, and the check that ``make lint`` runs."""

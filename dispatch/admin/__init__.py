@@ -1,0 +1,90 @@
+"""The admin endpoint of a process: what it does, for operators and their tools, and actions on it."""
+
+import ipaddress
+from collections.abc import Mapping
+
+import msgspec
+
+from dispatch._internal import NamedFields
+
+MIN_TOKEN_CHARS = 16
+ADMIN_LABEL = "admin"
+"""Label of an announced instance with the URL of the admin endpoint of its process."""
+
+
+class Admin(msgspec.Struct, frozen=True, metaclass=NamedFields):
+    """The admin endpoint of a dispatcher or of the services of a process.
+
+    Attributes:
+        address: ``HOST:PORT``; port 0: any free one. An address that other machines reach requires tokens.
+        read, act: bearer tokens by user: ``read`` may look, ``act`` also act. Both empty: no token is required.
+        hosts: further values of ``Host`` under which the endpoint is reached, such as that of a proxy.
+        peers: URLs of admin endpoints of other processes, for the overview of the console.
+        labels: of the process, such as a zone.
+    """
+
+    address: str = "127.0.0.1:0"
+    read: Mapping[str, str] = {}
+    act: Mapping[str, str] = {}
+    hosts: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+    labels: Mapping[str, str] = {}
+
+    def __post_init__(self) -> None:
+        parse_host_port(self.address)
+        tokens = [*self.read.values(), *self.act.values()]
+        for token in tokens:
+            if len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable() or " " in token:
+                raise ValueError(
+                    f"a token is not usable: it must have {MIN_TOKEN_CHARS} or more printable ASCII characters, without "
+                    "blanks. Create one with: openssl rand -base64 24"
+                )
+        if len(set(tokens)) < len(tokens):
+            raise ValueError("two users have the same token: change one.")
+
+
+def parse_host_port(text: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``; an IPv6 address is in brackets.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    host, separator, port = text.rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ValueError(f"'{text}' is not HOST:PORT. Write for instance 127.0.0.1:9464")
+    if ":" in host and not is_bracketed:
+        raise ValueError(f"the address in '{text}' is not unambiguous. Write [{host}]:{port}")
+    return host.strip("[]"), int(port)
+
+
+def check_admin(settings: Admin) -> Admin:
+    """Return the settings, which must have tokens if other machines reach the address.
+
+    Raises:
+        ValueError: they have none.
+    """
+    host, _ = parse_host_port(settings.address)
+    if not (settings.read or settings.act or is_loopback(host)):
+        raise ValueError(
+            f"other machines reach '{host}', and there are no tokens. Fix: Admin(act={{'alice': TOKEN}}), on the command "
+            "line --admin-tokens FILE; or the address 127.0.0.1"
+        )
+    return settings
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches ``host``: a name, or an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def read_admin(given: Admin | str | None) -> Admin | None:
+    """Return the settings that a program gives: ``Admin(…)``, or an address.
+
+    Raises:
+        ValueError: as :func:`check_admin`.
+    """
+    return None if given is None else check_admin(Admin(given) if isinstance(given, str) else given)

@@ -1,0 +1,262 @@
+"""Actions of operators: each has a user and a reason, is logged for audits, is an event, and can be undone by time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from dispatch._internal import excerpt
+from dispatch.admin.views import DispatcherViews, EventLog, ServiceViews, Values
+from dispatch.catalog import CatalogError
+from dispatch.catalog.approvals import ApprovalsError
+from dispatch.errors import DispatchError
+from dispatch.resilience.breaker import CircuitBreaker, State
+from dispatch.telemetry.events import AUDIT, MAX_USER_CHARS, ActionTaken, Events
+
+MAX_REASON_CHARS: Final = 500
+MAX_SECONDS: Final = 7 * 24 * 3600.0
+LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+_CIRCUIT_ACTIONS: Final[dict[str, tuple[Callable[[CircuitBreaker], object], State]]] = {
+    "open": (CircuitBreaker.force_open, State.FORCED_OPEN),
+    "close": (CircuitBreaker.reset, State.CLOSED),
+    "reset": (CircuitBreaker.reset, State.CLOSED),
+    "disable": (CircuitBreaker.disable, State.DISABLED),
+}
+
+
+class ActionError(Exception):
+    """An action that is not possible; ``status``: of the response."""
+
+    def __init__(self, text: str, status: int = 400) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class ActionRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of an action; see docs/reference/admin-api.md."""
+
+    reason: str = ""
+    user: str = ""
+    action: str = ""
+    seconds: float | None = msgspec.field(default=None, name="for")
+    version: str | None = None
+    instance: str | None = None
+    level: str = ""
+    logger: str = "dispatch"
+    fingerprint: str = ""
+
+
+class Actions:
+    """Acts on one process.
+
+    Args:
+        views: of the process.
+        log: events of the process.
+        events: of the dispatcher; None: of a service.
+    """
+
+    def __init__(self, views: DispatcherViews | ServiceViews, log: EventLog, events: Events | None) -> None:
+        self._views = views
+        self._log = log
+        self._events = events
+        self._undo: dict[tuple[str, ...], asyncio.TimerHandle] = {}
+        self._draining: set[asyncio.Task[None]] = set()
+
+    async def perform(self, kind: str, target: str, request: ActionRequest, user: str) -> Values:
+        """Perform an action and return its event.
+
+        Args:
+            kind: ``circuits``, ``instances``, ``sources``, ``tools`` or ``log-level``.
+            target: name of the tool, id of the instance or of the source; empty: none.
+            user: of the token; empty: the request names the user.
+
+        Raises:
+            ActionError: it is not possible; nothing has changed.
+        """
+        user = user or request.user.strip()
+        reason = request.reason.strip()
+        if not user or len(user) > MAX_USER_CHARS:
+            raise ActionError("Name who acts in 'user'.")
+        if not 1 <= len(reason) <= MAX_REASON_CHARS:
+            raise ActionError(f"Give a 'reason' of 1 to {MAX_REASON_CHARS} characters.")
+        if request.seconds is not None and not 0 < request.seconds <= MAX_SECONDS:
+            raise ActionError("'for' is no number of seconds from 0 to 604800.")
+        acts = {
+            "circuits": self._act_on_circuit,
+            "instances": self._act_on_instance,
+            "sources": self._refresh,
+            "tools": self._approve,
+            "log-level": self._set_level,
+        }
+        action, shown, undo = await acts[kind](target, request)
+        until = None if undo is None or request.seconds is None else time.time() + request.seconds
+        self._publish(ActionTaken(time.time(), user, action, shown, reason, until))
+        key = (
+            kind,
+            target,
+            request.version or "",
+            request.instance or "",
+            request.logger if kind == "log-level" else "",
+        )
+        former = self._undo.pop(key, None)
+        if former is not None:
+            former.cancel()
+        if until is not None and undo is not None and request.seconds is not None:
+            loop = asyncio.get_running_loop()
+            self._undo[key] = loop.call_later(
+                request.seconds, self._undo_action, key, undo, user, shown, request.seconds
+            )
+        return self._log.latest()[0]
+
+    def _undo_action(
+        self, key: tuple[str, ...], undo: Callable[[], str], user: str, shown: str, seconds: float
+    ) -> None:
+        self._undo.pop(key, None)
+        if did := undo():
+            self._publish(ActionTaken(time.time(), user, did, shown, f"{seconds:g} s are over", None))
+
+    def _publish(self, event: ActionTaken) -> None:
+        AUDIT.info(
+            "action: %s %s by '%s' (%s)%s",
+            event.action,
+            excerpt(event.target, 300),
+            excerpt(event.user, MAX_USER_CHARS),
+            excerpt(event.reason, MAX_REASON_CHARS),
+            "" if event.until is None else f", until {time.strftime('%H:%M:%S', time.localtime(event.until))}",
+            extra={f"dispatch_{name}": value for name, value in msgspec.structs.asdict(event).items()},
+        )
+        if self._events is None:
+            self._log.record(event)
+        else:
+            self._events.publish(event)  # the log is one of its listeners
+
+    def close(self) -> None:
+        """Undo nothing any more."""
+        for timer in self._undo.values():
+            timer.cancel()
+        self._undo.clear()
+
+    @property
+    def _dispatcher(self) -> DispatcherViews:
+        if not isinstance(self._views, DispatcherViews):
+            raise ActionError("This process has no dispatcher: act at one, or drain the instance here.", 404)
+        return self._views
+
+    # -- actions: each returns its name, its target, and what undoes it ------------------------------------------
+
+    async def _act_on_circuit(self, tool: str, request: ActionRequest) -> tuple[str, str, Callable[[], str] | None]:
+        views = self._dispatcher
+        if request.action not in _CIRCUIT_ACTIONS:
+            raise ActionError(f"'action' is one of {', '.join(_CIRCUIT_ACTIONS)}.")
+        try:
+            resolved = views.live.resolver.tool(tool, request.version)
+        except DispatchError as error:
+            raise ActionError(error.message, 404) from None
+        guards = views.runtime.guards_of(resolved)
+        breaker = guards.breaker
+        if request.instance is not None:
+            breaker = guards.instance_breakers.get(request.instance)
+        if breaker is None:
+            raise ActionError("There is no circuit: the policy has none, or the instance was not called.", 404)
+        act, state = _CIRCUIT_ACTIONS[request.action]
+        act(breaker)
+        key = guards.label, guards.version, request.instance
+        views.deadlines.pop(key, None)
+        shown = f"circuit {tool}{f' {request.version}' if request.version else ''}"
+        shown += f" at {request.instance}" if request.instance else ""
+        if state is State.CLOSED:
+            return request.action, shown, None
+        if request.seconds is not None:
+            views.deadlines[key] = time.time() + request.seconds
+
+        def undo() -> str:
+            views.deadlines.pop(key, None)
+            if breaker.state is not state:
+                return ""
+            breaker.reset()
+            return "reset"
+
+        return request.action, shown, undo
+
+    async def _act_on_instance(self, id: str, request: ActionRequest) -> tuple[str, str, Callable[[], str] | None]:
+        shown = f"instance {id}"
+        if isinstance(self._views, ServiceViews):
+            server = next((each for each in self._views.servers if each.instance == id), None)
+            if server is None:
+                raise ActionError("This process has no such instance.", 404)
+            if request.action != "drain" or request.seconds is not None:
+                raise ActionError("At the service itself 'action' is drain, without 'for': eject is of dispatchers.")
+            task = asyncio.create_task(server.drain())
+            self._draining.add(task)
+            task.add_done_callback(self._draining.discard)
+            return "drain", shown, None
+        if request.action not in ("eject", "admit"):
+            raise ActionError("'action' is eject or admit; drain is an action of the service's own process.")
+        pools = [pool for _, pool in self._dispatcher.runtime.pool_registry.all() if id in pool.balancer]
+        if not pools:
+            raise ActionError(f"There is no instance '{id[:80]}' whose service was called.", 404)
+        for pool in pools:
+            if request.action == "admit":
+                pool.balancer.admit(id)
+            else:
+                pool.balancer.hold(id)
+
+        def undo() -> str:
+            for pool in pools:
+                pool.balancer.admit(id)
+            return "admit"
+
+        return request.action, shown, undo if request.action == "eject" else None
+
+    async def _refresh(self, id: str, _request: ActionRequest) -> tuple[str, str, None]:
+        try:
+            await self._dispatcher.live.registry.refresh(id)
+        except (LookupError, CatalogError) as error:
+            raise ActionError(str(error), 404 if isinstance(error, LookupError) else 409) from None
+        except Exception as error:  # of a source, which may raise anything
+            problem = excerpt(str(error), 300)
+            raise ActionError(f"The source is out of reach, its items stay in force: {problem}", 502) from None
+        return "refresh", f"source {id}", None
+
+    async def _approve(self, name: str, request: ActionRequest) -> tuple[str, str, None]:
+        try:
+            await self._dispatcher.live.registry.approve(name, request.fingerprint)
+        except (LookupError, ApprovalsError) as error:
+            raise ActionError(str(error), 404 if isinstance(error, LookupError) else 409) from None
+        return "approve", f"definition {name} {request.fingerprint[:12]}", None
+
+    async def _set_level(self, _target: str, request: ActionRequest) -> tuple[str, str, Callable[[], str]]:
+        name = request.logger
+        if name != "dispatch" and not name.startswith("dispatch."):
+            raise ActionError("'logger' is dispatch, or one below it.")
+        if request.level not in LEVELS:
+            raise ActionError(f"'level' is one of {', '.join(LEVELS)}.")
+        logger = logging.getLogger(name)
+        former = logger.level
+        logger.setLevel(request.level)
+
+        def undo() -> str:
+            logger.setLevel(former)
+            return f"log {logging.getLevelName(former)}"
+
+        return f"log {request.level}", f"logger {name}", undo
+
+
+def decode_request(body: bytes) -> ActionRequest:
+    """Return the body of an action.
+
+    Raises:
+        ActionError: it is not one.
+    """
+    with contextlib.suppress(UnicodeDecodeError):
+        try:
+            return msgspec.json.decode(body, type=ActionRequest)
+        except msgspec.DecodeError as error:
+            raise ActionError(f"The body is not valid: {excerpt(str(error), 200)}.") from None
+    raise ActionError("The body is not UTF-8.")

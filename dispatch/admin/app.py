@@ -1,0 +1,550 @@
+"""The application of the admin endpoint: health, metrics and ``/api/``, and what protects them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dispatch._internal import loop_clock
+from dispatch.admin import Admin, parse_host_port
+from dispatch.admin.actions import ActionError, Actions, decode_request
+from dispatch.admin.console import Console
+from dispatch.admin.recent import RecentCalls, RecordedCall
+from dispatch.admin.views import (
+    DispatcherViews,
+    EventLog,
+    ObservedService,
+    ServiceViews,
+    Values,
+    Views,
+    describe_call,
+    describe_process,
+)
+from dispatch.calls.resolution import LiveCatalog
+from dispatch.calls.runtime import Runtime
+from dispatch.errors import ErrorType, TransportError
+from dispatch.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, running_app
+from dispatch.telemetry.events import Events
+from dispatch.telemetry.exposition import metrics_app
+from dispatch.telemetry.observers import Telemetry
+
+MAX_BODY_BYTES: Final = 64 * 1024
+MAX_LIMIT: Final = 1_000
+MAX_BEHIND: Final = 1_000
+"""Events that a reader of a stream may be behind."""
+KEEP_ALIVE_S: Final = 15.0
+CLOCK_STEP_S: Final = 0.05
+COOKIE: Final = "dispatch-token"
+_OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/sign-in"})
+ERROR_TEXTS: Final = {404: "There is no such page.", 405: "Use GET to read, POST to act."}
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; form-action 'self'; base-uri 'none'",
+}
+
+
+class ApiError(Exception):
+    """A request that is answered with a status and a text."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+class Caller(NamedTuple):
+    """Who sends a request. ``user`` is empty without tokens."""
+
+    user: str
+    may_act: bool
+
+
+def answer_json(value: object, status: int = 200) -> Response:
+    """Return a response with ``value`` as JSON."""
+    return Response(msgspec.json.encode(value), status, _HEADERS, "application/json")
+
+
+def answer_error(status: int, text: str) -> Response:
+    """Return the response to a request that is refused."""
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    response = answer_json({"error": text}, status)
+    response.headers.update(headers)
+    return response
+
+
+class Guard:
+    """ASGI application that refuses what must not reach the endpoint: other hosts (DNS rebinding), requests of other sites,
+    unknown tokens, large bodies.
+
+    Args:
+        app: receives all others.
+        settings: of the endpoint.
+        hosts: accepted values of ``Host``, without a port.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Admin, hosts: Iterable[str]) -> None:
+        self._app = app
+        self._hosts = frozenset(each.lower() for each in hosts)
+        # By their hashes: the time of a lookup reveals nothing about a token.
+        self._callers = {hash_token(token): Caller(user, False) for user, token in settings.read.items()}
+        self._callers |= {hash_token(token): Caller(user, True) for user, token in settings.act.items()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope)
+        try:
+            scope["caller"] = self._check(request)
+            body = await self._read_body(request, receive) if request.method not in ("GET", "HEAD") else None
+        except ApiError as error:
+            is_page = error.status == 401 and "text/html" in request.headers.get("accept", "")
+            refusal = Response(status_code=303, headers={"Location": "/sign-in"}) if is_page else None
+            await (refusal or answer_error(error.status, error.text))(scope, receive, send)
+            return
+
+        async def replay() -> Message:
+            nonlocal body
+            if body is None:
+                return await receive()
+            sent: bytes = body
+            body = None
+            return {"type": "http.request", "body": sent}
+
+        await self._app(scope, replay, send)
+
+    def _check(self, request: Request) -> Caller:
+        host = split_port(request.headers.get("host", ""))
+        if host not in self._hosts:
+            raise ApiError(421, f"The endpoint is not reached as '{host[:80]}'. Add the name to Admin(hosts=…).")
+        if request.method not in ("GET", "HEAD", "POST"):
+            raise ApiError(405, "Use GET or POST.")
+        if request.method == "POST":
+            origin = request.headers.get("origin")
+            if origin is not None and urlsplit(origin).netloc.lower() != request.headers["host"].lower():
+                raise ApiError(403, "The request comes from a page of another site.")
+            if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+                raise ApiError(415, "Send JSON with Content-Type: application/json.")
+        if not self._callers:
+            return Caller("", True)
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            token = request.cookies.get(COOKIE, "")
+        caller = self._callers.get(hash_token(token.strip()))
+        if caller is None and request.url.path not in _OPEN_PATHS and not request.url.path.startswith("/static/"):
+            raise ApiError(401, "Send Authorization: Bearer TOKEN.")
+        if request.method == "POST" and request.url.path not in _OPEN_PATHS and not (caller and caller.may_act):
+            raise ApiError(403, "This token may read only; an action needs one with the role act.")
+        return caller or Caller("", False)
+
+    async def _read_body(self, request: Request, receive: Receive) -> bytes:
+        body = b""
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ApiError(400, "The body is incomplete.")
+            part: bytes = message.get("body", b"")
+            body += part
+            if len(body) > MAX_BODY_BYTES:
+                raise ApiError(413, f"A body has at most {MAX_BODY_BYTES // 1024} KiB.")
+            if not message.get("more_body", False):
+                return body
+
+
+def hash_token(token: str) -> bytes:
+    """Return the hash by which a token is looked up."""
+    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
+
+
+def split_port(host: str) -> str:
+    """Return a value of ``Host`` without its port."""
+    host = host.strip().lower()
+    name, separator, port = host.rpartition(":")
+    return name if separator and port.isdigit() and not (":" in name and not name.endswith("]")) else host
+
+
+class Streams:
+    """Server-sent events: each reader has a queue, and is disconnected when it is too far behind."""
+
+    def __init__(self) -> None:
+        self._readers: set[asyncio.Queue[bytes | None]] = set()
+        self.is_closed = False
+
+    def close(self) -> None:
+        """End all streams."""
+        self.is_closed = True
+        for queue in self._readers:
+            put_or_end(queue, None)
+
+    def respond(self, subscribe: Callable[[Callable[[bytes], object]], Callable[[], None]]) -> Response:
+        """Return a response that sends what is published until the client leaves."""
+
+        async def read() -> AsyncIterator[bytes]:
+            queue: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_BEHIND)
+            self._readers.add(queue)
+            unsubscribe = subscribe(lambda text: put_or_end(queue, text))
+            try:
+                yield b": open\n\n"
+                while not self.is_closed:
+                    try:
+                        text = await asyncio.wait_for(queue.get(), KEEP_ALIVE_S)
+                    except TimeoutError:
+                        text = b": still here\n\n"
+                    if text is None:
+                        return
+                    yield text
+            finally:
+                unsubscribe()
+                self._readers.discard(queue)
+
+        return StreamingResponse(read(), headers=_HEADERS, media_type="text/event-stream")
+
+
+def put_or_end(queue: asyncio.Queue[bytes | None], text: bytes | None) -> None:
+    """Put ``text`` in the queue; if it is full, end its reader."""
+    if text is None or queue.full():
+        while not queue.empty():
+            queue.get_nowait()
+        text = None
+    queue.put_nowait(text)
+
+
+def encode_event(kind: str, values: Values) -> bytes:
+    """Return a server-sent event."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(values))
+
+
+class CallFilter:
+    """Selects calls by the parameters of a request.
+
+    Raises:
+        ApiError: a parameter is invalid.
+    """
+
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        known = {"limit", "failed", "tool", "user", "outcome", "slower_than"}
+        if unknown := sorted(set(parameters) - known):
+            raise ApiError(400, f"The parameter '{unknown[0][:80]}' is unknown; there are {', '.join(sorted(known))}.")
+        self.is_failed = parameters.get("failed", "") not in ("", "0")
+        self.limit = int(read_number(parameters, "limit", 100, MAX_LIMIT))
+        self._slower_than = read_number(parameters, "slower_than", 0.0)
+        self._tool = parameters.get("tool")
+        self._user = parameters.get("user")
+        self._outcome = parameters.get("outcome")
+
+    def accepts(self, call: RecordedCall) -> bool:
+        """Return whether a call is selected."""
+        return (
+            (self._tool is None or call.calls.label == self._tool)
+            and (self._user is None or call.user == self._user)
+            and (self._outcome is None or call.outcome == self._outcome)
+            and call.duration > self._slower_than
+            and (not self.is_failed or call.outcome != "success")
+        )
+
+
+def read_number(parameters: Mapping[str, str], name: str, default: float, most: float = 1e9) -> float:
+    """Return a parameter from 0 to ``most``."""
+    try:
+        value = float(parameters.get(name, default))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= most:
+        raise ApiError(400, f"'{name}' is no number from 0 to {most:g}.")
+    return value
+
+
+class AdminApi:
+    """``/api/…`` of one process.
+
+    Args:
+        views: what it shows.
+        events: of the process.
+        settings: of the endpoint.
+        started: of the process, in seconds since the epoch.
+        actions: on the process.
+    """
+
+    def __init__(self, views: Views, events: EventLog, settings: Admin, started: float, actions: Actions) -> None:
+        self._actions = actions
+        self._views = views
+        self._events = events
+        self._settings = settings
+        self._tokens = frozenset(hash_token(each) for each in (*settings.read.values(), *settings.act.values()))
+        self._started = started
+        self._clock = loop_clock()
+        self._wall = 0.0
+        self.streams = Streams()
+        self._console = Console(self, views)
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        views = self._views
+
+        def listed(path: str, read: Callable[[Request], object]) -> Route:
+            async def endpoint(request: Request) -> Response:
+                return answer_json(read(request))
+
+            return Route(path, endpoint)
+
+        return [
+            Route("/healthz", self._health),
+            Route("/readyz", self._ready),
+            listed("/api/process", lambda _: self.describe_process()),
+            listed("/api/tools", lambda request: self._list_tools(request.query_params.get("service"))),
+            listed("/api/tools/{name:path}", self._tool),
+            listed("/api/instances", lambda _: views.instances()),
+            listed("/api/circuits", lambda request: views.circuits(request.query_params.get("tool"))),
+            listed("/api/sessions", lambda _: views.sessions()),
+            listed("/api/users", lambda _: views.users()),
+            listed("/api/calls", self._calls),
+            Route("/api/calls/stream", self._stream_calls),
+            listed("/api/calls/{id}", self._call),
+            listed("/api/sources", lambda _: views.sources()),
+            listed("/api/policy", lambda _: views.policy()),
+            listed("/api/events", lambda _: self.list_events()),
+            Route("/api/events/stream", self._stream_events),
+            listed("/api/peers", lambda _: self.peers()),
+            self._acting("/api/circuits/{target:path}", "circuits"),
+            self._acting("/api/instances/{target:path}", "instances"),
+            self._acting("/api/sources/{target:path}/refresh", "sources"),
+            self._acting("/api/tools/{target:path}/approve", "tools"),
+            self._acting("/api/log-level", "log-level"),
+            Route("/sign-in", self._sign_in, methods=["POST"]),
+            *self._console.routes(),
+        ]
+
+    def _acting(self, path: str, kind: str) -> Route:
+        async def endpoint(request: Request) -> Response:
+            try:
+                body = decode_request(await request.body())
+                target = request.path_params.get("target", "")
+                return answer_json(await self._actions.perform(kind, target, body, request.scope["caller"].user))
+            except ActionError as error:
+                raise ApiError(error.status, str(error)) from None
+
+        return Route(path, endpoint, methods=["POST"])
+
+    @property
+    def wall(self) -> float:
+        """The time since the epoch at which the loop's clock was 0. It changes only if the clock was set."""
+        wall = time.time() - self._clock()
+        if abs(wall - self._wall) > CLOCK_STEP_S:
+            self._wall = wall
+        return self._wall
+
+    async def _health(self, _request: Request) -> Response:
+        return answer_json({"status": "ok"})
+
+    async def _ready(self, _request: Request) -> Response:
+        reasons = self._views.find_reasons()
+        return answer_json({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
+
+    def describe_process(self) -> Values:
+        """Return ``/api/process``."""
+        return describe_process(self._views, self._started, self._settings.labels)
+
+    def list_events(self) -> list[Values]:
+        """Return ``/api/events``."""
+        return self._events.latest()
+
+    async def _sign_in(self, request: Request) -> Response:
+        """Set the cookie of a token, which no script can read."""
+        token = (await request.json()).get("token", "")
+        if hash_token(token) not in self._tokens:
+            raise ApiError(401, "The token is not known here.")
+        response = answer_json({})
+        response.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+        return response
+
+    async def answer_error(self, request: Request, error: Exception) -> Response:
+        """Return the response to a request that failed: a page for browsers, JSON under ``/api/``."""
+        status = getattr(error, "status", getattr(error, "status_code", 500))
+        text = error.text if isinstance(error, ApiError) else ERROR_TEXTS[status]
+        if "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/"):
+            return self._console.render_error(request, status, text)
+        return answer_error(status, text)
+
+    def peers(self) -> list[Values]:
+        """Return ``/api/peers``."""
+        own = [{"url": url, "name": None, "source": "setting"} for url in self._settings.peers]
+        return [*own, *self._views.peers()]
+
+    def _list_tools(self, service: str | None) -> list[Values]:
+        return [each for each in self._views.tools() if service is None or each["service"] == service]
+
+    def _tool(self, request: Request) -> Values:
+        name = request.path_params["name"]
+        found = self._views.tool(name, request.query_params.get("version"))
+        if found is None:
+            raise ApiError(404, f"There is no tool '{name[:80]}', or not in that version.")
+        return found
+
+    def list_calls(self, parameters: Mapping[str, str]) -> list[Values]:
+        """Return the calls that ``parameters`` select."""
+        chosen = CallFilter(parameters)
+        found: list[Values] = []
+        recent, wall = self._views.recent, self.wall
+        for call in () if recent is None else recent.latest(failed=chosen.is_failed):
+            if len(found) >= chosen.limit:
+                break
+            if chosen.accepts(call):
+                found.append(describe_call(call, wall))
+        return found
+
+    def _calls(self, request: Request) -> list[Values]:
+        return self.list_calls(request.query_params)
+
+    def _call(self, request: Request) -> Values:
+        return self.find_call(request.path_params["id"])
+
+    def find_call(self, id: str) -> Values:
+        """Return one call with its attempts.
+
+        Raises:
+            ApiError: it is not known, or no longer.
+        """
+        call = None if self._views.recent is None else self._views.recent.find(id)
+        if call is None:
+            raise ApiError(404, f"The call '{id[:80]}' is not known, or no longer: the last 1,000 calls are.")
+        return describe_call(call, self.wall, whole=True)
+
+    async def _stream_calls(self, request: Request) -> Response:
+        chosen, recent = CallFilter(request.query_params), self._views.recent
+
+        def subscribe(send: Callable[[bytes], object]) -> Callable[[], None]:
+            def listener(call: RecordedCall) -> None:
+                if chosen.accepts(call):
+                    send(encode_event("call", describe_call(call, self.wall)))
+
+            return (lambda: None) if recent is None else recent.subscribe(listener)
+
+        return self.streams.respond(subscribe)
+
+    async def _stream_events(self, _request: Request) -> Response:
+        return self.streams.respond(
+            lambda send: self._events.subscribe(lambda event: send(encode_event(event["event"], event)))
+        )
+
+
+class AdminEndpoint:
+    """The admin endpoint of a process, on its event loop.
+
+    Args:
+        settings: address, tokens and hosts.
+        views: what it shows.
+        events: of the process.
+        telemetry: whose metrics it serves.
+        actions: on the process.
+
+    Attributes:
+        url: once it is started.
+
+    Raises:
+        TransportError: the address is in use, or not of this machine.
+    """
+
+    def __init__(self, settings: Admin, views: Views, events: EventLog, telemetry: Telemetry, actions: Actions) -> None:
+        self._actions = actions
+        host, port = parse_host_port(settings.address)
+        self._api = AdminApi(views, events, settings, time.time(), actions)
+        answer = self._api.answer_error
+        handlers: dict[Any, Any] = {ApiError: answer, 404: answer, 405: answer}
+        app = Starlette(routes=self._api.routes(), exception_handlers=handlers)
+        app.router.redirect_slashes = False
+        metrics = metrics_app(telemetry)
+
+        async def choose(scope: Scope, receive: Receive, send: Send) -> None:
+            await (metrics if scope["path"] == "/metrics" else app)(scope, receive, send)
+
+        own_hosts = list_own_hosts(host)
+        self._app = Guard(choose, settings, [*LOOPBACK_HOSTS, *own_hosts, *settings.hosts])
+        try:
+            self._listener = open_listener(host, port)
+        except OSError as error:
+            raise TransportError(
+                ErrorType.PORT_TAKEN,
+                f"No tool was executed: the admin endpoint cannot be served on {host}:{port} ({error.strerror}). Use "
+                "another port (0: any free one).",
+                may_have_run=False,
+            ) from None
+        self.url = describe_address(own_hosts[0].strip("[]"), self._listener.getsockname()[1])
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Accept connections."""
+        self._task = asyncio.create_task(self._serve(), name="dispatch-admin")
+
+    async def _serve(self) -> None:
+        with self._listener:
+            async with running_app(self._app, self._listener, drain=1):
+                await self._stop.wait()
+                self._api.streams.close()
+
+    async def close(self) -> None:
+        """End the streams and the connections. Idempotent."""
+        self._stop.set()
+        self._actions.close()
+        if self._task is not None:
+            await self._task
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Release the address, because the event loop has ended."""
+        self._listener.close()
+
+
+class DispatcherAdmin(AdminEndpoint):
+    """The admin endpoint of a dispatcher; it accepts connections at once.
+
+    Args:
+        settings: of the endpoint.
+        runtime, live, recent, events, telemetry, name: of the dispatcher.
+    """
+
+    def __init__(
+        self,
+        settings: Admin,
+        runtime: Runtime,
+        live: LiveCatalog,
+        recent: RecentCalls,
+        events: Events,
+        telemetry: Telemetry,
+        name: str,
+    ) -> None:
+        log = EventLog()
+        self.views = DispatcherViews(runtime, live, recent, log, name, runtime.broker_url)
+        super().__init__(settings, self.views, log, telemetry, Actions(self.views, log, events))
+        events.subscribe(log.record)
+        self.start()
+
+
+class ServiceAdmin(AdminEndpoint):
+    """The admin endpoint of tool servers; it accepts connections at once, and the servers announce it.
+
+    Args:
+        settings: of the endpoint.
+        servers: not started yet.
+        telemetry: of the servers.
+    """
+
+    def __init__(self, settings: Admin, servers: Sequence[ObservedService], telemetry: Telemetry) -> None:
+        log = EventLog()
+        views = ServiceViews(servers, log)
+        super().__init__(settings, views, log, telemetry, Actions(views, log, None))
+        for server in servers:
+            server.admin_url = self.url
+        self.start()

@@ -1,0 +1,467 @@
+"""The web console: pages of what the admin API answers, rendered here; they work without other hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+
+import jinja2
+import msgspec
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from dispatch.admin.views import Values, Views
+from dispatch.errors import Outcome
+
+FOLDER: Final = Path(__file__).parent / "pages"
+TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+SHOWN_CALLS: Final = 20
+FAILING: Final = 0.05
+"""Share of failed calls of the last minute from which a tool needs attention."""
+MAX_ATTENTION: Final = 12
+PEER_TIMEOUT_S: Final = 1.0
+PEER_CACHE_S: Final = 2.0
+MAX_PEER_BYTES: Final = 64 * 1024
+WIDTH: Final = 600
+UNKNOWN: Final = "\u2013"
+_OK: Final = frozenset({"closed", "up", "success", "ready", "ok"})
+_WARN: Final = frozenset(
+    {"half-open", "disabled", "metrics-only", "paused", "draining", "stale", "suspect", "suspended"}
+    | {"tool_error", "invalid_arguments", "throttled", "cancelled"}
+)
+_UP: Final = ("up", "warming")
+
+
+# -- how values are written --------------------------------------------------------------------------------------
+
+
+def find_tone(state: str | None) -> str:
+    """Return the class of a state: ``ok``, ``warn`` or ``bad``; empty: it is usual for a while."""
+    if state == "warming":
+        return ""
+    return "ok" if state in _OK else "warn" if state in _WARN else "bad"
+
+
+def write_number(value: float | None) -> str:
+    """Return a number with separators."""
+    return UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def write_rate(value: float | None) -> str:
+    """Return a rate with the digits that matter."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value else "0"
+
+
+def write_share(value: float | None) -> str:
+    """Return a share in per cent."""
+    if value is None:
+        return UNKNOWN
+    return "0 %" if not value else f"{value * 100:.0f} %" if value >= 0.1 else f"{value * 100:.2g} %"
+
+
+def write_duration(value: float | None) -> str:
+    """Return seconds in the unit that fits."""
+    if value is None:
+        return UNKNOWN
+    if value < 0.001:
+        return f"{value * 1e6:.0f} µs"
+    if value < 1:
+        return f"{_write_digits(value * 1e3)} ms" if value < 0.9995 else "1.00 s"
+    if value < 120:
+        return f"{_write_digits(value)} s"
+    minutes, hours = value / 60, value / 3600
+    return f"{minutes:.0f} min" if hours < 2 else f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} d"
+
+
+def _write_digits(value: float) -> str:
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def write_clock(at: float | None) -> str:
+    """Return a point in time: the time of day, with the date if it is not today."""
+    if at is None:
+        return UNKNOWN
+    form = "%H:%M:%S" if time.strftime("%F", time.localtime(at)) == time.strftime("%F") else "%b %d %H:%M"
+    return time.strftime(form, time.localtime(at))
+
+
+def write_value(value: Any) -> str:
+    """Return a value of a policy."""
+    if value is None:
+        return "off"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) < 60 else f"{text[:59]}…"
+
+
+def shorten(text: str) -> str:
+    """Return a name of at most 32 characters: its beginning and its end."""
+    return text if len(text) <= 32 else f"{text[:15]}…{text[-16:]}"
+
+
+def tell_event(event: Values) -> str:
+    """Return an event in words."""
+    kind = event["event"]
+    if kind == "circuit":
+        where = f"circuit of {event['tool']}" + (f" at {event['instance']}" if event["instance"] else "")
+        return f"{where}: {event['old']} → {event['new']} ({event['reason']})"
+    if kind == "instance":
+        return f"{event['instance']} of {event['service']} {event['change']} ({event['reason']})"
+    if kind == "action":
+        until = f", until {write_clock(event['until'])}" if event["until"] else ""
+        return f"{event['user']}: {event['action']} {event['target']} ({event['reason']}){until}"
+    if kind == "catalog":
+        counts = (
+            f"{event[f'{name}_count']} {name}" for name in ("added", "changed", "removed") if event[f"{name}_count"]
+        )
+        return f"catalogue of {event['source']}: {', '.join(counts) or event['problem'] or 'unchanged'}"
+    if kind == "source":
+        return f"source {event['source']}: {event['new']}" + (f" ({event['problem']})" if event["problem"] else "")
+    return f"{kind.replace('-', ' ')}: {event.get('name') or event.get('origin')}"
+
+
+def draw_history(history: Values) -> Markup:
+    """Return a chart of calls and failed calls."""
+    calls, failed = history["calls"], history["failed"]
+    if not any(calls):
+        return Markup('<p class="calm">No calls in this time.</p>')
+    most, step = max(calls), WIDTH / len(calls)
+    bars = Markup()
+    for at, (total, bad) in enumerate(zip(calls, failed, strict=True)):
+        for count, tone in ((total, ""), (bad, "bad")):
+            if count:
+                height = max(100 * count / most, 1.5)
+                bars += Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>').format(
+                    tone, at * step + 1, 100 - height, step - 2, height
+                )
+    label = f"{sum(calls)} calls, {sum(failed)} failed"
+    return Markup(
+        '<figure class="chart"><svg viewBox="0 0 {} 100" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
+        '<figcaption><span>5 min ago</span><span><i class="key"></i>calls, at most {} a second'
+        '<i class="key bad"></i>failed</span><span>now</span></figcaption></figure>'
+    ).format(WIDTH, label, bars, write_rate(most / history["seconds"]))
+
+
+def draw_waterfall(call: Values) -> Markup:
+    """Return the waits and attempts of a call over its time."""
+    whole = max(call["duration"], 1e-9)
+    rows = [(each["start"], each["duration"], "wait", "queue", "") for each in call["waits"]]
+    rows += [
+        (
+            each["start"],
+            each["duration"],
+            find_tone(each["outcome"]),
+            f"attempt {each['number']}",
+            " ".join(filter(None, ("" if each["reason"] == "first" else each["reason"], each["instance"]))),
+        )
+        for each in call["trail"]
+    ]
+    found = Markup()
+    for start, duration, tone, name, instance in [
+        (0.0, whole, "track", "call", ""),
+        *sorted(rows, key=lambda row: row[0]),
+    ]:
+        bar = Markup('<rect class="{}" x="{:.2f}" y="2" width="{:.2f}" height="12" rx="2"/>').format(
+            tone, WIDTH * start / whole, max(WIDTH * duration / whole, 2.0)
+        )
+        found += Markup(
+            '<span>{}{}</span><svg viewBox="0 0 {} 16" preserveAspectRatio="none" role="img" aria-label="from {} for {}">{}'
+            '</svg><span class="took">{}</span>'
+        ).format(
+            name,
+            Markup(' <span class="hint">{}</span>').format(instance) if instance else "",
+            WIDTH,
+            write_duration(start),
+            write_duration(duration),
+            bar,
+            write_duration(duration),
+        )
+    return Markup('<div class="waterfall">{}</div>').format(found)
+
+
+FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "tone": find_tone,
+    "num": write_number,
+    "rate": write_rate,
+    "pct": write_share,
+    "dur": write_duration,
+    "clock": write_clock,
+    "value": write_value,
+    "shorten": shorten,
+    "path": lambda name: quote(name, safe=""),
+    "story": tell_event,
+    "chart": draw_history,
+    "waterfall": draw_waterfall,
+}
+
+
+# -- the pages ---------------------------------------------------------------------------------------------------
+
+
+class Api(Protocol):
+    """The admin API, as pages use it."""
+
+    def describe_process(self) -> Values: ...
+    def list_calls(self, parameters: Mapping[str, str]) -> list[Values]: ...
+    def find_call(self, id: str) -> Values: ...
+    def list_events(self) -> list[Values]: ...
+    def peers(self) -> list[Values]: ...
+
+
+class Console:
+    """The pages of one process.
+
+    Args:
+        api: of the process.
+        views: of the process.
+    """
+
+    def __init__(self, api: Api, views: Views) -> None:
+        self._api = api
+        self._views = views
+        self._peers: dict[str, tuple[float, Values]] = {}
+        loader = jinja2.FileSystemLoader(FOLDER)
+        self._pages = jinja2.Environment(
+            loader=loader, autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined
+        )
+        self._pages.filters.update(FILTERS)
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        pages = {
+            "/": self._overview,
+            "/tools": self._tools,
+            "/tools/{name:path}": self._tool,
+            "/instances": self._instances,
+            "/instances/{id:path}": self._instance,
+            "/calls": self._calls,
+            "/calls/{id}": self._call,
+            "/catalogue": self._catalogue,
+            "/users": self._users,
+        }
+        return [
+            *(Route(path, page) for path, page in pages.items()),
+            Route("/sign-in", self._sign_in),
+            Route("/static/{name}", self._static),
+        ]
+
+    def render(self, request: Request, template: str, page: str, code: int = 200, **values: Any) -> Response:
+        """Return a page."""
+        caller = request.scope["caller"]
+        common = {"page": page, "process": self._api.describe_process(), "may_act": caller.may_act, "user": caller.user}
+        return Response(self._pages.get_template(template).render(**common, **values), code, media_type="text/html")
+
+    async def _sign_in(self, _request: Request) -> Response:
+        return Response(self._pages.get_template("signin.html").render(), media_type="text/html")
+
+    async def _static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        path = FOLDER / name
+        if path.suffix not in TYPES or path.parent != FOLDER or not path.is_file():
+            return self.render_error(request, 404, "There is no such page.")
+        return Response(path.read_bytes(), media_type=TYPES[path.suffix], headers={"Cache-Control": "no-cache"})
+
+    async def _overview(self, request: Request) -> Response:
+        views = self._views
+        tools, instances, sources = views.tools(), views.instances(), views.sources()
+        circuits = [each for each in views.circuits(None) if each["state"] != "closed"]
+        calls = sum((each["rate"] or 0.0) for each in tools)
+        failed = sum((each["rate"] or 0.0) * (each["failure_rate"] or 0.0) for each in tools)
+        fleet = [{**self._api.describe_process(), "url": None}, *await self._ask_peers()]
+        return self.render(
+            request,
+            "overview.html",
+            "Overview",
+            failure_rate=failed / calls if calls else None,
+            troubled_circuits=circuits,
+            instances=instances,
+            up=sum(each["state"] in _UP for each in instances),
+            attention=find_attention(tools, circuits, instances, sources, fleet),
+            fleet=fleet,
+            errors=count_errors(self._api.list_calls({"failed": "1", "limit": "400"}))[:12],
+            events=self._api.list_events()[:12],
+        )
+
+    async def _ask_peers(self) -> list[Values]:
+        peers = self._api.peers()
+        found = await asyncio.gather(*(self._ask_peer(each) for each in peers))
+        return sorted(found, key=lambda each: (bool(each.get("ready")), each["name"]))
+
+    async def _ask_peer(self, peer: Values) -> Values:
+        url = peer["url"]
+        asked_at, known = self._peers.get(url, (0.0, {}))
+        now = time.monotonic()
+        if not known or now - asked_at > PEER_CACHE_S:
+            try:
+                known = await asyncio.to_thread(read_peer, url)
+            except (OSError, ValueError) as error:
+                known = {"problem": "sign-in needed" if getattr(error, "code", 0) == 401 else "out of reach"}
+            if len(self._peers) > 1_000:
+                self._peers.clear()
+            self._peers[url] = now, known
+        return {"name": peer["name"] or url, **known, "url": url}
+
+    async def _tools(self, request: Request) -> Response:
+        return self.render(request, "tools.html", "Tools", tools=self._views.tools())
+
+    async def _tool(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        tool = self._views.tool(name, request.query_params.get("version"))
+        if tool is None:
+            return self.render_error(request, 404, f"There is no tool '{name[:80]}'.")
+        calls = self._api.list_calls({"tool": name, "limit": "10"})
+        errors = count_errors(self._api.list_calls({"tool": name, "failed": "1", "limit": "400"}))
+        return self.render(request, "tool.html", "Tools", tool=tool, calls=calls, errors=errors)
+
+    def render_error(self, request: Request, status: int, text: str) -> Response:
+        """Return the page of an error."""
+        return self.render(request, "error.html", "", status, status=status, text=text)
+
+    async def _instances(self, request: Request) -> Response:
+        return self.render(request, "instances.html", "Instances", instances=self._views.instances())
+
+    async def _instance(self, request: Request) -> Response:
+        id, views = request.path_params["id"], self._views
+        instance = next((each for each in views.instances() if each["id"] == id), None)
+        if instance is None:
+            return self.render_error(
+                request, 404, f"No instance '{id[:80]}' is known: it has left, or was not called yet."
+            )
+        own = instance["kind"] == "own"
+        return self.render(
+            request,
+            "instance.html",
+            "Instances",
+            instance=instance,
+            console=next((each["url"] for each in self._api.peers() if each["name"] == id), None),
+            circuits=views.circuits_at(id),
+            sessions=[each for each in views.sessions() if own or each["peer"] == id],
+            events=[
+                each
+                for each in self._api.list_events()
+                if each.get("instance") == id or f" {id}" in each.get("target", "")
+            ],
+            calls=[each for each in self._api.list_calls({"limit": "1000"}) if each["instance"] == id][:SHOWN_CALLS],
+        )
+
+    async def _calls(self, request: Request) -> Response:
+        chosen = {name: value for name, value in request.query_params.items() if value}
+        shown = {name: chosen.get(name) for name in ("tool", "user", "outcome", "slower_than", "failed")}
+        if "user" in request.query_params and chosen.get("user") == "(no user)":
+            chosen["user"] = ""
+        calls = self._api.list_calls({"limit": "200", **chosen})
+        return self.render(
+            request, "calls.html", "Calls", calls=calls, chosen=shown, outcomes=[str(each) for each in Outcome]
+        )
+
+    async def _call(self, request: Request) -> Response:
+        return self.render(request, "call.html", "Calls", call=self._api.find_call(request.path_params["id"]))
+
+    async def _catalogue(self, request: Request) -> Response:
+        views = self._views
+        return self.render(request, "catalogue.html", "Catalogue", sources=views.sources(), tools=views.versions())
+
+    async def _users(self, request: Request) -> Response:
+        return self.render(request, "users.html", "Users", users=self._views.users())
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A peer that redirects is not asked further."""
+
+    def redirect_request(self, *_args: Any) -> None:
+        return None
+
+
+def read_peer(url: str) -> Values:
+    """Return ``/api/process`` of a peer.
+
+    Raises:
+        OSError, ValueError: it does not answer, or not with an object.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("not HTTP")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
+    with opener.open(f"{url.rstrip('/')}/api/process", timeout=PEER_TIMEOUT_S) as answer:
+        found: Values = msgspec.json.decode(answer.read(MAX_PEER_BYTES), type=dict[str, Any])
+    expected = ("kind", "name", "ready", "reasons", "host", "tools", "rate", "in_flight", "failed", "uptime")
+    return {name: found[name] for name in expected} if all(name in found for name in expected) else {"problem": "other"}
+
+
+def count_errors(calls: list[Values]) -> list[Values]:
+    """Return the kinds of errors of calls, with the instances where they arose: what may have run first, then the most
+    frequent."""
+    kinds: dict[tuple[str, str, str, str], list[Values]] = {}
+    for each in calls:
+        kinds.setdefault((each["tool"], each["outcome"], each["error"], each["ran"]), []).append(each)
+    found = [
+        {
+            "outcome": outcome,
+            "error": error,
+            "ran": ran,
+            "count": len(its),
+            "instances": Counter(each["instance"] for each in its if each["instance"]).most_common(5),
+            "latest": its[0],
+        }
+        for (_, outcome, error, ran), its in kinds.items()
+    ]
+    return sorted(found, key=lambda kind: (kind["ran"] == "no", -kind["count"]))
+
+
+def find_attention(
+    tools: list[Values], circuits: list[Values], instances: list[Values], sources: list[Values], fleet: list[Values]
+) -> list[tuple[str, str, str, str]]:
+    """Return what an operator should look at: tone, link, state, and why; the worst first."""
+    found = []
+    for each in circuits:
+        path = f"/tools/{quote(each['tool'], safe='')}"
+        share = next((tool["failure_rate"] for tool in tools if tool["name"] == each["tool"]), None)
+        why = f"circuit of {each['tool']}" + (f": {write_share(share)} of its calls fail" if share else "")
+        found.append((find_tone(each["state"]), path, each["state"], why))
+    open_circuits = {each["tool"] for each in circuits}
+    for each in sorted(tools, key=lambda tool: -(tool["failure_rate"] or 0.0)):
+        if (each["failure_rate"] or 0.0) > FAILING and each["name"] not in open_circuits:
+            why = f"{write_share(each['failure_rate'])} of the calls of {each['name']}"
+            found.append(("bad", f"/tools/{quote(each['name'], safe='')}", "failing", why))
+    for each in instances:
+        if each["state"] not in _UP:
+            why = f"{each['id']} of {each['service']}" + (" (by an operator)" if each["is_held"] else "")
+            found.append((find_tone(each["state"]), f"/instances/{quote(each['id'], safe='')}", each["state"], why))
+    for each in sources:
+        if each["state"] != "ok":
+            found.append(
+                (find_tone(each["state"]), "/catalogue", each["state"], f"source {each['id']}: {each['problem']}")
+            )
+        if each["held"]:
+            found.append(
+                ("warn", "/catalogue", "held", f"{len(each['held'])} definitions of {each['id']} wait for approval")
+            )
+        if each["refused"]:
+            found.append(("warn", "/catalogue", "refused", f"{len(each['refused'])} items of {each['id']} are invalid"))
+    for each in fleet:
+        if each["url"] and not each.get("ready"):
+            found.append(
+                (
+                    "bad",
+                    f"{each['url']}/",
+                    "not ready",
+                    f"{each['name']}: {each.get('problem') or ', '.join(each['reasons'])}",
+                )
+            )
+    found.sort(key=lambda each: each[0] != "bad")
+    more = len(found) - MAX_ATTENTION
+    return found[:MAX_ATTENTION] + ([("warn", "/tools", "more", f"{more} further ones")] if more > 0 else [])

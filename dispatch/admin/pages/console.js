@@ -1,0 +1,119 @@
+"use strict";
+// The pages work without this script; it keeps them current, filters and sorts tables, and sends actions.
+const REFRESH_MS = 2000;
+const root = document.documentElement;
+const stored = localStorage.getItem("theme");
+if (stored) root.dataset.theme = stored;
+document.getElementById("theme")?.addEventListener("click", () => {
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const now = root.dataset.theme || (dark ? "dark" : "light");
+  localStorage.setItem("theme", root.dataset.theme = now === "dark" ? "light" : "dark");
+});
+
+// -- what changes: parts with data-live are replaced by those of the same page, read again --------------------------
+let reading = false, due = 0;
+async function refresh() {
+  if (reading || document.hidden || document.querySelector("dialog[open]")) return;
+  reading = true;
+  try {
+    const response = await fetch(location.href, {headers: {Accept: "text/html"}});
+    if (response.redirected) { location.href = response.url; return; }
+    const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+    for (const part of document.querySelectorAll("[data-live]")) {
+      const other = fresh.querySelector(`[data-live="${part.dataset.live}"]`);
+      if (!other || other.innerHTML === part.dataset.html) continue;
+      if (part.contains(document.activeElement) && document.activeElement !== part) continue;
+      part.dataset.html = other.innerHTML;
+      part.replaceChildren(...other.childNodes);
+    }
+    for (const table of document.querySelectorAll("table.sortable")) sort(table);
+    for (const input of document.querySelectorAll("[data-filter]")) filter(input);
+    root.dataset.offline = "";
+  } catch { root.dataset.offline = "1"; } finally { reading = false; }
+}
+if (document.querySelector("[data-live]")) {
+  setInterval(refresh, REFRESH_MS);
+  const events = new EventSource("/api/events/stream");
+  for (const kind of ["circuit", "instance", "catalog", "source", "change-held", "action"])
+    events.addEventListener(kind, () => { clearTimeout(due); due = setTimeout(refresh, 100); });
+}
+
+// -- tables ----------------------------------------------------------------------------------------------------
+function filter(input) {
+  const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+  for (const row of document.querySelectorAll(`#${input.dataset.filter} tbody tr`)) {
+    const text = row.textContent.toLowerCase();
+    row.hidden = !words.every(word => text.includes(word));
+  }
+}
+for (const input of document.querySelectorAll("[data-filter]")) input.addEventListener("input", () => filter(input));
+function sort(table) {
+  const heads = [...table.tHead.rows[0].cells], at = heads.findIndex(head => head.ariaSort);
+  if (at < 0) return;
+  const sign = heads[at].ariaSort === "descending" ? -1 : 1;
+  const key = row => row.cells[at]?.dataset.sort ?? row.cells[at]?.textContent.trim() ?? "";
+  const rows = [...table.tBodies[0].rows].map(row => [key(row), row]);
+  rows.sort(([a], [b]) => sign * (isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b));
+  table.tBodies[0].append(...rows.map(([, row]) => row));
+}
+for (const button of document.querySelectorAll(".sortable th button")) button.addEventListener("click", () => {
+  const head = button.closest("th"), first = head.classList.contains("n") ? "descending" : "ascending";
+  const next = head.ariaSort ? (head.ariaSort === "descending" ? "ascending" : "descending") : first;
+  for (const each of head.parentNode.cells) each.removeAttribute("aria-sort");
+  head.ariaSort = next;
+  sort(head.closest("table"));
+});
+
+// -- actions ---------------------------------------------------------------------------------------------------
+const dialog = document.getElementById("act");
+let acting = null;
+document.addEventListener("click", event => {
+  const button = event.target.closest("button[data-path]");
+  if (!button) return;
+  acting = button.dataset;
+  const form = dialog.querySelector("form");
+  dialog.querySelector("h2").textContent = acting.what;
+  dialog.querySelector(".duration").hidden = acting.durable === undefined;
+  dialog.querySelector(".error").textContent = "";
+  form.reason.value = "";
+  if (form.user) form.user.value = localStorage.getItem("user") || "";
+  dialog.showModal();
+  form.reason.focus();
+});
+dialog?.querySelector("[value=cancel]").addEventListener("click", () => dialog.close());
+dialog?.querySelector("form").addEventListener("submit", async event => {
+  event.preventDefault();
+  const form = event.target, body = {reason: form.reason.value};
+  if (acting.action) body.action = acting.action;
+  if (acting.fingerprint) body.fingerprint = acting.fingerprint;
+  if (form.user) localStorage.setItem("user", body.user = form.user.value);
+  if (acting.durable !== undefined && form.for.value) body.for = Number(form.for.value);
+  try {
+    await post(acting.path, body);
+    dialog.close();
+    refresh();
+  } catch (error) { dialog.querySelector(".error").textContent = error.message; }
+});
+async function post(path, body) {
+  const response = await fetch(path, {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body)});
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.error);
+  return answer;
+}
+document.getElementById("sign-in")?.addEventListener("submit", async event => {
+  event.preventDefault();
+  try {
+    await post("/sign-in", {token: event.target.token.value});
+    location.href = "/";
+  } catch (error) { event.target.querySelector(".error").textContent = error.message; event.target.token.select(); }
+});
+
+// -- keys ------------------------------------------------------------------------------------------------------
+let going = 0;
+document.addEventListener("keydown", event => {
+  if (event.ctrlKey || event.metaKey || event.altKey || dialog?.open) return;
+  if (event.target.matches("input, select, textarea")) { if (event.key === "Escape") event.target.blur(); return; }
+  if (event.key === "/") { event.preventDefault(); document.querySelector(".filter")?.focus(); }
+  else if (event.key === "g") going = Date.now();
+  else if (Date.now() - going < 1500) { document.querySelector(`nav [data-key="${CSS.escape(event.key)}"]`)?.click(); going = 0; }
+});

@@ -1,0 +1,658 @@
+"""What the admin endpoint shows of a process, as JSON values: of a dispatcher, or of the tool servers of a process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from dispatch._internal import loop_clock
+from dispatch.admin import ADMIN_LABEL
+from dispatch.admin.recent import RATE_SLOTS, SLOT_S, RecentCalls, RecordedCall, ToolCalls
+from dispatch.announcements.source import Announced
+from dispatch.calls.resolution import LiveCatalog, ResolvedTool
+from dispatch.calls.runtime import Runtime
+from dispatch.catalog.merge import PUT
+from dispatch.policy import DEFAULT_POLICY, Policy, Settings
+from dispatch.protocol.session import SessionState, find_state
+from dispatch.resilience.breaker import CircuitBreaker
+from dispatch.routing.instance import SessionInstance, SharedTopic
+from dispatch.routing.pool import InstancePool, PoolKey
+from dispatch.telemetry.events import Event
+from dispatch.version import __version__
+
+MAX_EVENTS: Final = 500
+_UP: Final = ("up", "warming")
+_SESSION_FIELDS: Final = ("rtt", "window", "in_flight_bytes", "queued_bytes")
+
+Values = dict[str, Any]
+
+
+class Views(Protocol):
+    """What a process shows. Every method returns JSON values (docs/reference/admin-api.md)."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def recent(self) -> RecentCalls | None: ...
+
+    def find_reasons(self) -> list[str]:
+        """Return why the process is not ready; empty: it is."""
+
+    def describe(self) -> Values: ...
+    def tools(self) -> list[Values]: ...
+    def tool(self, name: str, version: str | None) -> Values | None: ...
+    def instances(self) -> list[Values]: ...
+    def circuits(self, tool: str | None) -> list[Values]: ...
+    def circuits_at(self, instance: str) -> list[Values]: ...
+    def versions(self) -> list[Values]: ...
+    def sessions(self) -> list[Values]: ...
+    def users(self) -> list[Values]: ...
+    def sources(self) -> list[Values]: ...
+    def policy(self) -> list[Values]: ...
+    def peers(self) -> list[Values]: ...
+
+
+class EventLog:
+    """The last events of a process, and their listeners."""
+
+    def __init__(self) -> None:
+        self._events: deque[Values] = deque(maxlen=MAX_EVENTS)
+        self._listeners: tuple[Callable[[Values], object], ...] = ()
+
+    def record(self, event: Event) -> None:
+        """Record an event."""
+        values = event.as_dict()
+        self._events.append(values)
+        for listener in self._listeners:
+            listener(values)
+
+    def latest(self) -> list[Values]:
+        """Return the events, the latest first."""
+        return list(reversed(self._events))
+
+    def subscribe(self, listener: Callable[[Values], object]) -> Callable[[], None]:
+        """Call ``listener`` with each event. Returns a function that removes it."""
+        self._listeners = (*self._listeners, listener)
+
+        def unsubscribe() -> None:
+            self._listeners = tuple(each for each in self._listeners if each is not listener)
+
+        return unsubscribe
+
+
+def describe_process(views: Views, started: float, labels: Mapping[str, str]) -> Values:
+    """Return ``/api/process``."""
+    reasons = views.find_reasons()
+    own = {"host": socket.gethostname(), "pid": os.getpid(), "started": started, "uptime": time.time() - started}
+    common = {"kind": views.kind, "version": __version__, "ready": not reasons, "reasons": reasons}
+    return {**common, **own, "labels": dict(labels), **views.describe()}
+
+
+class DispatcherViews:
+    """What the process of a dispatcher shows.
+
+    Args:
+        runtime: of the dispatcher.
+        live: its catalogue.
+        recent: its calls.
+        events: its events.
+        name: the dispatcher's id.
+        broker: URL of the broker.
+    """
+
+    kind = "dispatcher"
+
+    def __init__(
+        self, runtime: Runtime, live: LiveCatalog, recent: RecentCalls, events: EventLog, name: str, broker: str
+    ) -> None:
+        self.runtime = runtime
+        self.live = live
+        self.recent = recent
+        self.events = events
+        self._name = name
+        self._broker = broker
+        self._started = recent.clock()
+        self.is_started = False
+        self.deadlines: dict[tuple[str, str | None, str | None], float] = {}
+        """When the states of circuits that operators have set are undone, by tool, version and instance."""
+
+    # -- the process --------------------------------------------------------------------------------------------
+
+    def find_reasons(self) -> list[str]:
+        reasons = [] if self.runtime.connected else ["disconnected"]
+        if self.runtime.attempts.is_closing:
+            reasons.append("draining")
+        return reasons if self.is_started else [*reasons, "catalogue not loaded"]
+
+    def describe(self) -> Values:
+        recent = self.recent
+        recent.count()
+        known = recent.tools.values()
+        rates = [self._rate([each]) for each in known]
+        return {
+            "name": self._name,
+            "broker": self._broker,
+            "tools": len(self.live.resolver.catalog.tools),
+            "calls": recent.total,
+            "failed": sum(each.failed for each in known),
+            "in_flight": sum(each.in_flight for each in known),
+            "rate": sum(rate for rate, _ in rates),
+        }
+
+    def _rate(self, calls: Sequence[ToolCalls]) -> tuple[float, float | None]:
+        """Return calls a second, and the share of failed ones, over the last minute."""
+        total = failed = 0
+        for each in calls:
+            its = each.history(RATE_SLOTS)
+            total += sum(its[0])
+            failed += sum(its[1])
+        now = self.recent.clock()
+        seconds = min((RATE_SLOTS - 1) * SLOT_S + now % SLOT_S, max(now - self._started, 1.0))
+        return total / seconds, failed / total if total else None
+
+    # -- tools --------------------------------------------------------------------------------------------------
+
+    def tools(self) -> list[Values]:
+        self.recent.count()
+        calls: dict[str, list[ToolCalls]] = {}
+        for (label, _), each in self.recent.tools.items():
+            calls.setdefault(label, []).append(each)
+        pools = {
+            key: [view.state in _UP for view in pool.instances()] for key, pool in self.runtime.pool_registry.all()
+        }
+        resolver = self.live.resolver
+        waiting = self.runtime.queued()
+        return [
+            self._row(resolver.describe(name), calls.get(name, ()), pools, waiting) for name in resolver.catalog.tools
+        ]
+
+    def _row(
+        self,
+        tool: ResolvedTool,
+        calls: Sequence[ToolCalls],
+        pools: Mapping[PoolKey, Sequence[bool]],
+        waiting: Mapping[tuple[str, str], int],
+    ) -> Values:
+        guards = self.runtime.guard_registry.find(tool)
+        durations = None if guards is None else guards.durations
+        rate, failure_rate = self._rate(calls) if calls else (0.0, None)
+        instances = pools.get(tool.pool_key, ())
+        return {
+            "name": tool.label,
+            "version": tool.version,
+            "service": tool.service_id,
+            "calls": sum(each.calls for each in calls),
+            "failed": sum(each.failed for each in calls),
+            "refused": sum(each.refused for each in calls),
+            "in_flight": sum(each.in_flight for each in calls),
+            "queued": waiting.get((tool.label, tool.service_id), 0),
+            "rate": rate,
+            "failure_rate": failure_rate,
+            **{f"p{share}": None if durations is None else durations.quantile(share / 100) for share in (50, 95, 99)},
+            "circuit": None if guards is None or guards.breaker is None else str(guards.breaker.state),
+            "instances": len(instances),
+            "instances_up": sum(instances),
+        }
+
+    def tool(self, name: str, version: str | None) -> Values | None:
+        resolver = self.live.resolver
+        catalog = resolver.catalog
+        if name not in catalog.tools:
+            return None
+        versions = [each.version for each in catalog.versions(name)]
+        tool = resolver.describe(name) if version is None else resolver.find(name, version)
+        if tool is None or tool.descriptor is None:
+            return None
+        self.recent.count()
+        calls = [each for (label, _), each in self.recent.tools.items() if label == name]
+        pool = next((pool for key, pool in self.runtime.pool_registry.all() if key == tool.pool_key), None)
+        views = [] if pool is None else self._instances_of(tool.pool_key, pool)
+        pools = {tool.pool_key: [view["state"] in _UP for view in views]}
+        histories = [each.history() for each in calls]
+        return {
+            **self._row(tool, calls, pools, self.runtime.queued()),
+            "description": tool.description,
+            "versions": versions,
+            "permissions": [*tool.descriptor.permissions, *tool.service.permissions],
+            "read_only": tool.descriptor.read_only,
+            "idempotent": tool.descriptor.idempotent,
+            "request_queue": tool.service.request_queue,
+            "history": {
+                "seconds": SLOT_S,
+                "calls": [sum(column) for column in zip(*(its for its, _ in histories), strict=True)],
+                "failed": [sum(column) for column in zip(*(its for _, its in histories), strict=True)],
+            },
+            "circuits": self.circuits(name),
+            "instance_list": views,
+            "events": [each for each in self.events.latest() if concerns(each, name, tool.service_id)],
+            "policy": explain_policy(resolver.policy, tool.policy, tool.service.policy, tool.descriptor.policy),
+        }
+
+    # -- instances and circuits ---------------------------------------------------------------------------------
+
+    def instances(self) -> list[Values]:
+        found: dict[tuple[str, str], Values] = {}
+        for key, pool in self.runtime.pool_registry.all():
+            for view in self._instances_of(key, pool):
+                known = found.setdefault((view["service"], view["id"]), view)
+                if known is not view:
+                    known["in_flight"] += view["in_flight"]
+        return list(found.values())
+
+    def _instances_of(self, key: PoolKey, pool: InstancePool) -> list[Values]:
+        found = []
+        for view, instance, version in pool.describe():
+            kind = "session" if isinstance(instance, SessionInstance) else "local"
+            found.append(
+                {
+                    **msgspec.structs.asdict(view),
+                    "service": key.service,
+                    "version": version,
+                    "kind": "topic" if isinstance(instance, SharedTopic) else kind,
+                    **dict.fromkeys(("queued", "concurrency", "requests", "errors", "refused")),
+                }
+            )
+        return found
+
+    def circuits(self, tool: str | None) -> list[Values]:
+        found = []
+        for guards in self.runtime.guard_registry.all():
+            if tool is None or guards.label == tool:
+                breakers: dict[str | None, CircuitBreaker | None] = {None: guards.breaker}
+                if tool is not None:
+                    breakers.update(guards.instance_breakers)
+                for instance, breaker in breakers.items():
+                    if breaker is not None:
+                        key = guards.label, guards.version, instance
+                        found.append(describe_circuit(*key, breaker, self.deadlines.get(key)))
+        return found
+
+    def circuits_at(self, instance: str) -> list[Values]:
+        """Return the circuits of all tools at one instance."""
+        return [
+            describe_circuit(each.label, each.version, instance, breaker, None)
+            for each in self.runtime.guard_registry.all()
+            if (breaker := each.instance_breakers.get(instance)) is not None
+        ]
+
+    def versions(self) -> list[Values]:
+        """Return each version of each tool."""
+        catalog = self.live.resolver.catalog
+        return [
+            {"name": each.name, "version": each.version, "service": each.service}
+            for name in catalog.tools
+            for each in catalog.versions(name)
+        ]
+
+    def sessions(self) -> list[Values]:
+        services = {each["id"]: each["service"] for each in self.instances()}
+        return [
+            describe_session(services.get(session.peer_name), session)
+            for table in self.runtime.channels.session_tables()
+            for session in list(table.sessions.values())
+        ]
+
+    # -- users and calls ----------------------------------------------------------------------------------------
+
+    def users(self) -> list[Values]:
+        recent = self.recent
+        recent.count()
+        now = recent.clock()
+        wall = time.time() - now
+        found = [
+            {
+                "user": user,
+                "calls": its.calls,
+                "failed": its.failed,
+                "refused": its.refused,
+                "rate": its.rate(now),
+                "last": wall + its.last,
+                "tools": None,
+            }
+            for user, its in recent.users.items()
+        ]
+        return sorted(found, key=lambda each: (-each["rate"], -each["last"]))
+
+    # -- the catalogue ------------------------------------------------------------------------------------------
+
+    def sources(self) -> list[Values]:
+        registry = self.live.registry
+        found = []
+        for status in registry.sources():
+            report = registry.merged.reports.get(status.id)
+            lists: Values = {"refused": [], "shadowed": [], "held": []}
+            if report is not None:
+                lists["refused"] = [msgspec.structs.asdict(each) for each in report.describe_refused(status.id)]
+                lists["shadowed"] = [msgspec.structs.asdict(each) for each in report.shadowed]
+                lists["held"] = [msgspec.structs.asdict(each) for each in report.held]
+            found.append({**msgspec.structs.asdict(status), **lists})
+        return found
+
+    def policy(self) -> list[Values]:
+        policy = self.live.resolver.policy
+        return explain_policy(policy, policy, {}, {})
+
+    def peers(self) -> list[Values]:
+        registry = self.live.registry
+        sources = [registry.source(each.id) for each in registry.sources() if each.id != PUT]
+        return [
+            {"url": info.labels[ADMIN_LABEL], "name": info.id, "source": "announcement"}
+            for source in sources
+            if isinstance(source, Announced)
+            for info in source.announced()
+            if ADMIN_LABEL in info.labels
+        ]
+
+
+class ObservedService(Protocol):
+    """A tool server, as the admin endpoint sees it."""
+
+    service: str
+    instance: str
+    request_queue: str
+    concurrency: int
+    refused: dict[str, int]
+    admin_url: str | None
+
+    @property
+    def descriptors(self) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]: ...
+    @property
+    def running(self) -> int: ...
+    @property
+    def queued(self) -> int: ...
+    @property
+    def requests(self) -> int: ...
+    @property
+    def errors(self) -> int: ...
+    @property
+    def is_draining(self) -> bool: ...
+    @property
+    def is_connected(self) -> bool: ...
+    @property
+    def broker_url(self) -> str: ...
+    @property
+    def session_table(self) -> Any: ...
+    async def drain(self) -> None: ...
+
+
+class ServiceViews:
+    """What the process of tool servers shows.
+
+    Args:
+        servers: of the process.
+        events: of the process.
+    """
+
+    kind = "service"
+    recent = None
+
+    def __init__(self, servers: Sequence[ObservedService], events: EventLog) -> None:
+        self.servers = servers
+        self.events = events
+        self._clock = loop_clock()
+        self._before = (self._clock(), 0)
+        self._rate = 0.0
+
+    def find_reasons(self) -> list[str]:
+        found = {"disconnected": not all(each.is_connected for each in self.servers)}
+        found["draining"] = any(each.is_draining for each in self.servers)
+        return [reason for reason, holds in found.items() if holds]
+
+    def describe(self) -> Values:
+        requests = sum(each.requests for each in self.servers)
+        now, (before, former) = self._clock(), self._before
+        if now - before >= SLOT_S:  # between two readings, the first of which is the start
+            self._rate, self._before = (requests - former) / (now - before), (now, requests)
+        return {
+            "name": ", ".join(each.instance for each in self.servers),
+            "broker": self.servers[0].broker_url,
+            "tools": sum(len(each.descriptors[1]) for each in self.servers),
+            "calls": requests,
+            "failed": sum(each.errors for each in self.servers),
+            "in_flight": sum(each.running for each in self.servers),
+            "rate": self._rate,
+        }
+
+    def tools(self) -> list[Values]:
+        unknown = dict.fromkeys(
+            (
+                "calls",
+                "failed",
+                "refused",
+                "in_flight",
+                "queued",
+                "rate",
+                "failure_rate",
+                "p50",
+                "p95",
+                "p99",
+                "circuit",
+            )
+        )
+        return [
+            {
+                "name": tool["name"],
+                "version": tool.get("version"),
+                "service": server.service,
+                **unknown,
+                "instances": 1,
+                "instances_up": int(not server.is_draining),
+            }
+            for server in self.servers
+            for tool in server.descriptors[1]
+        ]
+
+    def tool(self, name: str, version: str | None) -> Values | None:
+        for server, row in zip(self._by_tool(), self.tools(), strict=True):
+            if row["name"] == name and (version is None or row["version"] == version):
+                return {
+                    **row,
+                    "description": next(
+                        each.get("description", "") for each in server.descriptors[1] if each["name"] == name
+                    ),
+                    "versions": [row["version"]],
+                    "permissions": [],
+                    "read_only": None,
+                    "idempotent": None,
+                    "request_queue": server.request_queue,
+                    "history": {"seconds": SLOT_S, "calls": [], "failed": []},
+                    "circuits": [],
+                    "instance_list": [self._instance(server)],
+                    "events": [],
+                    "policy": [],
+                }
+        return None
+
+    def _by_tool(self) -> Iterable[ObservedService]:
+        return [server for server in self.servers for _ in server.descriptors[1]]
+
+    def instances(self) -> list[Values]:
+        return [self._instance(each) for each in self.servers]
+
+    def _instance(self, server: ObservedService) -> Values:
+        unknown = dict.fromkeys(("seconds_left", "latency", "weight", "failures", "ejections"))
+        return {
+            "id": server.instance,
+            "service": server.service,
+            "state": "draining" if server.is_draining else "up",
+            "version": server.descriptors[0].get("version"),
+            "kind": "own",
+            "in_flight": server.running,
+            "is_held": False,
+            **unknown,
+            "queued": server.queued,
+            "concurrency": server.concurrency,
+            "requests": server.requests,
+            "errors": server.errors,
+            "refused": dict(server.refused),
+        }
+
+    def circuits(self, tool: str | None) -> list[Values]:
+        return []
+
+    def circuits_at(self, instance: str) -> list[Values]:
+        """Return none: circuits are of dispatchers."""
+        return []
+
+    def versions(self) -> list[Values]:
+        """Return the tools."""
+        return self.tools()
+
+    def sessions(self) -> list[Values]:
+        return [
+            describe_session(server.service, session)
+            for server in self.servers
+            if server.session_table is not None
+            for session in list(server.session_table.sessions.values())
+        ]
+
+    def users(self) -> list[Values]:
+        return []
+
+    def sources(self) -> list[Values]:
+        return []
+
+    def policy(self) -> list[Values]:
+        return []
+
+    def peers(self) -> list[Values]:
+        return []
+
+
+def concerns(event: Values, tool: str, service: str) -> bool:
+    """Return whether an event is about a tool: its circuit, an instance of its service, its definition."""
+    names = (*event.get("added", ()), *event.get("changed", ()), *event.get("removed", ()))
+    if event["event"] == "action":
+        return str(event["target"]).split(" ")[1:2] == [tool] or event.get("service") == service
+    return event.get("tool") == tool or event.get("service") == service or tool in (event.get("name"), *names)
+
+
+def describe_circuit(
+    tool: str, version: str | None, instance: str | None, breaker: CircuitBreaker, until: float | None
+) -> Values:
+    """Return a circuit of ``/api/circuits``."""
+    return {
+        "tool": tool,
+        "version": version,
+        "instance": instance,
+        "state": str(breaker.state),
+        "retry_after": breaker.retry_after,
+        "failure_rate": breaker.failure_rate,
+        "slow_call_rate": breaker.slow_call_rate,
+        "until": until,
+    }
+
+
+def describe_session(service: str | None, session: Any) -> Values:
+    """Return a session of ``/api/sessions``."""
+    state: SessionState = find_state(session)
+    statistics = session.statistics
+    return {
+        "service": service,
+        "peer": session.peer_name,
+        "state": str(state),
+        **{field: getattr(session, field) for field in _SESSION_FIELDS},
+        "packets_sent": statistics.packets_sent,
+        "packets_received": statistics.packets_received,
+        "retransmissions": statistics.retransmissions,
+        "duplicates": statistics.duplicates,
+    }
+
+
+def describe_call(call: RecordedCall, wall: float, *, whole: bool = False) -> Values:
+    """Return a call of ``/api/calls``.
+
+    Args:
+        wall: the time since the epoch at which the loop's clock was 0.
+        whole: with attempts and waits, as ``/api/calls/ID``.
+    """
+    attempts = call.attempts()
+    values: Values = {
+        "id": str(call.number),
+        "at": wall + call.started,
+        "tool": call.calls.label,
+        "version": call.calls.version,
+        "user": call.user,
+        "outcome": str(call.outcome),
+        "error": call.error or None,
+        "rejected_by": call.rejected_by or None,
+        "ran": call.ran,
+        "duration": call.duration,
+        "wait": sum(each.duration for each in call.waits()),
+        "attempts": len(attempts),
+        "instance": attempts[-1].instance if attempts else None,
+        "trace_id": call.trace_id,
+    }
+    if whole:
+        values["service"] = call.tool.service_id
+        values["message"] = call.message or None
+        values["chunks"] = call.chunks
+        values["arguments"] = call.arguments
+        values["waits"] = [{"start": each.start - call.started, "duration": each.duration} for each in call.waits()]
+        values["trail"] = [
+            {
+                "number": each.number,
+                "reason": each.reason,
+                "request_id": each.id,
+                "instance": each.instance or None,
+                "start": each.started - call.started,
+                "duration": call.duration if each.ended is None else each.ended - each.started,
+                "outcome": str(each.outcome),
+                "error": each.error or None,
+                "sent": each.sent,
+            }
+            for each in attempts
+        ]
+    return values
+
+
+# The policy in force, and where each value comes from.
+
+
+def explain_policy(
+    dispatcher: Policy, policy: Policy, service: Mapping[str, Any], tool: Mapping[str, Any]
+) -> list[Values]:
+    """Return each value of ``policy`` with its source.
+
+    Args:
+        dispatcher: of the dispatcher.
+        policy: in force for the tool.
+        service, tool: keys of the descriptors.
+    """
+    given = _flatten(dispatcher)
+    defaults = _flatten(DEFAULT_POLICY)
+    found = []
+    for key, value in _flatten(policy).items():
+        source = next((name for name, keys in (("tool", tool), ("service", service)) if _has(keys, key)), None)
+        if source is None:
+            source = "default" if given.get(key, ...) == defaults.get(key, ...) else "dispatcher"
+        found.append({"key": key, "value": value, "source": source})
+    return found
+
+
+def _flatten(settings: Settings, prefix: str = "") -> Values:
+    """Return the values of a policy by the paths of their keys."""
+    found: Values = {}
+    for field in msgspec.structs.fields(settings):
+        value = getattr(settings, field.name)
+        key = prefix + field.encode_name
+        if isinstance(value, Settings):
+            found.update(_flatten(value, f"{key}."))
+        else:
+            found[key] = msgspec.to_builtins(value, enc_hook=str)
+    return found
+
+
+def _has(keys: Mapping[str, Any], path: str) -> bool:
+    """Return whether a descriptor's policy sets a value: its key, or its part as a whole."""
+    first, _, rest = path.partition(".")
+    if first not in keys:
+        return False
+    part = keys[first]
+    return not rest or not isinstance(part, Mapping) or rest in part

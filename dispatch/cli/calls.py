@@ -1,0 +1,256 @@
+"""``dispatch tail``, ``dispatch calls`` and ``dispatch calls show``: the calls of running dispatchers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+from urllib.parse import quote, urlencode
+
+import typer
+
+from dispatch._internal import cancel_and_wait
+from dispatch.cli.admin import AdminEndpoint, AdminError, Fleet, Token, Urls, find_fleet
+from dispatch.cli.base import (
+    CliError,
+    Exit,
+    Rows,
+    Settings,
+    console,
+    print_err,
+    print_json,
+    print_out,
+    run_async,
+    with_settings,
+)
+from dispatch.cli.screen import TABLES, Row, call_line, waterfall
+
+RETRY_S: Final = 2.0
+"""Seconds until a stream that has ended is opened again."""
+REMEMBERED: Final = 2_000
+"""Calls of a process that are remembered, so that none is shown twice: twice the calls that it remembers itself."""
+
+_Tool = Annotated[str, typer.Option("--tool", metavar="NAME", help="Only calls of this tool.", show_default=False)]
+_User = Annotated[str, typer.Option("--user", metavar="USER", help="Only calls of this user.", show_default=False)]
+_Outcome = Annotated[
+    str,
+    typer.Option("--outcome", metavar="OUTCOME", help="Only calls with this outcome, as timeout.", show_default=False),
+]
+_Failed = Annotated[bool, typer.Option("--failed", help="Only calls that did not succeed.")]
+_Slower = Annotated[
+    float | None,
+    typer.Option("--slower-than", metavar="SECONDS", min=0, help="Only calls that took longer.", show_default=False),
+]
+
+
+def _query(tool: str, user: str, outcome: str, failed: bool, slower_than: float | None) -> dict[str, str]:
+    given = {
+        "tool": tool,
+        "user": user,
+        "outcome": outcome.replace("_", "-"),
+        "failed": "1" if failed else "",
+        "slower_than": "" if slower_than is None else f"{slower_than:g}",
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+@with_settings("broker", "token_file", "trust_certs", "trust")
+def tail(
+    settings: Settings,
+    urls: Urls = None,
+    token: Token = "",
+    tool: _Tool = "",
+    user: _User = "",
+    outcome: _Outcome = "",
+    failed: _Failed = False,
+    slower_than: _Slower = None,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", metavar="COUNT", min=0, max=1000, help="Former calls to begin with.")
+    ] = 10,
+    json: Annotated[bool, typer.Option("--json", help="Print each call as one line of JSON.")] = False,
+) -> None:
+    """Print a line for each call as it ends, until Ctrl-C.
+
+    When, outcome, duration, tool, user, instance, id of the call; then what else there is to know: type of the error,
+    attempts, and whether the tool may have run.
+
+    [bold]dispatch tail 9464 --failed[/bold]
+
+    [bold]dispatch tail 9464 --tool price --slower-than 0.5[/bold]
+
+    [bold]dispatch calls show ID 9464[/bold] shows one of them in detail.
+    """
+    query = _query(tool, user, outcome, failed, slower_than)
+    run_async(_tail(settings, urls, token, query, lines, json))
+
+
+async def _tail(
+    settings: Settings, urls: Sequence[str] | None, token: str, query: Mapping[str, str], lines: int, json: bool
+) -> None:
+    fleet = await find_fleet(settings, urls, token)
+    names = await _require_dispatchers(fleet)
+    target = console()
+
+    def show(call: Row, url: str) -> None:
+        if json:
+            print_json({**call, "process": names[url], "url": url})
+        else:
+            target.print(call_line(call, names[url] if len(names) > 1 else ""), soft_wrap=True)
+
+    former = [
+        (call, url) for url, calls in await fleet.ask_each(_path("/api/calls", query, limit=1000)) for call in calls
+    ]
+    seen: dict[str, dict[tuple[Any, ...], None]] = {url: {} for url in names}
+    for call, url in former:
+        seen.setdefault(url, {})[_key(call)] = None
+    former.sort(key=lambda found: found[0]["at"] + found[0]["duration"])
+    for call, url in former[len(former) - lines :] if lines else ():
+        show(call, url)
+
+    async def follow(endpoint: AdminEndpoint) -> None:
+        known = seen[endpoint.url]
+
+        def show_new(calls: Sequence[Row]) -> None:
+            for call in calls:
+                if _key(call) not in known:
+                    known[_key(call)] = None
+                    show(call, endpoint.url)
+                    if len(known) > REMEMBERED:
+                        del known[next(iter(known))]
+
+        is_reported = False
+        while True:
+            try:
+                async for call in endpoint.follow(_path("/api/calls/stream", query)):
+                    if call is None:  # it is open: calls that ended before it was
+                        if is_reported:
+                            print_err(f"{endpoint.url} answers again.")
+                        is_reported = False
+                        show_new((await endpoint.get(_path("/api/calls", query, limit=1000)))[::-1])
+                    else:
+                        show_new((call,))
+            except AdminError as error:
+                if error.status in (400, 401, 403):
+                    raise CliError(str(error), code=Exit.FAILED) from None
+                if not is_reported:
+                    print_err(f"{error}. Trying again each {RETRY_S:g} s.")
+                is_reported = True
+            await asyncio.sleep(RETRY_S)
+
+    tasks = [asyncio.ensure_future(follow(fleet.endpoints[url])) for url in names]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await cancel_and_wait(tasks)
+
+
+def _key(call: Row) -> tuple[Any, ...]:
+    return call["id"], call["at"]  # a restarted process begins with the first id again
+
+
+def _path(path: str, query: Mapping[str, str], **more: int) -> str:
+    given = urlencode({**query, **more})
+    return f"{path}?{given}" if given else path
+
+
+async def _require_dispatchers(fleet: Fleet) -> dict[str, str]:
+    """Return the names of the dispatchers by their URL.
+
+    Raises:
+        CliError: there is none.
+    """
+    try:
+        answers = await fleet.ask_each("/api/process")
+    except AdminError as error:
+        raise CliError(str(error), "name the URL of a running dispatcher", Exit.FAILED) from None
+    names = {url: process["name"] for url, process in answers if process["kind"] == "dispatcher"}
+    if not names:
+        raise CliError(
+            "None of the processes is a dispatcher, and only dispatchers make calls.",
+            "name the URL of an agent's process: connect(admin=…), or 'dispatch mcp --admin HOST:PORT'",
+        )
+    return names
+
+
+@with_settings("broker", "token_file", "trust_certs", "trust")
+def calls(
+    settings: Settings,
+    urls: Urls = None,
+    token: Token = "",
+    tool: _Tool = "",
+    user: _User = "",
+    outcome: _Outcome = "",
+    failed: _Failed = False,
+    slower_than: _Slower = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="COUNT", min=1, max=1000, help="Calls at most.")] = 30,
+    json: Annotated[bool, typer.Option("--json", help="Print the calls as one line of JSON.")] = False,
+) -> None:
+    """List the latest calls of running dispatchers, the latest one last.
+
+    A dispatcher remembers 1,000 calls, and 200 failed ones longer than that.
+
+    [bold]dispatch calls 9464 --failed[/bold]
+
+    [bold]dispatch calls show ID 9464[/bold] shows one of them in detail.
+    """
+    query = _query(tool, user, outcome, failed, slower_than)
+
+    async def fetch() -> list[dict[str, Any]]:
+        fleet = await find_fleet(settings, urls, token)
+        names = await _require_dispatchers(fleet)
+        answers = await fleet.ask_each(_path("/api/calls", query, limit=limit))
+        found = [{**call, "process": names[url]} for url, calls in answers if url in names for call in calls]
+        return sorted(found, key=lambda call: call["at"])[-limit:]
+
+    found = run_async(fetch())
+    if json:
+        print_json(found)
+    elif found:
+        shown = [
+            each for each in TABLES["calls"] if each.key != "process" or len({row["process"] for row in found}) > 1
+        ]
+        Rows({column.heading: [column.cell(row) for row in found] for column in shown}).print()
+    else:
+        print_out("No call matches." if query else "No call has ended yet.")
+
+
+@with_settings("broker", "token_file", "trust_certs", "trust")
+def show(
+    settings: Settings,
+    id: Annotated[str, typer.Argument(metavar="ID", help="Id of the call, its request id or its trace id.")],
+    urls: Urls = None,
+    token: Token = "",
+    json: Annotated[bool, typer.Option("--json", help="Print the call as one line of JSON.")] = False,
+) -> None:
+    """Show the timeline of one call: waits and attempts, each with its instance, duration and outcome.
+
+    [bold]dispatch calls show 8124 9464[/bold]
+
+    Several processes may have calls with this id: each is shown. The exit code is 1 if no process knows it.
+    """
+
+    async def fetch() -> list[dict[str, Any]]:
+        fleet = await find_fleet(settings, urls, token)
+        names = await _require_dispatchers(fleet)
+        try:
+            answers = await fleet.ask_each(f"/api/calls/{quote(id, safe='')}")
+        except AdminError as error:
+            if error.status != 404:
+                raise CliError(str(error), code=Exit.FAILED) from None
+            raise CliError(
+                f"No process knows the call '{id}'.",
+                "'dispatch calls' lists the calls; a dispatcher remembers 1,000, and 200 failed ones",
+                Exit.FAILED,
+            ) from None
+        return [dict(call, process=names.get(url, url)) for url, call in answers]
+
+    found = run_async(fetch())
+    if json:
+        print_json(found)
+        return
+    target = console()
+    for call in found:
+        if len(found) > 1:
+            target.print(f"process {call['process']}", style="bold", markup=False)
+        for line in waterfall(call, min(target.width, 120)):
+            target.print(line, soft_wrap=True)

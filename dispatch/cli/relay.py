@@ -1,0 +1,198 @@
+"""``dispatch relay``: forward the public topics of tool services to their instances until a signal stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import time
+from dataclasses import replace
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from dispatch.catalog import CatalogError
+from dispatch.cli.base import (
+    AdminAddress,
+    AdminPeers,
+    AdminTokens,
+    CliError,
+    Settings,
+    format_count,
+    make_printable,
+    print_err,
+    print_json,
+    read_admin_options,
+    report_admin,
+    run_async,
+    with_settings,
+)
+from dispatch.documents import Signature, sign_status
+from dispatch.policy import PolicyError
+from dispatch.relay import Relay, RelayConfig, RelayError
+
+CHECK_S: Final = 1.0
+"""Seconds between two checks whether the configuration has changed."""
+
+
+@with_settings("broker", "token_file", "trust_certs")
+def relay(
+    settings: Settings,
+    config: Annotated[
+        str, typer.Option("--config", "-c", metavar="FILE", help="Configuration in JSON or YAML.", show_default=False)
+    ],
+    json: Annotated[
+        bool, typer.Option("--json", help="Report events (ready, changed, reloaded, stopped) as lines of JSON.")
+    ] = False,
+    admin: AdminAddress = None,
+    admin_tokens: AdminTokens = None,
+    peer: AdminPeers = None,
+) -> None:
+    """Stand between unmodified agents and unmodified tool services: consume the public topics of the services, and forward
+    each request to their instances with every guard of a dispatcher.
+
+    [bold]dispatch relay --config relay.json[/bold]
+
+    'dispatch check --relay relay.json' shows what it would do. Several relays with one configuration share the requests.
+
+    SIGHUP, and a change of the file, put the configuration in force again; with a mistake the former one stays. SIGTERM and
+    Ctrl-C stop: calls in flight finish. The exit code after SIGTERM is 0, after Ctrl-C 130.
+    """
+    admin_settings = read_admin_options(admin, admin_tokens, peer)
+    try:
+        made = Relay(
+            load_config(config, settings),
+            security=settings.security(),
+            on_change=lambda line: report("changed", line, json=json),
+            admin=admin_settings,
+        )
+    except (RelayError, ImportError) as error:
+        raise CliError(str(error)) from None
+    replace(settings, broker=made.config.broker).require_pulsar_url("dispatch relay")
+    if not settings.verbose:
+        logging.getLogger("dispatch.transport").setLevel(logging.INFO)
+    received = run_async(run_relay(made, config, settings, json=json))
+    if received is not signal.SIGTERM:
+        raise KeyboardInterrupt
+
+
+def load_config(path: str, settings: Settings) -> RelayConfig:
+    """Read the configuration; the broker is that of ``--broker``, else that of the file.
+
+    Raises:
+        RelayError: it has mistakes.
+    """
+    config = RelayConfig.load(path)
+    return msgspec.structs.replace(config, broker=settings.broker or config.broker or settings.broker_url)
+
+
+def report(event: str, line: str, *, json: bool) -> None:
+    """Report an event: for people on stderr, for programs as JSON on stdout."""
+    if json:
+        print_json({"event": event, "text": line})
+    else:
+        print_err(make_printable(line))
+
+
+async def run_relay(made: Relay, path: str, settings: Settings, *, json: bool) -> signal.Signals:
+    """Run the relay until a signal stops it; return that signal."""
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[signal.Signals] = loop.create_future()
+    hangup = asyncio.Event()
+
+    def stop(number: signal.Signals) -> None:
+        if not stopped.done():
+            stopped.set_result(number)
+        else:
+            os._exit(130)
+
+    try:
+        await made.start()
+    except RelayError as error:
+        raise CliError(str(error)) from None
+    report_admin(made.dispatcher.admin_url)
+    tasks = []
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop, number)
+        loop.add_signal_handler(signal.SIGHUP, hangup.set)
+        tasks = [
+            loop.create_task(_reload(made, path, settings, hangup, json=json)),
+            loop.create_task(_feed_watchdog()),
+        ]
+        report(
+            "ready",
+            f"Relaying {format_count(len(made.services), 'service')}. Ctrl-C finishes calls in flight and stops.",
+            json=json,
+        )
+        notify_systemd("READY=1")
+        received = await stopped
+        notify_systemd("STOPPING=1")
+        running = sum(server.running + server.queued for server in made.servers)
+        report("stopping", f"Stopping: {format_count(running, 'call')} in flight.", json=json)
+        tasks[0].cancel()
+        await made.drain()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await made.close()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+    report("stopped", f"Stopped. {format_count(made.requests, 'request')} received.", json=json)
+    return received
+
+
+async def _reload(made: Relay, path: str, settings: Settings, hangup: asyncio.Event, *, json: bool) -> None:
+    """Put the configuration in force again at SIGHUP, and when its file has changed."""
+    signature = _sign(path)
+    while True:
+        try:
+            async with asyncio.timeout(CHECK_S):
+                await hangup.wait()
+        except TimeoutError:
+            if _sign(path) == signature:
+                continue
+        hangup.clear()
+        signature = _sign(path)
+        notify_systemd(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1_000}")
+        try:
+            await made.reload(await asyncio.to_thread(load_config, path, settings))
+        except (RelayError, CatalogError, PolicyError) as error:
+            report("reload-failed", f"Not reloaded, the former configuration stays. {error}", json=json)
+        else:
+            report("reloaded", f"Reloaded: relaying {format_count(len(made.services), 'service')}.", json=json)
+        notify_systemd("READY=1")
+
+
+def _sign(path: str) -> Signature | None:
+    try:
+        return sign_status(os.stat(path))
+    except (OSError, ValueError):
+        return None
+
+
+# systemd's notifications (sd_notify): the type of the unit is ``notify-reload``.
+
+
+def notify_systemd(state: str) -> None:
+    """Send ``state`` to the service manager, if there is one."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as connection:
+        try:
+            connection.connect(f"\0{address[1:]}" if address.startswith("@") else address)
+            connection.sendall(state.encode())
+        except OSError as error:
+            logging.getLogger("dispatch.relay").warning("systemd is not notified: %s", error)
+
+
+async def _feed_watchdog() -> None:
+    """Tell the watchdog of systemd twice an interval that the event loop runs."""
+    microseconds = int(os.environ.get("WATCHDOG_USEC") or 0)
+    while microseconds and os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid()):
+        notify_systemd("WATCHDOG=1")
+        await asyncio.sleep(microseconds / 2_000_000)

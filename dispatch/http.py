@@ -1,0 +1,78 @@
+"""HTTP endpoints of a process: addresses, listeners, and servers on the loop of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import socket
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final, Literal
+
+from dispatch._internal import install_extra
+
+if any(importlib.util.find_spec(each) is None for each in ("starlette", "uvicorn")):
+    raise ImportError(f"HTTP needs starlette and uvicorn. Install them: {install_extra('http')}", name="uvicorn")
+
+import uvicorn
+
+DRAIN_S: Final = 2
+"""Seconds for open requests to end when the server stops; after that they are cancelled."""
+LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
+
+
+class UvicornServer(uvicorn.Server):
+    """A server that leaves the signals of the process to its caller."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def list_own_hosts(host: str) -> list[str]:
+    """Return the values of ``Host`` for a server that is bound to ``host``: to all interfaces, also the machine's names and
+    addresses."""
+    if host not in ("", "0.0.0.0", "::"):
+        return [f"[{host}]" if ":" in host else host]
+    name = socket.gethostname()
+    found = [name, socket.getfqdn()]
+    with contextlib.suppress(OSError):
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
+        found += [f"[{address}]" if ":" in address else address for address in sorted(addresses)]
+    return found
+
+
+def open_listener(host: str, port: int) -> socket.socket:
+    # With the protocol named, which socket.create_server() does not do: asyncio disables Nagle's algorithm only then, and
+    # a reply in two parts takes 40 ms with it.
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(1024)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+@contextlib.asynccontextmanager
+async def running_app(
+    app: Any, listener: socket.socket, lifespan: Literal["on", "off"] = "off", drain: int = DRAIN_S
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Serve an ASGI application inside the context, and yield the task that serves."""
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan=lifespan, ws="none", timeout_graceful_shutdown=drain
+    )
+    server = UvicornServer(config)
+    task = asyncio.create_task(server.serve([listener]))
+    try:
+        yield task
+    finally:
+        server.should_exit = True
+        await task
+
+
+def describe_address(host: str, port: int) -> str:
+    """Return ``http://HOST:PORT``."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -1,0 +1,760 @@
+"""A relay between unmodified agents and unmodified tool services: it consumes the public topics of services, and forwards
+each request to their instances with every guard of a dispatcher.
+
+Inbound requests are those of a :class:`~dispatch.ToolServer`, outbound ones calls of one :class:`~dispatch.Dispatcher`, over
+the same connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import random
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+
+from dispatch._internal import cancel_and_wait, excerpt, join_names, loop_clock
+from dispatch.admin import Admin
+from dispatch.calls.attempt import CallOptions
+from dispatch.calls.fleet import fleet_topic
+from dispatch.calls.resolution import LiveCatalog, ResolvedTool
+from dispatch.catalog import Catalog, CatalogError, Folder, Problem, ServiceDescriptor, ToolDescriptor
+from dispatch.catalog.items import Item
+from dispatch.catalog.merge import CatalogLike
+from dispatch.catalog.sources import Source
+from dispatch.dispatcher import Dispatcher
+from dispatch.documents import (
+    WRONG,
+    DocumentError,
+    Key,
+    Report,
+    is_number,
+    is_whole,
+    list_mistakes,
+    load_document,
+    object_key,
+    object_of,
+    refuse,
+    show_key,
+    text_key,
+    texts_key,
+)
+from dispatch.errors import ErrorType, ToolError, TransportError
+from dispatch.messaging.wire import (
+    MAX_PAYLOAD_BYTES,
+    MCP_TOOL,
+    JsonText,
+    MalformedMessageError,
+    Property,
+    Request,
+    TopicError,
+    TopicName,
+    is_local_queue,
+    is_oversized,
+)
+from dispatch.permissions import Grants, GrantsError
+from dispatch.policy import PolicyError, load_policy_keys
+from dispatch.result import CallResult
+from dispatch.server import DEFAULT_DRAIN_S, ToolServer
+from dispatch.serving.replies import InboundRequest
+from dispatch.serving.tool_service import RequestHandler
+from dispatch.telemetry.events import CatalogChanged, Event
+from dispatch.transports import Security, default_broker
+from dispatch.trustgraph.config import ConfigServiceError, TrustGraphConfig
+
+logger = logging.getLogger("dispatch.relay")
+
+MAX_FILE_BYTES: Final = 1024 * 1024
+DEFAULT_CONCURRENCY: Final = 1_024
+"""Requests of a service in flight at once: the limits of tools are those of their policies."""
+DEFAULT_QUEUE: Final = 4_096
+DEFAULT_USER: Final = "default-user"
+
+
+class RelayError(ValueError):
+    """A relay cannot start, or another configuration cannot be put in force. ``str()`` lists all mistakes, which are the
+    ``problems`` of severity ``error``."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        errors = [each for each in self.problems if each.severity == "error"]
+        super().__init__(list_mistakes("The relay cannot be configured", errors))
+
+
+# The configuration.
+
+
+_COUNT_KEY: Final = Key(lambda value: is_whole(value) and value > 0, "a whole number above 0", 1_024)
+_SECONDS_KEY: Final = Key(
+    lambda value: is_number(value) and 0 <= value < math.inf, "a number of seconds, 0 or more", DEFAULT_DRAIN_S
+)
+_ID_KEY: Final = text_key("mcp-tool", may_be_empty=False)
+
+
+def _read_fleet(name: str, report: Report, path: str) -> Any:
+    try:
+        fleet_topic(name)
+    except ValueError as error:
+        return refuse(report, path, str(error).partition(";")[0], show_key(path, "relays"))
+    return name
+
+
+class McpToolConfig(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+    """How a relay stands in for TrustGraph's ``mcp-tool`` processor.
+
+    Attributes:
+        processor: its id: the flows of ``processor:ID`` in TrustGraph's configuration are served.
+        workspace: of the flows; ``*``: all.
+    """
+
+    processor: Annotated[str, _ID_KEY] = "mcp-tool"
+    workspace: Annotated[str, text_key("default", may_be_empty=False)] = "*"
+
+
+class RelayConfig(msgspec.Struct, frozen=True, rename="kebab"):
+    """The configuration of a relay. Paths are relative to the folder of its file.
+
+    Attributes:
+        broker: URL; None: that of ``DISPATCH_BROKER``, else ``pulsar://localhost:6650``.
+        catalog: folders of descriptors, which are followed.
+        workspace: in TrustGraph's configuration, whose tools and services follow those of ``catalog``; None: none.
+        mcp_servers: file of MCP servers, whose tools follow; None: none.
+        policy: file of the policy under those of services and tools; None: the defaults.
+        grants: file of the users' permissions; None: none.
+        fleet: name of the dispatchers that share limits, as of :class:`~dispatch.Dispatcher`; None: limits are the relay's.
+        services: ids of the relayed services; empty: all that have ``instances``.
+        mcp_tool: in place of TrustGraph's ``mcp-tool`` processor; None: no.
+        default_user: user of a request that names none.
+        concurrency: requests of a service in flight at once.
+        max_queue: further ones that wait.
+        max_payload_bytes: largest request and reply of dispatch's own callers.
+        drain_timeout: seconds for calls in flight to finish when the relay stops.
+    """
+
+    broker: Annotated[str | None, text_key("pulsar://localhost:6650", may_be_empty=False)] = None
+    catalog: Annotated[tuple[str, ...], texts_key("tools")] = ()
+    workspace: Annotated[str | None, text_key("default", may_be_empty=False)] = None
+    mcp_servers: Annotated[str | None, text_key("mcp.json", may_be_empty=False)] = None
+    policy: Annotated[str | None, text_key("policy.json", may_be_empty=False)] = None
+    grants: Annotated[str | None, text_key("grants.json", may_be_empty=False)] = None
+    fleet: Annotated[str | None, text_key("relays", _read_fleet)] = None
+    services: Annotated[tuple[str, ...], texts_key("joke-service")] = ()
+    mcp_tool: Annotated[McpToolConfig | None, object_key({}, object_of(McpToolConfig, {}))] = None
+    default_user: Annotated[str, text_key(DEFAULT_USER)] = DEFAULT_USER
+    concurrency: Annotated[int, _COUNT_KEY] = DEFAULT_CONCURRENCY
+    max_queue: Annotated[int, _COUNT_KEY] = DEFAULT_QUEUE
+    max_payload_bytes: Annotated[int, _COUNT_KEY] = MAX_PAYLOAD_BYTES
+    drain_timeout: Annotated[float, _SECONDS_KEY] = DEFAULT_DRAIN_S
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> RelayConfig:
+        """Read a file in JSON or YAML.
+
+        Raises:
+            RelayError: it has mistakes, all of which are listed; also those of the folders and files that it names.
+        """
+        name = os.fspath(path)
+        report = Report(name)
+        try:
+            raw = load_document(path, MAX_FILE_BYTES, "keep data out of it", 'write {"catalog": ["tools"]}')
+        except DocumentError as error:
+            raise RelayError([Problem(name, *mistake) for mistake in error.mistakes]) from None
+        config = object_key({"catalog": ["tools"]}, object_of(cls, {}))(raw, report, "")
+        if config is WRONG:
+            raise RelayError(report.problems)
+        folder = Path(name).parent
+        paths = {
+            key: str(folder / value) for key in ("mcp_servers", "policy", "grants") if (value := getattr(config, key))
+        }
+        found: RelayConfig = msgspec.structs.replace(
+            config, catalog=tuple(str(folder / each) for each in config.catalog), **paths
+        )
+        if not (found.catalog or found.workspace or found.mcp_servers):
+            report.add_error("catalog", "there are no tools", 'write "catalog": ["tools"], or "workspace": "default"')
+        problems = [*report.problems]
+        for file, load in ((found.policy, load_policy_keys), (found.grants, Grants.load)):
+            try:
+                if file is not None:
+                    load(file)
+            except (PolicyError, GrantsError) as error:
+                problems += [msgspec.structs.replace(each, file=each.file or str(file)) for each in error.problems]
+        try:
+            live = LiveCatalog([Folder(each) for each in found.catalog], None, None, random.random)
+            if found.workspace is None:  # otherwise services may come from there
+                problems += plan_services(live.resolver.catalog, found.services)[1]
+        except CatalogError as error:
+            problems += error.problems
+        if any(each.severity == "error" for each in problems):
+            raise RelayError(problems)
+        return found
+
+    def list_sources(self) -> list[Source]:
+        """Return the sources of the catalogue, the highest precedence first.
+
+        Raises:
+            CatalogError: the file of MCP servers is invalid.
+        """
+        sources: list[Source] = [Folder(path, watch=True) for path in self.catalog]
+        if self.workspace is not None:
+            sources.append(TrustGraphConfig(self.workspace))
+        if self.mcp_servers is not None:
+            from dispatch.mcp.sources import McpServers  # an extra
+
+            sources += McpServers(self.mcp_servers).sources
+        return sources
+
+
+# The plan: which topics are consumed, and which tool a request means. Pure.
+
+
+class RelayedService(msgspec.Struct, frozen=True):
+    """A service as a relay serves it.
+
+    Attributes:
+        id: of the service.
+        request_queue, response_queue: its public topics.
+        instances: request topics of its instances, by their names.
+        tools: names of its tools by their config values, as canonical JSON; a config that several tools have is left out.
+    """
+
+    id: str
+    request_queue: str
+    response_queue: str
+    instances: Mapping[str, str]
+    tools: Mapping[bytes, str]
+
+
+_canonical: Final = partial(msgspec.json.encode, order="sorted")
+
+
+def plan_services(catalog: Catalog, wanted: Sequence[str] = ()) -> tuple[list[RelayedService], list[Problem]]:
+    """Return the services that a relay can serve, and what is wrong with the others.
+
+    Args:
+        catalog: their descriptors.
+        wanted: ids; empty: all services that have instances with topics of their own.
+    """
+    problems: list[Problem] = []
+    chosen: list[ServiceDescriptor] = []
+    for id in wanted or [id for id, service in catalog.services.items() if service.instances]:
+        if id not in catalog.services:
+            problems.append(Problem("services", id, "there is no such service", "add its descriptor, or remove it"))
+        else:
+            chosen.append(catalog.services[id])
+    public = {service.request_queue for service in chosen}
+    planned = []
+    for service in chosen:
+        outbound = {each.id: each.request_queue for each in service.instances} or {"": service.request_queue}
+        looping = [topic for topic in outbound.values() if topic in public]
+        place = f"tool-service/{service.id}"
+        if is_local_queue(service.request_queue):
+            problem, fix = "is executed by this process and has no public topic", "serve it with 'dispatch mcp'"
+            problems.append(Problem("services", service.id, problem, fix))
+            continue
+        if looping:
+            problem = f"its requests would go to {excerpt(looping[0], 200)}, on which the relay listens"
+            fix = "give it 'instances' with request topics of their own, on which its processes listen"
+            problems.append(Problem(place, "instances", problem, fix))
+            continue
+        for each in service.instances:
+            if each.response_queue == service.response_queue:
+                problem = f"the instance '{each.id}' replies on the public topic, beside the relay"
+                fix = "write the response-queue on which its process replies"
+                problems.append(Problem(place, "instances", problem, fix, "warning"))
+        tools: dict[bytes, str | None] = {}
+        for tool in catalog.list(service=service.id):
+            key = _canonical(tool.config)
+            tools[key] = None if key in tools else tool.name
+        named = {key: name for key, name in tools.items() if name is not None}
+        planned.append(RelayedService(service.id, service.request_queue, service.response_queue, outbound, named))
+    return planned, problems
+
+
+# Requests: from a public topic to the instances.
+
+
+class _Handler(RequestHandler):
+    """Forwards the requests of one public topic.
+
+    Args:
+        relay: has the dispatcher.
+        topic: the public request topic.
+    """
+
+    def __init__(self, relay: Relay, topic: str) -> None:
+        self.relay = relay
+        self.topic = topic
+
+    def read_options(self, request: Request, work: InboundRequest) -> CallOptions:
+        """Return user, deadline and properties of the outbound call.
+
+        Raises:
+            ToolError: ``relay-loop``: the request has passed this topic before.
+        """
+        headers = work.headers
+        via = headers.get(Property.VIA, "")
+        if via and (self.topic in via.split(" ") or is_oversized(f"{via} {self.topic}")):
+            raise ToolError(
+                ErrorType.RELAY_LOOP,
+                f"The tool was not executed: its request comes back to {self.topic}, where a relay has forwarded it before. "
+                "Report that two relays forward to each other, and use another tool.",
+            )
+        return CallOptions(
+            request.user or headers.get(Property.USER) or self.relay.config.default_user,
+            None if work.deadline == math.inf else max(work.deadline - loop_clock()(), 0.001),
+            idempotency_key=work.idempotency_key,
+            properties={Property.VIA: f"{via} {self.topic}" if via else self.topic},
+        )
+
+
+class _ServiceHandler(_Handler):
+    """Forwards the requests of one service; ``service`` is replaced when the catalogue changes."""
+
+    def __init__(self, relay: Relay, service: RelayedService) -> None:
+        super().__init__(relay, service.request_queue)
+        self.service = service
+
+    async def _identify(self, request: Request, options: CallOptions) -> ResolvedTool:
+        """Return the tool with the config values of ``request``; the service, if none or several have them."""
+        name = self.service.tools.get(_canonical(request.config))
+        return await self.relay.resolve_tool(name, options) if name else self.relay.resolve_service(self.service.id)
+
+    async def invoke_request(self, request: Request, work: InboundRequest) -> str | AsyncGenerator[str, None]:
+        """See :class:`RequestHandler`."""
+        options = self.read_options(request, work)
+        tool = await self._identify(request, options)
+        if not tool.is_tool:
+            config = msgspec.json.encode(request.config).decode()
+            options = msgspec.structs.replace(options, config=config)
+        return await self.relay.forward(tool, request.arguments, options)
+
+    def is_repeatable(self, work: InboundRequest) -> bool:
+        """See :class:`RequestHandler`: the catalogue decides."""
+        try:
+            config = self.dialect.decode_request(work.payload).config
+        except MalformedMessageError:
+            return True  # it is only answered
+        name = self.service.tools.get(_canonical(config))
+        return name is not None and self.relay.is_repeatable(name)
+
+
+class Flow(NamedTuple):
+    """A flow of TrustGraph's ``mcp-tool`` processor: ``workspace/name``, and its topics."""
+
+    id: str
+    request_queue: str
+    response_queue: str
+
+
+class _McpToolHandler(_Handler):
+    """Answers the requests of one flow of the ``mcp-tool`` processor: ``{"name", "parameters"}``."""
+
+    dialect = MCP_TOOL
+
+    def __init__(self, relay: Relay, flow: Flow, processor: str) -> None:
+        super().__init__(relay, flow.request_queue)
+        # As the processor's own: both share the requests while one takes the place of the other.
+        self.subscription = f"{processor}--{flow.id.replace('/', '--')}--request"
+
+    async def invoke_request(self, request: Request, work: InboundRequest) -> str:
+        """See :class:`RequestHandler`."""
+        options = self.read_options(request, work)
+        tool = await self.relay.resolve_tool(request.config["name"], options)
+        result = await self.relay.call(tool, request.arguments, options)
+        if result.structured_content is not None:
+            return JsonText(msgspec.json.encode(result.structured_content).decode())
+        return result.text
+
+    def is_repeatable(self, work: InboundRequest) -> bool:
+        """See :class:`RequestHandler`."""
+        try:
+            return self.relay.is_repeatable(self.dialect.decode_request(work.payload).config["name"])
+        except MalformedMessageError:
+            return True
+
+
+def describe_mcp_tool(tool: ToolDescriptor) -> dict[str, Any]:
+    """Return the item of TrustGraph's configuration by which its agents call a tool of the catalogue through the
+    ``mcp-tool`` processor, whose place a relay takes."""
+    raw: dict[str, Any] = {
+        "type": "mcp-tool",
+        "name": tool.name,
+        "description": tool.description,
+        "mcp-tool": tool.name,
+    }
+    raw["arguments"] = [
+        {"name": each.name, "type": "string" if each.type == "any" else each.type, "description": each.description}
+        for each in tool.described_arguments
+    ]
+    offered: dict[str, Any] = {"group": [*tool.groups], "applicable-states": [*tool.applicable_states]}
+    return raw | offered | ({} if tool.state is None else {"state": tool.state})
+
+
+class _Flows(TrustGraphConfig):
+    """The flows of a processor, followed as a source of the catalogue is."""
+
+    def __init__(self, config: McpToolConfig) -> None:
+        super().__init__(config.workspace, id=f"processor:{config.processor}")
+        self.config_types = (f"processor:{config.processor}",)
+
+    def read_item(self, workspace: str, kind: str, key: str, text: str, namespace: str) -> Item:
+        """Return a flow as an item, named ``WORKSPACE/FLOW``."""
+        try:
+            raw = msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError):
+            raw = text
+        return Item(f"{self.id}:{workspace}/{key}", kind, f"{workspace}/{key}", raw, namespace)
+
+    def read_flows(self, items: Iterable[Item]) -> list[Flow]:
+        """Return the flows that have both topics."""
+        flows = []
+        for item in items:
+            topics = item.raw.get("topics") if isinstance(item.raw, Mapping) else None
+            try:
+                queues = [str(TopicName.parse(topics[name])) for name in ("request", "response")]  # type: ignore[index] # caught
+            except (TypeError, KeyError, AttributeError, TopicError) as error:
+                logger.warning(
+                    "%s is not served: it has no usable topics 'request' and 'response' (%s)", item.origin, error
+                )
+            else:
+                flows.append(Flow(item.key, *queues))
+        return flows
+
+
+# The relay.
+
+
+FIRST_RETRY_S: Final = 1.0
+MAX_RETRY_S: Final = 30.0
+
+
+class Relay:
+    """A relay, from :meth:`start` to :meth:`close`; also ``async with``.
+
+    Args:
+        config: see :class:`RelayConfig`.
+        catalog: in place of the sources that the configuration names.
+        security: token and TLS settings; None: from the environment.
+        on_change: called after each change of what is served, with a line for people.
+        admin: endpoint of the relay, see :func:`dispatch.connect`; None: there is none.
+
+    Attributes:
+        config: in force.
+        dispatcher: makes the outbound calls.
+
+    Raises:
+        CatalogError, PolicyError, GrantsError: a file that the configuration names has mistakes.
+    """
+
+    def __init__(
+        self,
+        config: RelayConfig,
+        catalog: CatalogLike | None = None,
+        *,
+        security: Security | None = None,
+        on_change: Callable[[str], object] = logger.info,
+        admin: Admin | str | None = None,
+    ) -> None:
+        self.config = config
+        self._on_change = on_change
+        self.dispatcher = Dispatcher(
+            config.broker or default_broker(),
+            config.list_sources() if catalog is None else catalog,
+            policy=_load_policy(config),
+            grants=None if config.grants is None else Grants.load(config.grants),
+            fleet=config.fleet,
+            security=security,
+            admin=admin,
+        )
+        self._services: dict[str, tuple[_ServiceHandler, ToolServer]] = {}
+        self._flows: dict[str, tuple[Flow, ToolServer]] = {}
+        self._changed = asyncio.Event()
+        self._following: list[asyncio.Task[None]] = []
+        self._closing: set[asyncio.Task[None]] = set()
+        self._serving = asyncio.Lock()
+        self._reported: Sequence[Problem] = ()
+        self._former_requests = 0
+
+    @property
+    def servers(self) -> list[ToolServer]:
+        """The servers of the public topics."""
+        return [server for _, server in (*self._services.values(), *self._flows.values())]
+
+    @property
+    def requests(self) -> int:
+        """Requests received since the start."""
+        return self._former_requests + sum(server.requests for server in self.servers)
+
+    @property
+    def services(self) -> list[RelayedService]:
+        """The services that are relayed now."""
+        return [handler.service for handler, _ in self._services.values()]
+
+    async def start(self) -> None:
+        """Connect, and consume the public topics.
+
+        Raises:
+            RelayError: a service cannot be relayed; every mistake is listed.
+            TransportError: the broker is out of reach, or refuses.
+        """
+        await self.dispatcher.start()
+        try:
+            planned = self._plan(is_start=True)
+            await self._serve_planned(planned)
+            self.dispatcher.on_event(self._on_event)
+            self._following.append(asyncio.create_task(self._follow_catalog(), name="dispatch-relay"))
+            if self.config.mcp_tool is not None:
+                flows = _Flows(self.config.mcp_tool)
+                self._following.append(asyncio.create_task(self._follow_flows(flows), name="dispatch-relay-flows"))
+        except BaseException:
+            await self.close()
+            raise
+
+    async def drain(self) -> None:
+        """Stop consuming, finish the calls in flight, for at most ``drain-timeout`` seconds, and send their replies."""
+        await cancel_and_wait(self._following)
+        await asyncio.gather(*(server.drain() for server in self.servers), *self._closing)
+
+    async def close(self) -> None:
+        """Stop at once; after :meth:`drain` nothing is lost."""
+        await cancel_and_wait([*self._following, *self._closing])
+        for server in self.servers:
+            await _close_server(server)
+        await self.dispatcher.close()
+
+    async def __aenter__(self) -> Relay:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
+
+    # -- changes ------------------------------------------------------------------------------------------------
+
+    async def reload(self, config: RelayConfig) -> None:
+        """Put another configuration in force. Calls in flight go on.
+
+        Raises:
+            RelayError, CatalogError, PolicyError: it is invalid, or needs a restart; the former one stays in force.
+        """
+        former = self.config
+        fixed = [
+            key for key in ("broker", "grants", "fleet", "mcp_tool") if getattr(former, key) != getattr(config, key)
+        ]
+        if fixed:
+            raise RelayError(
+                Problem("", key.replace("_", "-"), "cannot change while the relay runs", "restart the relay")
+                for key in fixed
+            )
+        await self.dispatcher.reload(config.list_sources(), policy=_load_policy(config))
+        self.config = config
+        async with self._serving:
+            options = ("concurrency", "max_queue", "max_payload_bytes", "drain_timeout")
+            is_same = all(getattr(former, name) == getattr(config, name) for name in options)
+            await self._serve_planned(self._plan(), renew=not is_same)
+            for id, (flow, server) in [] if is_same else list(self._flows.items()):
+                self._flows[id] = flow, await self._start_flow(flow)
+                self._retire(server)
+
+    def _plan(self, *, is_start: bool = False) -> list[RelayedService]:
+        """Return the services to serve. Mistakes are logged once; at the start those of folders are raised.
+
+        Raises:
+            RelayError: there are mistakes, at the start.
+        """
+        planned, problems = plan_services(self.dispatcher.catalog, self.config.services)
+        # TrustGraph's configuration may be out of reach at the start, and is followed.
+        if is_start and self.config.workspace is None and any(each.severity == "error" for each in problems):
+            raise RelayError(problems)
+        for problem in problems:
+            if problem not in self._reported:
+                logger.log(logging.ERROR if problem.severity == "error" else logging.WARNING, "%s", problem)
+        self._reported = problems
+        return planned
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, CatalogChanged):
+            self._changed.set()
+
+    async def _follow_catalog(self) -> None:
+        """Serve what the catalogue has after each change of it."""
+        wait = FIRST_RETRY_S
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            async with self._serving:
+                try:
+                    await self._serve_planned(self._plan())
+                    wait = FIRST_RETRY_S
+                except TransportError as error:
+                    logger.warning(
+                        "a change of the catalogue is not in force, and is tried again in %g s: %s", wait, error
+                    )
+                    self._changed.set()
+            if self._changed.is_set():
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, MAX_RETRY_S)
+
+    async def _serve_planned(self, planned: Sequence[RelayedService], *, renew: bool = False) -> None:
+        """Serve these services: a new server is started before the one that it replaces drains."""
+        wanted = {service.id: service for service in planned}
+        for id, service in wanted.items():
+            known = self._services.get(id)
+            former = None if known is None else known[0].service
+            topics = None if former is None else (former.request_queue, former.response_queue)
+            if known is not None and topics == (service.request_queue, service.response_queue) and not renew:
+                known[0].service = service
+                continue
+            handler = _ServiceHandler(self, service)
+            server = await self._start_server(handler, id, service.request_queue, service.response_queue)
+            self._services[id] = handler, server
+            if known is not None:
+                self._retire(known[1])
+            self._on_change(f"{id}: {service.request_queue} is forwarded to {join_names([*service.instances], 5)}.")
+        for id in self._services.keys() - wanted.keys():
+            self._retire(self._services.pop(id)[1])
+            self._on_change(f"{id}: no longer relayed.")
+
+    async def _follow_flows(self, flows: _Flows) -> None:
+        """Serve the flows of the ``mcp-tool`` processor, and follow their changes."""
+        assert self.config.mcp_tool is not None
+        assert self.dispatcher._broker is not None  # it is started
+        flows.connect(self.dispatcher._broker)
+        wait = FIRST_RETRY_S
+        while True:
+            try:
+                await self._serve_flows(flows.read_flows(await flows.discover()))
+                wait = FIRST_RETRY_S
+                async for _ in flows.changes():
+                    await self._serve_flows(flows.read_flows(await flows.discover()))
+            except (ConfigServiceError, TransportError) as error:
+                logger.warning("the flows of %s are not read, and are tried again in %g s: %s", flows.id, wait, error)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, MAX_RETRY_S)
+
+    async def _serve_flows(self, flows: Sequence[Flow]) -> None:
+        assert self.config.mcp_tool is not None
+        processor = self.config.mcp_tool.processor
+        wanted = {flow.id: flow for flow in flows}
+        for id in [id for id, (flow, _) in self._flows.items() if wanted.get(id) != flow]:
+            self._retire(self._flows.pop(id)[1])
+            self._on_change(f"{processor}: the flow {id} is no longer served.")
+        for flow in flows:
+            if flow.id not in self._flows:
+                self._flows[flow.id] = flow, await self._start_flow(flow)
+                self._on_change(f"{processor}: serves the flow {flow.id} on {flow.request_queue}.")
+
+    async def _start_flow(self, flow: Flow) -> ToolServer:
+        assert self.config.mcp_tool is not None
+        processor = self.config.mcp_tool.processor
+        handler = _McpToolHandler(self, flow, processor)
+        return await self._start_server(handler, processor, flow.request_queue, flow.response_queue)
+
+    async def _start_server(self, handler: _Handler, id: str, request_queue: str, response_queue: str) -> ToolServer:
+        config = self.config
+        server = ToolServer(
+            handler,
+            self.dispatcher._transport,
+            service=id,
+            request_queue=request_queue,
+            response_queue=response_queue,
+            concurrency=config.concurrency,
+            max_queue=config.max_queue,
+            drain_timeout=config.drain_timeout,
+            max_payload_bytes=config.max_payload_bytes,
+            announce=None,
+        )
+        await server.start()
+        return server
+
+    def _retire(self, server: ToolServer) -> None:
+        async def drain_and_close() -> None:
+            await server.drain()
+            self._former_requests += server.requests
+            await _close_server(server)
+
+        task = asyncio.create_task(drain_and_close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    async def resolve_tool(self, name: str, options: CallOptions) -> ResolvedTool:
+        """Return a tool of the catalogue.
+
+        Raises:
+            DispatchError: there is none of that name.
+        """
+        found = self.dispatcher._live.resolver.fixed.get(name)  # perf: no coroutine for a tool with one version
+        if found is not None:
+            return found
+        return await self.dispatcher._resolve(name, None, options.user, options.idempotency_key)
+
+    def resolve_service(self, id: str) -> ResolvedTool:
+        """Return a service, to be called without a tool.
+
+        Raises:
+            RejectedError: the catalogue no longer has it.
+        """
+        return self.dispatcher._resolve_service(id)
+
+    def is_repeatable(self, tool: str) -> bool:
+        """Return whether the catalogue declares the tool read-only or idempotent."""
+        found = self.dispatcher.catalog.tools.get(tool)
+        return found is not None and found.repeatable
+
+    async def call(self, tool: ResolvedTool, arguments: Mapping[str, Any], options: CallOptions) -> CallResult:
+        """Make a call and return its result.
+
+        Raises:
+            DispatchError: it failed.
+        """
+        result = await self.dispatcher._running_calls.perform(tool, arguments, options)
+        if result.error is not None:
+            raise result.error
+        return result
+
+    async def forward(
+        self, tool: ResolvedTool, arguments: Mapping[str, Any], options: CallOptions
+    ) -> str | AsyncGenerator[str, None]:
+        """Make a call and return the whole reply, or its chunks as they arrive if it is a stream. Calls that are hedged, or
+        share an exchange, have whole replies.
+
+        Raises:
+            DispatchError: it failed before its first chunk.
+        """
+        if tool.is_single_flight or tool.policy.hedging is not None:
+            return (await self.call(tool, arguments, options)).text
+        whole: list[bool] = []
+        chunks = self.dispatcher._running_calls.stream(tool, arguments, options, on_begin=whole.append)
+        first = await anext(chunks, "")
+        if whole == [False]:
+            return _prepend(first, chunks)
+        await anext(chunks, None)  # the end of the call is observed
+        return first
+
+
+async def _prepend(first: str, chunks: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+    try:
+        yield first
+        async for chunk in chunks:
+            yield chunk
+    finally:
+        await chunks.aclose()
+
+
+async def _close_server(server: ToolServer) -> None:
+    try:
+        await server.close()
+    except TransportError as error:
+        logger.warning("%s: not closed in order: %s", server.instance, error)
+
+
+def _load_policy(config: RelayConfig) -> Mapping[str, Any]:
+    return {} if config.policy is None else load_policy_keys(config.policy)

@@ -1,0 +1,119 @@
+"""The deployment kit does what it says: its check finds mistakes, and the commands of its containers work together."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy import check
+from dispatch.devtools.localbroker import LocalBroker, find_free_ports
+from tests.helpers.cli_processes import WAIT_S, environment
+
+KIT = check.KIT
+EXAMPLES = KIT.parent / "examples"
+SERVICES: Mapping[str, Mapping[str, Any]] = yaml.safe_load((KIT / "compose.yaml").read_text())["services"]
+IMAGES = {name: each for name, each in SERVICES.items() if each.get("image") == "tool-dispatch"}
+
+
+def test_the_files_of_the_dashboards_and_rules_are_those_that_are_mounted() -> None:
+    mounted = {volume.partition(":")[0] for each in SERVICES.values() for volume in each.get("volumes", ())}
+    assert {"../dashboards/json", "../dashboards/rules", "./grafana/provisioning", "./relay"} <= mounted
+
+
+def test_what_is_missing_is_said_and_fails_in_ci(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing() -> None:
+        raise check.MissingError("helm is missing: make tools")
+
+    monkeypatch.setattr(check, "CHECKS", (missing,))
+    monkeypatch.delenv("CI", raising=False)
+    assert check.main() == 0
+    assert capsys.readouterr().err == "not checked: helm is missing: make tools\n"
+    monkeypatch.setenv("CI", "true")
+    assert check.main() == 1
+
+
+def test_a_mount_of_nothing_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(check, "KIT", tmp_path)
+    monkeypatch.setattr(check, "run", lambda *_: "")
+    monkeypatch.setattr(check, "find", lambda *_: "true")
+    (tmp_path / "compose.yaml").write_text("services: {it: {volumes: ['./nothing:/x']}}")
+    monkeypatch.setattr(check, "CHECKS", (check.check_compose,))
+    assert list(check.problems()) == ["check_compose: it mounts ./nothing, which does not exist"]
+
+
+@contextmanager
+def container(name: str, broker: str, *, port: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+    """The command of a container on this machine; it ends well after SIGTERM."""
+    service = IMAGES[name]
+    command = [*service.get("entrypoint", ["dispatch"]), *service["command"]]
+    start = [sys.executable, "-m", "dispatch"] if command[0] == "dispatch" else [sys.executable]
+    arguments = [
+        each.replace("/app/agent.py", str(KIT / "agent.py")).replace("/app/", f"{EXAMPLES}/") for each in command[1:]
+    ]
+    env = environment(DISPATCH_BROKER=broker, METRICS_PORT=str(port), DISPATCH_CATALOG=str(EXAMPLES / "tools"))
+    process = subprocess.Popen(
+        [*start, *arguments], cwd=EXAMPLES, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        yield process
+        process.terminate()
+        assert process.wait(WAIT_S) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def read_until(process: subprocess.Popen[bytes], *wanted: str) -> None:
+    """Read its output until all of ``wanted`` came."""
+    lines, missing = [], set(wanted)
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.append(line.decode())
+        missing -= {each for each in missing if each in lines[-1]}
+        if not missing:
+            return
+        assert len(lines) < 1_000, lines[-20:]
+    raise AssertionError(f"{missing} did not come:\n{''.join(lines)}")
+
+
+@pytest.mark.pulsar
+@pytest.mark.soak
+def test_the_commands_of_the_containers_work_together() -> None:
+    assert IMAGES.keys() == {"setup", "calculator", "joke", "agent", "relay"}
+    (port,) = find_free_ports(1)
+    broker = LocalBroker.start() if "PULSAR_URL" not in os.environ else None
+    url = os.environ["PULSAR_URL"] if broker is None else broker.service_url
+    try:
+        if broker is not None:
+            setup = [each.replace("http://pulsar:8080", broker.web_url) for each in IMAGES["setup"]["command"]]
+            setup = [each.replace("/app/", f"{EXAMPLES}/") for each in setup]
+            subprocess.run(
+                [sys.executable, "-m", "dispatch", *setup],
+                env=environment(DISPATCH_BROKER=url),
+                check=False,
+                timeout=120,
+            )
+        with ExitStack() as stack:
+            for name in ("calculator", "joke"):
+                read_until(stack.enter_context(container(name, url)), "consumes")
+            agent = stack.enter_context(container("agent", url, port=port))
+            read_until(agent, "alice calculate: 61.5", "bob tell-joke: Hello bob!")
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+                assert (
+                    b'dispatch_calls_total{outcome="success",service="calculator-service",tool="calculate"}'
+                    in response.read()
+                )
+    finally:
+        if broker is not None:
+            broker.stop()

@@ -1,0 +1,157 @@
+"""The console in a real browser: every page is accessible and current, and acts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from selenium.webdriver import ActionChains, Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from dispatch import Admin, DispatchError
+from tests.helpers.admin_endpoint import Observed, observed
+from tests.helpers.browser import browser, find_violations
+
+pytestmark = [pytest.mark.process, pytest.mark.wall_clock]
+PAGES = ("/", "/tools", "/tools/price", "/instances", "/instances/shop-1", "/calls", "/calls/1", "/catalogue", "/users")
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Chrome]:
+    with browser() as found:
+        yield found
+
+
+async def look(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Run ``work`` with the browser, beside the event loop that serves it."""
+    return await asyncio.to_thread(work, *arguments)
+
+
+def wait_for(chrome: Chrome, text: str, selector: str = "main") -> None:
+    WebDriverWait(chrome, 20).until(lambda _: text in chrome.find_element(By.CSS_SELECTOR, selector).text)
+
+
+def press(chrome: Chrome, *keys: str) -> None:
+    ActionChains(chrome).send_keys(*keys).perform()
+
+
+async def fail_once(it: Observed, user: str = "alice") -> None:
+    with contextlib.suppress(DispatchError):
+        await it.dispatcher.call("price", {"item": "bad"}, user=user)
+
+
+async def test_every_page_is_accessible_and_its_scripts_work(chrome: Chrome) -> None:
+    async with observed() as it:
+        await fail_once(it)
+        await it.dispatcher.call("order", {"item": "a"}, user="<b>eve</b>")
+
+        def visit(path: str) -> None:
+            chrome.get(f"{it.dispatcher.admin_url}{path}")
+            assert find_violations(chrome) == [], path
+
+        for path in PAGES:
+            await look(visit, path)
+
+
+async def test_the_cause_of_a_failing_tool_is_two_clicks_away(chrome: Chrome) -> None:
+    async with observed() as it:
+        for _ in range(3):
+            await fail_once(it)
+
+        def find() -> None:
+            chrome.get(str(it.dispatcher.admin_url))
+            chrome.find_element(By.CSS_SELECTOR, ".attention a").click()
+            wait_for(chrome, "ValueError")
+            chrome.find_element(By.CSS_SELECTOR, "[data-live=errors] td.mono a").click()
+            wait_for(chrome, "shop-1")
+            assert chrome.find_element(By.CSS_SELECTOR, ".waterfall rect.warn")
+
+        await look(find)
+
+
+async def test_a_page_follows_the_process(chrome: Chrome) -> None:
+    async with observed() as it:
+        await look(chrome.get, f"{it.dispatcher.admin_url}/tools")
+        await it.dispatcher.call("price", {"item": "a"})
+        await look(wait_for, chrome, "closed", "#rows")
+
+
+async def test_an_action_asks_for_a_reason_and_is_undone_by_another(chrome: Chrome) -> None:
+    async with observed() as it:
+
+        def act(label: str) -> None:
+            chrome.get(f"{it.dispatcher.admin_url}/tools/price")
+            chrome.find_element(By.XPATH, f"//button[text()='{label}']").click()
+            press(chrome, "wrong prices", "\t", "alice", "\n")
+            wait_for(chrome, "wrong prices", "[data-live=events]")
+
+        await look(act, "Open circuit")
+        (circuit,) = await it.get("/api/circuits")
+        assert (circuit["state"], circuit["until"] is None) == ("forced-open", False)
+        await look(act, "Reset")
+        assert (await it.get("/api/circuits"))[0]["state"] == "closed"
+
+
+async def test_an_instance_is_ejected_and_a_service_drained(chrome: Chrome) -> None:
+    async with observed() as it:
+        await it.dispatcher.call("price", {"item": "a"})
+
+        def act(url: str | None, label: str, expected: str) -> None:
+            chrome.get(f"{url}/instances/shop-1")
+            chrome.find_element(By.XPATH, f"//button[text()='{label}']").click()
+            press(chrome, "new disk", "\t", "alice", "\n")
+            wait_for(chrome, expected)
+
+        await look(act, it.dispatcher.admin_url, "Eject", "ejected by operator")
+        await look(act, it.server.admin_url, "Drain", "draining")
+        assert it.server.is_draining
+
+
+async def test_the_keyboard_reaches_the_pages_and_the_filter(chrome: Chrome) -> None:
+    async with observed() as it:
+
+        def use() -> None:
+            chrome.get(str(it.dispatcher.admin_url))
+            press(chrome, "g", "t")
+            wait_for(chrome, "price")
+            press(chrome, "/", "ord")
+            shown = [row for row in chrome.find_elements(By.CSS_SELECTOR, "#rows tbody tr") if row.is_displayed()]
+            assert [row.find_element(By.TAG_NAME, "a").text for row in shown] == ["order"]
+
+        await look(use)
+
+
+async def test_a_token_is_asked_for_and_a_reader_cannot_act(chrome: Chrome) -> None:
+    token = "read-token-0123456789"
+    async with observed(Admin("127.0.0.1:0", read={"bob": token})) as it:
+
+        def sign_in() -> None:
+            chrome.get(f"{it.dispatcher.admin_url}/tools/price")
+            press(chrome, "an-unknown-token", "\n")
+            wait_for(chrome, "not known")
+            press(chrome, token, "\n")
+            wait_for(chrome, "Overview")
+            chrome.get(f"{it.dispatcher.admin_url}/tools/price")
+            assert not chrome.find_element(By.XPATH, "//button[text()='Open circuit']").is_enabled()
+            chrome.delete_all_cookies()
+
+        await look(sign_in)
+
+
+@pytest.mark.slow
+async def test_a_phone_in_the_dark_needs_no_sideways_scroll() -> None:
+    async with observed() as it:
+        await fail_once(it)
+
+        def visit() -> None:
+            with browser(390, 844, dark=True) as phone:
+                for path in PAGES:
+                    phone.get(f"{it.dispatcher.admin_url}{path}")
+                    assert phone.execute_script("return document.documentElement.scrollWidth") <= 390, path
+                    assert find_violations(phone) == [], path
+
+        await look(visit)

@@ -1,0 +1,168 @@
+"""``dispatch relay`` between TrustGraph's published client and its published ``DynamicToolService``, both unmodified."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from trustgraph.agent.react.service import Processor
+from trustgraph.base import RequestResponseClient
+from trustgraph.base.async_pulsar_backend import AsyncPulsarBackend
+from trustgraph.base.request_response_spec import _make_impl_wrapper
+from trustgraph.base.tool_client import ToolClient
+from trustgraph.schema import ToolRequest, ToolResponse
+
+import dispatch
+from dispatch.relay import Relay, RelayConfig
+from tests.helpers.cli_processes import ended
+from tests.integration.interop.conftest import TheirService
+from tests.integration.interop.peers import TIMEOUT_S, Peer, request_topic, response_topic, their_client
+from tests.integration.interop.test_trustgraph_agent import Model
+from tests.integration.interop.test_trustgraph_config import service as config_service
+from tests.integration.interop.tool_behaviour import PREFIX
+
+pytestmark = pytest.mark.pulsar
+
+
+def write_config(folder: Path, url: str, topic: str, *instances: str, tool: Any = None, **keys: Any) -> Path:
+    """Write a relay's configuration and its catalogue: a service on the public ``topic``, and one tool."""
+    service = {
+        "id": "peer",
+        "request-queue": request_topic(topic),
+        "response-queue": response_topic(topic),
+        "config-params": [{"name": "prefix"}],
+        "instances": [
+            {"id": each, "request-queue": request_topic(each), "response-queue": response_topic(each)}
+            for each in instances
+        ],
+    }
+    described = {"type": "tool-service", "name": "join", "description": "Joins.", "service": "peer", **PREFIX}
+    for path, raw in (
+        ("tools/tool-service/peer.json", service),
+        ("tools/tool/join.json", described | (tool or {})),
+        (
+            "relay.json",
+            {"broker": url, "catalog": ["tools"], **{key.replace("_", "-"): value for key, value in keys.items()}},
+        ),
+    ):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(json.dumps(raw))
+    return folder / "relay.json"
+
+
+async def test_a_published_client_reaches_a_published_service(
+    url: str, topic: str, their_service: TheirService, tmp_path: Path
+) -> None:
+    config = RelayConfig.load(write_config(tmp_path, url, topic, their_service.topic))
+    async with Relay(config) as relay, their_client(url, topic) as client:
+        assert await client.call(PREFIX, {"join": "a"}, timeout=TIMEOUT_S) == "customers|a"
+        assert await client.call({"prefix": "x"}, {"join": "b"}, timeout=TIMEOUT_S) == "x|b"
+        with pytest.raises(RuntimeError, match="no customer"):
+            await client.call(PREFIX, {"refuse": "no customer"}, timeout=TIMEOUT_S)
+        assert relay.servers[0].requests == 3
+
+
+async def test_a_published_client_reads_a_stream_chunk_by_chunk(url: str, topic: str, tmp_path: Path) -> None:
+    pieces = [f"piece {number} " for number in range(200)]
+    chunks: list[str] = []
+
+    async def read(chunk: str) -> None:
+        chunks.append(chunk)
+
+    config = RelayConfig.load(write_config(tmp_path, url, topic, f"{topic}-1"))
+    async with (
+        dispatch.ToolServer(Peer(), url, service=f"{topic}-1"),
+        Relay(config),
+        their_client(url, topic) as client,
+    ):
+        text = await client.call_streaming(PREFIX, {"pieces": pieces}, read, timeout=TIMEOUT_S)
+        assert (text, chunks) == ("".join(pieces), pieces)
+        chunks.clear()
+        with pytest.raises(RuntimeError, match="the end"):
+            await client.call_streaming(PREFIX, {"pieces": pieces[:2], "broken": "the end"}, read, timeout=TIMEOUT_S)
+        assert chunks == pieces[:2]
+
+
+class Joke(dispatch.ToolService):
+    """Tells a joke, as a text or as chunks."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[dict[str, Any], dict[str, Any], str]] = []
+
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> Any:
+        self.calls.append((config, arguments, user))
+        if "topic" not in arguments:
+            raise dispatch.ToolError("no-topic", "Give a topic.")
+        return f"a joke about {arguments['topic']}"
+
+
+async def test_the_published_agent_calls_a_tool_as_an_mcp_tool(url: str, topic: str, tmp_path: Path) -> None:
+    """Genuine ``AgentManager.react``, ``McpToolImpl`` and ``ToolClient``, and the genuine config service."""
+    workspace, processor, flow = f"relay-{topic}", f"mcp-tool-{topic}", f"flow-{topic}"
+    path = write_config(
+        tmp_path, url, topic, f"{topic}-1", **{"mcp-tool": {"processor": processor, "workspace": workspace}}
+    )
+    topics = {"request": f"request:tg:{flow}", "response": f"response:tg:{flow}"}
+    with config_service(url):
+        put = ("put", "--as", "mcp-tool", "join", "--catalog", str(tmp_path / "tools"))
+        code, out, err = await asyncio.to_thread(ended, *put, "--workspace", workspace, "--broker", url)
+        assert (code, out) == (0, f"trustgraph:{workspace}/tool/join: written.\n"), err
+        source = dispatch.TrustGraphConfig(workspace)
+        async with dispatch.connect(url, source):
+            await source.put_text(f"processor:{processor}", "one", json.dumps({"topics": topics}))
+            written = json.loads(await source.get_text("tool", "join") or "")
+        assert (written["type"], written["mcp-tool"]) == ("mcp-tool", "join")
+        joke = Joke()
+        served: asyncio.Queue[str] = asyncio.Queue()
+        async with (
+            dispatch.ToolServer(joke, url, service=f"{topic}-1"),
+            Relay(RelayConfig.load(path), on_change=served.put_nowait),
+            mcp_tool_client(url, flow) as client,
+        ):
+            while "serves the flow" not in await asyncio.wait_for(served.get(), TIMEOUT_S):
+                """The service comes first."""
+            agents: Any = SimpleNamespace(agents={}, id="agent", config_key="agent")
+            agents.tool_service_clients = {}
+            await Processor.on_tools_config(agents, workspace, {"tool": {"join": json.dumps(written)}}, 1)
+            model = Model(
+                'Thought: a joke.\nAction: join\nArgs: {"topic": "cats"}', "Thought: a joke.\nAction: join\nArgs: {}"
+            )
+
+            def context(name: str) -> Any:
+                return client if name == "mcp-tool-request" else model
+
+            for observation in ("a joke about cats", "Error: Give a topic."):
+                action = await agents.agents[workspace].react("Joke?", [], say, say, context)
+                assert action.observation == observation
+    assert joke.calls == [(PREFIX, {"topic": "cats"}, "default-user"), (PREFIX, {}, "default-user")]
+
+
+async def say(_text: str, is_final: bool = False) -> None:
+    """What the agent says while it thinks."""
+
+
+@contextlib.asynccontextmanager
+async def mcp_tool_client(url: str, topic: str) -> AsyncIterator[Any]:
+    """TrustGraph's client of its ``mcp-tool`` processor, as an agent's flow makes it."""
+    backend = AsyncPulsarBackend(host=url)
+    try:
+        requests = await RequestResponseClient.create(
+            backend=backend,
+            request_topic=request_topic(topic),
+            response_topic=response_topic(topic),
+            request_schema=ToolRequest,
+            response_schema=ToolResponse,
+        )
+        client = _make_impl_wrapper(requests, ToolClient)
+        try:
+            yield client
+        finally:
+            await client.close()
+    finally:
+        await backend.close()

@@ -1,0 +1,291 @@
+"""A fleet in virtual time: limits hold and are used, whatever happens to members and messages."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatch.resilience.fleet import Entry, Need, Report, Table, divide, equal_share, fill, period_of, round_parts
+from tests.helpers.fleet_world import EPOCH, Conditions, Limits, World
+from tests.helpers.run_profile import examples
+
+RATE = Limits(rate=100.0, burst=10.0)
+EASY = Conditions()
+BAD = Conditions(loss=0.1, duplicates=0.1, delay=0.05)
+START_S = 4.0
+
+
+def test_the_rate_follows_the_demand() -> None:
+    world = World()
+    nodes = world.join(8, RATE)
+    world.run(START_S)
+    begin = world.now
+    for busy in (nodes[:1], nodes[1:5], nodes, nodes[7:]):
+        for node in nodes:
+            node.demand = {"ann": 150.0 if node in busy else 0.0}
+        world.run(5.0)
+        assert world.admitted(world.now - 3.0) >= 0.95 * 300
+    assert world.admitted(begin) >= 0.95 * 100 * (world.now - begin)
+    assert world.busiest(5.0) <= 1.1 * 500 + 10
+    assert world.largest <= 1.0 + 1e-6
+
+
+def test_a_killed_member_returns_its_share_within_ten_seconds() -> None:
+    world = World()
+    nodes = world.join(4, RATE)
+    for node in nodes:
+        node.demand = {"ann": 100.0}
+    world.run(START_S + 3.0)
+    for killed in (nodes[0], nodes[3]):  # the leader, and another one
+        killed.is_dead = True
+        world.run(10.0)
+        assert world.admitted(world.now - 3.0) >= 0.95 * 300
+    assert world.largest <= 1.0 + 1e-6
+
+
+def test_a_member_that_leaves_returns_its_share_at_once() -> None:
+    world = World()
+    nodes = world.join(2, RATE)
+    for node in nodes:
+        node.demand = {"ann": 100.0}
+    world.run(START_S + 3.0)
+    for leaver in nodes:
+        if leaver.core.leads:
+            world.publish(leaver, leaver.core.leave())
+            leaver.is_dead = True
+    world.run(2.0)
+    assert world.admitted(world.now - 1.0) >= 0.95 * 100
+
+
+def test_without_the_topic_each_keeps_its_share_and_then_has_an_equal_one() -> None:
+    world = World()
+    nodes = world.join(4, RATE)
+    nodes[0].demand = {"ann": 200.0}
+    for node in nodes[1:]:
+        node.demand = {"ann": 1.0}
+    world.run(START_S + 3.0)
+    kept = nodes[0].rate.bucket.share  # type: ignore[union-attr] # it has called
+    world.is_down = True
+    world.run(3.0)
+    assert nodes[0].rate.bucket.share == kept > 0.9  # type: ignore[union-attr]
+    world.run(6.0)
+    assert [node.rate.bucket.share for node in nodes] == [0.25] * 4  # type: ignore[union-attr]
+    world.is_down = False
+    world.run(4.0)
+    assert nodes[0].rate.bucket.share > 0.9  # type: ignore[union-attr]
+    assert world.largest <= 1.0 + 1e-6
+
+
+def test_a_topic_that_was_never_reachable_leaves_the_whole_limit() -> None:
+    world = World()
+    world.is_down = True
+    (node,) = world.join(1, RATE)
+    node.demand = {"ann": 200.0}
+    world.run(10.0)
+    assert world.admitted(1005.0) == pytest.approx(500, rel=0.05)
+
+
+def test_steps_of_a_clock_change_nothing() -> None:
+    world = World()
+    nodes = world.join(3, RATE)
+    for node in nodes:
+        node.demand = {"ann": 100.0}
+    world.run(START_S)
+    begin = world.now
+    for step in (3600.0, -3600.0, 0.0):
+        nodes[0].offset = step
+        world.run(3.0)
+    assert world.admitted(begin) == pytest.approx(900, rel=0.05)
+    assert world.largest <= 1.0 + 1e-6
+
+
+def test_a_limit_of_few_calls_is_at_the_member_that_calls() -> None:
+    """Ten calls an hour and eight members: the calls of the idle ones are not lost."""
+    world = World()
+    nodes = world.join(8, Limits(rate=10 / 3600, burst=10.0))
+    for node in nodes:
+        node.demand = {"ann": 0.0}
+    world.run(START_S)
+    nodes[2].demand = {"ann": 2.0}
+    world.run(20.0)
+    assert 8 <= world.admitted() <= 11
+
+
+def test_users_share_the_rate_over_the_fleet() -> None:
+    """One user calls everywhere, another one at one member only: each gets half."""
+    world = World()
+    nodes = world.join(4, RATE)
+    for node in nodes:
+        node.demand = {"ann": 300.0}
+    nodes[1].demand = {"ann": 300.0, "bob": 80.0}
+    world.run(START_S + 6.0)
+    begin = world.now
+    world.run(10.0)
+    ann, bob = (world.admitted(begin, user=user) for user in ("ann", "bob"))
+    assert ann + bob >= 0.95 * 1000
+    assert abs(ann - bob) <= 0.1 * 1000
+
+
+def test_the_rate_of_a_user_follows_the_user() -> None:
+    world = World()
+    nodes = world.join(4, Limits(user_rate=20.0, burst=4.0))
+    nodes[0].demand = {"ann": 50.0, "bob": 50.0}
+    nodes[1].demand = {"bob": 50.0}
+    world.run(START_S + 4.0)
+    begin = world.now
+    world.run(10.0)
+    assert world.admitted(begin, user="ann") == pytest.approx(200, rel=0.05)
+    assert world.admitted(begin, user="bob") == pytest.approx(200, rel=0.05)
+
+
+def test_places_of_a_bulkhead_are_never_exceeded() -> None:
+    world = World()
+    nodes = world.join(4, Limits(slots=20))
+    world.run(START_S)
+    for busy in (nodes[:1], nodes[2:], nodes, nodes[1:2]):
+        for node in nodes:
+            node.demand = {"ann": 30.0 if node in busy else 0.0}
+        world.run(6.0)
+        in_use = [node.guard.in_flight for node in busy]  # type: ignore[union-attr] # it has called
+        assert sum(in_use) >= 19
+    assert world.largest <= 20
+
+
+def test_a_quota_is_spent_and_not_exceeded() -> None:
+    world = World(1, BAD)
+    nodes = world.join(4, Limits(quota=300))
+    world.run(START_S)
+    for node in nodes:
+        node.demand = {"ann": 20.0}
+    world.run(30.0)
+    assert 295 <= world.admitted() <= 300
+    assert nodes[0].refused > 0
+
+
+def test_a_quota_survives_the_end_of_all_members() -> None:
+    world = World()
+    for start in range(3):
+        nodes = world.join(2, Limits(quota=300))
+        world.run(START_S)
+        for node in nodes:
+            node.demand = {"ann": 20.0}
+        world.run(3.0 if start < 2 else 30.0)
+        for node in nodes:
+            node.is_dead = True
+    assert world.admitted() <= 300
+    # What a killed member was granted and had not used is lost: two seconds of its demand.
+    assert world.admitted() >= 300 - 4 * 45
+
+
+def test_a_quota_begins_anew_with_its_period() -> None:
+    world = World()
+    nodes = world.join(3, Limits(quota=50, per="day"))
+    midnight = period_of("day", EPOCH + world.now)[1]
+    nodes[1].offset = 3600.0
+    world.now += midnight - 30.0
+    for node in nodes:
+        node.core = type(node.core)(node.name, node.core.clock, node.core._time_of_day)
+        node._tick_at = world.now
+        node.demand = {"ann": 10.0}
+    start = world.now
+    world.run(25.0)
+    assert world.admitted() == pytest.approx(50, abs=2)
+    world.run(20.0)
+    assert world.admitted(start + 30.0) == pytest.approx(50, abs=2)
+
+
+chaos = st.lists(
+    st.tuples(st.sampled_from(["demand", "kill", "join", "outage", "cut", "leave"]), st.integers(0, 7)), max_size=8
+)
+
+
+@settings(max_examples=examples(4))
+@given(st.integers(0, 1_000), st.floats(0.0, 0.2), chaos)
+def test_the_limit_holds_whatever_happens(seed: int, loss: float, events: list[tuple[str, int]]) -> None:
+    world = World(seed, Conditions(loss, loss, 0.02))
+    world.join(4, RATE)
+    world.run(START_S)
+    for number, node in enumerate(world.nodes):
+        node.demand = {"ann": 60.0 * (number % 3)}
+    false_deaths = 0
+    for event, which in events:
+        node = world.live[which % len(world.live)]
+        if event == "demand":
+            node.demand = {"ann": 40.0 * which, "bob": 10.0}
+        elif event == "kill" and len(world.live) > 1:
+            node.is_dead = True
+        elif event == "leave" and len(world.live) > 1:
+            world.publish(node, node.core.leave())
+            node.is_dead = True
+        elif event == "join" and not world.is_down:  # alone, it would have the whole limit
+            world.join(1, RATE)[0].demand = {"ann": 50.0}
+        elif event == "outage":
+            world.is_down = not world.is_down
+        elif event == "cut":
+            node.is_cut = not node.is_cut
+            false_deaths += 1
+        world.run(1.0 + which / 2)
+    if not false_deaths:  # others divide the share of a member that is out of reach, and it cannot know
+        assert world.largest <= 1.02
+    world.is_down = False
+    for node in world.live:
+        node.is_cut = False
+        node.demand = {"ann": 100.0}
+    world.run(16.0)
+    assert world.admitted(world.now - 4.0) >= 0.85 * 400
+    shares = sum(node.rate.bucket.share for node in world.live if node.rate is not None)
+    assert shares <= 1.0 + 1e-6
+    assert sum(node.core.leads for node in world.live) == 1
+
+
+@given(st.dictionaries(st.text(max_size=2), st.floats(0, 1e4), min_size=1, max_size=6), st.floats(0.1, 1e4))
+def test_division_among_users(demands: dict[str, float], limit: float) -> None:
+    found = fill(demands, {}, limit)
+    assert sum(found.values()) <= limit * (1 + 1e-9) + 1e-9
+    assert all(found[each] <= demands[each] + 1e-9 for each in demands)
+    unserved = [found[each] for each in demands if found[each] < demands[each] - 1e-6]
+    assert all(part >= max(found.values()) - 1e-6 for part in unserved)  # max-min: nobody has more than the unserved
+
+
+@given(st.lists(st.floats(0, 500), min_size=1, max_size=8), st.floats(0.5, 1000))
+def test_division_among_members(demands: list[float], limit: float) -> None:
+    members = [f"m{number}" for number in range(len(demands))]
+    needs = {id: Need(limit, {"ann": demand}) for id, demand in zip(members, demands, strict=True)}
+    parts, _ = divide(limit, needs, members)
+    assert sum(parts.values()) == pytest.approx(limit, rel=1e-6)
+    rounded = round_parts(parts, int(limit))
+    assert sum(rounded.values()) == int(limit)
+    assert sum(equal_share("slots", int(limit), members, each) for each in members) == int(limit)
+
+
+def test_weights_of_users() -> None:
+    assert fill({"ann": 100.0, "bob": 100.0}, {"ann": 3.0}, 100.0) == {"ann": 75.0, "bob": 25.0}
+
+
+def test_malformed_messages_change_nothing() -> None:
+    world = World()
+    nodes = world.join(2, RATE)
+    world.run(START_S)
+    core = nodes[0].core
+    before = core.table
+    forged = Table("zz", 0, 10**6, ["zz"], [], {"rate:t": Entry(1.0, [1.0, 2.0], [0.0])})
+    for payload in (b"", b"{", b'{"fleet":"table"}', b"[" * 10_000, msgspec.json.encode(forged), b"x" * (1 << 21)):
+        core.receive(payload)
+    assert core.table == before
+    core.receive(msgspec.json.encode(Report("zz", 1, needs={"rate:t": Need(0.0, {"a": 1.0}), "odd": Need(1.0, {})})))
+    world.run(10.0)
+    assert all(node.core.has_lease for node in nodes)
+
+
+@pytest.mark.parametrize(
+    ("per", "clock", "expected"),
+    [
+        ("month", 1_798_761_599.0, ("2026-12", 1.0)),
+        ("month", 1_798_761_600.0, ("2027-01", 31 * 86400.0)),
+        ("day", 1_798_761_599.0, ("2026-12-31", 1.0)),
+    ],
+)
+def test_periods(per: str, clock: float, expected: tuple[str, float]) -> None:
+    assert period_of(per, clock) == expected

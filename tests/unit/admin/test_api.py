@@ -1,0 +1,103 @@
+"""``/api/`` of a dispatcher and of a service: what an operator reads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+
+import httpx2
+import pytest
+
+from dispatch import DispatchError, Telemetry
+from tests.helpers.admin_endpoint import observed
+
+pytestmark = pytest.mark.wall_clock
+
+
+async def test_a_tool_has_its_counts_its_history_and_its_circuit() -> None:
+    async with observed() as it:
+        for item in ("a", "b", "bad"):
+            with contextlib.suppress(DispatchError):
+                await it.dispatcher.call("price", {"item": item}, user="alice")
+        rows = {each["name"]: each for each in await it.get("/api/tools")}
+        assert (rows["price"]["calls"], rows["price"]["failed"], rows["price"]["in_flight"]) == (3, 1, 0)
+        assert rows["price"]["circuit"] == "closed"
+        assert (rows["order"]["calls"], rows["order"]["circuit"]) == (0, None)
+        tool = await it.get("/api/tools/price")
+        assert sum(tool["history"]["calls"]) == 3
+        assert sum(tool["history"]["failed"]) == 1
+        assert [each["id"] for each in tool["instance_list"]] == ["shop-1"]
+        process = await it.get("/api/process")
+        assert (process["kind"], process["calls"], process["failed"], process["ready"]) == ("dispatcher", 3, 1, True)
+
+
+async def test_each_value_of_a_policy_has_its_source() -> None:
+    async with observed(policy={"timeout": 7}) as it:
+        policy = {each["key"]: each for each in (await it.get("/api/tools/price"))["policy"]}
+        assert policy["timeout"] == {"key": "timeout", "value": 7.0, "source": "dispatcher"}
+        assert policy["retry.max-attempts"]["source"] == "default"
+
+
+async def test_a_call_is_found_by_its_number_its_request_and_shows_its_attempts() -> None:
+    async with observed() as it:
+        with contextlib.suppress(DispatchError):
+            await it.dispatcher.call("price", {"item": "bad"}, user="bob")
+        await it.dispatcher.call("price", {"item": "a"}, user="alice")
+        latest, failed = await it.get("/api/calls")
+        assert (latest["user"], latest["outcome"], latest["ran"], latest["instance"]) == (
+            "alice",
+            "success",
+            "yes",
+            "shop-1",
+        )
+        assert await it.get("/api/calls?failed=1") == await it.get("/api/calls?user=bob")
+        call = await it.get(f"/api/calls/{failed['id']}")
+        (attempt,) = call["trail"]
+        assert (attempt["instance"], attempt["reason"], attempt["sent"]) == ("shop-1", "first", True)
+        assert 0 <= attempt["start"] <= attempt["start"] + attempt["duration"] <= call["duration"]
+        assert await it.get(f"/api/calls/{attempt['request_id']}") == call
+
+
+@pytest.mark.parametrize("content", [False, True])
+async def test_arguments_and_a_tools_own_words_are_shown_only_where_content_is_on(content: bool) -> None:
+    async with observed(telemetry=Telemetry(content=content)) as it:
+        with contextlib.suppress(DispatchError):
+            await it.dispatcher.call("price", {"item": "bad"})
+        call = await it.get("/api/calls/1")
+        assert call["arguments"] == ('{"item": "bad"}' if content else None)
+        assert call["message"] == ("no such item: bad" if content else None)
+
+
+async def test_a_stream_has_each_call_as_it_ends() -> None:
+    async with observed() as it:
+        async with it.client.stream("GET", "/api/calls/stream?tool=price") as response:
+            lines = response.aiter_lines()
+            assert await anext(lines) == ": open"
+            await it.dispatcher.call("order", {"item": "a"})
+            await it.dispatcher.call("price", {"item": "a"}, user="alice")
+            async with asyncio.timeout(5):
+                event = [line async for line in _until_data(lines)]
+        assert event[-2] == "event: call"
+        assert json.loads(event[-1].removeprefix("data: "))["user"] == "alice"
+
+
+async def _until_data(lines):  # type: ignore[no-untyped-def] # of httpx2
+    async for line in lines:
+        yield line
+        if line.startswith("data: "):
+            return
+
+
+async def test_a_service_shows_its_own_instance_and_the_dispatcher_finds_its_endpoint() -> None:
+    async with observed() as it:
+        (peer,) = await it.get("/api/peers")
+        assert peer == {"url": it.server.admin_url, "name": "shop-1", "source": "announcement"}
+        await it.dispatcher.call("price", {"item": "a"})
+        async with httpx2.AsyncClient(base_url=peer["url"], trust_env=False) as client:
+            (instance,) = (await client.get("/api/instances")).json()
+            assert (instance["id"], instance["kind"], instance["requests"]) == ("shop-1", "own", 1)
+            assert (await client.get("/readyz")).status_code == 200
+            await it.server.drain()
+            ready = await client.get("/readyz")
+            assert (ready.status_code, ready.json()["reasons"]) == (503, ["draining"])

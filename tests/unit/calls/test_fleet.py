@@ -1,0 +1,150 @@
+"""Dispatchers of one fleet on the embedded broker: limits, quotas and hints of circuits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+import dispatch
+from dispatch.calls.fleet import fleet_topic, quota_topic
+from dispatch.telemetry.observers import Telemetry
+from dispatch.transports.memory import MemoryTransport
+
+BROKER = "memory://fleet"
+
+
+@dispatch.tool(read_only=True)
+async def work() -> str:
+    """Do nothing."""
+    return "done"
+
+
+@dispatch.tool(read_only=True)
+async def hold(seconds: float) -> str:
+    """Take time."""
+    await asyncio.sleep(seconds)
+    return "done"
+
+
+def connect(policy: dict[str, Any], **options: Any) -> dispatch.Dispatcher:
+    options = {"fleet": "shop", **options}
+    return dispatch.connect(BROKER, catalog=[dispatch.Functions(work, hold)], policy=policy, **options)
+
+
+@asynccontextmanager
+async def lab() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        # The embedded broker ends with its last connection.
+        lasting = MemoryTransport(BROKER)
+        await lasting.start()
+        stack.push_async_callback(lasting.close)
+        yield stack
+
+
+async def admitted(dispatcher: dispatch.Dispatcher, rate: float, seconds: float) -> int:
+    """Call at a rate, and return how many calls were admitted."""
+    calls = []
+    for _ in range(int(rate * seconds)):
+        calls.append(asyncio.create_task(dispatcher.execute("work")))
+        await asyncio.sleep(1 / rate)
+    return sum(result.error is None for result in await asyncio.gather(*calls))
+
+
+async def test_two_dispatchers_share_a_rate_by_demand() -> None:
+    async with lab() as stack:
+        policy = {"rate-limit": {"rate": "100/s", "burst": 10, "scope": "fleet"}}
+        one, other = [await stack.enter_async_context(connect(policy)) for _ in range(2)]
+        counts = await asyncio.gather(admitted(one, 120, 5), admitted(other, 10, 5))
+        assert sum(counts) == pytest.approx(510 + 90, abs=110)  # 90: calls that still wait at the end
+        assert counts[0] > 400
+
+
+async def test_places_of_a_bulkhead_are_shared() -> None:
+    async with lab() as stack:
+        policy = {"bulkhead": {"max-concurrent-calls": 10, "scope": "fleet"}}
+        one, other = [await stack.enter_async_context(connect(policy)) for _ in range(2)]
+        held = [asyncio.create_task(one.execute("hold", {"seconds": 5})) for _ in range(30)]
+        await asyncio.sleep(1.5)
+        guards = [each._running.guard_registry.all() for each in (one, other)]
+        in_flight = [sum(each.bulkhead.guard.in_flight for each in of if each.bulkhead) for of in guards]
+        assert in_flight[0] >= 9
+        assert sum(in_flight) <= 10
+        result = await other.execute("hold", {"seconds": 0.01}, timeout=9)
+        assert result.error is None
+        for each in held:
+            each.cancel()
+
+
+async def test_a_quota_survives_the_end_of_all() -> None:
+    async with lab():
+        counts = []
+        for _ in range(3):
+            async with connect({"quota": "30/month"}) as dispatcher:
+                results = []
+                for _ in range(12):
+                    await asyncio.sleep(0.1)
+                    results.append(await dispatcher.execute("work"))
+                counts.append(sum(each.error is None for each in results))
+        assert counts == [12, 12, 6]
+        error = results[-1].error
+        assert isinstance(error, dispatch.ThrottledError)
+        assert error.retry_after is not None
+        assert error.retry_after > 60
+        assert "its quota of calls in this day or month is used up" in error.message
+
+
+async def test_without_a_fleet_limits_hold_for_the_process(caplog: pytest.LogCaptureFixture) -> None:
+    async with lab() as stack:
+        policy = {
+            "rate-limit": {"rate": "1/h", "burst": 3, "scope": "fleet"},
+            "quota": "2/day",
+            "bulkhead": {"scope": "fleet"},
+        }
+        dispatcher = await stack.enter_async_context(connect(policy, fleet=None))
+        results = [await dispatcher.execute("work") for _ in range(3)]
+        assert [each.error is None for each in results] == [True, True, False]
+        assert "limits of a fleet, and this dispatcher belongs to none" in caplog.text
+
+
+async def test_a_circuit_that_closed_elsewhere_ends_the_open_duration() -> None:
+    async with lab() as stack:
+        policy = {"breaker": {"open-duration": 60}}
+        one, other = [await stack.enter_async_context(connect(policy)) for _ in range(2)]
+        for each in (one, other):
+            await each.execute("work")
+        breakers = [each.breaker("work") for each in (one, other)]
+        now = asyncio.get_running_loop().time
+        breakers[0].open_until(now() + 0.5)
+        breakers[1].open_until(now() + 60)
+        await asyncio.sleep(1.0)
+        for _ in range(40):
+            await one.execute("work")
+        assert breakers[0].state == "closed"
+        await asyncio.sleep(0.5)
+        assert breakers[1].state == "open"  # a hint forces no state
+        assert (await other.execute("work")).error is None
+
+
+async def test_metrics_of_a_fleet() -> None:
+    async with lab() as stack:
+        registry = CollectorRegistry()
+        policy = {"rate-limit": {"rate": "9/s", "scope": "fleet"}, "quota": "90/day"}
+        dispatcher = await stack.enter_async_context(connect(policy, telemetry=Telemetry(registry=registry)))
+        await dispatcher.execute("work")
+        text = generate_latest(registry).decode()
+        assert 'dispatch_fleet_members{fleet="shop"} 1.0' in text
+        assert 'dispatch_fleet_share{fleet="shop",kind="rate",tool="work"} 1.0' in text
+        assert 'dispatch_fleet_quota{fleet="shop",per="day",tool="work"} 90.0' in text
+
+
+def test_the_name_of_a_fleet() -> None:
+    assert fleet_topic("shop") == "non-persistent://tg/notify/dispatch-shop"
+    assert quota_topic("shop") == "persistent://tg/notify/dispatch-shop-quota"
+    for name in ("", "Shop", "a/b", "-a", "a" * 65):
+        with pytest.raises(ValueError, match="the name of a fleet"):
+            dispatch.connect("memory://", fleet=name)

@@ -1,0 +1,388 @@
+"""``dispatch.relay`` on the embedded broker: which tool, which user, which answer; what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from dispatch import CallResult, Catalog, Outcome, ToolError
+from dispatch.messaging.wire import Property
+from dispatch.relay import McpToolConfig, Relay, RelayConfig, RelayError
+from dispatch.transports import Message
+from tests.helpers.clock import idle
+from tests.helpers.config_service import ConfigStore, config_service
+from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, UNGUARDED, Peer, Service, serving
+
+INSTANCE, ANSWERS = f"{REQUESTS}-1", f"{RESPONSES}-1"
+"""Topics of the one instance."""
+
+
+def service(**keys: Any) -> dict[str, Any]:
+    instance = {"id": "lab-1", "request-queue": INSTANCE, "response-queue": ANSWERS}
+    return {
+        "id": "lab",
+        "request-queue": REQUESTS,
+        "response-queue": RESPONSES,
+        "config-params": [{"name": "style"}],
+        "instances": [instance],
+        "policy": UNGUARDED,
+        **keys,
+    }
+
+
+def tool(name: str, **keys: Any) -> dict[str, Any]:
+    return {"type": "tool-service", "name": name, "description": name, "service": "lab", **keys}
+
+
+def catalog(*tools: Mapping[str, Any], **keys: Any) -> Catalog:
+    return Catalog.of([service(**keys)], tools or [tool("pun", style="pun"), tool("dry", style="dry")])
+
+
+@contextlib.asynccontextmanager
+async def relaying(tools: Catalog | None = None, **config: Any) -> AsyncIterator[Relay]:
+    async with Relay(RelayConfig(broker=BROKER, **config), tools or catalog()) as relay:
+        yield relay
+
+
+def request(config: object = None, arguments: object = None, **more: Any) -> bytes:
+    """A request as TrustGraph's client writes it."""
+    return json.dumps({"config": json.dumps(config or {}), "arguments": json.dumps(arguments or {}), **more}).encode()
+
+
+async def answer_of(caller: Peer) -> tuple[str, dict[str, Any]]:
+    """The id and the body of the next reply."""
+    message: Message = await caller.arrived.get()
+    return message.properties()[Property.ID], json.loads(message.data())
+
+
+async def ask(caller: Peer, payload: bytes, **properties: str) -> dict[str, Any]:
+    await caller.ask(payload, id="7", **properties)
+    id, body = await answer_of(caller)
+    assert id == "7"
+    return body
+
+
+@pytest.mark.parametrize(
+    ("config", "label"),
+    [
+        ({"style": "pun"}, "pun"),
+        ({"style": "dry"}, "dry"),
+        ({"style": "limerick"}, "service:lab"),
+        ({}, "service:lab"),
+        ({"style": 1}, "one"),
+        ({"style": 1.0}, "service:lab"),
+        ({"style": True}, "service:lab"),
+        ({"style": {"a": [1], "b": 2}}, "nested"),
+        ({"style": "twice"}, "service:lab"),
+    ],
+    ids=str,
+)
+async def test_the_tool_is_the_one_with_the_same_config(config: dict[str, Any], label: str) -> None:
+    tools = catalog(
+        tool("pun", style="pun"),
+        tool("dry", style="dry"),
+        tool("one", style=1),
+        tool("nested", style={"b": 2, "a": [1]}),
+        tool("twice", style="twice"),
+        tool("twice-again", style="twice"),
+    )
+    done = Service(lambda _: "done")
+    labels = []
+    async with (
+        serving(done, request_queue=INSTANCE, response_queue=ANSWERS),
+        relaying(tools) as relay,
+        Peer.as_caller() as caller,
+    ):
+        forward = relay.forward
+
+        async def record(tool: Any, *others: Any) -> Any:
+            labels.append(tool.meter_label)
+            return await forward(tool, *others)
+
+        relay.forward = record  # type: ignore[method-assign] # to see what it identified
+        assert await ask(caller, request(config, {"n": 1})) == {
+            "error": None,
+            "response": "done",
+            "end_of_stream": True,
+        }
+    assert labels == [label]
+    assert done.requests == [(config, {"n": 1}, "default-user")]
+
+
+@pytest.mark.parametrize(
+    ("payload", "properties", "user"),
+    [({"user": "ada"}, {"user": "bob"}, "ada"), ({}, {"user": "bob"}, "bob"), ({}, {}, "default-user")],
+)
+async def test_the_user_is_that_of_the_payload_else_of_the_property(
+    payload: dict[str, str], properties: dict[str, str], user: str
+) -> None:
+    done = Service(lambda _: "done")
+    async with serving(done, request_queue=INSTANCE, response_queue=ANSWERS), relaying(), Peer.as_caller() as caller:
+        await ask(caller, request({"style": "pun"}, **payload), **properties)
+    assert [user for _, _, user in done.requests] == [user]
+
+
+async def test_a_third_party_instance_gets_plain_requests_and_answers_on_its_own_topic() -> None:
+    async with Peer.as_service(INSTANCE) as instance, relaying(), Peer.as_caller() as caller:
+        await caller.ask(request({"style": "pun"}, {"topic": "cats"}), id="7")
+        forwarded, properties = await instance.request()
+        assert (forwarded.config, forwarded.arguments) == ({"style": "pun"}, {"topic": "cats"})
+        assert forwarded.user == "default-user"
+        assert properties[Property.ID] != "7"
+        assert properties[Property.VIA] == REQUESTS
+        await instance.answer(properties, "why", topic=ANSWERS)
+        assert await answer_of(caller) == ("7", {"error": None, "response": "why", "end_of_stream": True})
+
+
+async def test_a_stream_passes_chunk_by_chunk() -> None:
+    async with Peer.as_service(INSTANCE) as instance, relaying(), Peer.as_caller() as caller:
+        await caller.ask(request({"style": "pun"}), id="7")
+        _, properties = await instance.request()
+        for text in ("Why", " did"):
+            await instance.answer(properties, text, end=False, topic=ANSWERS)
+            assert await answer_of(caller) == ("7", {"error": None, "response": text, "end_of_stream": False})
+        await instance.answer(properties, " it?", topic=ANSWERS)
+        assert await answer_of(caller) == ("7", {"error": None, "response": " it?", "end_of_stream": False})
+        assert await answer_of(caller) == ("7", {"error": None, "response": "", "end_of_stream": True})
+
+
+async def test_a_stream_has_the_limit_of_a_call_until_its_first_chunk_and_then_that_of_streams() -> None:
+    policy = UNGUARDED | {"timeout": 5, "stream-timeout": 60, "stream-idle-timeout": 20}
+    async with Peer.as_service(INSTANCE) as instance, relaying(catalog(policy=policy)), Peer.as_caller() as caller:
+        await caller.ask(request({"style": "pun"}), id="1")
+        await instance.request()
+        assert (await answer_of(caller))[1]["error"]["type"] == "timeout"
+        await caller.ask(request({"style": "pun"}), id="2")
+        _, properties = await instance.request()
+        await instance.answer(properties, "Why", end=False, topic=ANSWERS)
+        assert (await answer_of(caller))[1]["response"] == "Why"
+        await asyncio.sleep(15)
+        await instance.answer(properties, " did", end=False, topic=ANSWERS)
+        assert (await answer_of(caller))[1]["response"] == " did"
+        assert (await answer_of(caller))[1]["error"]["type"] == "idle-timeout"
+
+
+async def test_an_empty_reply_is_one_message() -> None:
+    async with Peer.as_service(INSTANCE) as instance, relaying(), Peer.as_caller() as caller:
+        await caller.ask(request({"style": "pun"}), id="7")
+        _, properties = await instance.request()
+        await instance.answer(properties, "", topic=ANSWERS)
+        assert await answer_of(caller) == ("7", {"error": None, "response": "", "end_of_stream": True})
+        await idle()
+        assert caller.arrived.empty()
+
+
+async def fail(_: Any) -> str:
+    raise ToolError("no-topic", "Give a topic.")
+
+
+async def test_errors_of_the_tool_and_of_guards_have_a_type_and_a_text() -> None:
+    policy = UNGUARDED | {"rate-limit": {"rate": "1/h", "max-wait": 0}}
+    async with (
+        serving(fail, request_queue=INSTANCE, response_queue=ANSWERS),
+        relaying(catalog(policy=policy)),
+        Peer.as_caller() as caller,
+    ):
+        first = await ask(caller, request({"style": "pun"}))
+        assert first["error"] == {"type": "no-topic", "message": "Give a topic."}
+        second = await ask(caller, request({"style": "pun"}))
+        assert second["error"]["type"] == "rate-limited"
+        assert "was not executed" in second["error"]["message"]
+        assert second["end_of_stream"] is True
+
+
+@pytest.mark.parametrize("guard", [{"single-flight": True}, {"hedging": 0.5}], ids=str)
+async def test_calls_that_are_shared_or_hedged_have_whole_replies(guard: dict[str, Any]) -> None:
+    tools = catalog(tool("pun", style="pun", **{"read-only": True, "policy": {"retry": 2, **guard}}))
+
+    async def stream(_: Any = None) -> AsyncIterator[str]:
+        yield "a"
+        yield "b"
+
+    async with (
+        serving(lambda _: stream(), request_queue=INSTANCE, response_queue=ANSWERS),
+        relaying(tools),
+        Peer.as_caller() as caller,
+    ):
+        assert (await ask(caller, request({"style": "pun"}))) == {
+            "error": None,
+            "response": "ab",
+            "end_of_stream": True,
+        }
+
+
+async def test_a_request_that_has_passed_the_topic_is_refused() -> None:
+    """Two relays that forward to each other: the request comes back once."""
+    other, other_answers = "non-persistent://tg/request/other", "non-persistent://tg/response/other"
+    here = [{"id": "x", "request-queue": other, "response-queue": other_answers}]
+    there = [{"id": "x", "request-queue": REQUESTS, "response-queue": RESPONSES}]
+    back = Catalog.of([{"id": "back", "request-queue": other, "response-queue": other_answers, "instances": there}])
+    async with relaying(catalog(instances=here)) as first, relaying(back) as second, Peer.as_caller() as caller:
+        await caller.ask(request({"style": "pun"}), id="7")
+        while (answer := await answer_of(caller))[0] != "7":
+            """The answers to the other relay are on the same topic."""
+        error = answer[1]["error"]
+        assert error["type"] == "relay-loop"
+        assert REQUESTS in error["message"]
+        assert (first.servers[0].requests, second.servers[0].requests) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("payload", "type"),
+    [
+        (b"{", "invalid-request"),
+        (b"\xff\x00", "invalid-request"),
+        (json.dumps({"config": "no", "arguments": "{}"}).encode(), "invalid-request"),
+        (json.dumps({"config": "{}", "arguments": '{"n": NaN}'}).encode(), "invalid-arguments"),
+        (request({"style": "pun"}, {"text": "x" * 1_000}), "request-too-large"),
+    ],
+    ids=["no JSON", "no text", "no object", "NaN", "too large"],
+)
+async def test_a_request_that_cannot_be_forwarded_is_answered_and_ends_nothing(payload: bytes, type: str) -> None:
+    done = Service(lambda _: "done")
+    async with (
+        serving(done, request_queue=INSTANCE, response_queue=ANSWERS),
+        relaying(catalog(policy=UNGUARDED | {"max-request-bytes": 500})),
+        Peer.as_caller() as caller,
+    ):
+        assert (await ask(caller, payload))["error"]["type"] == type
+        assert (await ask(caller, request({"style": "pun"})))["response"] == "done"
+    assert len(done.requests) == 1
+
+
+async def test_a_request_without_an_id_is_counted() -> None:
+    done = Service(lambda _: "done")
+    async with (
+        serving(done, request_queue=INSTANCE, response_queue=ANSWERS),
+        relaying() as relay,
+        Peer.as_caller() as caller,
+    ):
+        await caller.ask(request({"style": "pun"}))
+        assert (await ask(caller, request({"style": "pun"})))["response"] == "done"
+        assert relay.servers[0].malformed == 1
+
+
+async def test_a_relay_that_drains_finishes_what_it_has() -> None:
+    async with Peer.as_service(INSTANCE) as instance, relaying() as relay, Peer.as_caller() as caller:
+        await caller.ask(request({"style": "pun"}), id="7")
+        _, properties = await instance.request()
+        draining = asyncio.create_task(relay.drain())
+        await asyncio.sleep(1)
+        assert not draining.done()
+        await instance.answer(properties, "why", topic=ANSWERS)
+        await draining
+        assert (await answer_of(caller))[1]["response"] == "why"
+
+
+async def test_what_needs_a_restart_is_refused_at_a_reload() -> None:
+    async with relaying() as relay:
+        with pytest.raises(RelayError, match=r"broker: cannot change .* Fix: restart the relay"):
+            await relay.reload(RelayConfig(broker="pulsar://elsewhere:6650"))
+        assert relay.config.broker == BROKER
+
+
+async def test_changes_of_the_catalogue_are_followed() -> None:
+    changes: list[str] = []
+    async with (
+        serving(Service(lambda _: "done"), request_queue=INSTANCE, response_queue=ANSWERS),
+        Relay(RelayConfig(broker=BROKER), Catalog.empty(), on_change=changes.append) as relay,
+        Peer.as_caller() as caller,
+    ):
+        assert relay.services == []
+        await relay.dispatcher.registry.put("tool-service", service())
+        await asyncio.sleep(1)
+        assert (await ask(caller, request({"style": "pun"})))["response"] == "done"
+        await relay.dispatcher.registry.put("tool", tool("pun", style="pun"))
+        await asyncio.sleep(1)
+        assert list(relay.services[0].tools.values()) == ["pun"]
+        await relay.dispatcher.registry.remove("tool", "pun")
+        await relay.dispatcher.registry.remove("tool-service", "lab")
+        await asyncio.sleep(1)
+        assert relay.services == []
+    assert changes == [f"lab: {REQUESTS} is forwarded to lab-1.", "lab: no longer relayed."]
+
+
+# In place of TrustGraph's ``mcp-tool`` processor.
+
+
+FLOW = {"topics": {"request": "request:tg:mcp-tool:default:one", "response": "response:tg:mcp-tool:default:one"}}
+FLOW_REQUESTS, FLOW_RESPONSES = (
+    "non-persistent://tg/request/mcp-tool:default:one",
+    "non-persistent://tg/response/mcp-tool:default:one",
+)
+
+
+async def call_mcp_tool(caller: Peer, name: str, parameters: object = None, **properties: str) -> dict[str, Any]:
+    payload = json.dumps({"name": name, "parameters": json.dumps(parameters or {})}).encode()
+    await caller.send(FLOW_REQUESTS, payload, {"id": "7", **properties})
+    return (await answer_of(caller))[1]
+
+
+@contextlib.asynccontextmanager
+async def flows_of(store: ConfigStore, tools: Catalog | None = None) -> AsyncIterator[tuple[Relay, Peer, Any]]:
+    async with (
+        config_service(BROKER, store) as configuration,
+        Relay(RelayConfig(broker=BROKER, mcp_tool=McpToolConfig()), tools or catalog()) as relay,
+        Peer.as_caller(FLOW_RESPONSES) as caller,
+    ):
+        await asyncio.sleep(1)
+        yield relay, caller, configuration
+
+
+async def test_the_flows_of_the_mcp_tool_processor_are_served_by_tools_of_the_catalogue() -> None:
+    store = ConfigStore()
+    store.write("processor:mcp-tool", "one", FLOW)
+    done = Service(lambda arguments: arguments["answer"])
+    async with serving(done, request_queue=INSTANCE, response_queue=ANSWERS), flows_of(store) as (_, caller, _config):
+        assert await call_mcp_tool(caller, "pun", {"answer": "ha"}) == {"error": None, "text": "ha", "object": None}
+        # TrustGraph's client reads an empty text as missing, and an object then.
+        assert await call_mcp_tool(caller, "dry", {"answer": ""}) == {"error": None, "text": None, "object": '""'}
+        unknown = await call_mcp_tool(caller, "no-tool")
+        assert unknown["error"]["type"] == "unknown-tool"
+        assert (unknown["text"], unknown["object"]) == (None, None)
+        broken = await call_mcp_tool(caller, "pun")
+        assert broken["error"] == {"type": "KeyError", "message": "KeyError: 'answer'"}
+    assert [config for config, _, _ in done.requests] == [{"style": "pun"}, {"style": "dry"}, {"style": "pun"}]
+
+
+async def test_a_structured_result_is_an_object() -> None:
+    store = ConfigStore()
+    store.write("processor:mcp-tool", "one", FLOW)
+    async with flows_of(store) as (relay, caller, _config):
+        result = CallResult("pun", Outcome.SUCCESS, "two", structured_content={"n": 2})
+
+        async def call(*_: object) -> CallResult:
+            return result
+
+        relay.call = call  # type: ignore[method-assign] # as a tool of an MCP server answers
+        assert await call_mcp_tool(caller, "pun") == {"error": None, "text": None, "object": '{"n":2}'}
+
+
+async def test_flows_come_and_go() -> None:
+    store = ConfigStore()
+    async with flows_of(store) as (relay, caller, configuration):
+        assert relay.servers[1:] == []
+        store.write("processor:mcp-tool", "one", FLOW)
+        store.write("processor:mcp-tool", "broken", {"topics": {"request": "nonsense"}})
+        configuration.push({"processor:mcp-tool": ["default"]})
+        await asyncio.sleep(1)
+        assert (await call_mcp_tool(caller, "no-tool"))["error"]["type"] == "unknown-tool"
+        del store.texts["default", "processor:mcp-tool", "one"]
+        store.version += 1
+        configuration.push({"processor:mcp-tool": ["default"]})
+        await asyncio.sleep(1)
+        assert [server.request_queue for server in relay.servers] == [REQUESTS]
+
+
+@pytest.mark.parametrize("payload", [b"{", b"[]", b'{"name": 1}', b'{"name": "pun", "parameters": "no"}'])
+async def test_an_unreadable_request_of_a_flow_is_answered(payload: bytes) -> None:
+    store = ConfigStore()
+    store.write("processor:mcp-tool", "one", FLOW)
+    async with flows_of(store) as (_, caller, _config):
+        await caller.send(FLOW_REQUESTS, payload, {"id": "7"})
+        assert (await answer_of(caller))[1]["error"]["type"] == "invalid-request"

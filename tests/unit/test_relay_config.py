@@ -1,0 +1,203 @@
+"""The configuration of a relay: every mistake at once, the example with every option, and the plan of ``dispatch check``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatch import Catalog
+from dispatch.cli import main
+from dispatch.relay import RelayConfig, RelayError, describe_mcp_tool, plan_services
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+JOKE = "non-persistent://tg/request/joke"
+ANSWERS = "non-persistent://tg/response/joke"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The example, without TrustGraph's configuration."""
+    shutil.copytree(EXAMPLES / "relay", tmp_path / "relay")
+    raw = json.loads((EXAMPLES / "relay.json").read_text())
+    del raw["workspace"]
+    write(tmp_path / "relay.json", raw)
+    return tmp_path
+
+
+def write(path: Path, raw: object) -> Path:
+    path.write_text(json.dumps(raw))
+    return path
+
+
+def change(path: Path, **keys: Any) -> None:
+    write(path, json.loads(path.read_text()) | keys)
+
+
+def test_the_example_has_every_option() -> None:
+    raw = json.loads((EXAMPLES / "relay.json").read_text())
+    assert set(raw) == set(RelayConfig.__struct_encode_fields__)
+    config = RelayConfig.load(EXAMPLES / "relay.json")
+    assert config.catalog == (str(EXAMPLES / "relay" / "tools"),)
+    assert config.policy == str(EXAMPLES / "relay" / "policy.json")
+    assert [source.id for source in config.list_sources()] == [f"folder:{config.catalog[0]}", "trustgraph", "mcp-time"]
+    defaults = RelayConfig()
+    shown = {key: getattr(config, key) for key in ("default_user", "concurrency", "max_queue", "max_payload_bytes")}
+    assert shown == {key: getattr(defaults, key) for key in shown}
+    assert config.drain_timeout == defaults.drain_timeout
+
+
+def test_every_mistake_is_reported_at_once(folder: Path) -> None:
+    change(folder / "relay" / "policy.json", timeot=1)
+    change(folder / "relay" / "grants.json", users=[])
+    change(folder / "relay" / "tools" / "tool" / "tell-joke.json", service="no-service", name=7)
+    with pytest.raises(RelayError) as caught:
+        RelayConfig.load(folder / "relay.json")
+    assert {Path(problem.file).name for problem in caught.value.problems} == {
+        "policy.json",
+        "grants.json",
+        "tell-joke.json",
+    }
+    assert str(caught.value).startswith("The relay cannot be configured: ")
+
+
+@pytest.mark.parametrize(
+    ("raw", "key", "problem"),
+    [
+        ({"catalog": ["relay/tools"], "brokr": "x"}, "brokr", "an unknown key"),
+        ({"catalog": "tools"}, "catalog", "'catalog' is a text, not a list"),
+        ({"catalog": ["relay/tools"], "concurrency": 0}, "concurrency", "'concurrency' is a number, not a whole"),
+        ({"catalog": ["relay/tools"], "drain-timeout": -1}, "drain-timeout", "not a number of seconds, 0 or more"),
+        ({"catalog": ["relay/tools"], "mcp-tool": {"processr": "x"}}, "mcp-tool.processr", "an unknown key"),
+        ({"catalog": ["relay/tools"], "fleet": "No name"}, "fleet", "No name"),
+        ({"catalog": ["relay/tools"], "services": ["no"]}, "no", "there is no such service"),
+        ({}, "catalog", "there are no tools"),
+        ([], "", "is a list, not an object"),
+    ],
+)
+def test_a_mistake_has_its_key(folder: Path, raw: object, key: str, problem: str) -> None:
+    with pytest.raises(RelayError) as caught:
+        RelayConfig.load(write(folder / "relay.json", raw))
+    (found,) = caught.value.problems
+    assert found.key == key
+    assert problem in found.problem
+
+
+def test_a_file_that_is_missing_or_no_json_is_a_mistake(folder: Path) -> None:
+    (folder / "relay.json").write_text("{")
+    for name in ("relay.json", "no.json"):
+        with pytest.raises(RelayError, match="1 mistake"):
+            RelayConfig.load(folder / name)
+
+
+def catalog(*instances: Mapping[str, Any], tools: int = 1) -> Catalog:
+    service = {"id": "joke", "request-queue": JOKE, "response-queue": ANSWERS, "instances": instances}
+    return Catalog.of(
+        [service],
+        [
+            {"type": "tool-service", "name": f"tell-{number}", "description": "Tells.", "service": "joke"}
+            for number in range(tools)
+        ],
+    )
+
+
+ONE = {"id": "one", "request-queue": f"{JOKE}-1", "response-queue": f"{ANSWERS}-1"}
+
+
+def test_a_service_is_planned_with_its_tools() -> None:
+    (service,), problems = plan_services(catalog(ONE))
+    assert (service.request_queue, service.instances, problems) == (JOKE, {"one": f"{JOKE}-1"}, [])
+    assert list(service.tools.values()) == ["tell-0"]
+    (service,), _ = plan_services(catalog(ONE, tools=2))
+    assert service.tools == {}, "two tools have the same config"
+
+
+def test_a_service_without_instances_is_not_relayed_and_refused_if_it_is_named() -> None:
+    assert plan_services(catalog()) == ([], [])
+    planned, (problem,) = plan_services(catalog(), ["joke"])
+    assert planned == []
+    assert problem.problem == f"its requests would go to {JOKE}, on which the relay listens"
+
+
+def test_an_instance_on_a_public_topic_is_refused() -> None:
+    planned, (problem,) = plan_services(catalog(ONE, {"id": "two", "request-queue": JOKE}))
+    assert planned == []
+    assert "on which the relay listens" in problem.problem
+
+
+def test_an_instance_that_replies_on_the_public_topic_is_a_warning() -> None:
+    planned, (problem,) = plan_services(catalog({"id": "one", "request-queue": f"{JOKE}-1"}))
+    assert len(planned) == 1
+    assert problem.severity == "warning"
+
+
+def test_a_tool_is_described_as_an_mcp_tool() -> None:
+    tool = RelayConfig.load(EXAMPLES / "relay.json")
+    live = Catalog.of(
+        [json.loads((EXAMPLES / "relay/tools/tool-service/joke-service.json").read_text())],
+        [json.loads((EXAMPLES / "relay/tools/tool/tell-joke.json").read_text())],
+    )
+    assert tool.services == ("joke-service",)
+    assert describe_mcp_tool(live.tools["tell-joke"]) == {
+        "type": "mcp-tool",
+        "name": "tell-joke",
+        "description": "Tell a joke on a given topic",
+        "mcp-tool": "tell-joke",
+        "arguments": [{"name": "topic", "type": "string", "description": "What the joke is about"}],
+        "group": ["default"],
+        "applicable-states": ["*"],
+    }
+
+
+def test_check_shows_the_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--relay", str(folder / "relay.json"), "--plan", "none"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "",
+        "joke-service",
+        f"  listens   {JOKE}",
+        "            non-persistent: requests that a relay holds when it dies are lost",
+        f"  replies   {ANSWERS}",
+        f"  forwards  {JOKE}-1 (joke-1)",
+        f"  forwards  {JOKE}-2 (joke-2)",
+        "  tools     tell-joke; else service:joke-service",
+        "",
+        "mcp-tool",
+        "  serves its flows in all workspaces with the tools of the catalogue",
+    ]
+    assert main(["check", "--relay", str(folder / "relay.json"), "--json"]) == 0
+    (relayed,) = json.loads(capsys.readouterr().out)["relay"]
+    assert (relayed["id"], relayed["tools"]) == ("joke-service", ["tell-joke"])
+
+
+def test_check_and_relay_report_the_mistakes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(folder / "relay.json", concurrency=0)
+    assert main(["check", "--relay", str(folder / "relay.json")]) == 1
+    shown = capsys.readouterr().err
+    assert main(["relay", "--config", str(folder / "relay.json")]) == 2
+    assert capsys.readouterr().err == shown
+    assert 'write "concurrency": 1024' in shown
+
+
+def test_the_embedded_broker_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["relay", "--config", str(folder / "relay.json"), "--broker", "memory://"]) == 2
+    assert "embedded broker" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--as", "tool", "tell-joke", "--trustgraph"], "--as tool is no type of a tool that can be written"),
+        (["--as", "mcp-tool", "tell-joke"], "belongs to TrustGraph's configuration"),
+        (["--as", "mcp-tool", "--trustgraph"], "No tool is given"),
+        (["--as", "mcp-tool", "tell-jok", "--trustgraph"], "Did you mean 'tell-joke'?"),
+    ],
+)
+def test_a_tool_that_cannot_be_put_as_an_mcp_tool(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["put", *words, "--catalog", str(EXAMPLES / "relay" / "tools")]) == 2
+    assert problem in capsys.readouterr().err
