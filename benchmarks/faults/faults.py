@@ -50,6 +50,7 @@ class Fault:
         rate: calls per second; every second one must not be repeated.
         work_s: seconds that the tool takes.
         concurrency: calls that an instance executes at once.
+        is_relative: the load is a multiple of the capacity: with a part of the load the tool is as much slower.
         needs_server: it exists only in systems with a broker or server.
     """
 
@@ -60,6 +61,7 @@ class Fault:
     rate: float = 200.0
     work_s: float = 0.005
     concurrency: int = 64
+    is_relative: bool = False
     needs_server: bool = False
 
     @property
@@ -118,5 +120,6 @@ FAULTS: Sequence[Fault] = (
         rate=50.0,
         work_s=0.08,
         concurrency=4,
+        is_relative=True,
     ),
 )

@@ -1,4 +1,4 @@
-"""The page of a run: ``python -m benchmarks.faults.page benchmarks/results/faults/DATE.json``.
+"""The page of a run: ``python -m benchmarks.faults.page benchmarks/results/faults/DATE.json …``.
 
 It replaces the generated part of ``docs/explanation/faults.md``, draws ``docs/images/faults.png`` from the records beside
 the file, and records the figures in ``benchmarks/faults/recorded.json``.
@@ -43,7 +43,7 @@ def render(run: Run) -> str:
     systems = [name for name in SYSTEMS if any(system == name for _, system in outcomes)]
     machine = run["machine"]
     setting = (
-        f"One run on {run['date'][:10]}, seed {run['seed']}: {machine['processors']} processors that all processes share, "
+        f"{run['date'][:10]}: {machine['processors']} processors that all processes share, "
         f"load before the run {machine['load_before']}."
     )
     offers = [[SYSTEMS[name].label, SYSTEMS[name].offers] for name in systems]
@@ -144,13 +144,19 @@ def right_over_time(calls: Sequence[Mapping[str, Any]]) -> tuple[list[float], li
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page, the picture and the record. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults.page", description=__doc__)
-    parser.add_argument("json", type=Path, help="the JSON file of a run")
+    parser.add_argument(
+        "json", type=Path, nargs="+", help="JSON files of runs in one folder; cases of later ones count"
+    )
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout whose docs are written")
     options = parser.parse_args(arguments)
-    run = json.loads(options.json.read_text())
+    run = json.loads(options.json[0].read_text())
+    cases = {}
+    for path in options.json:
+        cases |= {(each["fault"], each["system"]): each for each in json.loads(path.read_text())["outcomes"]}
+    run["outcomes"] = list(cases.values())
     page = options.root / PAGE
     page.write_text(replace_figures(page.read_text(), render(run)))
-    draw(run, options.json.parent, options.root / PICTURE)
+    draw(run, options.json[0].parent, options.root / PICTURE)
     (options.root / RECORDED).write_text(
         json.dumps(run, separators=(",", ":")).replace('{"fault"', '\n{"fault"') + "\n"
     )

@@ -26,7 +26,7 @@ from benchmarks.incidents.workers import Worker
 from benchmarks.peers.servers import SERVERS
 from benchmarks.peers.system import Place, load
 from benchmarks.workers.processor_time import read_processor_time
-from dispatch.devtools.localbroker import LocalBroker, create_namespaces, find_free_ports
+from dispatch.devtools.localbroker import LocalBroker, create_namespaces, find_free_ports, read_environment
 
 ANSWER_S = 60.0
 """Seconds until a process answers a command, at most."""
@@ -51,8 +51,15 @@ class Meeting:
 
 @contextlib.contextmanager
 def meet(kind: str, say: Callable[[str], None]) -> Iterator[Meeting]:
-    """Start the server of a system; ``kind``: :attr:`benchmarks.peers.system.System.SERVER`."""
-    if kind == "pulsar":
+    """Start the server of a system, or take the broker of the environment, which is never killed.
+
+    Args:
+        kind: :attr:`benchmarks.peers.system.System.SERVER`.
+        say: takes a line of progress.
+    """
+    if kind == "pulsar" and (broker_of_user := read_environment()) is not None:
+        yield Meeting(broker_of_user.service_url, None)
+    elif kind == "pulsar":
         with LocalBroker.start(report=say) as broker:
             create_namespaces(broker.admin())
             wait_for_round_trip(broker)
@@ -159,8 +166,8 @@ class Play:
         """Return where services and the client meet, and the spec of the relay between the client and the rest."""
         topic, fault, url = f"faults-{secrets.token_hex(4)}", self._fault, self._meeting.url
         if url:
-            (port,) = find_free_ports(1)
             parts = urlsplit(url)
+            port = find_port_like(parts.port or 0)
             through = parts._replace(netloc=f"{parts.hostname}:{port}").geturl()
             rewrite = (url, through) if parts.scheme == "pulsar" else None
             relayed = {"rewrite": rewrite, "ports": [(port, parts.port)]}
@@ -183,7 +190,8 @@ class Play:
         journal = self._scratch / str(len(self._journals))
         self._journals.append(journal)
         fault = self._fault
-        return {"place": asdict(place), "system": self._module, "journal": str(journal), "work_s": fault.work_s}
+        work_s = fault.work_s / self._share if fault.is_relative else fault.work_s
+        return {"place": asdict(place), "system": self._module, "journal": str(journal), "work_s": work_s}
 
     def _serve(self, number: int) -> None:
         self._places[number] = worker = self._spares.pop(0)
@@ -219,6 +227,15 @@ class Play:
 
     def _processor_time(self) -> float | None:
         return read_processor_time([self._caller.pid, *(each.pid for each in self._places.values())])
+
+
+def find_port_like(port: int) -> int:
+    """Return a free port with as many digits, so that addresses in a broker's messages keep their length."""
+    least = 10 ** (len(str(port)) - 1)
+    while True:
+        candidate = random.randrange(max(1_024, least), min(10 * least, 32_768))
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", candidate)):
+            return candidate
 
 
 def choose_seed() -> int:

@@ -53,16 +53,24 @@ SYSTEMS: Mapping[str, Compared] = {
     ),
     "fastmcp": Compared(
         "fastmcp_http",
-        "FastMCP",
+        "FastMCP (50 calls/s)",
         "FastMCP over HTTP, stateless, two Uvicorn workers",
         "a timeout; the client connects again after its session has ended",
+        0.25,
     ),
-    "mcp": Compared("mcp_sdk", "MCP SDK", "the MCP SDK over HTTP, stateless, two Uvicorn workers", "a timeout"),
+    "mcp": Compared(
+        "mcp_sdk",
+        "MCP SDK (50 calls/s)",
+        "the MCP SDK over HTTP, stateless, two Uvicorn workers",
+        "a timeout; the next session follows when one has ended",
+        0.25,
+    ),
     "taskiq": Compared(
         "taskiq_redis",
-        "taskiq",
+        "taskiq (50 calls/s)",
         "taskiq with a stream and results in Redis, append-only file on",
         "tasks stay in the stream until acknowledged",
+        0.25,
     ),
 }
 """Systems by their names on the command line."""

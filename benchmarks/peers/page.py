@@ -70,7 +70,11 @@ def _table(suite: Suite, results: Results) -> str:
 
 def medians(results: Results) -> dict[str, Any]:
     """Return the medians that other pages quote: by suite, contender and level."""
-    found: dict[str, Any] = {"date": results.setting.date[:10]}
+    others = results.other_processors
+    found: dict[str, Any] = {
+        "date": results.setting.date[:10],
+        "other_processors": None if others is None else others.median,
+    }
     for each in results.summaries():
         figures = {name: each.figures[name] for name in ("calls_per_second", "p50_ms", "cpu_us_per_call")}
         cell = {name: None if value is None else round(value.median, 3) for name, value in figures.items()}

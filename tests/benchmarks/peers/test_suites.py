@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from benchmarks.harness.plan import LEVELS
+from benchmarks.harness.environment import Setting
+from benchmarks.harness.plan import LEVELS, Settings
+from benchmarks.harness.results import Measurement, Results
 from benchmarks.peers.page import medians, render
 from benchmarks.peers.suites import BY_SIZE, OFFERS, SUITES, TARGETS
-from tests.benchmarks.result_builders import measurement, results
 
-RUN = results(
-    *(
-        measurement(contender.name, level, 1, suite.name, calls_per_second=100.0 * level)
+SETTING = Setting(
+    date="2026-11-26T12:00:00+00:00",
+    machine={"processors": 2, "load_before": 0.1},
+    versions={"python": "CPython 3.11", "pulsar-client": "3.13.0"},
+    broker={"version": "4.0.6"},
+)
+RUN = Results(
+    SETTING,
+    Settings(rounds=1),
+    SUITES,
+    tuple(
+        Measurement(
+            suite.name, each.name, level, 1, 1, 1.0, 2.0, 3.0, 100.0 * level, 10.0, 5.0, None, 0.0, 1.0, 9, 9, 0
+        )
         for suite in SUITES
-        for contender in suite.contenders
+        for each in suite.contenders
         for level in suite.levels
     ),
-    suites=SUITES,
 )
 
 
