@@ -15,7 +15,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 
-from dispatch.http import is_loopback, list_own_hosts
+from dispatch.admin.http import is_loopback, list_own_hosts
 from dispatch.mcp import McpServer
 from dispatch.mcp.server import serve_http
 from tests.helpers.dispatcher_and_service import Service, stand
