@@ -15,7 +15,8 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 
-from dispatch.admin.http import is_loopback, list_own_hosts
+from dispatch.admin import is_loopback
+from dispatch.admin.http import list_own_hosts
 from dispatch.mcp import McpServer
 from dispatch.mcp.server import serve_http
 from tests.helpers.dispatcher_and_service import Service, stand
