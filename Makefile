@@ -14,6 +14,7 @@
 # make adapters  test the adapters of agent frameworks, each in an environment of its own; select with ADAPTERS='langchain'
 # make bench-learning  evaluate learned scores of a toolkit: recall@3 of the next tool; no broker, a minute
 # make dashboards  write the dashboards' JSON and draw their pictures from live runs; needs prometheus
+# make soak   keep dispatch under load and faults for an hour: lost calls, calls executed twice, memory; to try it: ARGS="--minutes 2"
 # make simulate  simulate failing services in virtual time: without guards, with naive guards, with dispatch; no broker
 # make mutation  run mutation tests of breaker, budget, limiter, correlation and sessions; select with ARGS='dispatch.resilience.retry*'
 # make coverage  measure branch coverage of the pure cores of resilience and balancing; must be 100 %
@@ -43,7 +44,7 @@ SOURCES := pyproject.toml dispatch/version.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: adapters dev figures help setup demo test test-cluster test-fast test-long test-versions lint bench bench-cluster bench-learning bench-peers bench-search faults release tools simulate dashboards mutation coverage clean docs docs-serve
+.PHONY: soak release tools adapters dev figures help setup demo test test-fast test-long lint bench bench-learning bench-peers bench-search faults simulate dashboards mutation coverage clean docs docs-serve test-cluster test-versions bench-cluster
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -186,6 +187,9 @@ dashboards: $(VENV)/.dev
 	@$(BIN)/python -m dashboards.draw
 	@$(BIN)/python -m dashboards.draw --demo
 	@$(BIN)/python -m dashboards.agent_picture
+
+soak: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.soak $(ARGS)
 
 simulate: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.simulation $(ARGS)

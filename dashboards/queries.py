@@ -12,6 +12,8 @@ SELECTED_TOOLS = f'{SELECTED_SERVICES},tool=~"$tool"'
 """Matches the selected tools. Grafana escapes the values of variables with multiple selection."""
 SELECTED_TOOL = f'{SELECTED_SERVICES},tool="$tool"'
 """Matches the one selected tool."""
+FLEET_LIMITS = f'{SELECTED_DISPATCHERS},tool="$tool"'
+"""Matches limits of the selected tool that a fleet shares: they belong to the tool, not to a service."""
 SERVICE_PROCESSES = 'service=~"$service"'
 """Matches series that processes of tool services export; these processes are not among the dispatchers."""
 INSTANCE_LABEL = "exported_instance"

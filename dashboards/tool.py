@@ -7,7 +7,7 @@ from grafana_foundation_sdk.builders.dashboard import Dashboard
 from dashboards import variables
 from dashboards.colours import ATTEMPT_REASONS, CIRCUIT_STATES, OUTCOMES, QUANTILES, RATE_SCOPES, REJECTED_BY
 from dashboards.panels import assemble_dashboard, heatmap_panel, line_panel, query, state_timeline_panel
-from dashboards.queries import INTERVAL, SELECTED_TOOL, quantile, rate, ratio, series, sum_by
+from dashboards.queries import FLEET_LIMITS, INTERVAL, SELECTED_TOOL, quantile, rate, ratio, series, sum_by
 
 DURATION = "dispatch_call_duration_seconds"
 
@@ -176,7 +176,7 @@ def build_dashboard() -> Dashboard:
             "Share of each limit with the scope fleet that a dispatcher may use now, by demand: the rate limit (rate) and "
             "the bulkhead (slots). Together they are at most 100 %.",
             "percentunit",
-            query(series("dispatch_fleet_share", SELECTED_TOOL), "{{kind}} {{instance}}"),
+            query(series("dispatch_fleet_share", FLEET_LIMITS), "{{kind}} {{instance}}"),
             stacked=True,
         ).span(12),
         line_panel(
@@ -186,8 +186,8 @@ def build_dashboard() -> Dashboard:
             "percentunit",
             query(
                 ratio(
-                    f"max by (fleet, per) ({series('dispatch_fleet_quota_used', SELECTED_TOOL)})",
-                    f"max by (fleet, per) ({series('dispatch_fleet_quota', SELECTED_TOOL)})",
+                    f"max by (fleet, per) ({series('dispatch_fleet_quota_used', FLEET_LIMITS)})",
+                    f"max by (fleet, per) ({series('dispatch_fleet_quota', FLEET_LIMITS)})",
                 ),
                 "{{fleet}} {{per}}",
             ),

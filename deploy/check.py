@@ -19,11 +19,7 @@ KIT = Path(__file__).parent
 TOOLS = Path(sys.prefix) / "tools"
 """Where ``make`` puts the tools that Debian lacks."""
 CHART = KIT / "helm" / "dispatch"
-ALL_ON = (
-    *("--set", "relay.enabled=true", "--set", "relay.catalogConfigMap=tools", "--set", "broker.tokenSecret=token"),
-    *("--set", "broker.trustSecret=trust", "--set", "services[0].autoscaling.min=2"),
-    *("--set", "services[0].autoscaling.max=8", "--set", "services[0].autoscaling.queued=8"),
-)
+ALL_ON = ("--values", str(CHART / "ci" / "all-values.yaml"))
 """Values with which every template and branch of the chart is rendered."""
 CUSTOM_KINDS = ("ServiceMonitor",)
 """Kinds of operators: Kubernetes itself has no schema of them."""
@@ -79,9 +75,10 @@ def check_compose() -> None:
 def check_chart() -> None:
     """Lint the Helm chart, and validate what it renders against the schemas of Kubernetes: as it is, and with all on."""
     helm, validate = find("helm", "make tools"), find("kubernetes-validate", "make tools")
-    run(helm, "lint", "--strict", CHART)
+    version = ("--kube-version", f"{KUBERNETES}.0")
+    run(helm, "lint", "--strict", *version, CHART)
     for values in ((), ALL_ON):
-        rendered = [each for each in yaml.safe_load_all(run(helm, "template", "it", CHART, *values)) if each]
+        rendered = [each for each in yaml.safe_load_all(run(helm, "template", "it", CHART, *version, *values)) if each]
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             yaml.safe_dump_all([each for each in rendered if each["kind"] not in CUSTOM_KINDS], file)
             file.flush()

@@ -22,6 +22,7 @@ import msgspec
 from dispatch._internal import cancel_and_wait, excerpt, join_names, loop_clock
 from dispatch.admin import Admin
 from dispatch.calls.attempt import CallOptions
+from dispatch.calls.fleet import fleet_topic
 from dispatch.calls.resolution import LiveCatalog, ResolvedTool
 from dispatch.catalog import Catalog, CatalogError, Folder, Problem, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.items import Item
@@ -39,6 +40,8 @@ from dispatch.documents import (
     load_document,
     object_key,
     object_of,
+    refuse,
+    show_key,
     text_key,
     texts_key,
 )
@@ -94,6 +97,14 @@ _SECONDS_KEY: Final = Key(
 _ID_KEY: Final = text_key("mcp-tool", may_be_empty=False)
 
 
+def _read_fleet(name: str, report: Report, path: str) -> Any:
+    try:
+        fleet_topic(name)
+    except ValueError as error:
+        return refuse(report, path, str(error).partition(";")[0], show_key(path, "relays"))
+    return name
+
+
 class McpToolConfig(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
     """How a relay stands in for TrustGraph's ``mcp-tool`` processor.
 
@@ -116,6 +127,7 @@ class RelayConfig(msgspec.Struct, frozen=True, rename="kebab"):
         mcp_servers: file of MCP servers, whose tools follow; None: none.
         policy: file of the policy under those of services and tools; None: the defaults.
         grants: file of the users' permissions; None: none.
+        fleet: name of the dispatchers that share limits, as of :class:`~dispatch.Dispatcher`; None: limits are the relay's.
         services: ids of the relayed services; empty: all that have ``instances``.
         mcp_tool: in place of TrustGraph's ``mcp-tool`` processor; None: no.
         default_user: user of a request that names none.
@@ -131,6 +143,7 @@ class RelayConfig(msgspec.Struct, frozen=True, rename="kebab"):
     mcp_servers: Annotated[str | None, text_key("mcp.json", may_be_empty=False)] = None
     policy: Annotated[str | None, text_key("policy.json", may_be_empty=False)] = None
     grants: Annotated[str | None, text_key("grants.json", may_be_empty=False)] = None
+    fleet: Annotated[str | None, text_key("relays", _read_fleet)] = None
     services: Annotated[tuple[str, ...], texts_key("joke-service")] = ()
     mcp_tool: Annotated[McpToolConfig | None, object_key({}, object_of(McpToolConfig, {}))] = None
     default_user: Annotated[str, text_key(DEFAULT_USER)] = DEFAULT_USER
@@ -455,6 +468,7 @@ class Relay:
             config.list_sources() if catalog is None else catalog,
             policy=_load_policy(config),
             grants=None if config.grants is None else Grants.load(config.grants),
+            fleet=config.fleet,
             security=security,
             admin=admin,
         )
@@ -530,7 +544,9 @@ class Relay:
             RelayError, CatalogError, PolicyError: it is invalid, or needs a restart; the former one stays in force.
         """
         former = self.config
-        fixed = [key for key in ("broker", "grants", "mcp_tool") if getattr(former, key) != getattr(config, key)]
+        fixed = [
+            key for key in ("broker", "grants", "fleet", "mcp_tool") if getattr(former, key) != getattr(config, key)
+        ]
         if fixed:
             raise RelayError(
                 Problem("", key.replace("_", "-"), "cannot change while the relay runs", "restart the relay")

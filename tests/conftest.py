@@ -31,7 +31,7 @@ from dispatch.transports.pulsar.client import client_logger
 from tests.helpers.prometheus_binaries import PrometheusMissing, find
 from tests.helpers.run_profile import IN_CI, is_long_profile, load_profile
 
-pytest_plugins = ["tests.helpers.asyncio_plugin", "tests.helpers.process_marker"]
+pytest_plugins = ["tests.helpers.asyncio_plugin", "tests.helpers.process_marker", "tests.helpers.global_state"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ def render(findings: Sequence[Finding]) -> str:
     """Return the Markdown of the findings."""
     lines = [
         f"One run on {datetime.now(UTC):%Y-%m-%d}: Pulsar {VERSION}, pulsar-client {version('pulsar-client')}; load, three "
-        "brokers, a bookie and ZooKeeper on two shared processors.",
+        f"brokers, a bookie and ZooKeeper on {os.cpu_count()} shared processors, load average {os.getloadavg()[2]:.0f}.",
         "",
         "| fault | calls | lost in sessions | run twice | repeatable calls failed: sessions, plain, persistent "
         "| others failed | sessions back after | slowest call elsewhere | topics moved |",

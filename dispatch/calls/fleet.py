@@ -162,6 +162,8 @@ class FleetLink:
                 retry_at = now() + wait
             self._hints.give(self.circuits())
             messages = self.core.tick()
+            if not self.core.leads:
+                await self._quotas.close()  # a second consumer of the subscription would hide records from the leader
             if self.core.wants_records:
                 self.core.stored = await self._quotas.load()
             with contextlib.suppress(TransportError):  # the next message has the same
@@ -330,6 +332,8 @@ class _QuotaStore:
             if opened is not None:
                 await opened.close()
         self._subscription = self._publisher = None
+        self._newest.clear()
+        self._is_marked.clear()
 
 
 _MARKER: Final = ""

@@ -156,7 +156,7 @@ class AdminEndpoint:
         return AdminError(f"{self.url} does not answer: {reason}")
 
     def _refusal(self, method: str, path: str, status: int, content: bytes) -> AdminError:
-        fix = " Fix: --token, or DISPATCH_ADMIN_TOKEN." if status == 401 else ""
+        fix = " Fix: give --token, and this URL: peers that were found get no token." if status == 401 else ""
         return AdminError(f"{self.url} answers {status} to {method} {path}: {_reason(content)}.{fix}", status)
 
 
@@ -200,7 +200,7 @@ async def _in_thread(function: Callable[[], T]) -> T:
 Urls = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[URL]…",
+        metavar="URL",
         envvar="DISPATCH_ADMIN_URLS",
         help="Admin endpoints: HOST:PORT, http://HOST:PORT, or the port on this machine. Default: those that announce "
         "themselves on the broker.",

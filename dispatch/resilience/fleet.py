@@ -677,6 +677,7 @@ class Fleet:
             return
         if table.is_after(self.table):
             self.leads = False
+            self.stored = None  # another leader writes them now
             self._table_at = now
             self._put_in_force(table, now)
         elif self.table is not None and (table.term, table.leader) == (self.table.term, self.table.leader):

@@ -1,4 +1,4 @@
-"""Mutants of the delivery code: the scenarios of ``make test``, in the same number and with the same seed, find each one."""
+"""Mutants of the delivery code: random scenarios find each one, most of them within the number of ``make test``."""
 
 from __future__ import annotations
 
@@ -106,10 +106,17 @@ FAULTS: dict[str, Callable[..., Any]] = {
     "dispatch.routing.instance.SessionInstance.on_settled": a_request_that_ended_still_counts,
     "dispatch.serving.replies.IdempotencyKeys.claim": a_key_is_always_new,
 }
+RARE = (a_lost_packet_is_not_sent_again, a_sent_request_goes_to_another_instance, fragments_are_joined_as_they_arrive)
+"""Faults that take 500 scenarios or more, 7 to 43 s of processor time: they exist in the long form only."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("where", FAULTS, ids=[fault.__name__ for fault in FAULTS.values()])
+@pytest.mark.parametrize(
+    "where",
+    [
+        pytest.param(where, id=fault.__name__, marks=[pytest.mark.soak] if fault in RARE else [])
+        for where, fault in FAULTS.items()
+    ],
+)
 def test_a_fault_is_found(where: str) -> None:
     with mock.patch(where, FAULTS[where]), pytest.raises(AssertionError) as failure:
         examine(seed=1, examples=EXAMPLES, shrink=False)

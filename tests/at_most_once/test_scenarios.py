@@ -1,6 +1,6 @@
 """At-most-once execution, a reply whenever there is a way, and nothing left behind: checked by random scenarios.
 
-``make test`` runs 1,200 scenarios in two processes, the same each time; ``make test-long`` 10,000 (in CI the same each time,
+``make test`` runs 800 scenarios in two processes, the same each time; ``make test-long`` 10,000 (in CI the same each time,
 elsewhere others in each run). ``DISPATCH_ONCE_EXAMPLES`` sets another number, ``DISPATCH_ONCE_SEED`` the first seed.
 """
 
@@ -25,7 +25,7 @@ from tests.at_most_once import shard
 from tests.at_most_once.scenario import BOUNDS, KINDS, PLANS, REFUSALS, Scenario, scenarios
 from tests.helpers.run_profile import IN_CI, by_profile
 
-EXAMPLES = int(os.environ.get("DISPATCH_ONCE_EXAMPLES", by_profile(short=1_200, long=10_000)))
+EXAMPLES = int(os.environ.get("DISPATCH_ONCE_EXAMPLES", by_profile(short=800, long=10_000)))
 SEED = int(
     os.environ.get(
         "DISPATCH_ONCE_SEED", 1 if IN_CI else by_profile(short=1, long=random.SystemRandom().randrange(2**32))
@@ -46,7 +46,7 @@ EXPECTED = {
 }  # fmt: skip
 """Events that must occur in the scenarios of a run: a run without them has checked less than it claims."""
 RARE = {"reply-evicted", "draining"}
-"""One in 400 scenarios or fewer: 1,200 have some, or none after a change of the constants that Hypothesis draws from."""
+"""One in 400 scenarios or fewer: 800 have some, or none after a change of the constants that Hypothesis draws from."""
 OFTEN_ENOUGH = 4_000
 """Scenarios from which on the rare events must occur, too."""
 

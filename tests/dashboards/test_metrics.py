@@ -10,16 +10,26 @@ from prometheus_client import CollectorRegistry
 
 from dashboards.dashboard_json import iter_panels, list_queries, load_dashboards
 from dashboards.queries import FAILED, INSTANCE_LABEL
-from dispatch import Telemetry
+from dispatch import Functions, Telemetry, connect, tool
 from dispatch.errors import Outcome
 from tests.helpers.failing_calls import Troubled
 
 UNSHOWN: Mapping[str, str] = {
     "dispatch_abandoned_threads": "0 unless a synchronous function hangs; docs/how-to/runbook.md asks for it",
     "dispatch_service_abandoned_threads": "0 unless a synchronous tool hangs; docs/how-to/runbook.md asks for it",
+    "dispatch_fleet_members": "`dispatch stats --fleet` lists them",
+    "dispatch_fleet_reachable": "1 unless the topic of the fleet is out of reach; docs/how-to/fleet-limits.md",
 }
 """Metrics that are on no panel, and why."""
 ROUND_S = 16
+
+
+@tool(read_only=True)
+async def nothing() -> str:
+    """Do nothing."""
+    return ""
+
+
 SCRAPED = {"job", "instance", INSTANCE_LABEL}
 """Labels that Prometheus gives."""
 
@@ -27,7 +37,13 @@ SCRAPED = {"job", "instance", INSTANCE_LABEL}
 async def exported() -> dict[str, set[str]]:
     """The series that a dispatcher and tool services in trouble export, with their labels, by family."""
     registry = CollectorRegistry()
-    async with Troubled(Telemetry(registry=registry, traces="off"), ROUND_S):
+    telemetry = Telemetry(registry=registry, traces="off")
+    functions, policy = Functions(nothing), {"rate-limit": {"rate": "9/s", "scope": "fleet"}, "quota": "9/day"}
+    async with (
+        Troubled(telemetry, ROUND_S),
+        connect("memory://fleet", catalog=functions, policy=policy, fleet="shop", telemetry=telemetry) as member,
+    ):
+        await member.execute("nothing")
         await asyncio.sleep(ROUND_S)
         return {
             family.name: {f"{sample.name}{{{','.join(sorted(sample.labels))}}}" for sample in family.samples}

@@ -25,7 +25,7 @@ OTHERS = {
     *("dispatch-overview", "dispatch-tool", "dispatch-instances"),  # uids of dashboards
     *("call-off", "rejected-call"),  # rows of `python -m benchmarks.micro.guards`
     *("forged-agent", "forged-open", "short-lived", "ours-defaults"),  # scenarios and contenders
-    *("item-refused", "item-shadowed", "change-held"),  # kinds of events
+    *("item-refused", "item-shadowed", "change-held", "broker-lost", "broker-back"),  # kinds of events
     *(name.replace("_", "-") for name in FRAMEWORKS),  # extras
     *Style,  # forms of the APIs of models
     "dispatch-quota",  # a subscription

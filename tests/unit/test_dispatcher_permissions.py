@@ -1,10 +1,14 @@
-"""Calls of tools with permissions: a refused call sends nothing and charges no guard."""
+"""Calls of tools with permissions: a refused call sends nothing and charges no guard.
+The audit log: one line for each decision on a tool with permissions.
+Visibility of tools with permissions: a user sees, and errors name, the tools that the user may call.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,8 @@ import dispatch
 from dispatch import Dispatcher, Grants, Outcome, RejectedError, Telemetry
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.dispatcher_and_service import BROKER, Service, catalog, serving
-from tests.helpers.permitting_dispatcher import GRANTS, SpyTransport, permitting, read_stream
+from tests.helpers.permitting_dispatcher import GRANTS, Directory, SpyTransport, permitting, read_stream
+from tests.helpers.telemetry_capture import Spans
 
 REFUSALS = [
     ("bob", "does not have the permission 'tools:jokes'"),
@@ -131,8 +136,6 @@ def test_anything_else_is_refused_when_connecting(grants: Any) -> None:
 
 
 # -- a watched file ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.wall_clock
 async def test_a_changed_file_is_in_force_within_seconds_and_a_broken_one_is_not(tmp_path: Path) -> None:
     file = tmp_path / "grants.json"
@@ -153,3 +156,156 @@ async def test_a_changed_file_is_in_force_within_seconds_and_a_broken_one_is_not
         assert not (await dispatcher.execute("jokes", user="alice")).ok
         file.write_text(json.dumps({"users": {"alice": ["tools:jokes"]}}))
         await becomes(True)
+
+
+async def test_each_decision_on_a_tool_with_permissions_has_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "dispatch.audit")
+    async with serving(lambda _: "done"), permitting(GRANTS) as dispatcher:
+        await dispatcher.call("jokes", {"secret": "4711"}, user="alice")
+        for user in ("bob", "mallory", ""):
+            await dispatcher.execute("jokes", {"secret": "4711"}, user=user)
+        await dispatcher.call("jokers", user="bob")
+        await dispatcher.tools(user="bob")
+    assert [record.getMessage() for record in caplog.records] == [
+        "allowed: 'jokes' for user 'alice' (granted)",
+        "refused: 'jokes' for user 'bob' (not-granted tools:jokes)",
+        "refused: 'jokes' for user 'mallory' (denied tools:jokes)",
+        "refused: 'jokes' for user '' (not-granted tools:jokes)",
+    ]
+    facts = [
+        {key: value for key, value in vars(each).items() if key.startswith("dispatch_")} for each in caplog.records
+    ]
+    assert facts[1] == {
+        "dispatch_user": "bob",
+        "dispatch_tool": "jokes",
+        "dispatch_decision": "refused",
+        "dispatch_reason": "not-granted",
+        "dispatch_permission": "tools:jokes",
+        "dispatch_trace_id": "",
+    }
+    assert "4711" not in json.dumps([vars(each) for each in caplog.records], default=str)
+
+
+async def test_a_name_cannot_forge_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "dispatch.audit")
+    async with permitting(GRANTS) as dispatcher:
+        await dispatcher.execute("jokes", user="bob' (granted)\nallowed: 'x")
+    (record,) = caplog.records
+    assert "\n" not in record.getMessage()
+
+
+async def test_unavailable_permissions_and_missing_grants_have_their_reason(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "dispatch.audit")
+    directory = Directory()
+    directory.error = RuntimeError("down")
+    for grants in (directory, None):
+        async with permitting(grants) as dispatcher:
+            await dispatcher.execute("jokes", user="alice")
+    records = [vars(record) for record in caplog.records if record.name == "dispatch.audit"]
+    assert [each["dispatch_reason"] for each in records] == ["unavailable", "no-grants"]
+
+
+async def test_a_line_names_the_trace_of_the_call(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "dispatch.audit")
+    spans = Spans()
+    async with permitting(GRANTS, telemetry=spans.telemetry()) as dispatcher:
+        await dispatcher.execute("jokes", user="bob")
+    context = spans.one("execute_tool").context
+    assert context is not None
+    (record,) = caplog.records
+    assert vars(record)["dispatch_trace_id"] == f"{context.trace_id:032x}"
+    caplog.clear()
+    with spans.provider.get_tracer("agent").start_as_current_span("agent") as span:
+        async with permitting(GRANTS, telemetry=Telemetry(traces="off", metrics=False)) as dispatcher:
+            await dispatcher.execute("jokes", user="bob")
+        async with permitting(GRANTS, telemetry=Telemetry(traces="propagation-only", metrics=False)) as dispatcher:
+            await dispatcher.execute("jokes", user="bob")
+    traces = {vars(record)["dispatch_trace_id"] for record in caplog.records}
+    assert traces == {f"{span.get_span_context().trace_id:032x}"}
+
+
+VISIBLE = {"alice": ["jokes", "time", "jokers"], "bob": ["time", "jokers"], "": ["time", "jokers"]}
+
+
+@pytest.mark.parametrize("user", VISIBLE)
+@pytest.mark.parametrize("is_callable", [False, True])
+async def test_a_user_sees_the_tools_that_the_user_may_call(user: str, is_callable: bool) -> None:
+    async def ask(name: str) -> Collection[str]:
+        return ["tools:*"] if name == "alice" else ["tools:time"]
+
+    async with permitting(ask if is_callable else GRANTS) as dispatcher:
+        tools = await dispatcher.tools(user=user)
+        assert [tool.name for tool in tools] == VISIBLE[user]
+        assert {tool.user for tool in tools} == {user}
+        found = await dispatcher.tools(text="joke", user=user)
+        assert [tool.name for tool in found] == [name for name in VISIBLE[user] if "joke" in name]
+        for tool in ("jokes", "time", "jokers"):
+            if tool in VISIBLE[user]:
+                assert dispatcher.tool(tool, user=user).name == tool
+            else:
+                with pytest.raises(RejectedError) as caught:
+                    dispatcher.tool(tool, user=user)
+                assert caught.value.type == "not-permitted"
+
+
+@pytest.mark.parametrize(("user", "near"), [("alice", ("jokes", "jokers")), ("bob", ("jokers",))])
+@pytest.mark.parametrize("how", ["execute", "stream", "tool"])
+async def test_errors_name_no_hidden_tool(user: str, near: tuple[str, ...], how: str) -> None:
+    async def ask(dispatcher: Dispatcher) -> object:
+        if how == "tool":
+            return dispatcher.tool("joke", user=user)
+        return await (read_stream(dispatcher, "joke", user) if how == "stream" else dispatcher.call("joke", user=user))
+
+    async with permitting(GRANTS) as dispatcher:
+        with pytest.raises(RejectedError) as caught:
+            await ask(dispatcher)
+        error = caught.value
+        assert error.type == "unknown-tool"
+        assert set(error.alternatives) == set(near)
+        assert ("jokes" in error.message) is (user == "alice")
+        refused = await dispatcher.execute("jokes", user="bob")
+        assert refused.error is not None
+        assert refused.error.alternatives == ("time", "jokers")
+        assert "another tool (time, jokers)" in refused.error.message
+
+
+async def test_alternatives_of_a_failed_call_name_no_hidden_tool() -> None:
+    async with permitting(GRANTS) as dispatcher:
+        for user, alternatives in (("alice", ("jokes", "time")), ("mallory", ("time",)), ("bob", ("time",))):
+            result = await dispatcher.execute("jokers", user=user, timeout=1)
+            assert result.error is not None
+            assert result.error.alternatives == alternatives
+
+
+async def test_while_a_callables_answer_is_not_cached_tools_with_permissions_are_hidden() -> None:
+    directory = Directory(["tools:*"])
+    async with permitting(directory) as dispatcher:
+        assert dispatcher.tool("jokers", user="alice").name == "jokers"
+        with pytest.raises(RejectedError, match=r"Use Dispatcher\.tools\(\)") as caught:
+            dispatcher.tool("jokes", user="alice")
+        assert (caught.value.type, caught.value.retryable) == ("permissions-unavailable", True)
+        result = await dispatcher.execute("joke", user="alice")
+        assert result.error is not None
+        assert result.error.alternatives == ("jokers",)
+        await dispatcher.tools(user="alice")
+        assert dispatcher.tool("jokes", user="alice").name == "jokes"
+
+
+async def test_a_list_fails_if_permissions_are_needed_and_unavailable() -> None:
+    directory = Directory()
+    directory.error = RuntimeError("down")
+    async with permitting(directory) as dispatcher:
+        with pytest.raises(RejectedError) as caught:
+            await dispatcher.tools(user="alice")
+        assert caught.value.type == "permissions-unavailable"
+        found = await dispatcher.tools(text="jokers", user="alice")
+        assert [tool.name for tool in found] == ["jokers"]
+    async with permitting(None) as dispatcher:
+        assert [tool.name for tool in await dispatcher.tools(user="alice")] == ["jokers"]
+
+
+def test_handles_are_available_before_the_start() -> None:
+    dispatcher = dispatch.connect(
+        "memory://", catalog(work={"permissions": ["a"]}), grants=Grants.of({"everyone": ["a"]})
+    )
+    assert dispatcher.tool("work").name == "work"

@@ -73,6 +73,7 @@ def test_every_mistake_is_reported_at_once(folder: Path) -> None:
         ({"catalog": ["relay/tools"], "concurrency": 0}, "concurrency", "'concurrency' is a number, not a whole"),
         ({"catalog": ["relay/tools"], "drain-timeout": -1}, "drain-timeout", "not a number of seconds, 0 or more"),
         ({"catalog": ["relay/tools"], "mcp-tool": {"processr": "x"}}, "mcp-tool.processr", "an unknown key"),
+        ({"catalog": ["relay/tools"], "fleet": "No name"}, "fleet", "No name"),
         ({"catalog": ["relay/tools"], "services": ["no"]}, "no", "there is no such service"),
         ({}, "catalog", "there are no tools"),
         ([], "", "is a list, not an object"),

@@ -431,7 +431,7 @@ class ConnectionSupervisor:
             return False
         self._stuck_since = now + HUNG_S  # another broker takes over meanwhile
         others = [url for url in broker_urls(self.url) if url != self._broker_url]
-        probes = (shake_hands(url, self._security, PROBE_TIMEOUT_S) for url in others)
+        probes = (shake_hands(url, self._security, TIMEOUT_S) for url in others)
         replies = await asyncio.gather(*probes, return_exceptions=True)
         return any(isinstance(reply, TransportError) for reply in replies)
 
@@ -450,12 +450,12 @@ class ConnectionSupervisor:
 
     def _record_reconnect(self) -> None:
         self.back_at = asyncio.get_running_loop().time()
-        seconds = self.back_at - (self.back_at if self.down_since is None else self.down_since)
-        self.down_since = None
+        lost_at, self.down_since = self.down_since, None
         self._up.set()
-        logger.warning("connected to %s again after %.1f s", self.url, seconds)
         self._owner.on_reconnect()
-        self._notify(True, seconds)
+        if lost_at is not None:
+            logger.warning("connected to %s again after %.1f s", self.url, self.back_at - lost_at)
+            self._notify(True, self.back_at - lost_at)
 
     def _notify(self, is_connected: bool, seconds: float) -> None:
         for listener in self.listeners:

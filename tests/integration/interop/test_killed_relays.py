@@ -23,7 +23,7 @@ from tests.integration.interop.peers import request_topic, response_topic, their
 
 pytestmark = pytest.mark.pulsar
 
-CALLS = by_profile(short=300, long=50_000)
+CALLS = by_profile(short=200, long=50_000)
 """On each of the two topics."""
 IN_FLIGHT = 16
 RELAYS, INSTANCES = 3, 2

@@ -28,7 +28,6 @@ from tests.helpers.python_processes import Running, running
 from tests.helpers.run_profile import by_profile
 
 pytestmark = pytest.mark.pulsar
-
 GUIDE = ROOT / "docs" / "how-to" / "trustgraph-configuration.md"
 DEFAULT_TOPICS = ConfigTopics()
 RETURN_S = 45.0
@@ -159,7 +158,8 @@ async def test_a_service_that_is_killed_and_begins_with_an_empty_store(
 
 @pytest.mark.slow
 @pytest.mark.long
-async def test_a_service_that_is_paused(url: str, topics: ConfigTopics) -> None:
+async def test_a_service_that_is_paused(url: str, topics: ConfigTopics, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.trustgraph.config.TIMEOUT_S", 2.0)
     source = dispatch.TrustGraphConfig(topics=topics)
     loop = asyncio.get_running_loop()
     with service(url, topics) as process:
@@ -167,9 +167,9 @@ async def test_a_service_that_is_paused(url: str, topics: ConfigTopics) -> None:
             await put_both(source, "tell-joke")
             await until(lambda: len(dispatcher.catalog.tools) == 1)
             process.process.send_signal(signal.SIGSTOP)
-            until_s = loop.time() + by_profile(short=5, long=60)
+            until_s = loop.time() + by_profile(short=3, long=60)
             try:
-                with pytest.raises(ConfigServiceError, match="did not answer 'get' within 5 s"):
+                with pytest.raises(ConfigServiceError, match="did not answer 'get' within 2 s"):
                     await source.put("tool", TOOL | {"name": "tell-pun"}, key="tell-joke")
                 while loop.time() < until_s:
                     assert set(dispatcher.catalog.tools) == {"tell-joke"}

@@ -26,7 +26,6 @@ from tests.helpers.python_processes import Running, environment, finish, running
 from tests.integration.pulsar.test_broker_restart import first_lookup
 
 pytestmark = pytest.mark.pulsar
-
 SHOP = '''
 import dispatch
 
@@ -216,6 +215,7 @@ async def test_a_rolling_restart_of_eight_processes_under_load_fails_no_call(
         assert len(source.table.services[lab.name, None].instances) == 8
 
 
+@pytest.mark.soak
 async def test_a_restarted_broker_leaves_the_catalogue_as_it_is(tmp_path: Path) -> None:
     broker = await asyncio.to_thread(LocalBroker.start)
     try:

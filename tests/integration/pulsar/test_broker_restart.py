@@ -1,4 +1,6 @@
-"""The broker is killed (-9) and restarted, or cannot be reached, under load: calls end in time, and succeed again later."""
+"""The broker is killed (-9) and restarted, or cannot be reached, under load: calls end in time, and succeed again later;
+requests that were sent in a session are answered later, and executed once.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +8,28 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pulsar
 import pytest
 
 import dispatch
 from dispatch.devtools.localbroker import Admin, Endpoint, LocalBroker, create_namespaces, find_free_ports
+from tests.helpers.call_records import End
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.cli_processes import started
 from tests.helpers.echo_service import echo_process
+from tests.helpers.fault_lab import FaultLab
 from tests.helpers.lossy_proxy import LossyProxy
 
 pytestmark = pytest.mark.pulsar
-
 TIMEOUT = 3.0
+CALLS = 6_000
 
 
 @dataclass
@@ -69,36 +76,39 @@ def first_lookup(url: str) -> None:
         client.close()
 
 
-async def test_a_killed_broker_costs_calls_their_deadline_and_no_more() -> None:
+@pytest.fixture(scope="module")
+def broker() -> Iterator[LocalBroker]:
+    """A broker that the tests of this module kill."""
+    with LocalBroker.start() as broker:
+        create_namespaces(Admin(broker.web_url))
+        yield broker
+
+
+async def test_a_killed_broker_costs_calls_their_deadline_and_no_more(broker: LocalBroker) -> None:
     loop = asyncio.get_running_loop()
-    broker = await asyncio.to_thread(LocalBroker.start)
-    try:
-        await asyncio.to_thread(create_namespaces, Admin(broker.web_url))
-        topic = unique_topic()
-        serve = ("serve", "examples/calculator_service.py", "--service", unique_topic(), "--json")
-        changes: list[dispatch.Event] = []
-        with (
-            echo_process(broker.service_url, topic, 256),
-            started(*serve, DISPATCH_BROKER=broker.service_url) as served,
-        ):
-            await asyncio.to_thread(served.out.wait_for, "ready")
-            async with dispatch.connect(broker.service_url, catalog_of(topic)) as dispatcher:
-                dispatcher.on_event(changes.append)
-                load = Load(dispatcher)
-                async with load.running(32):
+    topic = unique_topic()
+    serve = ("serve", "examples/calculator_service.py", "--service", unique_topic(), "--json")
+    changes: list[dispatch.Event] = []
+    with (
+        echo_process(broker.service_url, topic, 256),
+        started(*serve, DISPATCH_BROKER=broker.service_url) as served,
+    ):
+        await asyncio.to_thread(served.out.wait_for, "ready")
+        async with dispatch.connect(broker.service_url, catalog_of(topic)) as dispatcher:
+            dispatcher.on_event(changes.append)
+            load = Load(dispatcher)
+            async with load.running(32):
+                await load.success.wait()
+                await asyncio.to_thread(broker.kill)
+                killed = loop.time()
+                await asyncio.to_thread(broker.restart)
+                await asyncio.to_thread(first_lookup, broker.service_url)
+                ready = loop.time()
+                load.success.clear()
+                async with asyncio.timeout(30):
                     await load.success.wait()
-                    await asyncio.to_thread(broker.kill)
-                    killed = loop.time()
-                    await asyncio.to_thread(broker.restart)
-                    await asyncio.to_thread(first_lookup, broker.service_url)
-                    ready = loop.time()
-                    load.success.clear()
-                    async with asyncio.timeout(30):
-                        await load.success.wait()
-                assert dispatcher.pending_requests == 0
-            await asyncio.to_thread(served.out.wait_for, "broker-back")
-    finally:
-        await asyncio.to_thread(broker.stop)
+            assert dispatcher.pending_requests == 0
+        await asyncio.to_thread(served.out.wait_for, "broker-back")
     broker_changes = [each for each in changes if isinstance(each, dispatch.BrokerChanged)]
     assert [each.connected for each in broker_changes] == [False, True]
     assert broker_changes[1].seconds == pytest.approx(broker_changes[1].at - broker_changes[0].at, abs=1)
@@ -126,6 +136,25 @@ async def test_a_killed_broker_costs_calls_their_deadline_and_no_more() -> None:
     assert max(e.ended - e.began for e in load.ended) < TIMEOUT + 1
     first = min(e.began for e in load.ended if e.result.ok and e.ended > killed + 0.5)
     assert first - ready <= 3, "calls should succeed within 3 s of the broker being ready"
+
+
+@pytest.mark.slow
+def test_calls_in_flight_survive_a_killed_broker(broker: LocalBroker, tmp_path: Path) -> None:
+    with FaultLab(broker.service_url, tmp_path, CALLS) as lab:
+        lab.start_instance()
+        lab.start_dispatchers()
+        lab.wait_executed(CALLS // 4)
+        with lab.broker_away():
+            broker.kill()
+            broker.restart()
+            first_lookup(broker.service_url)
+        ready = time.monotonic()
+        lab.wait_done()
+        ends = lab.check()
+        answered = [each for each in lab.record_file.records if each.end == End.ANSWERED]
+        first = min(each.finished for each in answered if each.finished > ready)
+        sys.stdout.write(f"\n{dict(ends)}, first answer {first - ready:.2f} s after the broker was back\n")
+        assert max(each.finished for each in answered) > ready
 
 
 async def test_a_call_that_could_not_leave_says_so_and_never_runs_later(pulsar_endpoint: Endpoint) -> None:

@@ -17,15 +17,16 @@ from benchmarks.incidents.stage import Stage
 from dispatch.devtools.localbroker import Endpoint
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.slow]
-
 PLAYED = ("kill", "stop", "block", "gone", "late", "overloaded", "cold", "burst")
 """Those whose figures do not depend on how busy the machine is, and which take few seconds."""
-CASES = {
-    f"{incident.name}: {case.label}": case
+LONG = ("stop", "block", "cold")
+"""Those of them that exist in the long form only: instances that are killed or overloaded, and a burst, show the same."""
+CASES = [
+    pytest.param(case, id=f"{incident.name}: {case.label}", marks=[pytest.mark.soak] if incident.name in LONG else [])
     for incident in INCIDENTS
     if incident.name in PLAYED
     for case in incident.short
-}
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def stage(pulsar_endpoint: Endpoint) -> Iterator[Stage]:
         yield made
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("case", CASES)
 def test_an_incident_costs_no_more_calls_than_it_must(stage: Stage, case: Case) -> None:
     played = stage.play(case)
     figures = {tool.name: figures_of(case, played, tool.name) for tool in case.tools if tool.is_counted}

@@ -75,7 +75,11 @@ async def test_a_relay_starts_reloads_and_stops(pulsar_endpoint: Endpoint, tmp_p
     async def wait() -> str:
         return await asyncio.to_thread(systemd.receive)
 
+    is_called = asyncio.Event()
+
     async def slowly(arguments: dict[str, Any]) -> str:
+        if arguments["seconds"]:
+            is_called.set()
         await asyncio.sleep(arguments["seconds"])
         return "done"
 
@@ -98,7 +102,7 @@ async def test_a_relay_starts_reloads_and_stops(pulsar_endpoint: Endpoint, tmp_p
             assert await wait() == "READY=1"
             relay.err.wait_for("Reloaded: relaying 1 service.", times=2)
             call = asyncio.create_task(dispatcher.call("echo", {"seconds": 1}))
-            await asyncio.sleep(0.5)
+            await asyncio.wait_for(is_called.wait(), 30)
             relay.terminate()
             assert await wait() == "STOPPING=1"
             assert await call == "done"

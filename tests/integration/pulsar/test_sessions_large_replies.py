@@ -19,9 +19,8 @@ from tests.helpers.fault_lab import FaultLab
 from tests.helpers.run_profile import by_profile
 
 pytestmark = pytest.mark.pulsar
-
 INSTANCES = 20
-ROUNDS = by_profile(short=20, long=200)
+ROUNDS = by_profile(short=8, long=200)
 LARGE_CALLERS = 8
 SMALL_CALLS = by_profile(short=500, long=5_000)
 TIMEOUT_S = 60.0

@@ -18,7 +18,6 @@ from tests.helpers.lossy_proxy import LossyProxy
 from tests.helpers.run_profile import by_profile
 
 pytestmark = pytest.mark.pulsar
-
 LOSS = 0.05
 TIMEOUT_S = 60.0
 
@@ -27,7 +26,7 @@ TIMEOUT_S = 60.0
 @pytest.mark.parametrize(
     ("size", "chunks", "calls", "in_flight"),
     [
-        (120, 0, by_profile(short=30_000, long=300_000), 64),
+        (120, 0, by_profile(short=10_000, long=300_000), 64),
         (100_000, 0, by_profile(short=500, long=20_000), 64),
         (2_000, 50, by_profile(short=500, long=5_000), 16),
     ],

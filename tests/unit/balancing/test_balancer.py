@@ -2,18 +2,45 @@
 
 Guards against all instances being ejected with nobody left to ask, against a repeated finish that leaks a place, against
 a retry that goes where the first attempt failed.
+What balancing and health are for, in seeded simulations on virtual time: G13, G14, G15 and F16 of the goals.
+
+Guards against a slow instance that holds up one call in eight for ever, against failing instances that nobody ejects because
+there are too few, against the thundering return of one, and against a service with every instance ejected.
+Instances come and go, and what is known of them stays.
+
+Guards against flapping membership that makes an ejection be forgotten, and against books of those that have gone.
+Newcomers, and those who come back, get their share bit by bit, whatever the strategy.
+
+Guards against the herd that an idle newcomer draws, and against the neighbour that gets two shares meanwhile.
+The least busy of all that are compared, and the weight of a slow instance's calls.
+The one that will probably answer sooner.
+Each in turn.
+Smooth weighted round-robin.
+What a person or a metric is told of an instance. Every state of it is in test_balancer.py.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import tracemalloc
+from collections import Counter
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dispatch._internal import Rejection
 from dispatch.balancing.balancer import (
+    FALL,
+    MAX_FORMER,
+    MAX_INSTANCES,
+    MOST_CREDIT,
+    MUCH_SLOWER,
     NO_INSTANCE,
+    RISE,
+    UNKNOWN,
     Balancer,
     LeastRequest,
     PeakEwma,
@@ -22,10 +49,12 @@ from dispatch.balancing.balancer import (
     SmoothWeighted,
     make_strategy,
 )
-from dispatch.balancing.instances import DECAY_S, EjectionRules
+from dispatch.balancing.instances import DECAY_S, EjectionRules, InstanceView, view
 from dispatch.errors import Outcome
 from dispatch.policy import STRATEGIES, Balancing
-from tests.helpers.balancers import START, Stand
+from tests.helpers.balancers import START, Stand, in_turn, states
+from tests.helpers.balancing_simulation import MEAN_S, Host, Simulation, farm
+from tests.helpers.run_profile import examples
 
 
 def test_every_strategy_is_made_with_its_settings() -> None:
@@ -98,8 +127,6 @@ def test_how_long_it_took_is_read_off_the_clock() -> None:
 
 
 # Retries and hedges
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_what_was_tried_is_left_out(strategy: str) -> None:
     stand = Stand("abc", strategy)
@@ -125,8 +152,6 @@ def test_a_throttled_one_is_other_enough_but_of_the_tried_ones_it_is_the_last() 
 
 
 # Requests that only some instances can serve
-
-
 def test_only_capable_instances_are_picked_in_the_order_of_the_strategy() -> None:
     stand = Stand("abcd")
     picks = [stand.balancer.pick(capable=frozenset("bd")) for _ in range(4)]
@@ -154,8 +179,6 @@ def test_of_the_capable_ones_the_tried_and_the_ejected_come_last() -> None:
 
 
 # Other guards
-
-
 def test_one_that_its_own_breaker_refuses_is_skipped() -> None:
     shut = {"b"}
     stand = Stand("abc", admits=lambda id: id not in shut)
@@ -191,8 +214,6 @@ def test_when_all_are_refused_all_are_used_ejected_ones_too() -> None:
 
 
 # Panic
-
-
 def test_panic_begins_below_its_share_and_not_at_it() -> None:
     stand = Stand("abcd")
     stand.eject("a")
@@ -255,8 +276,6 @@ def test_one_that_was_ejected_for_its_success_rate_comes_back_with_its_first_ans
 
 
 # Settings, views
-
-
 def test_a_change_of_settings_keeps_what_is_known() -> None:
     stand = Stand("ab")
     stand.eject("a")
@@ -335,3 +354,666 @@ def test_nobody_needs_to_listen() -> None:
         assert isinstance(pick, Pick)
         pick.finish(Outcome.TIMEOUT if pick.instance == "a" else Outcome.SUCCESS)
     assert [view.state for view in balancer.instances()] == ["ejected", "warming"]
+
+
+FULL = 8 * 4 / MEAN_S
+"""Calls a second that eight healthy hosts of four workers could do at the very most."""
+
+
+def slow_instance(balancing: Balancing, load: float, seed: int = 3) -> tuple[float, float]:
+    """One of eight ten times slower: p99 as a multiple of that when all are healthy, and the slow one's share."""
+    rate = FULL * load
+    settings = {"rate": rate, "seconds": 5000 / rate, "seed": seed}
+    healthy = Simulation(farm(8), balancing, **settings).run()
+    slow = Simulation(farm(8, c=Host(slower=lambda now: 10.0)), balancing, **settings).run()
+    return slow.p99() / healthy.p99(), slow.share("c")
+
+
+@pytest.mark.parametrize("load", [0.2, 0.6])
+@pytest.mark.parametrize(
+    "balancing", [Balancing("least-request"), Balancing("least-request", choice_count=8), Balancing("peak-ewma")]
+)
+def test_a_slow_instance_hardly_matters(balancing: Balancing, load: float) -> None:
+    ratio, share = slow_instance(balancing, load)
+    assert ratio <= 1.5
+    assert share <= 0.03
+
+
+def test_for_comparison_in_turn_one_call_in_eight_is_slow() -> None:
+    ratio, share = slow_instance(Balancing(), 0.05)
+    assert ratio > 4
+    assert share == pytest.approx(1 / 8, abs=0.001)
+
+
+@pytest.mark.parametrize("strategy", ["least-request", "peak-ewma"])
+def test_an_instance_that_was_slow_is_found_again_when_it_is_not(strategy: str) -> None:
+    hosts = farm(4, c=Host(slower=lambda now: 10.0 if now < 20 else 1.0))
+    run = Simulation(hosts, Balancing(strategy=strategy), rate=50, seconds=80, seed=4).run()
+    assert run.share("c", 5, 20) < 0.03
+    assert run.share("c", 60) > 0.15
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_an_instance_that_fails_every_call_is_out_within_ten_errors_and_retries_hide_them(
+    strategy: str, count: int
+) -> None:
+    hosts = farm(count, b=Host(failing=lambda now: float(now >= 5)))
+    rate = 20.0 * count
+    run = Simulation(hosts, Balancing(strategy=strategy), rate=rate, seconds=20, seed=6, attempts=3).run()
+    when, *change = run.changes[0]
+    assert change == ["b", "ejected", "failures"]
+    errors = [each for each in run.ended if each.outcome is Outcome.TRANSPORT]
+    assert len([each for each in errors if each.at <= when]) <= 10
+    assert len(errors) <= 10, "none after that, until it comes back"
+    assert when <= 6
+    assert run.failed / run.calls <= 0.001
+    assert {change[1] for change in run.changes} == {"b"}
+
+
+@pytest.mark.parametrize("count", [2, 5, 8])
+def test_an_instance_that_fails_most_calls_is_out_at_the_next_look_at_success_rates(count: int) -> None:
+    hosts = farm(count, b=Host(failing=lambda now: 0.45))
+    run = Simulation(
+        hosts,
+        Balancing(),
+        rate=20.0 * count,
+        seconds=15,
+        seed=2,
+        attempts=3,
+        outlier_detection=EjectionRules(consecutive_failures=None),
+    ).run()
+    assert [(change[1], change[3]) for change in run.changes] == [("b", "success-rate")]
+    assert run.changes[0][0] == pytest.approx(10, abs=0.2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_healthy_instances_with_a_few_failures_each_are_left_alone(seed: int) -> None:
+    hosts = {name: Host(failing=lambda now: 0.02) for name in farm(8)}
+    run = Simulation(hosts, Balancing(), rate=100, seconds=60, seed=seed).run()
+    assert run.changes == []
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_one_that_comes_back_has_its_full_share_after_the_ramp_and_nobody_twice_the_mean_before(strategy: str) -> None:
+    hosts = farm(8, b=Host(failing=lambda now: float(5 <= now < 20)))
+    rules = EjectionRules(base_ejection_time=20, slow_start_window=10)
+    run = Simulation(
+        hosts, Balancing(strategy=strategy), rate=200, seconds=48, seed=8, outlier_detection=rules, attempts=3
+    ).run()
+    (ejected, *_), (returned, *back) = run.changes
+    assert back == ["b", "returned", "over"]
+    assert returned - ejected == pytest.approx(20, abs=0.1)
+    for second in range(int(returned), int(returned) + 10):
+        shares = [run.share(name, second, second + 1) for name in hosts]
+        assert max(shares) <= 2 / 8
+        assert run.share("b", second, second + 1) <= (second + 2 - returned) / 10 / 8 + 0.04
+    assert run.share("b", returned, returned + 2) < 0.6 / 8
+    after = [run.share(name, returned + 10, 48) for name in hosts]
+    assert after[1] == pytest.approx(1 / 8, abs=0.03)
+    assert run.failed == 0
+
+
+def test_half_of_all_coming_back_together_does_not_overload_the_others_or_themselves() -> None:
+    broken = {name: Host(failing=lambda now: float(5 <= now < 20)) for name in "abcd"}
+    run = Simulation(farm(8, **broken), Balancing(), rate=200, seconds=70, seed=9, attempts=3).run()
+    assert sum(change[2] == "ejected" for change in run.changes) == 4
+    back = [change[0] for change in run.changes if change[2] == "returned"]
+    for second in range(int(min(back)), int(max(back)) + 31):
+        assert max(run.share(name, second, second + 1) for name in "abcdefgh") <= 2.1 / 8  # 200 calls: chance shows
+    assert all(run.share(name, max(back) + 30) == pytest.approx(1 / 8, abs=0.01) for name in "abcdefgh")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_when_all_fail_half_at_most_is_ejected_and_whoever_recovers_is_found_at_once(strategy: str, count: int) -> None:
+    hosts = {
+        name: Host(failing=lambda now, up=10 + index: float(now < up))  # one after the other gets well
+        for index, name in enumerate(farm(count))
+    }
+    rules = EjectionRules(slow_start_window=5)
+    run = Simulation(
+        hosts, Balancing(strategy=strategy), rate=40, seconds=60, seed=10, attempts=3, outlier_detection=rules
+    ).run()
+    out = 0
+    for _, _, change, _ in run.changes:
+        out += 1 if change == "ejected" else -1
+        assert 0 <= out <= max(count // 2, count >= 3)
+    well = [each.at for each in run.ended if each.outcome is Outcome.SUCCESS]
+    assert min(well) < 10.5, "the first that is well is found although it may be ejected"
+    assert all(each.outcome is Outcome.SUCCESS for each in run.ended if each.at > 10 + count + 5)
+    assert all(run.share(name, 50) == pytest.approx(1 / count, abs=0.1) for name in hosts)
+
+
+def test_instances_come_and_go() -> None:
+    stand = Stand("ab")
+    assert stand.balancer.add("c")
+    assert (len(stand.balancer), "c" in stand.balancer, "d" in stand.balancer) == (3, True, False)
+    assert sorted(stand.picks(3)) == ["a", "b", "c"]
+    assert stand.balancer.remove("a")
+    assert not stand.balancer.remove("a")
+    assert sorted(stand.picks(2)) == ["b", "c"]
+
+
+def test_replacing_keeps_what_is_known_of_those_that_stay() -> None:
+    stand = Stand("abc")
+    stand.eject("a")
+    kept = stand.pick()
+    stand.balancer.replace({"a": 1.0, kept.instance: 2.0, "z": 3.0})
+    assert {view.id: (view.state, view.weight) for view in stand.balancer.instances()} == {
+        "a": ("ejected", 1.0),
+        kept.instance: ("up", 2.0),
+        "z": ("up", 3.0),
+    }
+    assert stand.state(kept.instance).in_flight == 1
+    kept.finish(Outcome.SUCCESS)
+    assert stand.state(kept.instance).in_flight == 0
+
+
+@pytest.mark.parametrize("weight", [0, -1, math.nan, math.inf])
+def test_a_weight_is_above_0_and_a_wrong_one_changes_nothing(weight: float) -> None:
+    stand = Stand("ab")
+    with pytest.raises(ValueError, match="the weight of 'c' must be a number above 0"):
+        stand.balancer.add("c", weight)
+    with pytest.raises(ValueError, match="the weight of 'c'"):
+        stand.balancer.replace({"x": 1.0, "c": weight})
+    assert [view.id for view in stand.balancer.instances()] == ["a", "b"]
+
+
+def test_a_new_weight_is_used_from_the_next_pick_on() -> None:
+    stand = Stand({"a": 1.0, "b": 1.0}, "weighted")
+    stand.picks(2)
+    assert stand.balancer.add("a", 3.0)
+    assert sorted(stand.picks(8)) == ["a"] * 6 + ["b"] * 2
+
+
+def test_there_are_never_more_instances_than_allowed() -> None:
+    stand = Stand([f"i{number}" for number in range(MAX_INSTANCES + 5)])
+    assert len(stand.balancer) == MAX_INSTANCES
+    assert not stand.balancer.add("more")
+    assert stand.balancer.add("i0", 5.0), "a known one may change"
+    stand.balancer.remove("i0")
+    assert stand.balancer.add("more")
+
+
+def test_one_that_comes_and_goes_stays_ejected() -> None:
+    stand = Stand("ab", panic_threshold=0)
+    stand.eject("a")
+    stand.balancer.remove("a")
+    assert stand.balancer._detector.ejected == 0
+    stand.wait(10)
+    stand.balancer.add("a")
+    assert stand.balancer._detector.ejected == 1
+    assert stand.picks(3) == "bbb"
+    stand.wait(20)
+    assert "a" in stand.picks(2)
+    assert stand.changes == [("a", "ejected", "failures"), ("a", "returned", "over")]
+
+
+def test_one_that_comes_back_after_its_ejection_has_ended_returns_in_proper_form() -> None:
+    stand = Stand("ab")
+    stand.eject("a")
+    stand.balancer.remove("a")
+    stand.wait(40)
+    stand.balancer.add("a")
+    stand.pick()
+    assert stand.changes[1:] == [("a", "returned", "over")]
+    assert (stand.state("a").times, stand.balancer._detector.ejected) == (1, 0)
+
+
+def test_one_that_was_gone_for_long_starts_afresh() -> None:
+    for gone, remembered in ((599.9, 1), (600, 0)):
+        stand = Stand("ab")
+        stand.eject("a")
+        stand.balancer.remove("a")
+        stand.wait(gone)
+        stand.balancer.add("a")
+        assert stand.state("a").ejections == remembered
+
+
+def test_what_ends_after_its_instance_has_gone_is_booked_and_ejects_nobody() -> None:
+    stand = Stand("abc")
+    picks = [stand.pick() for _ in range(18)]
+    mine = [pick for pick in picks if pick.instance == "a"]
+    state = stand.state("a")
+    stand.balancer.remove("a")
+    for pick in mine:
+        pick.finish(Outcome.TIMEOUT)
+    assert (state.in_flight, state.failures, stand.changes) == (0, 6, [])
+    stand.balancer.add("a", 2.0)
+    assert stand.state("a") is state
+    stand.end("a", Outcome.TIMEOUT)
+    assert stand.changes == [("a", "ejected", "failures")]
+
+
+def test_an_answer_of_one_that_was_ejected_and_has_gone_changes_no_books() -> None:
+    stand = Stand("ab")
+    stand.eject("a")
+    state = stand.state("a")
+    late = Pick("a", START, True, stand.balancer, state, state.epoch)
+    state.in_flight += 1
+    stand.balancer.remove("a")
+    late.finish(Outcome.SUCCESS)
+    assert stand.balancer._detector.ejected == 0
+    assert state.ejected_until == START + 30
+    assert len(stand.changes) == 1
+
+
+def test_former_instances_are_remembered_in_bounds_the_latest_ones() -> None:
+    stand = Stand("ab")
+    for number in range(MAX_FORMER + 50):
+        stand.balancer.add(f"i{number}")
+        stand.balancer.remove(f"i{number}")
+    assert list(stand.balancer._former) == [f"i{number}" for number in range(50, MAX_FORMER + 50)]
+
+
+def test_a_new_life_begins_afresh_and_slowly() -> None:
+    stand = Stand("ab", warm=False)
+    stand.wait(60.0)
+    stand.eject("a")
+    late = stand.state("a")
+    stand.balancer.reset_instance("a")
+    fresh = stand.state("a")
+    assert fresh is not late
+    assert (fresh.failures, fresh.ejected_until, fresh.ejections) == (0, None, 0)
+    assert {each.id: each.state for each in stand.balancer.instances()} == {"a": "warming", "b": "up"}
+    stand.balancer.reset_instance("nobody")
+    assert set(stand.balancer._members) == {"a", "b"}
+
+
+def test_one_instance_and_no_other_can_be_asked_for_whoever_is_due() -> None:
+    stand = Stand("ab")
+    picked = stand.balancer.pick_instance("b")
+    assert isinstance(picked, Pick)
+    assert picked.instance == "b"
+    again = stand.balancer.pick_instance("b")
+    assert isinstance(again, Pick)
+    assert stand.state("b").in_flight == 2
+    assert stand.balancer.pick_instance("nobody") is NO_INSTANCE
+
+
+def test_a_glimpse_says_what_is_and_works_nothing_out() -> None:
+    stand = Stand("ab", base_ejection_time=1.0)
+    stand.eject("a")
+    assert [each.state for each in stand.balancer.peek_instances()] == ["ejected", "up"]
+    stand.wait(2.0)
+    told = len(stand.changes)
+    assert [each.state for each in stand.balancer.peek_instances()] == ["ejected", "up"]
+    assert len(stand.changes) == told
+    assert [each.state for each in stand.balancer.instances()] == ["up", "up"]
+
+
+def test_when_nobody_is_admitted_everybody_is_asked_all_the_same() -> None:
+    stand = Stand("ab", admits=lambda _: False)
+    assert stand.pick("a").instance == "b"
+    picked = stand.pick("a", "b")
+    assert picked.panic
+    assert picked.instance in "ab"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_when_all_are_new_nobody_is_held_back(strategy: str) -> None:
+    stand = Stand("abcd", strategy, warm=False)
+    names = stand.picks(400)
+    assert all(names.count(name) == pytest.approx(100, abs=35) for name in "abcd")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("waited", [0, 15])
+def test_a_newcomer_gets_its_part_of_a_share_and_the_others_share_the_rest_alike(strategy: str, waited: float) -> None:
+    stand = Stand("abcd", strategy, warm=False)
+    stand.wait(100)
+    stand.balancer.add("e")
+    stand.wait(waited)
+    names = stand.picks(2000)
+    part = 0.1 if not waited else 0.5
+    assert names.count("e") == pytest.approx(400 * part, abs=3)
+    assert all(names.count(name) == pytest.approx((2000 - 400 * part) / 4, rel=0.1) for name in "abcd")
+    stand.wait(30)
+    names = stand.picks(2000)
+    assert all(names.count(name) == pytest.approx(400, rel=0.15) for name in "abcde")
+
+
+def test_the_part_of_a_newcomer_is_of_its_weight() -> None:
+    stand = Stand({"a": 1.0, "b": 2.0}, "weighted", warm=False)
+    stand.wait(100)
+    stand.balancer.add("c", 5.0)
+    assert stand.picks(8000).count("c") == pytest.approx(8000 * 0.1 * 5 / 8, abs=2)
+    stand = Stand({"a": 1.0, "b": 2.0}, "round-robin", warm=False)
+    stand.wait(100)
+    stand.balancer.add("c", 5.0)
+    assert stand.picks(3000).count("c") == pytest.approx(100, abs=2)
+
+
+def test_among_newcomers_the_warmest_is_not_held_back() -> None:
+    stand = Stand("a", warm=False, slow_start_window=20)
+    stand.wait(10)
+    stand.balancer.add("b")
+    assert stand.picks(1000).count("b") == pytest.approx(100, abs=1)
+    assert (stand.state("a").level, stand.state("b").level) == (0.5, 0.1)
+
+
+def test_a_retry_that_must_take_a_newcomer_is_booked_and_not_without_end() -> None:
+    stand = Stand("a", warm=False)
+    stand.wait(100)
+    stand.balancer.add("b")
+    for _ in range(50):
+        assert stand.pick("a").instance == "b"
+    assert stand.state("b").credit == pytest.approx(-MOST_CREDIT, abs=0.06)
+    assert stand.picks(59).count("b") == 0
+    assert stand.picks(10).count("b") == 1
+
+
+def test_turns_that_a_newcomer_did_not_take_are_not_saved_without_end() -> None:
+    stand = Stand("a", "least-request", warm=False)
+    stand.wait(100)
+    stand.balancer.add("b")
+    stand.state("b").in_flight = 10**6
+    stand.picks(500)
+    assert stand.state("b").credit == MOST_CREDIT
+    stand.state("b").in_flight = 0
+    assert stand.picks(20).count("b") in (2, 3)
+
+
+def test_a_refused_warm_one_makes_way_for_a_newcomer() -> None:
+    stand = Stand("a", warm=False, admits=lambda id: id != "a")
+    stand.wait(100)
+    stand.balancer.add("b")
+    assert stand.picks(5) == "bbbbb"
+
+
+def test_in_panic_nobody_is_held_back() -> None:
+    stand = Stand("abcd", warm=False)
+    stand.wait(100)
+    stand.eject("a")
+    stand.eject("b")
+    stand.balancer.replace("abe")
+    assert sorted(stand.pick().instance for _ in range(3)) == ["a", "b", "e"]
+
+
+def test_a_new_weight_changes_a_newcomers_part_at_once() -> None:
+    stand = Stand({"a": 1.0}, "weighted", warm=False)
+    stand.wait(100)
+    stand.balancer.add("b", 1.0)
+    stand.pick()
+    assert stand.state("b").gain == pytest.approx(0.1 / 2)
+    stand.balancer.add("b", 3.0)
+    stand.pick()
+    assert stand.state("b").gain == pytest.approx(0.1 * 3 / 4)
+
+
+def picked(names: str = "abc", now: float = START, **values: Any) -> str:
+    return LeastRequest(in_turn().__next__, 8).pick(states(names, **values), now).id
+
+
+def test_the_least_busy_of_all_is_picked_wherever_it_stands() -> None:
+    assert picked(in_flight=(1, 2, 3)) == "a"
+    assert picked(in_flight=(2, 1, 3)) == "b"
+    assert picked(in_flight=(3, 2, 1)) == "c"
+
+
+def test_calls_count_for_the_weight() -> None:
+    assert picked(in_flight=(1, 5, 1), weight=(1.0, 4.0, 1.0)) == "b"
+    assert picked(in_flight=(1, 5, 1), weight=(5.0, 4.0, 1.0)) == "a"
+
+
+def test_of_equals_the_one_that_has_waited_longest() -> None:
+    assert picked(order=(5, 3, 4)) == "b"
+    assert picked(order=(3, 4, 5)) == "a"
+    assert picked(order=(5, 4, 3)) == "c"
+    assert picked() == "a"
+
+
+def test_a_much_slower_one_has_to_be_much_less_busy_as_long_as_that_is_fresh() -> None:
+    slow: dict[str, Any] = {"in_flight": (0, 1, 2), "brake": (4.0, 1.0, 1.0)}
+    assert picked(**slow) == "b"
+    assert picked(now=START + 9.99, **slow) == "b"
+    assert picked(now=START + 10, **slow) == "a"
+    last: dict[str, Any] = {"in_flight": (2, 1, 0), "brake": (1.0, 1.0, 4.0)}
+    assert picked(**last) == "b"
+    assert picked(now=START + 9.99, **last) == "b"
+    assert picked(now=START + 10, **last) == "c"
+
+
+def test_as_many_choices_as_instances_compare_all_and_fewer_are_drawn() -> None:
+    eight = states("abcdefgh", in_flight=(9, 9, 9, 9, 9, 9, 9, 0))
+    chance = random.Random(1).random
+    assert {LeastRequest(chance, 8).pick(eight, START).id for _ in range(200)} == {"h"}
+    assert len({LeastRequest(chance, 7).pick(eight, START).id for _ in range(200)}) > 1
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_so_many_different_instances_are_drawn_each_equally_often(count: int) -> None:
+    """The least busy of eight is picked exactly as often as it is among those drawn."""
+    eight, chance = states("abcdefgh", in_flight=(9, 9, 9, 0, 9, 9, 9, 9)), random.Random(3).random
+    drawn = Counter(LeastRequest(chance, count).pick(eight, START).id for _ in range(4_000))
+    assert drawn["d"] == pytest.approx(4_000 * count / 8, rel=0.06)
+    assert [len({each.id for each in LeastRequest(chance, count)._draw(eight, count)}) for _ in range(50)] == [
+        count
+    ] * 50
+
+
+def of_two(now: float = START, **values: Any) -> str:
+    """The instance picked of a and b."""
+    return LeastRequest(in_turn().__next__, 2).pick(states("ab", **values), now).id
+
+
+def test_the_less_busy_one_is_picked() -> None:
+    assert of_two(in_flight=(3, 4), order=(9, 1)) == "a"
+    assert of_two(in_flight=(4, 3), order=(1, 9)) == "b"
+
+
+def test_of_two_calls_count_for_the_weight() -> None:
+    assert of_two(in_flight=(5, 2), weight=(3.0, 1.0)) == "a"  # 6/3 against 3/1
+    assert of_two(in_flight=(5, 0), weight=(3.0, 1.0)) == "b"
+
+
+def test_of_equals_the_one_that_has_waited_longer() -> None:
+    assert of_two(order=(7, 3)) == "b"
+    assert of_two(order=(3, 7)) == "a"
+    same = states("ab")
+    assert LeastRequest(in_turn().__next__, 2).pick(same, START) is same[0]
+
+
+def test_calls_of_a_much_slower_one_count_for_more_as_long_as_that_is_fresh() -> None:
+    slow = {"in_flight": (0, 3), "brake": (5.0, 1.0), "stamp": (START, START)}
+    assert of_two(now=START + 9.99, **slow) == "b"
+    assert of_two(now=START + 10, **slow) == "a"
+    assert of_two(in_flight=(0, 5), brake=(5.0, 1.0)) == "a"
+
+
+def told(*calls: tuple[int, float]) -> tuple[LeastRequest, list[Any]]:
+    """A strategy that was told of answers: which instance, and after how long. All at the same moment, far apart."""
+    strategy, made = LeastRequest(random.Random(1).random, 2, 1.0), states("ab")
+    for number, (index, seconds) in enumerate(calls):
+        strategy.learn(made[index], Outcome.SUCCESS, seconds, None, START + 1e6 * number)
+    return strategy, made
+
+
+def test_what_is_usual_is_what_the_first_answer_took() -> None:
+    strategy, made = told((0, 2.0))
+    assert (strategy.usual, made[0].brake) == (2.0, 1.0)
+
+
+def test_what_is_usual_rises_slowly_and_falls_faster_and_never_passes_what_was_seen() -> None:
+    assert told((0, 2.0), (1, 3.0))[0].usual == 2.0 * RISE
+    assert told((0, 2.0), (1, 2.01))[0].usual == 2.01
+    assert told((0, 2.0), (1, 1.0))[0].usual == 2.0 * FALL
+    assert told((0, 2.0), (1, 1.99))[0].usual == 1.99
+    assert RISE < 2 - FALL, "it settles where the faster ones are"
+
+
+def test_one_much_slower_than_usual_is_braked_as_many_times_as_it_is_slower() -> None:
+    strategy, made = told((0, 1.0), (1, 10.1))
+    assert made[1].brake == pytest.approx(10.1 / RISE)
+    strategy.learn(made[1], Outcome.SUCCESS, 1.0, None, START + 1e9)
+    assert made[1].brake == 1.0
+
+
+def test_twice_as_slow_is_not_yet_much_slower() -> None:
+    strategy, made = told((0, 1.0))
+    strategy.learn(made[1], Outcome.SUCCESS, MUCH_SLOWER * RISE, None, START)
+    assert made[1].brake == 1.0
+    strategy, made = told((0, 1.0))
+    strategy.learn(made[1], Outcome.SUCCESS, MUCH_SLOWER * RISE * 1.001, None, START)
+    assert made[1].brake == pytest.approx(2.002)
+
+
+def test_failures_of_an_instance_of_which_nothing_is_known_teach_nothing() -> None:
+    strategy, made = told()
+    strategy.learn(made[0], Outcome.TRANSPORT, 1.0, None, START)
+    assert (strategy.usual, made[0].brake) == (0.0, 1.0)
+
+
+def test_of_many_only_two_are_compared() -> None:
+    drawn = Counter(
+        LeastRequest(random.Random(seed).random, 2).pick(states("abcdefgh", in_flight=range(8)), START).id
+        for seed in range(2000)
+    )
+    assert "h" not in drawn, "the busiest of all loses against anyone"
+    assert drawn["a"] == pytest.approx(2000 / 4, rel=0.2), "the least busy one is drawn in a quarter of all pairs"
+
+
+def load(now: float = START, **values: Any) -> float:
+    return PeakEwma(in_turn().__next__, 10.0).load(
+        states("a", **{key: (value,) for key, value in values.items()})[0], now
+    )
+
+
+def of_two_peak_ewma(now: float = START, **values: Any) -> str:
+    """Who is picked of a and b, in both orders of drawing."""
+    found = {PeakEwma(in_turn(number).__next__, 10.0).pick(states("ab", **values), now).id for number in (0.25, 0.75)}
+    assert len(found) == 1
+    return found.pop()
+
+
+def test_the_load_is_how_long_each_call_takes_times_the_calls() -> None:
+    assert load(cost=0.2) == pytest.approx(0.2)
+    assert load(cost=0.2, in_flight=4) == pytest.approx(1.0)
+    assert load(cost=0.2, in_flight=4, weight=2.0) == pytest.approx(0.5)
+
+
+def test_what_is_known_fades() -> None:
+    assert load(START + 10, cost=0.2) == pytest.approx(0.2 / math.e)
+    assert load(START + 1e9, cost=0.2) == 0.0
+
+
+def test_calls_of_others_count_and_fade_too() -> None:
+    assert load(cost=0.2, in_flight=1, others=3) == pytest.approx(1.0)
+    assert load(START + 10, cost=0.2, others=2, stamp=START + 10) == pytest.approx(0.2 * (1 + 2 / math.e))
+
+
+def test_of_an_unknown_instance_one_call_is_enough_for_a_start() -> None:
+    assert load() == 0.0
+    assert load(in_flight=2, weight=5.0) == 2 * UNKNOWN
+    assert of_two_peak_ewma(cost=(0.0, 0.1)) == "a"
+    assert of_two_peak_ewma(cost=(0.0, 100.0), in_flight=(1, 200)) == "b"
+
+
+def test_the_one_that_will_answer_sooner_is_picked() -> None:
+    assert of_two_peak_ewma(cost=(0.1, 0.3), in_flight=(1, 0), order=(2, 1)) == "a"
+    assert of_two_peak_ewma(cost=(0.1, 0.3), in_flight=(3, 0), order=(1, 2)) == "b"
+
+
+def test_of_equals_the_one_that_has_waited_longer_peak_ewma() -> None:
+    assert of_two_peak_ewma(cost=(0.1, 0.1), order=(5, 4)) == "b"
+    assert of_two_peak_ewma(cost=(0.1, 0.1), order=(4, 5)) == "a"
+    same = states("ab")
+    assert PeakEwma(in_turn(0.0).__next__, 10.0).pick(same, START) is same[0]
+
+
+def test_it_follows_a_rise_at_once() -> None:
+    assert PeakEwma.peaks
+
+
+def test_each_has_its_turn_from_the_first_on() -> None:
+    strategy, candidates = RoundRobin(), states("abc", weight=(1.0, 9.0, 1.0))
+    assert "".join(strategy.pick(candidates, START).id for _ in range(7)) == "abcabca"
+
+
+@pytest.mark.parametrize("taken_back", [False, True])
+def test_one_that_is_left_out_again_and_again_gives_its_turns_to_all_others_alike(taken_back: bool) -> None:
+    strategy, candidates = RoundRobin(), states("abcd")
+    names = ""
+    for _ in range(1200):
+        picked = strategy.pick(candidates, START)
+        if picked.id == "b":
+            if taken_back:
+                strategy.undo_pick()
+            picked = strategy.pick([each for each in candidates if each.id != "b"], START)
+        names += picked.id
+    assert [names.count(name) for name in "abcd"] == [400, 0, 400, 400]
+
+
+def test_whoever_comes_back_has_its_turn_where_it_stands() -> None:
+    strategy, candidates = RoundRobin(), states("abcd")
+    without = [candidates[0], candidates[2], candidates[3]]
+    turns = [candidates, without, candidates, without, without, without, candidates, candidates]
+    assert "".join(strategy.pick(each, START).id for each in turns) == "acdacdab"
+
+
+def test_who_is_last_is_followed_by_the_first_of_any_candidates() -> None:
+    strategy, candidates = RoundRobin(), states("abc")
+    assert [strategy.pick(each, START).id for each in (candidates[1:], candidates[2:], candidates[:2])] == [
+        "b",
+        "c",
+        "a",
+    ]
+
+
+def test_a_refused_turn_is_had_by_whoever_comes_after_the_last_that_took_one() -> None:
+    strategy, candidates = RoundRobin(), states("abc")
+    assert strategy.pick(candidates, START).id == "a"
+    assert strategy.pick(candidates, START).id == "b"
+    strategy.undo_pick()
+    assert strategy.pick(candidates, START).id == "b"
+    assert strategy.pick([candidates[0], candidates[2]], START).id == "c"
+    strategy.undo_pick()
+    assert strategy.pick(candidates, START).id == "c"
+    assert strategy.pick(candidates, START).id == "a"
+
+
+def picked_weighted_round_robin(count: int, *weights: float) -> str:
+    strategy, candidates = SmoothWeighted(), states("abcdefgh"[: len(weights)], weight=weights)
+    return "".join(strategy.pick(candidates, START).id for _ in range(count))
+
+
+def test_the_heavy_one_is_mixed_evenly_with_the_light_ones() -> None:
+    assert picked_weighted_round_robin(14, 5.0, 1.0, 1.0) == "aabacaa" * 2
+
+
+def test_equal_weights_take_turns() -> None:
+    assert picked_weighted_round_robin(6, 2.0, 2.0, 2.0) == "abcabc"
+
+
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=8))
+@settings(max_examples=examples(50), deadline=None)
+def test_in_each_round_everyone_gets_exactly_its_weight(weights: list[int]) -> None:
+    total = sum(weights)
+    names = picked_weighted_round_robin(2 * total, *map(float, weights))
+    assert names[:total] == names[total:]
+    assert [names[:total].count(name) for name, _ in zip("abcdefgh", weights, strict=False)] == weights
+
+
+def test_one_that_is_left_out_for_a_while_does_not_make_up_for_it() -> None:
+    strategy, candidates = SmoothWeighted(), states("abc")
+    for _ in range(300):
+        strategy.pick(candidates[1:], START)
+    names = "".join(strategy.pick(candidates, START).id for _ in range(30))
+    assert [names.count(name) for name in "abc"] == [10, 10, 10]
+
+
+def test_a_view_is_a_value_that_stays_as_it_was() -> None:
+    state = states("a", cost=(0.5,), ejections=(2,))[0]
+    seen = view(state, START)
+    assert seen == InstanceView("a", "up", 1.0, 0, None, 0, 2, 0.5)
+    state.in_flight = 3
+    assert seen.in_flight == 0
+    with pytest.raises(AttributeError):
+        seen.in_flight = 4  # type: ignore[misc]
+
+
+def test_a_pause_ends_at_its_moment() -> None:
+    state = states("a", paused_until=(START + 1,))[0]
+    assert [view(state, START + after).state for after in (0.5, 1.0)] == ["paused", "up"]
+    assert view(state, START + 0.5).seconds_left == 0.5

@@ -2,17 +2,32 @@
 
 Guards against rules that eject nobody in a small cluster, against results from before an ejection that change what is after
 it, and against cancelled calls that count as failures.
+Ejection of instances that are much slower than their peers, and of no others.
+Outliers by success rate.
+
+Guards against percentage rules that eject nobody in a small cluster, against deviations that several bad instances hide in,
+and against a bad past that outweighs a good present.
+Two drawn at random, never the same twice.
+
+Guards against drawing with replacement, which takes the busier of two instances once in four times.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
+import random
+from collections import Counter
+from collections.abc import Callable
+from math import log
 
 import pytest
 
-from dispatch.balancing.balancer import Pick
+from dispatch.balancing.balancer import Balancer, Pick
+from dispatch.balancing.instances import EjectionRules, draw_two, outliers
 from dispatch.errors import Outcome
-from tests.helpers.balancers import START, Stand
+from dispatch.policy import Balancing
+from tests.helpers.balancers import START, Stand, in_turn, states
 
 FAILURES = [Outcome.TIMEOUT, Outcome.TRANSPORT]
 ANSWERS = [Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS]
@@ -221,8 +236,6 @@ def test_an_ejection_clears_the_counts() -> None:
 
 
 # Throttled
-
-
 @pytest.mark.parametrize(("retry_after", "lasts"), [(None, 1.0), (2.5, 2.5), (1e9, 300), (math.inf, 300)])
 def test_a_throttled_instance_gets_less_work_for_as_long_as_it_asked(retry_after: float | None, lasts: float) -> None:
     stand = Stand("ab")
@@ -257,8 +270,6 @@ def test_when_all_are_throttled_all_are_used() -> None:
 
 
 # Slow start
-
-
 def levels(stand: Stand, id: str, *moments: float) -> list[float]:
     found = []
     for moment in moments:
@@ -327,3 +338,249 @@ def test_when_the_service_is_well_again_the_ejected_return_at_once_and_on_probat
     stand.balancer.add("e")
     stand.balancer.end_ejections()
     assert stand.kinds()["e"] == "warming", "who is new is"
+
+
+NAMES = ("a", "b", "c", "d")
+Duration = Callable[[str, random.Random], float]
+
+
+class Fleet:
+    """Calls at ``rate`` a second in turn over the instances, in virtual time; ``duration`` returns seconds."""
+
+    def __init__(self, duration: Duration, *, rate: float, names: tuple[str, ...] = NAMES, seed: int = 0) -> None:
+        self.now = 0.0
+        self.changes: list[tuple[float, str, str, str]] = []
+        self.picks: list[tuple[float, str]] = []
+        self._duration = duration
+        self._rate = rate
+        self._chance = random.Random(seed)
+        self._running: list[tuple[float, int, Pick]] = []
+        self.balancer = Balancer(
+            names,
+            balancing=Balancing(),
+            outlier_detection=EjectionRules(),
+            clock=lambda: self.now,
+            randomness=self._chance.random,
+            listener=lambda *change: self.changes.append((self.now, *change)),
+        )
+
+    def run(self, seconds: float) -> None:
+        end, number = self.now + seconds, 0
+        while self.now < end:
+            self.now += self._chance.expovariate(self._rate)
+            while self._running and self._running[0][0] <= self.now:
+                at, _, pick = heapq.heappop(self._running)
+                pick.finish(Outcome.SUCCESS, slowness=log(at - pick.started))
+            pick = self.balancer.pick()
+            assert isinstance(pick, Pick)
+            number += 1
+            self.picks.append((self.now, pick.instance))
+            heapq.heappush(self._running, (self.now + self._duration(pick.instance, self._chance), number, pick))
+
+    @property
+    def ejected(self) -> list[str]:
+        return [name for _, name, change, why in self.changes if change == "ejected" and why == "latency"]
+
+
+@pytest.mark.parametrize("usual", [0.005, 0.1])
+@pytest.mark.parametrize("names", [NAMES[:2], NAMES])
+def test_an_instance_of_twenty_times_the_latency_is_spared_within_five_seconds(
+    usual: float, names: tuple[str, ...]
+) -> None:
+    def duration(name: str, chance: random.Random) -> float:
+        return usual * chance.lognormvariate(0.0, 0.5) * (20.0 if name == "b" else 1.0)
+
+    fleet = Fleet(duration, rate=500.0, names=names)
+    fleet.run(60)
+    assert set(fleet.ejected) == {"b"}
+    assert fleet.changes[0][0] < 5.0
+    later = Counter(name for at, name in fleet.picks if at >= 5.0)
+    assert later["b"] <= 0.02 * later.total()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_mixed_tools_and_payloads_spare_no_instance(seed: int) -> None:
+    """Durations over four orders of magnitude, from two tools and payloads of any size: no comparison by tool."""
+
+    def duration(_name: str, chance: random.Random) -> float:
+        tool = 0.005 if chance.random() < 0.9 else 5.0
+        return tool * chance.lognormvariate(0.0, 0.5) * min(100.0, chance.paretovariate(1.2))
+
+    fleet = Fleet(duration, rate=100.0, seed=seed)
+    fleet.run(300)
+    assert fleet.ejected == []
+
+
+def test_machines_that_differ_by_a_factor_of_two_are_all_used() -> None:
+    def duration(name: str, chance: random.Random) -> float:
+        return 0.02 * chance.lognormvariate(0.0, 0.3) * (2.0 if name == "b" else 1.0)
+
+    fleet = Fleet(duration, rate=200.0)
+    fleet.run(120)
+    assert fleet.ejected == []
+
+
+def test_a_fleet_that_becomes_slow_as_a_whole_keeps_all_instances() -> None:
+    fleet = Fleet(lambda _name, chance: fleet_factor[0] * chance.lognormvariate(0.0, 0.3), rate=200.0)
+    fleet_factor = [0.01]
+    fleet.run(30)
+    fleet_factor[0] = 1.0
+    fleet.run(60)
+    assert fleet.ejected == []
+
+
+def test_so_many_slow_instances_that_too_few_would_be_left_are_used() -> None:
+    fleet = Fleet(lambda name, chance: chance.lognormvariate(0.0, 0.3) * (0.01 if name == "a" else 0.5), rate=200.0)
+    fleet.run(20)
+    assert len(set(fleet.ejected)) <= 2
+
+
+def test_a_former_slow_instance_is_used_again_and_ejected_again_after_few_calls() -> None:
+    slow = {"b": 20.0}
+    fleet = Fleet(lambda name, chance: 0.02 * chance.lognormvariate(0.0, 0.3) * slow.get(name, 1.0), rate=200.0)
+    fleet.run(50)
+    assert fleet.ejected == ["b", "b"]
+    slow.clear()
+    fleet.run(200)
+    assert fleet.ejected == ["b", "b"]
+    assert Counter(name for at, name in fleet.picks if at > 200)["b"] > 0
+
+
+def test_the_deviation_rule_speaks_from_five_on() -> None:
+    alone = EjectionRules(success_rate_pair_gap=1.0)
+    for good in range(1, 4):
+        assert outliers([1.0] * good + [0.0], alone) == []
+    assert outliers([1.0] * 4 + [0.0], alone) == [4]
+    assert outliers([1.0, 0.0, 1.0, 1.0, 1.0], alone) == [1]
+
+
+def test_sigma_and_gap_are_exact() -> None:
+    # Mean 0.875, deviation 0.217 (one of four at 0.5): 1.732 deviations below.
+    rates = [1.0, 1.0, 1.0, 0.5]
+    assert outliers(rates, EjectionRules(success_rate_stdev_factor=1.73, success_rate_pair_gap=1.0)) == [3]
+    assert outliers(rates, EjectionRules(success_rate_stdev_factor=1.74, success_rate_pair_gap=1.0)) == []
+    assert (
+        outliers(rates, EjectionRules(success_rate_stdev_factor=0.1, success_rate_gap=0.375, success_rate_pair_gap=1.0))
+        == []
+    )
+    assert outliers(
+        rates, EjectionRules(success_rate_stdev_factor=0.1, success_rate_gap=0.374, success_rate_pair_gap=1.0)
+    ) == [3]
+
+
+def test_one_unlucky_failure_among_perfect_ones_is_no_outlier() -> None:
+    assert outliers([1.0] * 9 + [0.98], EjectionRules()) == []
+
+
+def test_of_two_the_much_worse_one_stands_out() -> None:
+    assert outliers([1.0, 0.75], EjectionRules(success_rate_pair_gap=0.25)) == []
+    assert outliers([0.74, 1.0], EjectionRules(success_rate_pair_gap=0.25)) == [0]
+
+
+def test_bad_ones_cannot_hide_each_other() -> None:
+    assert outliers([1.0, 0.1, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0], EjectionRules()) == [4, 1]
+
+
+def test_nobody_stands_out_alone_or_when_all_are_bad_or_when_nobody_looks() -> None:
+    assert outliers([], EjectionRules()) == []
+    assert outliers([0.0], EjectionRules()) == []
+    assert outliers([0.0, 0.0, 0.0], EjectionRules()) == []
+    assert outliers([1.0, 0.0], EjectionRules(success_rate_stdev_factor=None)) == []
+
+
+def flaky(stand: Stand, id: str, good: int, bad: int) -> None:
+    """Calls at ``id``, so many of each kind, never five failures in a row."""
+    for number in range(good + bad):
+        failed = (number + 1) * bad // (good + bad) > number * bad // (good + bad)
+        stand.end(id, Outcome.TIMEOUT if failed else Outcome.SUCCESS)
+
+
+def test_an_instance_that_fails_half_its_calls_is_ejected_at_the_next_look_even_of_two() -> None:
+    stand = Stand("ab")
+    flaky(stand, "a", 25, 25)
+    flaky(stand, "b", 50, 0)
+    stand.wait(9.999)
+    stand.pick()
+    assert stand.changes == []
+    stand.wait(0.001)
+    stand.pick()
+    assert stand.changes == [("a", "ejected", "success-rate")]
+    assert stand.state("a").ejected_until == START + 40
+
+
+def test_too_few_calls_are_not_judged_and_older_ones_count_half() -> None:
+    stand = Stand("ab")
+    for calls, judged in ((49, False), (25, False), (32, True)):  # 49; 25 and 24.5; 32 and 24.75
+        flaky(stand, "a", calls - calls // 2, calls // 2)
+        flaky(stand, "b", 60, 0)
+        stand.wait(10)
+        stand.pick()
+        assert bool(stand.changes) == judged, calls
+    assert stand.changes == [("a", "ejected", "success-rate")]
+
+
+def test_a_bad_past_that_was_judged_does_not_outweigh_the_present() -> None:
+    stand = Stand("ab", consecutive_failures=None)
+    flaky(stand, "a", 0, 5000)
+    stand.wait(10)
+    stand.pick()
+    assert stand.changes == [], "nothing to compare it with"
+    flaky(stand, "a", 50, 0)
+    flaky(stand, "b", 50, 0)
+    stand.wait(10)
+    stand.pick()
+    assert stand.changes == []
+
+
+def test_the_worst_go_first_and_no_more_than_may() -> None:
+    stand = Stand("abcd", max_ejection_ratio=0.25)
+    flaky(stand, "a", 24, 26)
+    flaky(stand, "b", 22, 28)
+    for name in "cd":
+        flaky(stand, name, 50, 0)
+    stand.wait(10)
+    stand.pick()
+    assert stand.changes == [("b", "ejected", "success-rate")]
+    assert stand.balancer._detector.ejected == 1
+
+
+def test_ejected_ones_are_not_judged() -> None:
+    stand = Stand("abcd")
+    for name in "bcd":
+        flaky(stand, name, 50, 0)
+    stand.eject("a")
+    stand.end("a", Outcome.TIMEOUT, 60)
+    stand.wait(10)
+    stand.pick()
+    assert stand.changes == [("a", "ejected", "failures")]
+
+
+def test_looking_goes_on_every_interval() -> None:
+    stand = Stand("ab", interval=5)
+    for _ in range(3):
+        stand.wait(5)
+        stand.pick()
+    flaky(stand, "a", 25, 25)
+    flaky(stand, "b", 50, 0)
+    stand.wait(4.9)
+    stand.pick()
+    assert stand.changes == []
+    stand.wait(0.1)
+    stand.pick()
+    assert stand.changes == [("a", "ejected", "success-rate")]
+
+
+def test_every_pair_is_drawn_equally_often_and_none_with_itself() -> None:
+    candidates = states("abcd")
+    pairs = Counter(
+        tuple(each.id for each in draw_two(candidates, in_turn((number + 0.5) / 12).__next__)) for number in range(12)
+    )
+    assert pairs == {(one, other): 1 for one in "abcd" for other in "abcd" if one != other}
+
+
+@pytest.mark.parametrize("count", [2, 3, 17, 256])
+def test_the_ends_of_chance_are_within(count: int) -> None:
+    candidates = states("x" * count)
+    for number in (0.0, 1 - 2**-53):
+        one, other = draw_two(candidates, in_turn(number).__next__)
+        assert one is not other

@@ -1,4 +1,7 @@
-"""Calls of a model's output are executed; results and errors are values, in order."""
+"""Calls of a model's output are executed; results and errors are values, in order.
+Tools of a toolkit are tools for a model: functions by their signatures, tools of a dispatcher over its path.
+Calls in messages of model APIs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ from dispatch.calling import (
     function_calling_prompt,
     parse,
 )
+from dispatch.calling.calls import list_tools
 from dispatch.errors import ThrottledError
+from dispatch.toolkit import Action, Tool, Toolkit, ToolkitService
 from tests.helpers.dispatcher_and_service import Service, catalog, stand
 
 SUCCEEDED, FAILED = FunctionCallStatus.SUCCEEDED, FunctionCallStatus.FAILED
@@ -210,8 +215,6 @@ async def test_tools_of_a_dispatcher_are_called_with_its_guards() -> None:
 
 
 # Answers
-
-
 def native(form: CallForm) -> object:
     bad = '{"a" 1}'
     return {
@@ -284,11 +287,155 @@ async def test_answers_in_texts(text: str, answer: str) -> None:
 
 
 # The prompt
-
-
 def test_the_prompt_shows_each_tool_and_is_no_call_except_for_its_example() -> None:
     prompt = function_calling_prompt([LocalTool("add", add), LocalTool("sub", add)])
     for line in prompt.splitlines()[2:4]:
         assert json.loads(line)["parameters"]["properties"] == {"a": {"type": "integer"}}
     assert [each.name for each in parse(prompt)] == ["TOOL"]
     assert function_calling_prompt([]) == "No tools are available. Answer without calls.\n"
+
+
+@dispatch.tool(read_only=True)
+async def find_order(number: int, shop: str = "main") -> str:
+    """Find an order."""
+    return f"order {number} of {shop}"
+
+
+def refund(**arguments: Any) -> str:
+    return f"paid {arguments}"
+
+
+def call_callable_tool(name: str, /, **args: Any) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': args})}</tool_call>\n"
+
+
+async def test_functions_of_a_toolkit_are_called_by_name() -> None:
+    tools = [Tool("find", "Find an order.", find_order), Tool("refund", "Pay back.", refund)]
+    found, paid = (
+        await call_function(tools, call_callable_tool("find", number=3) + call_callable_tool("refund", number=3)) or []
+    )
+    assert (found.status, found.output) == (SUCCEEDED, "order 3 of main")
+    assert (paid.status, paid.output) == (SUCCEEDED, "paid {'number': 3}")
+    (cut,) = await call_function(tools, call_callable_tool("find", number=3).replace("}</tool_call>\n", "")) or []
+    assert cut.status is SUCCEEDED, "declared read-only"
+    (cut,) = await call_function(tools, call_callable_tool("refund", number=3).replace("}</tool_call>\n", "")) or []
+    assert cut.status is FAILED
+
+
+def test_the_prompt_has_the_schema_of_a_function() -> None:
+    tools = [Tool("find", "Find an order.", find_order), Tool("refund", "Pay back.", refund)]
+    first, second = (json.loads(line) for line in function_calling_prompt(tools).splitlines()[2:4])
+    assert (first["name"], first["description"], first["parameters"]["required"]) == (
+        "find",
+        "Find an order.",
+        ["number"],
+    )
+    assert second["parameters"] == {"type": "object"}
+
+
+async def test_recommended_tools_of_a_dispatcher_take_its_path() -> None:
+    ended = []
+    async with dispatch.connect("memory://", catalog=[dispatch.Functions(find_order)]) as dispatcher:
+        dispatcher.on_call(ended.append)
+        service = ToolkitService(Toolkit.of(dispatcher))
+        look = Action("look", "Look up", "Find out what the customer ordered.")
+        service.add_action(look, next_actions=[], prev_actions=[])
+        service.add_tool(dispatcher.tool("find_order"), [(look, 0.9)])
+        tools, _ = service.recommend_tools_actions([look], user="alice")
+        assert [tool.name for tool in list_tools(tools)] == ["find_order", "read_result"]
+        text = call_callable_tool("find_order", number=3) + call_callable_tool("find_order", number="three")
+        found, wrong = await call_function(tools, text) or []
+        assert (found.status, found.output) == (SUCCEEDED, "order 3 of main")
+        assert json.loads(wrong.output)["error"] == "invalid-arguments"
+        assert {(each.tool, each.user, each.by_model) for each in ended} == {("find_order", "alice", True)}
+
+
+async def test_a_tool_of_a_dispatcher_with_another_name_is_a_function() -> None:
+    async with dispatch.connect("memory://", catalog=[dispatch.Functions(find_order)]) as dispatcher:
+        tools = [Tool("look_up", "Look up.", dispatcher.tool("find_order").invoke)]
+        (found,) = await call_function(tools, call_callable_tool("look_up", number=3)) or []
+        assert (found.func_name, found.output) == ("look_up", "order 3 of main")
+        (tool,) = list_tools(tools)
+        assert (tool.parameters, getattr(tool, "read_only", None)) == (dispatcher.tool("find_order").parameters, True)
+
+
+CHAT: dict[str, Any] = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}],
+}
+NATIVE = {
+    CallForm.OPENAI_CHAT: {"choices": [{"finish_reason": "tool_calls", "message": CHAT}]},
+    CallForm.OPENAI_RESPONSES: {
+        "status": "completed",
+        "output": [
+            {"type": "reasoning", "summary": []},
+            {"type": "function_call", "call_id": "c1", "id": "fc_1", "name": "f", "arguments": '{"a": 1}'},
+        ],
+    },
+    CallForm.ANTHROPIC: {
+        "role": "assistant",
+        "stop_reason": "tool_use",
+        "content": [
+            {"type": "text", "text": "Let me see."},
+            {"type": "tool_use", "id": "c1", "name": "f", "input": {"a": 1}},
+        ],
+    },
+    CallForm.GEMINI: {
+        "candidates": [
+            {"content": {"role": "model", "parts": [{"functionCall": {"id": "c1", "name": "f", "args": {"a": 1}}}]}}
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("form", NATIVE)
+def test_a_response_and_its_json_text_are_read(form: CallForm) -> None:
+    for output in (NATIVE[form], json.dumps(NATIVE[form])):
+        (call,) = parse(output)
+        assert (call.name, call.args, call.call_id, call.form) == ("f", {"a": 1}, "c1", form)
+        assert (call.repaired, call.truncated, call.error) == (False, False, None)
+
+
+def test_a_message_alone_is_read() -> None:
+    assert [call.call_id for call in parse(CHAT)] == ["c1"]
+    assert [call.call_id for call in parse([CHAT, CHAT])] == ["c1", "c1"]
+
+
+def test_arguments_that_are_cut_off_are_truncated() -> None:
+    function = {"name": "f", "arguments": '{"path": "/srv/da'}
+    (call,) = parse({"tool_calls": [{"id": "c1", "function": function}]})
+    assert (call.args, call.truncated) == ({"path": "/srv/da"}, True)
+
+
+def test_an_object_in_a_response_that_reached_its_limit_is_truncated() -> None:
+    (call,) = parse({**NATIVE[CallForm.ANTHROPIC], "stop_reason": "max_tokens"})
+    assert call.truncated
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [("[1]", "are a list"), ('{"a" 1}', "':' is missing"), ('{"a": 1} x', "go on behind"), (3, "are a number")],
+)
+def test_arguments_that_are_no_object_are_an_error_with_the_id(arguments: object, reason: str) -> None:
+    (call,) = parse({"tool_calls": [{"id": "c1", "function": {"name": "f", "arguments": arguments}}]})
+    assert (call.name, call.args, call.call_id) == ("f", {}, "c1")
+    assert call.error is not None
+    assert reason in call.error
+
+
+@pytest.mark.parametrize("arguments", ["", None, "{}", " "])
+def test_missing_arguments_are_none(arguments: object) -> None:
+    (call,) = parse({"tool_calls": [{"id": "c1", "function": {"name": "f", "arguments": arguments}}]})
+    assert (call.args, call.error) == ({}, None)
+
+
+def test_each_call_beyond_the_limit_keeps_its_id() -> None:
+    calls = parse({"tool_calls": [{**CHAT["tool_calls"][0], "id": f"c{n}"} for n in range(MAX_CALLS + 2)]})
+    assert [call.call_id for call in calls] == [f"c{n}" for n in range(MAX_CALLS + 2)]
+    assert [call.error is None for call in calls] == [True] * MAX_CALLS + [False] * 2
+
+
+@pytest.mark.parametrize("output", [{}, [], None, 3, {"content": "hello"}, '{"tool_calls": 3}', '{"tool_use": '])
+def test_other_values_have_no_calls(output: object) -> None:
+    assert parse(output) == []

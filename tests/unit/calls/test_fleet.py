@@ -70,7 +70,7 @@ async def test_places_of_a_bulkhead_are_shared() -> None:
         one, other = [await stack.enter_async_context(connect(policy)) for _ in range(2)]
         held = [asyncio.create_task(one.execute("hold", {"seconds": 5})) for _ in range(30)]
         await asyncio.sleep(1.5)
-        guards = [each._running._guards.all() for each in (one, other)]
+        guards = [each._running.guard_registry.all() for each in (one, other)]
         in_flight = [sum(each.bulkhead.guard.in_flight for each in of if each.bulkhead) for of in guards]
         assert in_flight[0] >= 9
         assert sum(in_flight) <= 10

@@ -1,26 +1,51 @@
+"""
+Catalogues with several versions of one tool or service.
+The differences between two catalogues.
+
+The tools that an agent is offered, by group and state, as TrustGraph's agent offers them.
+"""
+
 from __future__ import annotations
 
 import gc
+import hashlib
 import inspect
 import pickle
 import time
 import tracemalloc
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import hypothesis.strategies as st
+import msgspec
 import pytest
+from hypothesis import given
+from trustgraph.agent.tool_filter import filter_tools_by_group_and_state, validate_tool_config
 
 from dispatch.catalog import (
     Catalog,
     CatalogError,
+    Item,
+    Problem,
     ServiceDescriptor,
     ToolDescriptor,
     UnknownServiceError,
     UnknownToolError,
+    VersionMismatchError,
     load_items,
 )
-from dispatch.catalog.catalog import ListConditions
-from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, service_item, tool_item
+from dispatch.catalog.catalog import (
+    CatalogChanges,
+    ListConditions,
+    NameChanges,
+    compare,
+    fingerprint,
+    service_fingerprint,
+)
+from dispatch.catalog.merge import Merger
+from dispatch.catalog.sources import OnChange
+from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, only, service_item, tool_item, without
 
 STORY = JOKE_SERVICE | {
     "id": "story-service",
@@ -264,3 +289,548 @@ def test_descriptors_share_their_empty_values(large: Catalog) -> None:
 def test_the_registry_lists_by_the_same_conditions() -> None:
     arguments = [name for name in inspect.signature(Catalog.list).parameters if name != "self"]
     assert arguments == [*ListConditions.__annotations__]
+
+
+JOKES = [JOKE_SERVICE | {"version": version} for version in ("1.0.0", "2.0.0", "1.5.0")]
+
+
+def tool(version: str | None, **keys: object) -> dict[str, object]:
+    return TELL_JOKE | {key.replace("_", "-"): value for key, value in keys.items()} | {"version": version}
+
+
+@pytest.fixture
+def catalog_versions() -> Catalog:
+    return Catalog.of(
+        JOKES, [tool("1.4.0"), tool("2.0.0-rc.1"), TELL_JOKE | {"name": "other"}, tool("1.5.0"), tool(None)]
+    )
+
+
+def test_the_default_version_of_each_tool_and_service(catalog_versions: Catalog) -> None:
+    assert [(each.name, each.version) for each in catalog_versions.tools.values()] == [
+        ("tell-joke", "1.5.0"),
+        ("other", None),
+    ]
+    assert [each.version for each in catalog_versions.services.values()] == ["2.0.0"]
+    assert catalog_versions.tool("tell-joke").version == "1.5.0"
+    assert catalog_versions.service("joke-service").version == "2.0.0"
+
+
+def test_all_versions_are_listed_the_highest_first(catalog_versions: Catalog) -> None:
+    assert [each.version for each in catalog_versions.versions("tell-joke")] == ["2.0.0-rc.1", "1.5.0", "1.4.0", None]
+    assert catalog_versions.versions("other") == (catalog_versions.tool("other"),)
+    assert [each.version for each in catalog_versions.service_versions("joke-service")] == ["2.0.0", "1.5.0", "1.0.0"]
+    with pytest.raises(UnknownToolError):
+        catalog_versions.versions("nothing")
+    with pytest.raises(UnknownServiceError):
+        catalog_versions.service_versions("nothing")
+
+
+@pytest.mark.parametrize(("range", "version"), [("*", "1.5.0"), ("~1.4", "1.4.0"), ("2.0.0-rc.1", "2.0.0-rc.1")])
+def test_a_range_selects_a_version(catalog_versions: Catalog, range: str, version: str) -> None:
+    assert catalog_versions.tool("tell-joke", range).version == version
+    assert [each.version for each in catalog_versions.list(version=range)] == [version]
+
+
+def test_a_range_without_a_version_names_those_that_there_are(catalog_versions: Catalog) -> None:
+    with pytest.raises(VersionMismatchError) as raised:
+        catalog_versions.tool("tell-joke", "^3")
+    assert str(raised.value) == (
+        "No version of the tool 'tell-joke' satisfies '^3'. Available versions: 2.0.0-rc.1, 1.5.0, 1.4.0."
+    )
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+    with pytest.raises(VersionMismatchError, match="It declares no version"):
+        catalog_versions.tool("other", "*")
+    assert catalog_versions.list(version="^3") == ()
+
+
+@pytest.mark.parametrize("range", ["newest", "1.2.3.4"])
+def test_a_text_that_is_no_range(catalog_versions: Catalog, range: str) -> None:
+    with pytest.raises(ValueError, match="is not a version range"):
+        catalog_versions.tool("tell-joke", range)
+    with pytest.raises(ValueError, match="is not a version range"):
+        catalog_versions.list(version=range)
+
+
+@pytest.mark.parametrize(
+    ("requires", "version"), [("^1", "1.5.0"), ("1.0.0", "1.0.0"), (">1", "2.0.0"), (None, "2.0.0")]
+)
+def test_the_service_of_a_tool_satisfies_its_requires(requires: str | None, version: str) -> None:
+    catalog_versions = Catalog.of(JOKES, [tool("1.0.0", requires=requires)])
+    assert catalog_versions.service_of("tell-joke").version == version
+
+
+def test_no_version_of_the_service_satisfies_requires() -> None:
+    instance = {"id": "a", "request-queue": "request:tg:a", "version": "1.7.0"}
+    catalog_versions = Catalog.of(
+        [JOKE_SERVICE | {"version": "1.0.0", "instances": [instance]}], [tool(None, requires="^3")]
+    )
+    with pytest.raises(VersionMismatchError, match=r"tool service 'joke-service' satisfies '\^3'.*: 1.0.0, 1.7.0\.$"):
+        catalog_versions.service_of("tell-joke")
+    assert catalog_versions.service_or_default(catalog_versions.tool("tell-joke")).version == "1.0.0"
+    assert len(catalog_versions.list(permission="none")) == 0
+
+
+def test_config_params_are_those_of_the_version_of_the_service_that_is_required() -> None:
+    services = [JOKE_SERVICE | {"version": "1.0.0"}, JOKE_SERVICE | {"version": "2.0.0", "config-params": []}]
+    catalog_versions = Catalog.of(services, [tool("1.0.0", requires="^1"), tool("2.0.0")])
+    assert [each.config for each in catalog_versions.versions("tell-joke")] == [{}, {"style": "pun"}]
+
+
+def test_an_unchanged_catalogue_survives_pickling(catalog_versions: Catalog) -> None:
+    copy = pickle.loads(pickle.dumps(catalog_versions))
+    assert copy == catalog_versions
+    assert copy.versions("tell-joke") == catalog_versions.versions("tell-joke")
+    assert Catalog.of(JOKES, [tool("1.5.0"), TELL_JOKE | {"name": "other"}]) != catalog_versions
+
+
+def test_the_key_of_an_item_has_the_defaults_of_name_and_version() -> None:
+    raw = without(TELL_JOKE, "name")
+    items = [
+        service_item(without(JOKE_SERVICE, "id"), key="joke-service@1.0.0"),
+        tool_item(raw, "tool/tell-joke@2.0.0.json", "tell-joke@2.0.0"),
+        tool_item(raw, "tool/tell-joke@1.0.0.json", "tell-joke@1.0.0"),
+    ]
+    catalog_versions = load_items(items)
+    assert [each.version for each in catalog_versions.versions("tell-joke")] == ["2.0.0", "1.0.0"]
+    assert catalog_versions.service("joke-service").version == "1.0.0"
+
+
+def test_a_version_that_differs_from_the_one_in_the_key_is_an_error() -> None:
+    for item, others in (
+        (tool_item(tool("1.0.0"), "x.json", "tell-joke@2.0.0"), (service_item(),)),
+        (service_item(JOKE_SERVICE | {"version": "1.0.0"}, "x.json", "joke-service@2.0.0"), ()),
+    ):
+        problem = only(check(*others, item))
+        assert (problem.file, problem.key) == ("x.json", "version")
+        assert "'1.0.0' differs from the version '2.0.0' in the item's key" in problem.problem
+        assert "remove 'version'" in problem.fix
+
+
+def test_one_version_twice_is_an_error_that_names_both_items() -> None:
+    problem = only(check(service_item(), tool_item(tool("1.0.0"), "a.json"), tool_item(tool("1.0.0"), "b.json")))
+    assert (problem.file, problem.key) == ("b.json", "name")
+    assert problem.problem == "the tool name 'tell-joke' with the version '1.0.0' is already used by a.json"
+    assert "another name or version" in problem.fix
+
+
+def test_one_item_twice_is_an_error() -> None:
+    assert only(check(service_item(), tool_item(), tool_item())).key == "name"
+    item = tool_item()
+    assert only(check(service_item(), item, item)).key == "name"
+
+
+def test_a_tool_is_offered_once_by_name_and_listed_with_its_source() -> None:
+    catalog_versions = Catalog.of(JOKES, [tool("1.0.0"), tool("2.0.0")])
+    assert [each.version for each in catalog_versions.list()] == ["2.0.0"]
+    merged = Catalog(
+        catalog_versions.services.values(),
+        catalog_versions.versions("tell-joke"),
+        source="code",
+        sources={"tell-joke": "trustgraph"},
+    )
+    assert merged.source_of("tell-joke") == "trustgraph"
+    assert catalog_versions.source_of("tell-joke") == "code"
+    assert len(merged.list(source="trustgraph")) == 1
+    assert merged.list(source="code") == ()
+
+
+def namespaced(item: Item, namespace: str = "crm") -> Item:
+    return msgspec.structs.replace(item, namespace=namespace)
+
+
+def test_a_namespace_is_the_prefix_of_names_ids_and_services() -> None:
+    catalog_versions = load_items([namespaced(service_item()), namespaced(tool_item()), service_item(), tool_item()])
+    assert list(catalog_versions.tools) == ["crm-tell-joke", "tell-joke"]
+    assert list(catalog_versions.services) == ["crm-joke-service", "joke-service"]
+    assert catalog_versions.service_of("crm-tell-joke").id == "crm-joke-service"
+    assert catalog_versions.service_of("tell-joke").id == "joke-service"
+
+
+def test_a_tool_in_a_namespace_may_use_a_service_without_a_prefix() -> None:
+    catalog_versions = load_items([service_item(), namespaced(tool_item())])
+    assert catalog_versions.service_of("crm-tell-joke").id == "joke-service"
+    assert catalog_versions.tool("crm-tell-joke").config == {"style": "pun"}
+
+
+def test_a_tool_without_a_namespace_does_not_find_a_service_in_one() -> None:
+    assert only(check(namespaced(service_item()), tool_item())).key == "service"
+
+
+def test_a_refused_service_in_a_namespace_is_not_called_unknown() -> None:
+    refused = namespaced(service_item(JOKE_SERVICE | {"version": "x"}))
+    assert only(check(refused, namespaced(tool_item()))).key == "version"
+
+
+@pytest.mark.parametrize(("length", "is_valid"), [(60, True), (61, False)])
+def test_a_name_has_at_most_64_characters_with_its_namespace(length: int, is_valid: bool) -> None:
+    item = namespaced(tool_item(TELL_JOKE | {"name": "t" * length}))
+    problems = check(service_item(), item)
+    if is_valid:
+        assert problems == []
+    else:
+        problem = only(problems)
+        assert problem.key == "name"
+        assert "65 characters with the namespace 'crm'" in problem.problem
+        assert "at most 64" in problem.fix
+
+
+def test_the_id_of_a_service_has_at_most_256_characters_with_its_namespace() -> None:
+    problem = only(check(namespaced(service_item(JOKE_SERVICE | {"id": "s" * 253}))))
+    assert problem.key == "id"
+    assert "257 characters" in problem.problem
+
+
+def test_the_fix_of_a_reference_to_a_key_in_a_namespace_is_the_id_without_its_prefix() -> None:
+    problem = only(
+        check(namespaced(service_item(key="jokes")), namespaced(tool_item(TELL_JOKE | {"service": "jokes"})))
+    )
+    assert problem.fix.startswith('write "service": "joke-service": that is the id in the item \'jokes\'')
+
+
+def rollout_warning(*raws: dict[str, object]) -> Problem:
+    items = [tool_item(raw, f"{index}.json", f"tell-joke@{raw['version']}") for index, raw in enumerate(raws)]
+    return only(check(service_item(), *items, severity="warning"))
+
+
+def test_a_share_for_a_version_that_is_missing_is_a_warning() -> None:
+    warning = rollout_warning(tool("1.0.0", rollout={"2.0.0": 5, "1.5.0": 5}), tool("1.5.0"))
+    assert (warning.file, warning.key) == ("0.json", "rollout['2.0.0']")
+    assert "there is no version 2.0.0 of 'tell-joke'" in warning.problem
+
+
+def test_a_rollout_that_is_not_on_the_default_version_is_a_warning() -> None:
+    warning = rollout_warning(tool("3.0.0"), tool("1.0.0", rollout={"2.0.0": 5, "2.1.0": 5}), tool("2.0.0"))
+    assert (warning.file, warning.key) == ("1.json", "rollout")
+    assert "the default version is 3.0.0" in warning.problem
+
+
+def test_a_rollout_in_force_is_no_warning() -> None:
+    items = [
+        tool_item(tool("1.0.0", rollout={"2.0.0": 5}), "a.json", "a"),
+        tool_item(tool("2.0.0"), "b.json", "b"),
+    ]
+    assert check(service_item(), *items, severity="warning") == []
+
+
+@pytest.mark.parametrize(
+    ("service", "requires", "known"),
+    [({}, "*", "declares no version"), ({"version": "1.0.0"}, "^2", "has the version 1.0.0")],
+)
+def test_a_range_that_no_service_satisfies_is_a_warning(service: dict[str, str], requires: str, known: str) -> None:
+    items = (service_item(JOKE_SERVICE | service), tool_item(TELL_JOKE | {"requires": requires}))
+    warning = only(check(*items, severity="warning"))
+    assert warning.key == "requires"
+    assert known in warning.problem
+    assert "each call is rejected" in warning.problem
+
+
+def test_a_range_that_an_instance_satisfies_is_no_warning() -> None:
+    instance = {"id": "a", "request-queue": "request:tg:a", "version": "2.0.0"}
+    items = (service_item(JOKE_SERVICE | {"instances": [instance]}), tool_item(TELL_JOKE | {"requires": "^2"}))
+    assert check(*items, severity="warning") == []
+
+
+def merged(*sources: tuple[str, OnChange, list[Item]]) -> Merger:
+    merger = Merger()
+    for id, on_change, items in sources:
+        merger.add_source(id, on_change=on_change)
+        merger.set_items(id, items)
+    return merger
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_a_merged_tool_uses_the_version_of_the_service_that_it_requires(order: tuple[int, ...]) -> None:
+    services = [service_item(JOKES[index], f"{index}.json", f"s{index}") for index in order]
+    merger = merged(("a", "apply", services), ("b", "apply", [tool_item(TELL_JOKE | {"requires": "^1"})]))
+    catalog_versions = merger.merge().catalog
+    assert catalog_versions.service_of("tell-joke").version == "1.5.0"
+    assert catalog_versions.source_of("tell-joke") == "b"
+    assert len(catalog_versions.list(source="b")) == 1
+    assert catalog_versions.list(source="a") == ()
+
+
+def test_a_service_of_another_version_leaves_the_fingerprint_of_a_tool_unchanged() -> None:
+    moved = JOKE_SERVICE | {"version": "3.0.0", "request-queue": "request:tg:moved"}
+    tools = [tool_item(TELL_JOKE | {"requires": "^1"})]
+    merger = merged(("services", "apply", [service_item(JOKES[0])]), ("tools", "hold", tools))
+    merger.merge()
+    merger.set_items("services", [service_item(moved, "3.json", "s3"), service_item(JOKES[0])])
+    assert merger.merge().reports["tools"].held == ()
+    merger.set_items("services", [service_item(JOKES[0] | {"request-queue": "request:tg:moved"})])
+    assert [held.name for held in merger.merge().reports["tools"].held] == ["tell-joke"]
+
+
+def test_an_unchanged_item_of_several_versions_is_the_same_descriptor_after_a_merge() -> None:
+    items = [
+        tool_item(tool(version), f"{version}.json", f"tell-joke@{version}") for version in ("1.0.0", "2.0.0", "3.0.0")
+    ]
+    merger = merged(("a", "apply", [service_item(), *items]))
+    before = merger.merge().catalog
+    merger.set_items("a", [service_item(), items[0], items[2]])
+    after = merger.merge().catalog
+    assert [each.version for each in after.versions("tell-joke")] == ["3.0.0", "1.0.0"]
+    assert after.tool("tell-joke") is before.tool("tell-joke")
+
+
+def test_versions_of_one_name_come_from_one_source() -> None:
+    one = [service_item(), tool_item(tool("1.0.0"))]
+    other = [tool_item(tool("2.0.0"), "other.json"), tool_item(tool("3.0.0"), "third.json", "third")]
+    merger = merged(("a", "apply", one), ("b", "apply", other))
+    result = merger.merge()
+    assert [each.version for each in result.catalog.versions("tell-joke")] == ["1.0.0"]
+    assert [each.name for each in result.reports["b"].shadowed] == ["tell-joke"]
+    merger.remove_source("a")
+    merger.set_items("b", [service_item(), *other])
+    assert [each.version for each in merger.merge().catalog.versions("tell-joke")] == ["3.0.0", "2.0.0"]
+
+
+def catalog_changes(tools: dict[str, str], **services: Any) -> Catalog:
+    """The tools by name with their service, and the services with their policies."""
+    topic = "non-persistent://tg/{}/{}"
+    return Catalog.of(
+        [
+            {
+                "id": id,
+                "request-queue": topic.format("request", id),
+                "response-queue": topic.format("response", id),
+                "policy": policy,
+            }
+            for id, policy in services.items()
+        ],
+        [
+            {"type": "tool-service", "name": name, "description": "Does it.", "service": service}
+            for name, service in tools.items()
+        ],
+    )
+
+
+def test_equal_catalogues_have_no_changes() -> None:
+    one = catalog_changes({"a": "x"}, x={})
+    for other in (one, catalog_changes({"a": "x"}, x={})):
+        changes = compare(one, other)
+        assert changes == CatalogChanges()
+        assert not changes
+
+
+def test_changes_are_listed_by_kind() -> None:
+    former = catalog_changes({"a": "x", "b": "x", "c": "y"}, x={}, y={}, z={})
+    new = catalog_changes({"d": "x", "c": "x", "b": "x"}, x={}, y={"retry": 1}, v={})
+    changes = compare(former, new)
+    assert changes.tools == NameChanges(added=("d",), changed=("c",), removed=("a",))
+    assert changes.services == NameChanges(added=("v",), changed=("y",), removed=("z",))
+    assert list(changes.tools) == ["d", "c", "a"]
+    assert changes
+
+
+def test_the_tools_of_a_changed_service_have_changed() -> None:
+    former, new = (
+        catalog_changes({"a": "x", "b": "y"}, x={}, y={}),
+        catalog_changes({"a": "x", "b": "y"}, x={"retry": 1}, y={}),
+    )
+    assert compare(former, new) == CatalogChanges(NameChanges(changed=("a",)), NameChanges(changed=("x",)))
+
+
+catalogs = st.builds(
+    lambda tools, policies: catalog_changes(tools, **policies),
+    st.dictionaries(st.sampled_from("abcd"), st.sampled_from("xy"), max_size=4),
+    st.fixed_dictionaries({id: st.sampled_from([{}, {"retry": 1}]) for id in "xy"}),
+)
+
+
+@given(catalogs, catalogs)
+def test_every_name_is_listed_once_and_only_if_it_differs(former: Catalog, new: Catalog) -> None:
+    changes = compare(former, new)
+
+    def contents(each: Catalog) -> dict[str, Any]:
+        return {name: (tool, each.service_of(tool)) for name, tool in each.tools.items()}
+
+    before, after = contents(former), contents(new)
+    assert set(changes.tools.added) == after.keys() - before.keys()
+    assert set(changes.tools.removed) == before.keys() - after.keys()
+    assert set(changes.tools.changed) == {name for name in before.keys() & after.keys() if before[name] != after[name]}
+    assert len(list(changes.tools)) == len(set(changes.tools))
+
+
+INSTANCE = {"id": "a", "request-queue": "request:tg:a", "response-queue": "response:tg:a"}
+
+
+def tool_print(service: dict[str, Any] = JOKE_SERVICE, **changes: Any) -> str:
+    raw = TELL_JOKE | {key.replace("_", "-"): value for key, value in changes.items()}
+    catalog = Catalog.of([service], [raw])
+    (tool,) = catalog.tools.values()
+    return fingerprint(tool, catalog.service_of(tool))
+
+
+def service_print(**changes: Any) -> str:
+    (service,) = Catalog.of(
+        [JOKE_SERVICE | {key.replace("_", "-"): value for key, value in changes.items()}]
+    ).services.values()
+    return service_fingerprint(service)
+
+
+def test_it_is_the_hash_of_the_canonical_json() -> None:
+    # Written out, because stored approvals must stay valid over releases.
+    text = (
+        '{"arguments":[{"description":"The topic for the joke","name":"topic","required":null,"type":"string"}],'
+        '"config":{"style":"Wörtspiel"},"description":"Tell a joke on a given topic","input-schema":null,'
+        '"name":"tell-joke","output-schema":null,"service":{"id":"joke-service",'
+        '"request-queue":"non-persistent://tg/request/joke","response-queue":"non-persistent://tg/response/joke"},'
+        '"version":null}'
+    )
+    assert tool_print(style="Wörtspiel") == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_the_order_of_keys_and_the_source_of_a_value_do_not_matter() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "number"}}}
+    other = {"properties": {"b": {"type": "number"}, "a": {"type": "string"}}, "type": "object"}
+    assert tool_print(output_schema=schema) == tool_print(output_schema=other)
+    assert tool_print() == tool_print(JOKE_SERVICE | {"request-queue": "request:tg:joke"})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "tell-jokes"},
+        {"description": "Tell a joke on a given topic."},
+        {"arguments": []},
+        {"arguments": [{"name": "topic", "type": "string", "description": "Another text"}]},
+        {"arguments": [{"name": "topic", "type": "string", "description": "The topic for the joke", "required": True}]},
+        {"output_schema": {"type": "string"}},
+        {"style": "limerick"},
+        {"style": None},
+        {"version": "1.0.0"},
+    ],
+)
+def test_a_changed_definition_has_another_fingerprint(changes: dict[str, Any]) -> None:
+    assert tool_print(**changes) != tool_print()
+
+
+def test_another_input_schema_has_another_fingerprint() -> None:
+    raw = without(TELL_JOKE, "arguments")
+    prints = set()
+    for schema in ({"type": "object"}, {"type": "object", "properties": {}}):
+        catalog = Catalog.of([JOKE_SERVICE], [raw | {"input-schema": schema}])
+        prints.add(fingerprint(catalog.tool("tell-joke"), catalog.service("joke-service")))
+    assert len(prints) == 2
+
+
+@pytest.mark.parametrize("key", ["request-queue", "response-queue"])
+def test_other_topics_of_the_service_are_another_definition(key: str) -> None:
+    assert tool_print(JOKE_SERVICE | {key: "non-persistent://evil/request/joke"}) != tool_print()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"policy": {"timeout": 5}},
+        {"permissions": ["tools:jokes"]},
+        {"category": "fun"},
+        {"tags": ["fun"]},
+        {"author": "us"},
+        {"group": ["a"]},
+        {"read_only": True},
+        {"requires": "*"},
+        {"rollout": {"2.0.0": 5}},
+    ],
+)
+def test_keys_of_the_operator_leave_the_fingerprint_unchanged(changes: dict[str, Any]) -> None:
+    assert tool_print(JOKE_SERVICE | {"version": "1.0.0"}, **changes) == tool_print()
+
+
+def test_instances_belong_to_the_fingerprint_of_the_service_alone() -> None:
+    assert tool_print(JOKE_SERVICE | {"instances": [INSTANCE]}) == tool_print()
+    assert service_print(instances=[INSTANCE]) != service_print()
+    assert service_print(instances=[INSTANCE | {"response-queue": "response:evil:a"}]) != service_print(
+        instances=[INSTANCE]
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"id": "jokes"},
+        {"request_queue": "request:evil:joke"},
+        {"response_queue": "response:evil:joke"},
+        {"config_params": []},
+        {"config_params": [{"name": "style", "required": True}]},
+        {"version": "1.0.0"},
+    ],
+)
+def test_a_changed_service_has_another_fingerprint(changes: dict[str, Any]) -> None:
+    assert service_print(**changes) != service_print()
+
+
+def test_the_weight_and_the_policy_leave_the_fingerprint_of_a_service_unchanged() -> None:
+    assert service_print(policy={"timeout": 5}, permissions=["a"]) == service_print()
+    assert service_print(instances=[INSTANCE | {"weight": 3}]) == service_print(instances=[INSTANCE])
+
+
+def test_equal_descriptors_have_one_fingerprint() -> None:
+    catalog = Catalog.of([JOKE_SERVICE], [TELL_JOKE])
+    tool, service = catalog.tool("tell-joke"), catalog.service("joke-service")
+    copy = msgspec.structs.replace(tool, config=dict(tool.config))
+    assert fingerprint(copy, service) == fingerprint(tool, service) == tool_print()
+    assert len(tool_print()) == 64
+
+
+NAMES = st.sampled_from(["default", "*", "undefined", "", "a", "b", "A", "ab"])
+RAW_KEYS = st.fixed_dictionaries(
+    {}, optional={"group": st.lists(NAMES, max_size=3), "applicable-states": st.lists(NAMES, max_size=3)}
+)
+
+
+def offered(tools: list[dict[str, Any]], groups: list[str] | None, state: str | None) -> set[str]:
+    catalog = Catalog.of([JOKE_SERVICE], [TELL_JOKE | {"name": f"t{index}"} | raw for index, raw in enumerate(tools)])
+    if groups is None and state is None:  # list() would return all tools
+        return {tool.name for tool in catalog.tools.values() if tool.is_offered()}
+    return {tool.name for tool in catalog.list(groups=groups, state=state)}
+
+
+@given(st.lists(RAW_KEYS, max_size=6), st.none() | st.lists(NAMES, max_size=3), st.none() | NAMES)
+def test_the_same_tools_as_trustgraphs_filter(
+    tools: list[dict[str, Any]], groups: list[str] | None, state: str | None
+) -> None:
+    for raw in tools:
+        validate_tool_config(raw)
+    theirs = filter_tools_by_group_and_state(
+        {f"t{index}": SimpleNamespace(config=raw) for index, raw in enumerate(tools)}, groups, state
+    )
+    assert offered(tools, groups, state) == set(theirs)
+
+
+@pytest.mark.parametrize(
+    ("raw", "groups", "state", "is_offered"),
+    [
+        ({}, ["default"], None, True),
+        ({}, ["a"], None, False),
+        ({}, ["a", "default"], None, True),
+        ({}, ["*"], "any", True),
+        ({}, [], None, False),
+        ({"group": []}, ["default"], None, False),
+        ({"group": []}, ["*"], None, True),
+        ({"group": ["*"]}, ["a"], None, False),
+        ({"group": ["a"]}, None, "s", False),
+        ({"applicable-states": ["s"]}, None, "s", True),
+        ({"applicable-states": ["s"]}, None, "t", False),
+        ({"applicable-states": ["s"]}, ["default"], None, False),
+        ({"applicable-states": ["undefined"]}, ["default"], None, True),
+        ({"applicable-states": ["undefined"]}, None, "", True),
+        ({"applicable-states": []}, ["*"], "s", False),
+        ({"applicable-states": ["s", "*"]}, None, "t", True),
+    ],
+)
+def test_the_rules(raw: dict[str, Any], groups: list[str] | None, state: str | None, is_offered: bool) -> None:
+    assert offered([raw], groups, state) == ({"t0"} if is_offered else set())
+
+
+def test_without_groups_and_state_all_tools_are_listed() -> None:
+    catalog = Catalog.of([JOKE_SERVICE], [TELL_JOKE | {"group": ["a"], "applicable-states": ["s"]}])
+    assert len(catalog.list()) == 1
+    assert not catalog.tool("tell-joke").is_offered()
+    assert catalog.tool("tell-joke").is_offered(["a"], "s")
+
+
+@pytest.mark.parametrize(("state", "after"), [({"state": "done"}, "done"), ({"state": ""}, None), ({}, None)])
+def test_the_state_after_a_call(state: dict[str, Any], after: str | None) -> None:
+    catalog = Catalog.of([JOKE_SERVICE], [TELL_JOKE | state])
+    assert catalog.tool("tell-joke").state == after

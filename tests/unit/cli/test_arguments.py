@@ -1,19 +1,134 @@
-"""``key=value`` → typed arguments."""
+"""The boundary: every error a message, every Ctrl-C the same, no traceback.
+``key=value`` → typed arguments.
+Exit codes and texts of errors.
+What goes to a terminal, and what into a pipe.
+A file with a policy → its keys, or every mistake in it.
+Where broker, catalogue, policy and token come from.
+"""
 
 from __future__ import annotations
 
 import io
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+import dispatch
 from dispatch.catalog import Argument, ToolDescriptor
-from dispatch.cli.base import CliError
+from dispatch.cli.app import app
+from dispatch.cli.base import (
+    CliError,
+    Exit,
+    Settings,
+    check_policy_file,
+    colorize,
+    console,
+    exit_code_of,
+    make_printable,
+    report_error,
+)
 from dispatch.cli.call import read_arguments
+from dispatch.devtools.localbroker import LocalBrokerUnavailableError
+from dispatch.errors import (
+    CallTimeoutError,
+    DispatchError,
+    InvalidArgumentsError,
+    Outcome,
+    RejectedError,
+    ThrottledError,
+    ToolError,
+    TransportError,
+)
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES
+from dispatch.policy import DEFAULT_POLICY
+from dispatch.transports import DEFAULT_BROKER
+from tests.helpers.cli_processes import environment
+from tests.unit.cli.conftest import Run, write_catalog
+
+
+def test_typers_own_runner_sees_the_same_app() -> None:
+    end = CliRunner().invoke(app, ["--version"])
+    assert end.exit_code == 0
+    assert end.output.startswith("dispatch ")
+
+
+def test_an_unknown_command_is_a_usage_error(run: Run) -> None:
+    end = run("cal")
+    assert end.code == 2
+    assert "No such command" in end.err
+
+
+def interrupt(*_arguments: object, **_options: object) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "at_work"),
+    [
+        (("tools",), "dispatch.catalog.folder.FolderReader.read"),
+        (("check", "."), "dispatch.catalog.folder.FolderReader.read"),
+        (("call", "tell-joke"), "dispatch.catalog.folder.FolderReader.read"),
+        (("doctor",), "dispatch.devtools.localbroker.status"),
+        (("serve", "jokes:Joke", "--service", "joke"), "dispatch.cli.serve.load_target"),
+        (("bench",), "dispatch.cli.bench.find_checkout"),
+        (("demo",), "dispatch.devtools.demo.Demo"),
+        (("broker", "start"), "dispatch.devtools.localbroker.start_detached"),
+        (("broker", "stop"), "dispatch.devtools.localbroker.stop_detached"),
+        (("broker", "status"), "dispatch.devtools.localbroker.status"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_ctrl_c_at_once_in_every_command(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...], at_work: str
+) -> None:
+    write_catalog(tmp_path / "tools")
+    monkeypatch.setattr(at_work, interrupt)
+    end = run(*arguments)
+    assert end.code == 130
+    assert end.err.endswith("Interrupted.\n")
+    assert "Traceback" not in end.err
+
+
+def test_a_fault_of_ours_is_told_in_a_line_and_with_verbose_in_full(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fault(_folder: str) -> None:
+        raise KeyError("oops")
+
+    write_catalog(tmp_path / "tools")
+    monkeypatch.setattr("dispatch.catalog.folder.FolderReader.read", fault)
+    short, long = run("tools"), run("tools", "--verbose")
+    assert (short.code, long.code) == (70, 70)
+    assert "Error: dispatch failed unexpectedly: KeyError: 'oops'" in short.err
+    assert "--verbose" in short.err
+    assert "Traceback" not in short.err
+    assert "Traceback" in long.err
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(catalog_folder: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        end = subprocess.run(
+            [sys.executable, "-m", "dispatch", "tools", "--catalog", str(catalog_folder)],
+            env=environment(),
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (end.returncode, end.stderr) == (141, "")
+
 
 TYPES = ("string", "number", "integer", "boolean", "object", "array")
 TOOL = ToolDescriptor("work", "Works.", "service", tuple(Argument(f"a-{type}", type, "…") for type in TYPES))
@@ -224,3 +339,243 @@ def test_no_word_makes_it_fail_otherwise_than_told(word: str) -> None:
         read_arguments(TOOL, [word], None, lambda _line: None)
     except CliError as told:
         assert told.fix  # noqa: PT017 - most words are no mistake: there is nothing to expect
+
+
+ERRORS: list[tuple[DispatchError, int]] = [
+    (ToolError("no-joke", "nothing funny"), 1),
+    (InvalidArgumentsError("invalid-arguments", "no object"), 2),
+    (RejectedError("unknown-tool", "no such tool"), 2),
+    (CallTimeoutError("too late", limit_name="call"), 3),
+    (TransportError("unreachable", "no broker"), 4),
+    (TransportError("bad-address", "no address"), 2),
+    (ThrottledError("overloaded", "too much", retry_after=1.5), 5),
+    (RejectedError("draining", "shutting down", rejected_by="service"), 5),
+]
+
+
+@pytest.mark.parametrize(("error", "code"), ERRORS, ids=lambda value: getattr(value, "type", None))
+def test_each_outcome_has_its_exit_code(error: DispatchError, code: int) -> None:
+    assert exit_code_of(error) == code
+
+
+def test_success_is_0_and_every_outcome_is_covered() -> None:
+    assert exit_code_of(None) == 0
+    for outcome in Outcome:
+        error = DispatchError("type", "message")
+        error.outcome = outcome
+        assert isinstance(exit_code_of(error), Exit)
+
+
+def test_the_error_of_a_call_names_message_outcome_and_type(capsys: pytest.CaptureFixture[str]) -> None:
+    code = report_error(
+        ThrottledError("overloaded", "Too much.", retry_after=1.5, rejected_by="service"), verbose=False
+    )
+    assert code == 5
+    assert capsys.readouterr().err == (
+        "Error: Too much.\n  outcome throttled · type overloaded · rejected by service · retry after 1.5 s\n"
+    )
+
+
+def test_a_services_text_cannot_act_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    report_error(ToolError("\x1b[2J", "\x1b]0;title\x07"), verbose=False)
+    assert "\x1b" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (CliError("Wrong.", "do it right"), 2, "Error: Wrong.\n  fix: do it right\n"),
+        (LocalBrokerUnavailableError(["no java"], "Install it."), 1, "no java.\nInstall it."),
+        (PermissionError(13, "Permission denied", "file"), 1, "Permission denied: 'file'"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_other_expected_errors_are_messages(
+    error: Exception, code: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report_error(error, verbose=False) == code
+    written = capsys.readouterr().err
+    assert text in written
+    assert "Traceback" not in written
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    assert colorize("text", "red", Terminal()) == "\x1b[31mtext\x1b[0m"
+    assert colorize("text", "red", io.StringIO()) == "text"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert colorize("text", "red", Terminal()) == "text"
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert colorize("text", "red", Terminal()) == "text"
+
+
+@pytest.mark.parametrize(
+    ("stream", "no_color", "coloured"), [(Terminal, False, True), (Terminal, True, False), (io.StringIO, False, False)]
+)
+def test_so_do_tables(
+    monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], no_color: bool, coloured: bool
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", "1")
+    target = stream()
+    console(target).print("text", style="red")
+    assert ("\x1b[31m" in target.getvalue()) is coloured
+
+
+def test_what_a_terminal_would_act_on_is_shown_instead() -> None:
+    assert make_printable("a\x1b[2Jb\n\tc\u202e") == "a\\x1b[2Jb\n\tc\\u202e"
+    assert make_printable("grüße 猫") == "grüße 猫"
+    assert make_printable("abcdef", limit=4) == "abc…"
+
+
+def told(content: str | bytes) -> list[str]:
+    Path("p.json").write_bytes(content.encode() if isinstance(content, str) else content)
+    policy, problems = check_policy_file("p.json")
+    assert policy is None
+    assert all(problem.file == "p.json" for problem in problems)
+    return [f"{problem.key}: {problem.problem}; {problem.fix}" for problem in problems]
+
+
+def test_a_file_that_is_not_there_or_is_none() -> None:
+    for name, problem in (("nowhere.json", "cannot be read: No such file"), (".", "not a regular file")):
+        policy, (mistake,) = check_policy_file(name)
+        assert policy is None
+        assert mistake.problem.startswith(problem)
+    os.mkfifo("pipe")
+    assert check_policy_file("pipe")[1][0].problem == "not a regular file"
+
+
+def test_a_call_has_the_users_policy(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_catalog(tmp_path / "tools")
+    Path("p.json").write_text('{"max-request-bytes": 40}')
+    genuine = dispatch.connect
+    # Nobody serves there; nothing is sent either.
+    monkeypatch.setattr(
+        "dispatch.dispatcher.connect",
+        lambda _broker, *args, **kwargs: genuine("memory://call", *args, **kwargs),
+    )
+    end = run("call", "tell-joke", "topic=cats", "--policy", "p.json")
+    assert end.code == 2
+    assert "the limit is 40" in end.err
+    end = run("--policy", "p.json", "call", "tell-joke", "topic=cats")
+    assert "the limit is 40" in end.err
+
+
+def test_a_call_with_a_wrong_policy_is_not_made(run: Run, tmp_path: Path) -> None:
+    write_catalog(tmp_path / "tools")
+    Path("p.json").write_text('{"timeout": 0}')
+    end = run("call", "tell-joke", "topic=cats", "--policy", "p.json")
+    assert end.code == 2
+    assert "p.json: timeout: 0 is out of range. Fix: give seconds above 0" in end.err
+
+
+def test_broker_from_the_option_then_the_environment_then_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings().broker_url == DEFAULT_BROKER
+    monkeypatch.setenv("DISPATCH_BROKER", "pulsar://environment:1")
+    assert Settings().broker_url == "pulsar://environment:1"
+    assert Settings(broker="pulsar://option:1").broker_url == "pulsar://option:1"
+
+
+def test_options_count_before_and_after_the_command_and_after_wins(run: Run, tmp_path: Path) -> None:
+    one, two = write_catalog(tmp_path / "one"), write_catalog(tmp_path / "two", name="sing")
+    assert [tool["name"] for tool in run("--catalog", str(one), "tools", "--json").json] == ["tell-joke"]
+    assert [tool["name"] for tool in run("tools", "--json", "--catalog", str(two)).json] == ["sing"]
+    both = run("--catalog", str(one), "tools", "--json", "--catalog", str(two))
+    assert [tool["name"] for tool in both.json] == ["sing"]
+
+
+def test_catalogue_from_the_environment_or_the_folder_tools(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    none = run("check")
+    assert none.code == 2
+    assert "--catalog DIR or DISPATCH_CATALOG" in none.err
+    none = run("--broker", "memory://", "tools")  # of announced services
+    assert none.code == 2
+    assert "memory:// is the embedded broker of a single process" in none.err
+    write_catalog(tmp_path / "tools")
+    assert run("tools", "--json").json[0]["name"] == "tell-joke"
+    monkeypatch.setenv("DISPATCH_CATALOG", str(write_catalog(tmp_path / "other", name="sing")))
+    assert run("tools", "--json").json[0]["name"] == "sing"
+
+
+def test_a_catalogue_with_mistakes_is_told_with_file_and_fix(run: Run, tmp_path: Path) -> None:
+    write_catalog(tmp_path / "tools", service="joke-servise")
+    end = run("tools")
+    assert end.code == 2
+    assert "tell-joke.json: service: there is no tool service 'joke-servise'" in end.err
+    assert 'Fix: write "service": "joke-service"' in end.err
+
+
+def test_the_policy_from_the_option_then_the_environment_then_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Settings().load_policy() == DEFAULT_POLICY
+    (tmp_path / "one.json").write_text('{"timeout": 1, "retry": 2}')
+    (tmp_path / "two.json").write_text('{"timeout": 2}')
+    monkeypatch.setenv("DISPATCH_POLICY", "one.json")
+    policy = Settings().load_policy()
+    assert (policy.timeout, policy.retry.max_attempts) == (1, 2)
+    assert Settings(policy="two.json").load_policy() == DEFAULT_POLICY.merged({"timeout": 2})
+
+
+def test_a_policy_with_mistakes_is_told_with_who_named_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one.json").write_text('{"timeout": -1, "retry": {"max-attempts": 0}}')
+    monkeypatch.setenv("DISPATCH_POLICY", "one.json")
+    with pytest.raises(CliError) as told:
+        Settings().load_policy()
+    assert told.value.message == (
+        "The policy file of DISPATCH_POLICY is invalid: 2 mistakes.\n"
+        "  one.json: retry.max-attempts: 0 is not a whole number from 1 to 10. Fix: give 3, or 1 for no retry.\n"
+        "  one.json: timeout: -1 is out of range. Fix: give seconds above 0 and at most 604800 (a week)."
+    )
+    with pytest.raises(CliError, match="file of --policy"):
+        Settings(policy="one.json").load_policy()
+
+
+def test_token_from_file_is_read_again_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    monkeypatch.setenv("DISPATCH_TOKEN", "of the environment")
+    assert Settings().security().token == "of the environment"
+    token = Settings(token_file=str(file)).security().token
+    assert callable(token)
+    assert token() == "first"
+    file.write_text("second\n")
+    assert token() == "second"
+
+
+@pytest.mark.parametrize("option", ["token_file", "trust_certs"])
+def test_a_file_that_is_not_there_is_told_before_anything_connects(option: str) -> None:
+    with pytest.raises(CliError, match="'nowhere' cannot be read: No such file") as told:
+        Settings(**{option: "nowhere"}).security()
+    assert told.value.fix == f"change --{option.replace('_', '-')}"
+
+
+def test_the_same_for_files_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPATCH_TOKEN_FILE", "nowhere")
+    with pytest.raises(CliError, match="cannot be read") as told:
+        Settings().security()
+    assert told.value.fix == "change DISPATCH_TOKEN_FILE"
+
+
+def test_an_empty_token_file_is_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(CliError, match="is empty"):
+        Settings(token_file=str(tmp_path / "token")).security()
+
+
+@pytest.mark.parametrize("command", [("call", "tell-joke"), ("serve", "jokes:Joke", "--service", "joke"), ("doctor",)])
+def test_the_embedded_broker_is_of_no_use_to_a_command_alone(run: Run, command: tuple[str, ...]) -> None:
+    end = run(*command, "--broker", "memory://")
+    assert end.code == 2
+    assert "memory:// is the embedded broker of a single process" in end.err
+    assert "dispatch broker start" in end.err
+    assert "dispatch demo" in end.err

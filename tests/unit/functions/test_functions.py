@@ -1,23 +1,57 @@
-"""``dispatch.Functions`` on the embedded transport: every kind of function, injection, and refusals."""
+"""``dispatch.Functions`` on the embedded transport: every kind of function, injection, and refusals.
+The conversion of JSON arguments to the types of a signature.
+Docstrings in three styles, and without docstring-parser.
+Parameters of callables, and members of annotations.
+Providers of values by type.
+Types of parameters as JSON Schema, and JSON values in these types.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import collections.abc
 import contextlib
 import contextvars
 import dataclasses
 import datetime
 import enum
+import functools
 import gc
+import sys
+import typing
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NewType, Optional, Protocol, TypedDict, Union
 
+import annotated_types
+import msgspec
 import pydantic
+import pydantic.dataclasses
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dispatch
 from dispatch.catalog import CatalogError
+from dispatch.documents import Report
+from dispatch.errors import InvalidArgumentsError
+from dispatch.functions.schema import (
+    REQUIRED,
+    Arguments,
+    Definitions,
+    Parameter,
+    UnsupportedTypeError,
+    as_json_type,
+    decode_custom,
+    describe_type,
+    encode_custom,
+    find_injected_type,
+    iterate_members,
+    read_docstring,
+    read_parameters,
+    unwrap,
+)
+from dispatch.functions.sources import Providers
 
 
 @dispatch.tool(read_only=True)
@@ -362,3 +396,449 @@ async def test_an_unchanged_function_is_the_same_item() -> None:
     functions = dispatch.Functions(add)
     first, second = await functions.discover(), await functions.discover()
     assert all(one is other for one, other in zip(first, second, strict=True))
+
+
+@dataclasses.dataclass
+class PointArguments:
+    x: int
+    tags: list[str] = dataclasses.field(default_factory=list)
+
+
+def arguments_of(function: Any) -> Arguments:
+    report = Report("test")
+    arguments = Arguments(read_parameters(function, report), {}, report)
+    assert report.problems == []
+    return arguments
+
+
+def paint(point: PointArguments, colour: Colour = Colour.RED, size: float = 1, name: str | None = None) -> None: ...
+
+
+PAINT = arguments_of(paint)
+
+
+def test_values_have_the_types_of_the_signature() -> None:
+    values = {"point": {"x": 1, "tags": ["a"]}, "colour": "red", "size": 2}
+    assert PAINT.convert("paint", values) == (
+        [],
+        {"point": PointArguments(1, ["a"]), "colour": Colour.RED, "size": 2.0},
+    )
+    assert PAINT.schema["properties"]["colour"] == {"$ref": "#/$defs/Colour", "default": "red"}
+
+
+def test_an_argument_that_is_not_given_is_not_passed() -> None:
+    assert PAINT.convert("paint", {"point": {"x": 1}}) == ([], {"point": PointArguments(1)})
+    assert PAINT.convert("paint", {"point": {"x": 1}, "name": None}) == ([], {"point": PointArguments(1), "name": None})
+
+
+def test_positional_parameters() -> None:
+    def move(x: int, y: int = 2, z: int = 3, /, speed: int = 4) -> None: ...
+
+    arguments = arguments_of(move)
+    assert arguments.convert("move", {"x": 1}) == ([1], {})
+    assert arguments.convert("move", {"x": 1, "z": 5, "speed": 6}) == ([1, 2, 5], {"speed": 6})
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({}, "Object missing required field `point`"),
+        ({"point": {"x": "1"}}, "/point/x: Expected `int`, got `str`"),
+        ({"point": {"x": 1.5}}, "/point/x: Expected `int`, got `float`"),
+        ({"point": {"x": True}}, "/point/x: Expected `int`, got `bool`"),
+        ({"point": {"x": 1, "tags": ["a", 2]}}, "/point/tags/1: Expected `str`, got `int`"),
+        ({"point": {"x": 1}, "colour": "blue"}, "/colour: Invalid enum value 'blue'"),
+        (
+            {"point": {"x": 1}, "color": "red"},
+            "there is no argument 'color', the arguments are point, colour, size, name",
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_its_path(values: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidArgumentsError) as caught:
+        PAINT.convert("paint", values)
+    assert caught.value.message == (
+        f"Tool 'paint' was not executed: {problem}. Correct the arguments and call it once more."
+    )
+    assert caught.value.type == "invalid-arguments"
+
+
+def test_keys_of_other_types_than_texts() -> None:
+    def score(points: dict[int, PointArguments]) -> None: ...
+
+    assert arguments_of(score).convert("score", {"points": {"1": {"x": 2}}}) == ([], {"points": {1: PointArguments(2)}})
+
+
+def test_a_tool_without_arguments() -> None:
+    with pytest.raises(InvalidArgumentsError, match="there is no argument 'x', the tool has no arguments"):
+        arguments_of(lambda: None).convert("ping", {"x": 1})
+
+
+def test_whole_numbers_may_be_written_with_a_point() -> None:
+    values = {"point": {"x": 3.0}, "size": 2.0}
+    _, named = PAINT.convert("paint", values)
+    assert named == {"point": PointArguments(3), "size": 2.0}
+    assert isinstance(named["point"].x, int)
+    assert isinstance(named["size"], float)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["point", "colour", "size", "name", "z"]), JSON))
+def test_any_json_is_converted_or_refused(values: dict[str, Any]) -> None:
+    try:
+        positional, named = PAINT.convert("paint", values)
+    except InvalidArgumentsError:
+        return
+    assert positional == []
+    assert named.keys() == values.keys()
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z]{1,5}", fullmatch=True), JSON, max_size=4))
+def test_values_of_any_type_pass_unchanged(values: dict[str, Any]) -> None:
+    def record(given: Any) -> None: ...
+
+    assert arguments_of(record).convert("record", {"given": values}) == ([], {"given": values})
+
+
+GOOGLE = """Add two numbers.
+
+    The result is exact.
+
+    Args:
+        a: The first number,
+            a whole one.
+        b (int): The second number.
+
+    Returns:
+        Their sum.
+"""
+NUMPY = """Add two numbers.
+
+    The result is exact.
+
+    Parameters
+    ----------
+    a : int
+        The first number,
+        a whole one.
+    b, c : int
+        The second number.
+
+    Returns
+    -------
+    int
+        Their sum.
+"""
+SPHINX = """Add two numbers.
+
+    The result is exact.
+
+    :param a: The first number,
+        a whole one.
+    :param int b: The second number.
+    :returns: Their sum.
+"""
+
+
+@pytest.mark.parametrize("text", [GOOGLE, NUMPY, SPHINX], ids=["google", "numpy", "sphinx"])
+def test_description_and_parameters_of_each_style(text: str) -> None:
+    found = read_docstring(text)
+    assert found.description == "Add two numbers.\n\nThe result is exact."
+    assert found.parameters["a"] == "The first number, a whole one."
+    assert found.parameters["b"] == "The second number."
+    assert found.parameters.get("c") == ("The second number." if text is NUMPY else None)
+
+
+@pytest.mark.parametrize("text", [None, "", "  \n "])
+def test_no_docstring(text: str | None) -> None:
+    assert read_docstring(text) == ("", {})
+
+
+def test_plain_text_is_the_description() -> None:
+    assert read_docstring("Zähle 数え上げ.\n\n  More: of it.") == ("Zähle 数え上げ.\n\nMore: of it.", {})
+
+
+def test_without_docstring_parser_the_whole_text_is_the_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "docstring_parser", None)
+    found = read_docstring(GOOGLE)
+    assert found.description.startswith("Add two numbers.\n\nThe result is exact.\n\nArgs:\n    a: The first number,")
+    assert found.parameters == {}
+
+
+class Shop:
+    def __call__(self, name: str) -> str:
+        return name
+
+    def find(self, name: str, /, limit: int = 3) -> None: ...
+
+
+def names_of(function: Any) -> list[str]:
+    report = Report("test")
+    found = [parameter.name for parameter in read_parameters(function, report)]
+    assert report.problems == []
+    return found
+
+
+def test_parameters_have_resolved_types_and_defaults() -> None:
+    assert read_parameters(Shop().find, Report("test")) == (
+        Parameter("name", str, REQUIRED, True),
+        Parameter("limit", int, 3, False),
+    )
+    assert read_parameters(lambda x: x, Report("test")) == (Parameter("x", Any),)
+
+
+def test_every_kind_of_callable() -> None:
+    shop = Shop()
+    assert names_of(shop) == ["name"]
+    assert names_of(functools.partial(shop.find, "tea")) == ["limit"]
+    assert names_of(functools.partial(functools.partial(shop.find), limit=3)) == ["name", "limit"]
+    for function in (shop, Shop.__call__, functools.partial(shop), functools.partial(shop.__call__, "x")):
+        assert unwrap(function) is Shop.__call__
+
+
+@pytest.mark.parametrize(
+    ("annotation", "members"),
+    [
+        (int, [int]),
+        (None, [None]),
+        (Optional[int], [int]),  # noqa: UP045 - the old form
+        (int | None | str, [int, str]),
+        (Annotated[Annotated[int, 1] | None, 2], [int]),
+        (Union[Annotated[int, 1], list[str]], [int, list[str]]),  # noqa: UP007 - the old form
+        (list[int], [list[int]]),
+    ],
+)
+def test_members(annotation: Any, members: list[Any]) -> None:
+    assert list(iterate_members(annotation)) == members
+
+
+def test_the_first_provided_member_is_injected() -> None:
+    assert find_injected_type(str | Shop | int, lambda type: type in (Shop, int)) is Shop
+    assert find_injected_type(str | None, lambda type: type is Shop) is None
+
+
+class DatabaseProviders:
+    pass
+
+
+class CallableDatabase(DatabaseProviders):
+    def __call__(self) -> str:
+        return "not a factory"
+
+
+class Reader(Protocol):
+    def read(self) -> str: ...
+
+
+class File:
+    def read(self) -> str:
+        return "text"
+
+
+def test_an_instance_and_a_factory() -> None:
+    providers = Providers()
+    assert DatabaseProviders not in providers
+    database = CallableDatabase()
+    providers.add(DatabaseProviders, database)
+    assert DatabaseProviders in providers
+    assert providers.get(DatabaseProviders) is providers.get(DatabaseProviders) is database
+    providers.add(DatabaseProviders, DatabaseProviders)
+    assert providers.get(DatabaseProviders) is not providers.get(DatabaseProviders)
+
+
+def test_a_protocol_that_cannot_be_checked() -> None:
+    providers = Providers()
+    file = File()
+    providers.add(Reader, file)
+    assert providers.get(Reader) is file
+    providers.add(Reader, lambda: "created")
+    assert providers.get(Reader) == "created"
+    providers.add(Reader, File)
+    assert isinstance(providers.get(Reader), File)
+
+
+def test_what_cannot_be_provided() -> None:
+    providers = Providers()
+    with pytest.raises(TypeError, match=r"provide\(\) needs a class, not 'Database'\. Fix"):
+        providers.add("Database", DatabaseProviders())  # type: ignore[arg-type]
+    with pytest.raises(
+        TypeError, match=r"the provider of Database is 3, neither an instance of it nor a function\. Fix"
+    ):
+        providers.add(DatabaseProviders, 3)
+    with pytest.raises(LookupError, match=r"no provider of Database\. Fix: call dispatcher\.provide\(Database"):
+        providers.get(DatabaseProviders)
+
+
+@dataclasses.dataclass
+class PointJsonTypes:
+    x: int
+    y: int = 0
+
+
+class Place(TypedDict, total=False):
+    city: str
+
+
+class ColourJsonTypes(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class OrderJsonTypes(pydantic.BaseModel):
+    id: int
+    parts: list[OrderJsonTypes] = []
+
+
+@pydantic.dataclasses.dataclass
+class Checked:
+    amount: Annotated[int, pydantic.Field(ge=1)]
+
+
+@dataclasses.dataclass
+class Basket:
+    order: OrderJsonTypes | None = None
+
+
+class DatabaseJsonTypes: ...
+
+
+UserId = NewType("UserId", int)
+
+
+def schema_of(annotation: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    definitions = Definitions()
+    return definitions.write(as_json_type(annotation)), definitions.schemas
+
+
+def convert(value: Any, annotation: Any) -> Any:
+    return msgspec.convert(value, as_json_type(annotation), dec_hook=decode_custom)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "schema", "value", "converted"),
+    [
+        (int, {"type": "integer"}, 3, 3),
+        (UserId, {"type": "integer"}, 3, 3),
+        (Any, {}, [1], [1]),
+        (object, {}, [1], [1]),
+        (Literal["a", 1], {"enum": [1, "a"]}, "a", "a"),
+        (Optional[int], {"anyOf": [{"type": "integer"}, {"type": "null"}]}, None, None),  # noqa: UP045 - the old form
+        (Annotated[int, msgspec.Meta(ge=1)], {"type": "integer", "minimum": 1}, 1, 1),
+        (Annotated[int, "a text"], {"type": "integer"}, 1, 1),
+        (Annotated[int, annotated_types.Ge(1)], {"type": "integer", "minimum": 1}, 1, 1),
+        (Annotated[str, pydantic.Field(max_length=3)], {"type": "string", "maxLength": 3}, "abc", "abc"),
+        (typing.Iterable, {"type": "array"}, [1], [1]),
+        (collections.abc.Iterable[int], {"type": "array", "items": {"type": "integer"}}, [1], [1]),
+        (collections.abc.Sequence[int], {"type": "array", "items": {"type": "integer"}}, [1], [1]),
+        (tuple[int, ...], {"type": "array", "items": {"type": "integer"}}, [1], (1,)),
+        (dict[str, object], {"type": "object"}, {"a": 1}, {"a": 1}),
+        (set[str], {"type": "array", "items": {"type": "string"}, "uniqueItems": True}, ["a"], {"a"}),
+        (
+            str | datetime.date,
+            {"anyOf": [{"type": "string"}, {"type": "string", "format": "date"}]},
+            "2026-01-01",
+            "2026-01-01",
+        ),
+        (
+            Union[datetime.date, str],  # noqa: UP007 - the old form
+            {"anyOf": [{"type": "string", "format": "date"}, {"type": "string"}]},
+            "2026-01-01",
+            datetime.date(2026, 1, 1),
+        ),
+    ],
+)
+def test_simple_types(annotation: Any, schema: dict[str, Any], value: Any, converted: Any) -> None:
+    assert schema_of(annotation) == (schema, {})
+    assert convert(value, annotation) == converted
+
+
+def test_classes_become_definitions() -> None:
+    schema, definitions = schema_of(dict[str, PointJsonTypes | None])
+    assert schema["additionalProperties"]["anyOf"][0] == {"$ref": "#/$defs/Point"}
+    assert definitions["Point"]["required"] == ["x"]
+    assert convert({"a": {"x": 1}}, dict[str, PointJsonTypes | None]) == {"a": PointJsonTypes(1)}
+    assert schema_of(Place)[1]["Place"]["properties"] == {"city": {"type": "string"}}
+    assert convert({"city": "Kyōto"}, Place) == {"city": "Kyōto"}
+    assert schema_of(ColourJsonTypes)[1]["Colour"]["enum"] == ["blue", "red"]
+    assert convert("red", ColourJsonTypes) is ColourJsonTypes.RED
+
+
+def test_unions_that_msgspec_does_not_support_try_their_members_in_order() -> None:
+    schema, definitions = schema_of(list[PointJsonTypes | OrderJsonTypes | ColourJsonTypes | str])
+    members = [{"$ref": "#/$defs/Point"}, {"$ref": "#/$defs/Order"}, {"$ref": "#/$defs/Colour"}, {"type": "string"}]
+    assert schema == {"type": "array", "items": {"anyOf": members}}
+    assert sorted(definitions) == ["Colour", "Order", "Point"]
+    given = [{"x": 1}, {"id": 2}, "red", "green"]
+    assert convert(given, list[PointJsonTypes | OrderJsonTypes | ColourJsonTypes | str]) == [
+        PointJsonTypes(1),
+        OrderJsonTypes(id=2),
+        ColourJsonTypes.RED,
+        "green",
+    ]
+    with pytest.raises(msgspec.ValidationError, match=r"missing required field `x`; or /id Field required .*\[1\]"):
+        convert([{"x": 1}, {}], list[PointJsonTypes | OrderJsonTypes])
+
+
+def test_pydantic_models_anywhere() -> None:
+    schema, definitions = schema_of(OrderJsonTypes)
+    assert schema == {"$ref": "#/$defs/Order"}
+    assert definitions["Order"]["properties"]["parts"]["items"] == {"$ref": "#/$defs/Order"}
+    assert convert({"id": 1, "parts": [{"id": 2}]}, OrderJsonTypes) == OrderJsonTypes(
+        id=1, parts=[OrderJsonTypes(id=2)]
+    )
+    assert sorted(schema_of(Basket)[1]) == ["Basket", "Order"]
+    assert convert({"order": {"id": 1}}, Basket) == Basket(OrderJsonTypes(id=1))
+    assert convert({"amount": 1}, Checked) == Checked(1)
+    with pytest.raises(msgspec.ValidationError, match=r"^/amount Input should be greater than or equal to 1$"):
+        convert({"amount": 0}, Checked)
+    with pytest.raises(msgspec.ValidationError, match=r"/parts/0/id Field required - at `\$\.order`"):
+        convert({"order": {"id": 1, "parts": [{}]}}, Basket)
+    assert msgspec.to_builtins(OrderJsonTypes(id=1), enc_hook=encode_custom) == {"id": 1, "parts": []}
+
+
+def test_definitions_of_one_name_are_kept_apart() -> None:
+    @dataclasses.dataclass
+    class OrderJsonTypes:
+        number: str
+
+    definitions = Definitions()
+    first = definitions.write(as_json_type(OrderJsonTypes))
+    second = definitions.write(as_json_type(globals()["Order"]))
+    assert (first, second) == ({"$ref": "#/$defs/Order"}, {"$ref": "#/$defs/Order-2"})
+    assert definitions.schemas["Order-2"]["properties"]["parts"]["items"] == {"$ref": "#/$defs/Order-2"}
+    assert definitions.write(as_json_type(OrderJsonTypes)) == first
+    assert sorted(definitions.schemas) == ["Order", "Order-2"]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "name"),
+    [
+        (DatabaseJsonTypes, "Database"),
+        (DatabaseJsonTypes | None, "Database"),
+        (list[DatabaseJsonTypes], "Database"),
+        (DatabaseJsonTypes | str, "Database"),
+        (complex, "complex"),
+        (collections.abc.Callable[[int], int], "collections.abc.Callable[[int], int]"),
+    ],
+)
+def test_types_that_json_cannot_express(annotation: Any, name: str) -> None:
+    with pytest.raises(UnsupportedTypeError) as caught:
+        as_json_type(annotation)
+    assert describe_type(caught.value.type) == name
+
+
+def test_a_field_of_a_type_that_json_cannot_express() -> None:
+    holder = dataclasses.make_dataclass("Holder", [("database", DatabaseJsonTypes)])
+    with pytest.raises(UnsupportedTypeError, match="'Database' is no type of JSON values"):
+        schema_of(holder)
+
+
+def test_a_default_value_that_json_cannot_express() -> None:
+    with pytest.raises(TypeError, match="JSON cannot express a Database"):
+        msgspec.to_builtins([DatabaseJsonTypes()], enc_hook=encode_custom)

@@ -1,8 +1,16 @@
-"""Policies: every key, and every mistake with its key and its fix."""
+"""Policies: every key, and every mistake with its key and its fix.
+A policy in a file, and keys of a policy in code: every mistake at once.
+What may be repeated. Nobody else refuses this when the configuration loads: a retried or hedged tool that changes the
+world changes it twice, and nobody knows until it has.
+What a tool promises: every key, its bounds exactly, and every mistake with its key and its fix.
+"""
 
 from __future__ import annotations
 
 import math
+import pickle
+from itertools import product
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -11,20 +19,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dispatch
+from dispatch.catalog import ToolDescriptor
 from dispatch.policy import (
     DEFAULT_POLICY,
+    MAX_LATENCY,
+    MAX_OBJECTIVE,
     MAX_SECONDS,
+    MIN_OBJECTIVE,
+    UNDECLARED,
+    Annotations,
     Balancing,
     Breaker,
     Bulkhead,
+    Declared,
     OutlierDetection,
     Policy,
     PolicyError,
     RateLimit,
     Retry,
     Slo,
+    check_repeats,
     check_seconds,
     parse_policy,
+    parse_slo,
+    read_policy,
+    repeatable,
 )
 
 KEYS = (
@@ -52,14 +72,6 @@ PARTS = (
     "check-arguments",
     "max-result-chars",
 )
-
-
-def test_the_defaults_are_those_that_are_documented() -> None:
-    assert Policy() == DEFAULT_POLICY
-    assert (DEFAULT_POLICY.timeout, DEFAULT_POLICY.attempt_timeout) == (30.0, None)
-    assert (DEFAULT_POLICY.stream_timeout, DEFAULT_POLICY.stream_idle_timeout) == (300.0, 30.0)
-    assert DEFAULT_POLICY.max_response_bytes == 64 * 1024 * 1024
-    assert DEFAULT_POLICY.max_request_bytes == 64 * 1024 * 1024
 
 
 def test_every_key_is_read() -> None:
@@ -255,14 +267,6 @@ def test_the_bounds_themselves_are_allowed() -> None:
     )
 
 
-def test_seconds_come_back_as_a_float() -> None:
-    assert isinstance(check_seconds(5), float)
-    with pytest.raises(PolicyError, match="policy key 'timeout'"):
-        check_seconds("5")
-    with pytest.raises(PolicyError, match="policy key 'idle-timeout'"):
-        check_seconds("5", "idle-timeout")
-
-
 def test_a_policy_made_in_code_is_checked_too() -> None:
     with pytest.raises(PolicyError, match="'timeout'"):
         Policy(timeout=0)
@@ -288,3 +292,214 @@ def test_any_object_is_a_policy_or_a_policy_error(raw: dict[str, Any]) -> None:
     else:
         assert parse_policy(msgspec.to_builtins(policy)) == policy
     assert all(mistake.key in raw and mistake.fix for mistake in mistakes)
+
+
+def test_a_file_has_the_keys_of_a_descriptor(tmp_path: Path) -> None:
+    (tmp_path / "policy.json").write_text('\ufeff{"timeout": 10, "retry": 2, "rate-limit": "5/s", "breaker": null}')
+    (tmp_path / "policy.yaml").write_text("timeout: 10\nretry: 2   # attempts\nrate-limit: 5/s\nbreaker: null\n")
+    wanted = Policy(timeout=10, retry=Retry(max_attempts=2), rate_limit=RateLimit("5/s"), breaker=None)
+    assert Policy.load(tmp_path / "policy.json") == Policy.load(str(tmp_path / "policy.yaml")) == wanted
+
+
+def test_every_mistake_in_a_file_is_listed(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("timeout: soon\nretry: {max-attempts: 0, max-backof: 2, budget-ratio: 7}\n")
+    with pytest.raises(PolicyError) as caught:
+        Policy.load(file)
+    fixes = [line.split(" Fix: ")[0] for line in str(caught.value).splitlines()]
+    assert fixes == [
+        f"The policy in '{file}' is invalid: 4 mistakes.",
+        f"  {file}: retry.max-attempts: 0 is not a whole number from 1 to 10.",
+        f"  {file}: retry.max-backof: unknown key.",
+        f"  {file}: retry.budget-ratio: 7 is not from 0 to 1.",
+        f"  {file}: timeout: 'soon' is not a number.",
+    ]
+    assert (caught.value.key, caught.value.file) == ("retry.max-attempts", str(file))
+    assert pickle.loads(pickle.dumps(caught.value)).mistakes == caught.value.mistakes
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"), [(b"timeout: [", "not YAML"), (b"", "the file is empty"), (b"- 1", "contains a list")]
+)
+def test_what_is_no_policy_says_so(tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / "policy.yml").write_bytes(content)
+    with pytest.raises(PolicyError, match=problem):
+        Policy.load(tmp_path / "policy.yml")
+    with pytest.raises(PolicyError, match="cannot be read: No such file"):
+        Policy.load(tmp_path / "missing.json")
+
+
+def test_every_mistake_in_code_is_listed() -> None:
+    with pytest.raises(PolicyError) as caught:
+        Policy(timeout=0, slo=7)  # type: ignore[arg-type] # wrong on purpose
+    assert [key for key, _problem, _fix in caught.value.mistakes] == ["slo.availability", "timeout"]
+    assert str(caught.value).count("\n") == 1
+
+
+def test_values_that_are_invalid_together_are_reported_once_each_is_valid() -> None:
+    raw = {"retry": {"initial-backoff": "x", "max-backoff": 0.01}}
+    with pytest.raises(PolicyError) as caught:
+        parse_policy(raw)
+    assert [key for key, _problem, _fix in caught.value.mistakes] == ["retry.initial-backoff"]
+    with pytest.raises(PolicyError, match=r"0\.01 is less than 'initial-backoff'"):
+        parse_policy({"retry": {"max-backoff": 0.01}})
+
+
+def test_a_dispatcher_takes_keys_as_in_a_descriptor() -> None:
+    keys = {"timeout": 10, "rate-limit": "5/s"}
+    dispatch.connect("memory://keys", policy=keys)
+    assert read_policy(keys) == Policy(timeout=10, rate_limit=RateLimit("5/s"))
+    with pytest.raises(PolicyError) as caught:
+        dispatch.connect("memory://keys", policy={"timeout": 0, "rate-limit": "5"})
+    assert [key for key, _problem, _fix in caught.value.mistakes] == ["timeout", "rate-limit"]
+
+
+ALL = [Annotations(*each) for each in product((False, True), (False, True), (None, False, True))]
+ONCE, THRICE, HEDGED = Policy(retry=Retry(max_attempts=1)), Policy(retry=Retry(max_attempts=3)), Policy(hedging="p95")
+
+
+def refused(tool: Declared, policy: Policy, *own: str) -> PolicyError | None:
+    try:
+        check_repeats(tool, policy, own)
+    except PolicyError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("tool", ALL)
+def test_only_what_is_read_only_or_idempotent_may_run_twice_and_nothing_destructive(tool: Annotations) -> None:
+    expected = tool in (
+        Annotations(True, False, None),
+        Annotations(True, False, False),
+        Annotations(False, True, None),
+        Annotations(False, True, False),
+        Annotations(True, True, None),
+        Annotations(True, True, False),
+    )
+    assert repeatable(tool) is expected
+
+
+def test_of_what_declares_nothing_the_worse_is_assumed() -> None:
+    assert Annotations(read_only=False, idempotent=False, destructive=None) == UNDECLARED
+    assert not repeatable(UNDECLARED)
+
+
+@pytest.mark.parametrize("tool", ALL)
+def test_what_everybody_has_is_refused_to_nobody(tool: Annotations) -> None:
+    assert refused(tool, Policy(retry=Retry(max_attempts=3), hedging="p95", single_flight=True)) is None
+
+
+@pytest.mark.parametrize("tool", ALL)
+def test_retries_that_a_destructive_tool_asks_for_are_refused(tool: Annotations) -> None:
+    error = refused(tool, Policy(retry=Retry(max_attempts=2)), "retry")
+    if not tool.destructive:
+        assert error is None
+        return
+    assert error is not None
+    assert error.key == "retry"
+    assert error.problem == "the tool is declared 'destructive', and a retry may run it twice"
+    assert error.fix == "leave 'retry' out: a request that was not executed is retried all the same"
+
+
+@pytest.mark.parametrize("tool", ALL)
+def test_who_asks_for_no_retries_is_not_refused(tool: Annotations) -> None:
+    assert refused(tool, ONCE, "retry", "hedging", "single-flight") is None
+
+
+@pytest.mark.parametrize("tool", ALL)
+def test_a_hedge_of_its_own_is_for_what_may_run_twice(tool: Annotations) -> None:
+    error = refused(tool, HEDGED, "hedging")
+    if repeatable(tool):
+        assert error is None
+    elif tool.destructive:
+        assert error is not None
+        assert error.problem == "the tool is declared 'destructive', and a hedge runs it twice"
+        assert error.fix == "write null for this tool"
+    else:
+        assert error is not None
+        assert error.problem == "the tool is neither 'read-only' nor 'idempotent', and a hedge runs it twice"
+        assert error.fix == "declare the tool so if it is so, or write null for this tool"
+    assert error is None or error.key == "hedging"
+
+
+@pytest.mark.parametrize("tool", ALL)
+def test_an_answer_is_shared_only_by_calls_that_change_nothing(tool: Annotations) -> None:
+    error = refused(tool, Policy(single_flight=True), "single-flight")
+    assert (error is None) == tool.read_only
+    assert error is None or error.key == "single-flight"
+
+
+def test_a_tools_descriptor_is_asked_as_it_is() -> None:
+    tool = ToolDescriptor(name="look-up", description="", service="s", read_only=True)
+    assert repeatable(tool)
+    check_repeats(tool, Policy(hedging="p95", retry=THRICE.retry), ("hedging", "retry"))
+
+
+def test_every_key_is_read_slo() -> None:
+    raw = {"availability": 0.999, "latency": 2.0, "latency-share": 0.9}
+    assert parse_slo(raw) == Slo(0.999, 2.0, 0.9)
+
+
+def test_a_bare_number_is_the_availability() -> None:
+    assert parse_slo(0.9) == Slo(availability=0.9)
+
+
+def test_a_promise_of_latency_alone_says_nothing_of_availability() -> None:
+    assert parse_slo({"latency": 0.5}) == Slo(availability=None, latency=0.5)
+
+
+@pytest.mark.parametrize("raw", [True, False, "0.99", "99%", [0.99], b"x"])
+def test_it_is_a_share_or_an_object(raw: object) -> None:
+    with pytest.raises(PolicyError) as caught:
+        parse_slo(raw)
+    assert caught.value.key == "slo"
+    assert caught.value.problem == f"{raw!r} is neither a share nor an object"
+    assert caught.value.fix == 'write 0.99, {"availability": 0.99, "latency": 2}, or null for no promise'
+
+
+@pytest.mark.parametrize(("key", "example"), [("availability", "0.99"), ("latency-share", "0.95")])
+def test_a_share_within_its_bounds(key: str, example: str) -> None:
+    def made(value: object) -> Slo | None:
+        return parse_slo({"latency": 1, key: value})
+
+    for good in (MIN_OBJECTIVE, 0.5001, MAX_OBJECTIVE):
+        assert getattr(made(good), key.replace("-", "_")) == good
+    for bad in (0.4999, 0, 0.99991, 1, 1.0, 99, -0.9, math.nan, math.inf):
+        with pytest.raises(PolicyError) as caught:
+            made(bad)
+        assert (caught.value.key, caught.value.problem) == (f"slo.{key}", f"{bad!r} is not from 0.5 to 0.9999")
+        assert caught.value.fix == (
+            f"give the share of calls, for instance {example} (99 % is 0.99; 1 would allow no failure at all)"
+        )
+    for odd in (True, "0.9", [0.9]):
+        with pytest.raises(PolicyError) as caught:
+            made(odd)
+        assert (caught.value.key, caught.value.problem) == (f"slo.{key}", f"{odd!r} is not a number")
+        assert caught.value.fix == f"give the share of calls, for instance {example}"
+
+
+def test_a_latency_up_to_the_largest_that_is_measured() -> None:
+    assert Slo(latency=MAX_LATENCY).latency == MAX_LATENCY
+    assert Slo(latency=0.0001).latency == 0.0001
+    with pytest.raises(PolicyError) as caught:
+        Slo(latency=82)
+    assert caught.value.key == "slo.latency"
+    assert caught.value.problem == "82 is more than 81.92, and longer times are not distinguished"
+    assert caught.value.fix == "give seconds, for instance 2"
+
+
+@pytest.mark.parametrize("latency", [0, -1, math.nan, math.inf, "2", True])
+def test_a_latency_that_cannot_be(latency: Any) -> None:
+    with pytest.raises(PolicyError) as caught:
+        Slo(latency=latency)
+    assert caught.value.key == "slo.latency"
+
+
+@pytest.mark.parametrize("raw", [{}, {"latency-share": 0.9}, {"availability": None, "latency": None}])
+def test_a_promise_of_nothing_is_none(raw: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError) as caught:
+        parse_slo(raw)
+    assert (caught.value.key, caught.value.problem) == ("slo", "it sets no objective")
+    assert caught.value.fix == "give 'availability' or 'latency', or write null for no objective"
+    with pytest.raises(PolicyError, match="'slo': it sets no objective"):
+        Slo()

@@ -1,4 +1,8 @@
-"""Two processes over a perfect network: the shortest ways of a request through the protocol."""
+"""Two processes over a perfect network: the shortest ways of a request through the protocol.
+What both ends of a session have in common.
+Counters of sessions that have ended are added up, once each.
+Replies to requests that have ended: late, or repeated.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import random
 import msgspec
 import pytest
 
-from dispatch.protocol import OutgoingRequest, SessionTable, Settings, is_packet
+from dispatch.protocol import OutgoingRequest, Session, SessionTable, Settings, is_packet
 from dispatch.protocol.events import (
     ChunkReceived,
     EndReceived,
@@ -23,6 +27,9 @@ from dispatch.protocol.events import (
     SessionClosed,
     SessionOpened,
 )
+from dispatch.protocol.frames import Chunk, End, Refused, Reply, Reset, decode_packet
+from dispatch.protocol.session import MAX_GIVEN_UP, UnmatchedReplies, check_inboxes
+from tests.helpers.delayed_session_pair import DelayedSessionPair
 from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
 
 
@@ -211,3 +218,149 @@ def test_an_end_and_a_refusal_carry_it_too(pair: Pair) -> None:
     events = pair.take(DISPATCHER)
     assert EndReceived(stream, 0, b"", TRACE) in events
     assert RequestRefused(refused, "stopped", None, "", TRACE) in events
+
+
+def flags(session: Session) -> dict[str, object]:
+    """Return the flags of ``session`` that are not false."""
+    values = {name: getattr(session, name) for name in dir(session) if name.startswith("is_")}
+    return {name: value for name, value in values.items() if value is not False}
+
+
+def test_a_new_session_knows_nothing_of_its_peer() -> None:
+    caller = Pair().caller
+    assert flags(caller) == {"is_at_rest": True}
+    assert (caller.peer_name, caller.peer_incarnation, caller.peer_address, caller.peer_load) == ("", "", 0, 0)
+    assert (caller.end_reason, caller.end_error) == (None, None)
+
+
+def test_an_open_session_at_rest_has_no_other_state() -> None:
+    pair = Pair()
+    pair.advance(1.0)
+    for session in (pair.caller, pair.callee):
+        assert flags(session) == {"is_at_rest": True, "is_open": True}
+
+
+@pytest.mark.parametrize(
+    ("inboxes", "is_usable"),
+    [([], False), (["a"], True), (["a", "bcd"], True), (["a", ""], False), (["abcd"], False), (["a", "b", "c"], False)],
+)
+def test_usable_inboxes_have_names_and_are_not_too_many(inboxes: list[str], is_usable: bool) -> None:
+    assert check_inboxes(inboxes, most=2, longest=3) is is_usable
+
+
+@pytest.mark.parametrize("size", [5_000, 50_000])
+def test_nothing_is_retained_of_a_reply_that_is_too_large(size: int) -> None:
+    """Neither of one fragment nor of many."""
+    pair = Pair(Settings(large_bytes=1_000, fragment_bytes=10_000))
+    pair.exchange()
+    pair.take(DISPATCHER)
+    request = pair.ask(max_reply_bytes=4_000)
+    pair.callee.send_reply(request.number, bytes(size))
+    pair.exchange()
+    assert pair.take(DISPATCHER) == [RequestFailed(request, Failure.TOO_LARGE, True)]
+    later = pair.ask()
+    pair.callee.send_reply(later.number, bytes(5_000))
+    pair.exchange()
+    assert pair.take(DISPATCHER) == [ReplyReceived(later, 0, bytes(5_000))]
+    pair.advance(1.0)
+    assert pair.caller.is_at_rest
+    assert pair.callee.is_at_rest
+
+
+@pytest.mark.parametrize("size", [5_000, 50_000])
+def test_nothing_is_retained_of_a_request_that_is_too_large(size: int) -> None:
+    pair = Pair(Settings(large_bytes=1_000, fragment_bytes=10_000, max_payload_bytes=4_000))
+    pair.exchange()
+    pair.ask(bytes(size))
+    assert pair.take(INSTANCE) == [RequestDeclined(0, "request-too-large")]
+    later = pair.ask(bytes(3_000))
+    assert [type(event) for event in pair.take(INSTANCE)] == [RequestReceived]
+    pair.callee.send_reply(later.number, b"")
+    pair.advance(1.0)
+    assert [event.reason for event in pair.take(DISPATCHER) if isinstance(event, RequestRefused)] == [
+        "request-too-large"
+    ]
+    assert pair.caller.is_at_rest
+    assert pair.callee.is_at_rest
+
+
+def test_a_suspended_session_has_no_timer_but_deadlines() -> None:
+    """Otherwise the timer would fire again and again until the connection is back."""
+    pair = Pair()
+    pair.exchange()
+    pair.tables[INSTANCE] = pair.create_instance("i2", 3, Settings())
+    request = pair.ask(deadline=pair.now + 40.0)
+    pair.advance(0.2)
+    frames = [frame for _, packet in pair.packets for frame in decode_packet(packet).frames]
+    assert Reset(pair.caller.peer_address, "i2") in frames, "the answer to a probe"
+    pair.caller.suspend()
+    pair.now += 30.0
+    assert pair.caller.next_timer() == request.deadline
+    assert pair.caller.handle_timer(pair.now) == []
+    pair.now += 11.0
+    assert pair.caller.handle_timer(pair.now) == [RequestFailed(request, Failure.DEADLINE, True)]
+    pair.caller.resume(pair.now)
+    pair.advance(1.0)
+    assert pair.take(DISPATCHER)[-1] == SessionClosed(Failure.RESTARTED)
+
+
+def test_ended_sessions_are_counted_once_with_their_reasons() -> None:
+    pair = DelayedSessionPair()
+    pair.ask()
+    first = pair.caller
+    sent = first.statistics.packets_sent
+    pair.dispatcher.end(first, pair.now)
+    pair.dispatcher.forget(first)  # again
+    pair.exchange()
+    ended = pair.dispatcher.ended
+    assert ended.statistics.packets_sent == sent + 1  # the last packet
+    assert ended.reasons == pair.instance.ended.reasons == {Failure.CLOSED: 1}
+    assert first.end_reason is Failure.CLOSED
+    second = pair.connect()
+    pair.dispatcher.end(second, pair.now, Failure.EVICTED)
+    assert ended.reasons == {Failure.CLOSED: 1, Failure.EVICTED: 1}
+    assert ended.statistics.frames_sent == 3, "PING of each, and REQUEST"
+    assert ended.handshakes == 0
+
+
+def test_a_session_that_was_never_open_counts_as_a_handshake() -> None:
+    pair = DelayedSessionPair()
+    pair.down = {"dispatcher"}
+    half_open = pair.connect()
+    pair.dispatcher.end(half_open, pair.now)
+    assert pair.dispatcher.ended.handshakes == 1
+    assert pair.dispatcher.ended.reasons == {}
+
+
+def reply(stream: int) -> Reply:
+    return Reply(stream, 0, b"")
+
+
+@pytest.mark.parametrize("last", [reply(7), End(7, 1, 0, b""), Refused(7, "stopped", -1)])
+def test_a_reply_to_a_request_that_was_given_up_is_late_once(last: Reply | End | Refused) -> None:
+    unmatched = UnmatchedReplies()
+    unmatched.record_given_up(7)
+    unmatched.record_frame(Chunk(7, 0, b""))
+    unmatched.record_frame(last)
+    assert (unmatched.late, unmatched.repeated, len(unmatched)) == (2, 0, 0)
+    unmatched.record_frame(last)
+    assert (unmatched.late, unmatched.repeated) == (2, 1)
+
+
+def test_a_reply_to_any_other_request_is_repeated() -> None:
+    unmatched = UnmatchedReplies()
+    unmatched.record_frame(Chunk(7, 0, b""))
+    unmatched.record_given_up(8)
+    unmatched.clear()
+    unmatched.record_frame(reply(8))
+    assert (unmatched.late, unmatched.repeated, len(unmatched)) == (0, 2, 0)
+
+
+def test_the_oldest_of_too_many_is_forgotten() -> None:
+    unmatched = UnmatchedReplies()
+    for stream in range(MAX_GIVEN_UP + 1):
+        unmatched.record_given_up(stream)
+    assert len(unmatched) == MAX_GIVEN_UP
+    for stream in (0, 1, MAX_GIVEN_UP):
+        unmatched.record_frame(reply(stream))
+    assert (unmatched.late, unmatched.repeated) == (2, 1)

@@ -1,4 +1,6 @@
-"""Channels: opened once, closed whole. What callers see of them is in test_dispatcher_lifecycle.py."""
+"""Channels: opened once, closed whole. What callers see of them is in test_dispatcher_lifecycle.py.
+Requests to others' services leave no faster than their answers can be taken.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,18 @@ from typing import Any
 
 import pytest
 
-from dispatch.errors import TransportError
-from dispatch.messaging.flow import PacedPublisher
+from dispatch.errors import Outcome, TransportError
+from dispatch.messaging.flow import MEAN_OF, PACE_BURST, PACE_RATE, CountedReplies, PacedPublisher
 from dispatch.messaging.plain import Correlator
+from dispatch.messaging.request import Settled
 from dispatch.messaging.sessions import SessionExchange
 from dispatch.messaging.wire import Identity
 from dispatch.routing.channels import Channels
 from dispatch.transports import Mode
-from tests.helpers.clock import idle
-from tests.helpers.dispatcher_and_service import catalog
-from tests.helpers.fakes import FakePublisher, lost
+from tests.helpers.clock import advance, idle, virtual_loop
+from tests.helpers.dispatcher_and_service import RESPONSES, Peer, catalog, dispatching
+from tests.helpers.exchange_harness import request
+from tests.helpers.fakes import FakePublisher, lost, reply
 from tests.helpers.session import KEY, SECRET
 
 SERVICE = catalog().services["lab"]
@@ -167,3 +171,86 @@ async def test_closing_that_is_cancelled_is_cancelled() -> None:
     with pytest.raises(TransportError, match="closed"):
         await opening
     await made.close()
+
+
+async def waiting(exchange: Correlator, publisher: FakePublisher) -> asyncio.Task[Settled]:
+    id = exchange.new_id()
+    task = asyncio.create_task(request(exchange, publisher, id=id, max_bytes=10**7))
+    await idle()
+    return task
+
+
+@pytest.mark.usefixtures("strangers")
+async def test_the_size_of_answers_is_learnt_from_those_that_are_ours() -> None:
+    exchange, publisher = Correlator(), FakePublisher()
+    replies = CountedReplies(exchange)
+    assert replies.window.mean_bytes == PACE_BURST, "until one has come"
+    size = 0
+    for _ in range(20 * MEAN_OF):
+        task = await waiting(exchange, publisher)
+        message = reply(publisher.sent[-1].properties["id"], "x" * 1_000)
+        size = len(message.data())
+        replies.on_message(reply("somebody-elses", "y" * 100_000))
+        replies.on_message(message)
+        replies.on_message(message)
+        await task
+    assert replies.window.mean_bytes == pytest.approx(size, rel=0.01)
+
+
+async def burst(answer: str, calls: int = 64) -> float:
+    """Seconds over which the second of two bursts of calls leaves."""
+    async with Peer.as_service() as peer, dispatching() as dispatcher:
+
+        async def serve() -> None:
+            while True:
+                _, properties = await peer.request()
+                arrived.append(virtual_loop().time())
+                await peer.answer(properties, answer, topic=RESPONSES)
+
+        arrived: list[float] = []
+        serving = asyncio.create_task(serve())
+        try:
+            for _ in range(3):
+                arrived.clear()
+                results = await asyncio.gather(*(dispatcher.execute("work") for _ in range(calls)))
+                assert {result.outcome for result in results} == {Outcome.SUCCESS}
+                await advance(1.0)
+        finally:
+            serving.cancel()
+    return arrived[-1] - arrived[0]
+
+
+@pytest.mark.usefixtures("strangers")
+async def test_small_answers_are_not_waited_for() -> None:
+    assert await burst("x" * 100) < 0.01
+
+
+@pytest.mark.usefixtures("strangers")
+async def test_large_answers_are_asked_for_at_their_pace() -> None:
+    size, calls = 100_000, 64
+    took = await burst("x" * size, calls)
+    assert took == pytest.approx((calls - 1) * size / PACE_RATE, rel=0.1)
+
+
+@pytest.mark.usefixtures("strangers")
+async def test_an_error_is_an_answer() -> None:
+    exchange, publisher = Correlator(), FakePublisher()
+    replies = CountedReplies(exchange)
+    task = await waiting(exchange, publisher)
+    replies.on_message(reply(publisher.sent[-1].properties["id"], error=("no", "No.")))
+    await task
+    assert replies.window.mean_bytes < PACE_BURST
+
+
+@pytest.mark.usefixtures("strangers")
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_a_reply_on_either_topic_answers_a_request_in_the_window(is_shared: bool) -> None:
+    exchange, publisher = Correlator(), FakePublisher()
+    replies = CountedReplies(exchange)
+    task = await waiting(exchange, publisher)
+    id = publisher.sent[-1].properties["id"]
+    replies.window.send(id, exchange.now())
+    message = reply(id, "there")
+    replies.receive(message, message.properties(), is_shared=is_shared)
+    await task
+    assert replies.window.unanswered == 0

@@ -1,6 +1,18 @@
+"""
+
+The required cases of JSON-Schema-Test-Suite for draft 2020-12 (tests/data/json-schema-test-suite).
+Schemas and values whose mistakes would take minutes to describe.
+Schemas in older dialects.
+Schemas without the parts that cannot be used.
+"""
+
 from __future__ import annotations
 
+import json
 import pickle
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,13 +21,25 @@ from hypothesis import strategies as st
 
 from dispatch.documents import Report, freeze_json
 from dispatch.schemas import (
+    DIALECT,
+    GUESSED,
     MAX_DEPTH,
     MAX_EVALUATIONS,
     MAX_MISTAKES,
+    SCHEMA_KEYWORDS,
+    SCHEMA_LIST_KEYWORDS,
+    SCHEMA_OBJECT_KEYWORDS,
+    EvaluationCounter,
     InvalidSchemaError,
     Mistake,
     SchemaValidator,
+    ValidatorCache,
+    find_dialect,
+    find_outside_references,
+    find_schema_problems,
     split_pointer,
+    translate_schema,
+    widen_schema,
 )
 
 UNIT = {"enum": ["celsius", "fahrenheit"]}
@@ -142,3 +166,404 @@ def test_each_mistake_is_at_a_place_of_the_value(value: Any) -> None:
         for key in split_pointer(mistake.path):
             place = place[int(key) if isinstance(place, list) else key]
         assert str(mistake)
+
+
+def create_cache(limit: int = 10) -> ValidatorCache[Any]:
+    return ValidatorCache(lambda schema: schema, limit)
+
+
+def test_a_schema_is_compiled_once() -> None:
+    cache = create_cache()
+    schema = {"type": "string"}
+    assert cache.get(schema) is cache.get(schema)
+    assert cache.get({"type": "string"}) is not cache.get(schema)
+
+
+def test_it_is_bounded_and_drops_the_least_recently_used() -> None:
+    cache = create_cache(2)
+    first, second, third = {"type": "string"}, {"type": "integer"}, {"type": "null"}
+    of_first = cache.get(first)
+    of_second = cache.get(second)
+    assert cache.get(first) is of_first
+    cache.get(third)
+    assert len(cache) == 2
+    assert cache.get(first) is of_first
+    assert cache.get(second) is not of_second
+
+
+def test_a_schema_in_the_cache_keeps_its_identity() -> None:
+    cache = create_cache(5)
+    for number in range(100):  # each schema would be freed, and its id used again
+        assert cache.get({"const": number}).find_mistakes(number) == ()
+
+
+def test_an_invalid_schema_is_not_stored() -> None:
+    cache = create_cache()
+    with pytest.raises(InvalidSchemaError):
+        cache.get({"type": 3})
+    assert len(cache) == 0
+
+
+CASES: dict[str, list[dict[str, Any]]] = json.loads(
+    (Path(__file__).parents[2] / "data" / "json-schema-test-suite" / "draft2020-12.json").read_text("utf-8")
+)
+GROUPS = [(file, group) for file, groups in CASES.items() for group in groups]
+REMOTE = [(file, group) for file, group in GROUPS if find_outside_references(group["schema"])]
+"""Groups whose schema refers to another document: they are refused, because nothing is fetched for a schema."""
+LOCAL = [each for each in GROUPS if each not in REMOTE]
+
+
+def test_the_suite_is_complete() -> None:
+    assert (len(CASES), len(GROUPS)) == (46, 383)
+    assert sum(len(group["tests"]) for _, group in GROUPS) == 1299
+
+
+@pytest.mark.parametrize("file", CASES)
+def test_required_cases(file: str) -> None:
+    wrong = []
+    for of, group in LOCAL:
+        if of == file:
+            validator = SchemaValidator(group["schema"])
+            wrong += [
+                (group["description"], test["description"])
+                for test in group["tests"]
+                if (validator.find_mistakes(test["data"]) == ()) != test["valid"]
+            ]
+    assert wrong == []
+
+
+def test_every_schema_of_the_suite_is_a_schema() -> None:
+    assert [group["description"] for _, group in LOCAL if find_schema_problems(group["schema"])] == []
+
+
+def test_references_to_other_documents_are_refused() -> None:
+    for _, group in REMOTE:
+        assert "localhost:1234" in json.dumps(group["schema"])
+        assert find_schema_problems(group["schema"])
+        with pytest.raises(InvalidSchemaError, match="nothing is fetched"):
+            SchemaValidator(group["schema"])
+    by_file = {file: sum(of == file for of, _ in REMOTE) for file, _ in REMOTE}
+    assert by_file == {"dynamicRef": 5, "refRemote": 15, "vocabulary": 2}
+
+
+def test_values_of_invalid_cases_have_mistakes_with_places_in_them() -> None:
+    for _, group in LOCAL:
+        validator = SchemaValidator(group["schema"])
+        for test in group["tests"]:
+            for mistake in validator.find_mistakes(test["data"]):
+                assert mistake.path == "" or mistake.path.startswith("/")
+                assert mistake.message
+                assert str(mistake)
+
+
+LIMIT_S = 2.0
+"""Hundred times the usual duration; without the limits each of these takes minutes."""
+EXPRESSION: dict[str, Any] = {
+    "$ref": "#/$defs/expression",
+    "$defs": {
+        "expression": {
+            "anyOf": [
+                {"type": "integer"},
+                *(
+                    {
+                        "type": "object",
+                        "properties": {
+                            "operation": {"const": operation},
+                            "left": {"$ref": "#/$defs/expression"},
+                            "right": {"$ref": "#/$defs/expression"},
+                        },
+                        "required": ["operation", "left", "right"],
+                    }
+                    for operation in ("add", "subtract", "multiply")
+                ),
+            ]
+        }
+    },
+}
+
+
+def express(depth: int, leaf: object) -> object:
+    for _ in range(depth):
+        leaf = {"operation": "multiply", "left": leaf, "right": 1}
+    return leaf
+
+
+def combine(count: int, keyword: str) -> dict[str, Any]:
+    """Return ``count`` definitions, each with two references to the next one."""
+    definitions: dict[str, Any] = {"0": {"type": "integer"}}
+    for number in range(1, count):
+        reference = {"$ref": f"#/$defs/{number - 1}"}
+        definitions[str(number)] = {keyword: [reference, reference]}
+    return {"$ref": f"#/$defs/{count - 1}", "$defs": definitions}
+
+
+@pytest.mark.parametrize(("depth", "message"), [(4, "must be an integer or an object"), (8, "nested alternatives")])
+def test_nested_alternatives_are_described_while_they_are_few(depth: int, message: str) -> None:
+    validator = SchemaValidator(EXPRESSION)
+    assert validator.find_mistakes(express(90, 1)) == ()
+    (mistake,) = validator.find_mistakes(express(depth, "x"))
+    assert message in mistake.message
+
+
+@pytest.mark.parametrize("depth", [12, 30, 90])
+def test_a_wrong_value_of_a_recursive_schema_ends_early(depth: int) -> None:
+    validator = SchemaValidator(EXPRESSION)
+    started = time.process_time()
+    assert len(validator.find_mistakes(express(depth, "x"))) == 1
+    assert time.process_time() - started < LIMIT_S
+
+
+@pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
+def test_references_that_multiply_are_refused(keyword: str) -> None:
+    started = time.process_time()
+    with pytest.raises(InvalidSchemaError, match="at most 10,000 subschemas by references"):
+        SchemaValidator(combine(60, keyword))
+    (problem,) = find_schema_problems(combine(60, keyword))
+    assert "by references" in problem.message
+    assert time.process_time() - started < LIMIT_S
+    assert SchemaValidator(combine(8, keyword)).find_mistakes("x") != ()
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "total", "most"),
+    [
+        ({"type": "string"}, "x", 1, 1),
+        ({"items": {"type": "string"}}, ["a", "b"], 3, 1),
+        ({"prefixItems": [{"type": "null"}], "items": {"anyOf": [{}, {}]}}, [None, 1], 5, 3),
+        ({"properties": {"a": {"not": {}}}, "additionalProperties": {"if": {}, "then": {}}}, {"a": 1, "b": 2}, 6, 3),
+        ({"anyOf": [{"properties": {"a": {}}}, {"properties": {"a": {}}}]}, {"a": 1}, 5, 3),
+        ({"$ref": "#x", "$defs": {"d": {"$anchor": "x", "allOf": [{}, {}]}}}, 1, 4, 4),
+        ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {}}}, 1, 2, 2),
+        ({"items": {"$ref": "#"}}, [[1]], 5, 2),
+        ({"patternProperties": {"^a": {}}, "dependentSchemas": {"a": {}}}, {"a": 1}, 3, 2),
+        ({"items": False}, [1, 2], 3, 1),
+        (True, [1, 2], 1, 0),
+    ],
+)
+def test_counts(schema: Any, value: Any, total: int, most: int) -> None:
+    assert EvaluationCounter(schema).count(value, 100) == (total, most)
+
+
+def test_the_count_stops_at_its_limit() -> None:
+    counter = EvaluationCounter({"items": {}})
+    assert counter.count([1] * 1_000_000, MAX_EVALUATIONS).total == MAX_EVALUATIONS + 1
+
+
+def test_a_schema_that_refers_to_itself_at_one_place_is_counted() -> None:
+    assert EvaluationCounter({"$ref": "#"}).count(1, 10) == (1, 1)
+    assert SchemaValidator({"$ref": "#"}).find_mistakes(1) == ()
+
+
+D3, D4, D6, D7 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (3, 4, 6, 7))
+D8 = "https://json-schema.org/draft/2019-09/schema"
+
+
+def translate(schema: dict[str, Any], name: str | None) -> dict[str, Any]:
+    """The translation without ``$schema``."""
+    named = schema if name is None else {"$schema": name, **schema}
+    dialect = find_dialect(named) or GUESSED
+    translated = dict(translate_schema(named, dialect))
+    assert translated.pop("$schema", None) in (None, name, DIALECT)
+    return translated
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        (D3, 3),
+        (D4.rstrip("#"), 4),
+        (D6.replace("http", "https"), 6),
+        (f" {D7}", 7),
+        (D8, 8),
+        (DIALECT, None),
+        ("https://x.example/schema", None),
+        ("http://json-schema.org/schema#", None),
+        (None, None),
+        (7, None),
+    ],
+)
+def test_names(name: object, number: int | None) -> None:
+    dialect = find_dialect({"$schema": name})
+    assert (dialect.number if dialect else None) == number
+
+
+@pytest.mark.parametrize("name", [D4, D6, D7, D8, None])
+@pytest.mark.parametrize(
+    ("schema", "translated"),
+    [
+        ({"items": [{"type": "string"}, True]}, {"prefixItems": [{"type": "string"}, True]}),
+        ({"items": [{}], "additionalItems": False}, {"prefixItems": [{}], "items": False}),
+        ({"items": [], "additionalItems": {"type": "null"}}, {"items": {"type": "null"}}),
+        ({"items": [{"items": [{}]}]}, {"prefixItems": [{"prefixItems": [{}]}]}),
+        ({"not": {"anyOf": [{"items": [{}]}]}}, {"not": {"anyOf": [{"prefixItems": [{}]}]}}),
+        ({"minimum": 3, "exclusiveMinimum": True}, {"exclusiveMinimum": 3}),
+        ({"maximum": 3, "exclusiveMaximum": False}, {"maximum": 3}),
+        ({"exclusiveMaximum": True}, {}),
+        ({"definitions": {"a": {"$id": "#P"}}}, {"definitions": {"a": {"$anchor": "P"}}}),
+        ({"$defs": {"a": {"$id": "x.json#P"}}}, {"$defs": {"a": {"$id": "x.json", "$anchor": "P"}}}),
+        ({"$id": "#/a b"}, {}),
+        (
+            {"properties": {"a": {"required": True}, "b": {"required": False}}},
+            {"properties": {"a": {}, "b": {}}, "required": ["a"]},
+        ),
+        (
+            {"properties": {"a": {"required": True}}, "required": ["b"]},
+            {"properties": {"a": {}}, "required": ["b", "a"]},
+        ),
+    ],
+)
+def test_what_can_mean_one_thing_only(name: str | None, schema: dict[str, Any], translated: dict[str, Any]) -> None:
+    assert translate(schema, name) == translated
+
+
+@pytest.mark.parametrize(
+    ("names", "schema", "translated"),
+    [
+        ((D3, D4), {"id": "http://x/s"}, {"$id": "http://x/s"}),
+        ((D4,), {"definitions": {"a": {"id": "#P"}}}, {"definitions": {"a": {"$anchor": "P"}}}),
+        ((D4,), {"properties": {"id": {"type": "string"}}}, {"properties": {"id": {"type": "string"}}}),
+        ((D4, D6, D7), {"not": {"$ref": "#", "minLength": 3, "title": "A"}}, {"not": {"$ref": "#", "title": "A"}}),
+        (
+            (D7,),
+            {"type": "object", "$ref": "#/definitions/a", "minProperties": 1},
+            {"type": "object", "$ref": "#/definitions/a"},
+        ),
+        (
+            (D3, D4, D6, D7),
+            {"dependencies": {"a": ["b"], "c": {"items": [{}]}}},
+            {"dependentRequired": {"a": ["b"]}, "dependentSchemas": {"c": {"prefixItems": [{}]}}},
+        ),
+        ((D3,), {"dependencies": {"a": "b"}}, {"dependentRequired": {"a": ["b"]}}),
+        ((D3,), {"divisibleBy": 2, "type": "any"}, {"multipleOf": 2}),
+        ((D3,), {"type": ["string", {"type": "object"}]}, {}),
+        ((D8,), {"$recursiveAnchor": True, "items": {"$recursiveRef": "#"}}, {"items": {"$ref": "#"}}),
+    ],
+)
+def test_what_only_the_named_dialect_means(
+    names: tuple[str, ...], schema: dict[str, Any], translated: dict[str, Any]
+) -> None:
+    for name in names:
+        assert translate(schema, name) == translated
+    assert translate(schema, None) == schema
+
+
+def test_a_subschema_may_name_its_dialect() -> None:
+    schema = {"items": {"$schema": D7, "$ref": "#", "minItems": 1}, "not": {"$ref": "#", "minItems": 1}}
+    assert translate(schema, None) == {"items": {"$ref": "#"}, "not": {"$ref": "#", "minItems": 1}}
+
+
+@pytest.mark.parametrize("name", [D4, D7, D8, DIALECT])
+def test_a_schema_that_both_dialects_read_alike_is_unchanged(name: str) -> None:
+    raw = {
+        "$schema": name,
+        "type": "object",
+        "properties": {"a": {"anyOf": [{"type": "string"}, {"enum": [1, None]}]}, "items": {"const": {"items": [1]}}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    schema = freeze_json(raw, Report("test"))
+    assert translate_schema(schema, find_dialect(schema) or GUESSED) is schema
+
+
+@pytest.mark.parametrize(
+    "schema", [{"items": 3}, {"properties": [], "required": None}, {"$id": 3, "minimum": "x"}, {"anyOf": {}}]
+)
+def test_what_no_dialect_knows_is_unchanged(schema: dict[str, Any]) -> None:
+    assert translate(schema, D4) == schema
+
+
+LEAVES = st.sampled_from(
+    [
+        {},
+        {"type": "string"},
+        {"type": "integer"},
+        {"minimum": 2},
+        {"minLength": 2},
+        {"const": 1},
+        {"required": ["a"]},
+        False,
+    ]
+)
+
+
+def combine_widening(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    listed = st.lists(inner, min_size=1, max_size=2)
+    named = st.dictionaries(st.sampled_from("ab"), inner, max_size=2)
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), listed),
+            **dict.fromkeys(("not", "if", "then", "else", "items", "contains", "additionalProperties"), inner),
+            **dict.fromkeys(("unevaluatedProperties", "unevaluatedItems", "propertyNames"), inner),
+            **dict.fromkeys(("properties", "patternProperties", "dependentSchemas"), named),
+            "maxContains": st.just(1),
+            "minimum": st.just(1),
+        },
+    )
+
+
+SCHEMAS = st.recursive(LEAVES, combine_widening, max_leaves=6).filter(lambda schema: isinstance(schema, dict))
+VALUES = st.recursive(
+    st.sampled_from([None, 0, 1, 3, "", "a", "abc"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def places(schema: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Every place of a schema at which a fault may be."""
+    if not isinstance(schema, dict):
+        return
+    for keyword, value in schema.items():
+        at = (*place, keyword)
+        yield at
+        if keyword in SCHEMA_KEYWORDS:
+            yield from places(value, at)
+        elif keyword in SCHEMA_LIST_KEYWORDS:
+            for index, each in enumerate(value):
+                yield (*at, index)
+                yield from places(each, (*at, index))
+        elif keyword in SCHEMA_OBJECT_KEYWORDS:
+            for name, each in value.items():
+                yield (*at, name)
+                yield from places(each, (*at, name))
+
+
+@given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=5), st.data())
+def test_every_value_that_was_allowed_is_allowed(
+    schema: dict[str, Any], values: list[Any], data: st.DataObject
+) -> None:
+    known = list(places(schema))
+    place = data.draw(st.sampled_from(known)) if known else ("none",)
+    former, widened = SchemaValidator(schema), SchemaValidator(widen_schema(schema, place))
+    for value in values:
+        if not former.find_mistakes(value):
+            assert not widened.find_mistakes(value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "place", "widened"),
+    [
+        ({"type": "string", "pattern": "("}, ("pattern",), {"type": "string"}),
+        ({"required": [1]}, ("required", 0), {}),
+        ({"properties": {"a": "x"}, "additionalProperties": False}, ("properties", "a"), ...),
+        (
+            {"properties": [], "additionalProperties": False},
+            ("properties",),
+            {"properties": {}, "additionalProperties": False},
+        ),
+        ({"properties": 3, "additionalProperties": False}, ("properties",), {}),
+        ({"patternProperties": {"(": {}, "a": {}}, "additionalProperties": False}, ("patternProperties", "("), ...),
+        ({"not": {"pattern": "("}, "type": "string"}, ("not", "pattern"), {"type": "string"}),
+        ({"oneOf": [{"pattern": "("}, {}], "anyOf": [{}]}, ("oneOf", 0, "pattern"), ...),
+        ({"type": "string"}, ("pattern",), {"type": "string"}),
+        ({"allOf": [{}]}, ("allOf", 3), {"allOf": [{}]}),
+    ],
+)
+def test_places(schema: dict[str, Any], place: tuple[str | int, ...], widened: Any) -> None:
+    expected = {
+        ("properties", "a"): {"properties": {"a": {}}, "additionalProperties": False},
+        ("patternProperties", "("): {"patternProperties": {"a": {}}},
+        ("oneOf", 0, "pattern"): {"anyOf": [{}], "allOf": [{"anyOf": [{}, {}]}]},
+    }
+    assert widen_schema(schema, place) == (expected[place] if widened is ... else widened)

@@ -1,9 +1,13 @@
-"""A tool server's bounds: what it runs at once, what waits, what is refused, what is stopped."""
+"""A tool server's bounds: what it runs at once, what waits, what is refused, what is stopped.
+Threads of synchronous tools: their number, their end when idle, and calls that their tasks have abandoned.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,6 +16,7 @@ import pytest
 from dispatch import Policy, ToolServer
 from dispatch.errors import CallTimeoutError, ThrottledError, ToolError
 from dispatch.messaging.wire import Refusal, decode_reply
+from dispatch.serving.tool_service import ToolExecutor
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import START, advance, idle
 from tests.helpers.dispatcher_and_service import (
@@ -48,8 +53,6 @@ class Gate:
 
 
 # -- bounds ---------------------------------------------------------------------------------------------------------
-
-
 async def test_as_many_as_allowed_run_at_once_and_the_others_wait_their_turn() -> None:
     gate = Gate()
     async with stand(gate, concurrency=3, max_queue=10) as (dispatcher, server):
@@ -104,8 +107,6 @@ async def test_thousands_of_slow_calls_run_at_once_if_they_may() -> None:
 
 
 # -- time -----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_request_that_has_no_time_left_is_refused_unrun() -> None:
     service = Service(lambda _: "never")
     async with serving(service) as server, Peer.as_caller() as caller:
@@ -193,8 +194,6 @@ async def test_without_remaining_time_work_may_take_as_long_as_it_takes() -> Non
 
 
 # -- making one -----------------------------------------------------------------------------------------------------
-
-
 def make(**options: Any) -> ToolServer:
     return ToolServer(Service(print), BROKER, **options)
 
@@ -281,3 +280,57 @@ async def test_an_abandoned_stream_is_stopped_at_once() -> None:
         assert closed.is_set()
         assert len(told) <= 2
         assert (server.running, server.cancelled) == (0, 1)
+
+
+def count_threads(name: str) -> int:
+    return sum(thread.name.startswith(f"{name}-") for thread in threading.enumerate())
+
+
+async def await_count(name: str, number: int) -> None:
+    async with asyncio.timeout(10):
+        while count_threads(name) != number:  # noqa: ASYNC110 - of threads
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.wall_clock
+async def test_an_idle_thread_ends_after_a_while_and_another_one_starts() -> None:
+    threads = ToolExecutor(2, "idle-test", idle_s=0.05)
+    assert await threads.run(lambda: threading.current_thread().name) == "idle-test-1"
+    await await_count("idle-test", 0)
+    assert await threads.run(lambda: "again") == "again"
+    threads.close()
+    await await_count("idle-test", 0)
+
+
+@pytest.mark.wall_clock
+async def test_calls_that_come_as_threads_end_are_all_served() -> None:
+    threads = ToolExecutor(3, "race-test", idle_s=0.001)
+    for _ in range(100):
+        assert await asyncio.gather(*(threads.run(int, "7") for _ in range(4))) == [7] * 4
+        await asyncio.sleep(0.001)
+    threads.close()
+    await await_count("race-test", 0)
+
+
+@pytest.mark.wall_clock
+async def test_without_a_limit_in_time_idle_threads_stay() -> None:
+    threads = ToolExecutor(1, "stay-test")
+    await threads.run(time.sleep, 0)
+    await asyncio.sleep(0.1)
+    assert count_threads("stay-test") == 1
+    threads.close()
+    await await_count("stay-test", 0)
+
+
+@pytest.mark.wall_clock
+async def test_the_number_of_threads_may_be_raised() -> None:
+    release = threading.Event()
+    threads = ToolExecutor(1, "raise-test", idle_s=0.05)
+    first = asyncio.create_task(threads.run(release.wait, 10))
+    await await_count("raise-test", 1)
+    threads.max_threads = 2
+    assert await threads.run(lambda: "second") == "second"
+    release.set()
+    assert await first
+    threads.close()
+    await await_count("raise-test", 0)

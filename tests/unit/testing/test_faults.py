@@ -1,16 +1,56 @@
-"""Probabilities, filters and seeds of faults."""
+"""Probabilities, filters and seeds of faults.
+Faults apply to packets of sessions as to messages.
+Each fault of a message has its effect in both directions, and is repeated with the same seed.
+Connections of the faulty transport: outages, the scope of faults, and delayed messages.
+The transports' conformance tests on a wrapped transport, without faults and with latency.
+Durable messages on a faulty transport: acknowledged once handled, and delivered again when lost.
+What the fault ``malformed`` makes of a payload cannot be read, also where a message has the fault twice: on its way to
+the broker, and from there.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
 import random
 from collections import Counter
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.testing.faults import FAULT_KINDS, SINGLE_DIRECTION, FaultInjector, Faults, FaultSampler
+from dispatch.messaging.wire import (
+    MAX_PROPERTY_BYTES,
+    ErrorInfo,
+    MalformedMessageError,
+    Property,
+    Reply,
+    decode_reply,
+    decode_request,
+    encode_reply,
+    encode_request,
+)
+from dispatch.protocol.frames import PING, REPLY, REQUEST, VERSION, MalformedPacketError, decode_packet, encode_packet
+from dispatch.testing import FaultInjector, Faults, FaultyTransport, advance, idle
+from dispatch.testing.faults import (
+    FAULT_KINDS,
+    INJECTED_ERROR,
+    MALFORMED_PAYLOADS,
+    NOT_OF_PACKETS,
+    SINGLE_DIRECTION,
+    FaultSampler,
+    malformed_payload,
+)
+from dispatch.transports import DurableMessage, Message, Mode, Transport, open_transport
+from dispatch.transports.memory import MemoryTransport
+from tests.helpers.faulty_connection import TOPIC, Seen, ends
+from tests.unit.transports import test_conformance as every
+from tests.unit.transports import test_conformance_durable as kept
 
 REQUESTS = "non-persistent://tg/request/joke"
 REPLIES = "non-persistent://tg/response/dispatch-reply-"
@@ -132,3 +172,655 @@ def test_an_injector_cannot_be_combined_with_faults() -> None:
     assert FaultInjector.of([injector]) is injector
     with pytest.raises(TypeError, match="or one FaultInjector"):
         FaultInjector.of([Faults(), injector])
+
+
+TOPIC_FAULTY_PACKETS = "non-persistent://tg/request/packets"
+names = itertools.count()
+
+
+@contextlib.asynccontextmanager
+async def ends_faulty_packets(
+    *faults: Faults, direction: str = "out"
+) -> AsyncIterator[tuple[FaultyTransport, Callable[[int], bool], list[int]]]:
+    """A sender of numbered packets and a receiver; the connection of one of them has the faults. An unreadable packet is
+    received as -1."""
+    url = f"memory://packets-{next(names)}"
+    faulty, plain = FaultyTransport(MemoryTransport(url), *faults), MemoryTransport(url)
+    sending, receiving = (faulty, plain) if direction == "out" else (plain, faulty)
+    received: list[int] = []
+
+    def on_packet(message: Message) -> None:
+        data = message.data()
+        received.append(int(data) if data.isdigit() else -1)
+
+    await faulty.start()
+    await plain.start()
+    try:
+        await receiving.subscribe(TOPIC_FAULTY_PACKETS, on_packet, mode=Mode.FANOUT, name="test")
+        publisher = await sending.publisher(TOPIC_FAULTY_PACKETS)
+        yield faulty, lambda number: publisher.send_packet(str(number).encode()), received
+    finally:
+        await faulty.close()
+        await plain.close()
+    assert not publisher.send_packet(b"1"), "closed"
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+async def test_dropped_packets_are_lost_and_no_others(direction: str) -> None:
+    async with ends_faulty_packets(Faults(drop=0.3), direction=direction) as (faulty, send, received):
+        assert all(send(number) for number in range(500))
+        await advance(60)
+        assert len(received) == 500 - faulty.count[f"{direction} drop"]
+        assert 100 < faulty.count[f"{direction} drop"] < 200
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+async def test_duplicated_packets_arrive_once_more_within_the_delay(direction: str) -> None:
+    async with ends_faulty_packets(Faults(duplicate=1, max_delay=2), direction=direction) as (_, send, received):
+        for number in range(50):
+            send(number)
+        await idle()
+        assert received == list(range(50))
+        await advance(2)
+        assert sorted(received[50:]) == list(range(50))
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+async def test_a_reordered_packet_arrives_after_the_next(direction: str) -> None:
+    async with ends_faulty_packets(Faults(reorder=1, max_delay=2), direction=direction) as (faulty, send, received):
+        send(1)
+        await idle()
+        assert received == []
+        faulty.heal()
+        send(2)
+        await advance(2)
+        assert received == [2, 1]
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+async def test_delayed_packets_arrive_within_the_delay_out_of_order(direction: str) -> None:
+    async with ends_faulty_packets(Faults(delay=1, max_delay=2), direction=direction) as (_, send, received):
+        for number in range(50):
+            send(number)
+        await advance(2)
+        assert sorted(received) == list(range(50)) != received
+
+
+async def test_malformed_packets_arrive_unreadable() -> None:
+    async with ends_faulty_packets(Faults(malformed=1)) as (_, send, received):
+        assert all(send(number) for number in range(100, 150))
+        await idle()
+        assert len(received) == 50
+        assert received.count(-1) > 20
+
+
+async def test_error_sends_nothing_and_late_error_sends_half() -> None:
+    async with ends_faulty_packets(Faults(error=1)) as (faulty, send, received):
+        assert not send(1)
+        faulty.injector.inject(Faults(late_error=1))
+        assert all(send(number) for number in range(200))
+        await idle()
+        assert 50 < len(received) < 150
+
+
+async def test_an_interrupted_connection_sends_no_packet() -> None:
+    async with ends_faulty_packets(Faults(disconnect=1, reconnect_after=5)) as (faulty, send, received):
+        send(1)
+        assert not send(2)
+        await advance(4.9)
+        assert not send(3)
+        assert faulty.count["out disconnected"] == 2
+        assert received == []
+
+
+@pytest.mark.parametrize("kind", sorted(NOT_OF_PACKETS))
+async def test_faults_of_ids_and_replies_do_not_apply(kind: str) -> None:
+    async with ends_faulty_packets(Faults(**{kind: 1.0})) as (faulty, send, received):  # type: ignore[arg-type]
+        assert send(1)
+        await idle()
+        assert received == [1]
+        assert not faulty.count
+
+
+async def test_latency_keeps_the_order_of_packets() -> None:
+    async with ends_faulty_packets(Faults(latency=(0.0, 0.5))) as (_, send, received):
+        for number in range(50):
+            send(number)
+        await advance(1)
+        assert received == list(range(50))
+
+
+async def story(kind: str, direction: str, seed: int) -> tuple[list[tuple[Any, ...]], Counter[str]]:
+    """Two hundred messages, one each 0.13 s, of which every fourth meets the fault."""
+    plan = Faults(**{kind: 0.25}, seed=seed)  # type: ignore[arg-type]
+    async with ends(plan, direction=direction) as (faulty, publish, seen):
+        for number in range(200):
+            publish(number)
+            await advance(0.13)  # no part of an outage: none ends just as a message comes
+        await advance(5)
+        return seen.story(), faulty.count
+
+
+WAYS = [(kind, way) for kind in FAULT_KINDS for way in ("out", "in") if SINGLE_DIRECTION.get(kind, way) == way]
+
+
+@pytest.mark.parametrize(("kind", "direction"), WAYS)
+async def test_the_same_seed_repeats_a_fault_exactly(kind: str, direction: str) -> None:
+    first, count = await story(kind, direction, 1)
+    assert count[f"{direction} {kind}"] > 10
+    assert (first, count) == await story(kind, direction, 1)
+    assert first != (await story(kind, direction, 2))[0]
+    nothing, _ = await story("drop", "in" if direction == "out" else "out", 1)
+    assert first != nothing
+
+
+async def test_without_faults_messages_are_unchanged() -> None:
+    for direction in ("out", "in"):
+        async with ends(direction=direction) as (faulty, publish, seen):
+            for number in range(100):
+                publish(number)
+            await idle()
+            assert seen.numbers == list(range(100))
+            assert not faulty.count
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+async def test_dropped_messages_are_lost_and_no_others(direction: str) -> None:
+    async with ends(Faults(drop=0.3), direction=direction) as (faulty, publish, seen):
+        for number in range(500):
+            publish(number)
+        await advance(60)
+        assert len(seen.messages) == 500 - faulty.count[f"{direction} drop"]
+        assert 100 < faulty.count[f"{direction} drop"] < 200
+        assert not seen.failures
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+async def test_duplicates_arrive_once_more_within_the_delay(direction: str) -> None:
+    async with ends(Faults(duplicate=1, max_delay=2), direction=direction) as (_, publish, seen):
+        for number in range(50):
+            publish(number)
+        await idle()
+        assert seen.numbers == list(range(50))
+        await advance(2)
+        assert Counter(seen.numbers) == dict.fromkeys(range(50), 2)
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+async def test_a_reordered_message_arrives_after_the_next(direction: str) -> None:
+    async with ends(Faults(reorder=0.4, max_delay=9), direction=direction) as (_, publish, seen):
+        for number in range(100):
+            publish(number)
+        await advance(9)
+        assert sorted(seen.numbers) == list(range(100)) != seen.numbers
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+async def test_a_reordered_last_message_arrives_after_the_delay(direction: str) -> None:
+    async with ends(Faults(reorder=1, max_delay=9), direction=direction) as (_, publish, seen):
+        publish(1)
+        await idle()
+        assert not seen.messages
+        await advance(9)
+        assert seen.numbers == [1]
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+async def test_delayed_messages_arrive_within_the_delay_out_of_order(direction: str) -> None:
+    async with ends(Faults(delay=0.5, max_delay=4), direction=direction) as (_, publish, seen):
+        for number in range(100):
+            publish(number)
+        await advance(4)
+        assert sorted(seen.numbers) == list(range(100)) != seen.numbers
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+async def test_latency_keeps_the_order(direction: str) -> None:
+    loop = asyncio.get_running_loop()
+    async with ends(Faults(latency=(0.5, 1.5)), direction=direction) as (faulty, publish, seen):
+        began = loop.time()
+        for number in range(100):
+            publish(number)
+        await advance(0.499)
+        assert not seen.messages
+        await advance(1.002)
+        assert seen.numbers == list(range(100))
+        faulty.heal()
+        publish(100)
+        await idle()
+        assert (seen.numbers[-1], loop.time()) == (100, pytest.approx(began + 1.501))
+
+
+async def test_order_is_kept_when_latency_is_removed() -> None:
+    async with ends(Faults(latency=1)) as (faulty, publish, seen):
+        publish(0)
+        faulty.heal()
+        publish(1)
+        await idle()
+        assert not seen.messages
+        await advance(1)
+        assert seen.numbers == [0, 1]
+
+
+async def test_malformed_replies_are_not_readable() -> None:
+    async with ends(Faults(malformed=1)) as (_, publish, seen):
+        for number in range(300):
+            publish(number)
+        await idle()
+        readable = 0
+        for message in seen.messages:
+            for decode in (decode_reply, decode_request):
+                with contextlib.suppress(MalformedMessageError):
+                    decode(message.data())
+                    readable += 1
+        assert readable == 0
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+async def test_tool_error_replaces_a_reply_with_a_tools_own_error(direction: str) -> None:
+    async with ends(Faults(tool_error=1), direction=direction) as (faulty, publish, seen):
+        publish(7)
+        await idle()
+        reply = decode_reply(seen.messages[0].data())
+        assert isinstance(reply.error, ErrorInfo)
+        assert (reply.error.type, reply.end_of_stream) == (INJECTED_ERROR, True)
+        assert seen.messages[0].properties()[Property.ID] == "7-0"
+        assert faulty.count == {f"{direction} tool_error": 1}
+
+
+@pytest.mark.parametrize(
+    ("payload", "properties"),
+    [
+        (b"", {Property.ID: "1"}),
+        (b'{"user": "", "config": "{}", "arguments": "{}"}', {Property.ID: "1"}),
+        (b'{"response": "text"}', {}),
+        (b'{"response": "text"}', {Property.ID: "1", Property.REPLY_TO: TOPIC}),
+        (b'{"error": {"type": "overloaded"}}', {Property.ID: "1", Property.REFUSED: "overloaded"}),
+        (b"[1]", {Property.ID: "1"}),
+        (b"\xff", {Property.ID: "1"}),
+    ],
+)
+async def test_tool_error_does_not_change_other_messages(payload: bytes, properties: dict[str, str]) -> None:
+    async with ends(Faults(tool_error=1)) as (faulty, _, seen):
+        publisher = await faulty.publisher(TOPIC)
+        publisher.publish(payload, properties, flow="test", on_failure=seen.failures.append)
+        await idle()
+        assert [(message.data(), message.properties()) for message in seen.messages] == [(payload, properties)]
+        assert not faulty.count
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+async def test_ids_are_missing_oversized_or_foreign(direction: str) -> None:
+    async with ends(Faults(missing_id=1), direction=direction) as (faulty, publish, seen):
+        publish(1)
+        await idle()
+        faulty.injector.inject(Faults(oversized_id=1))
+        publish(2)
+        await idle()
+        faulty.injector.inject(Faults(foreign_id=1))
+        publish(3)
+        await idle()
+        missing, oversized, foreign = (message.properties().get(Property.ID, "") for message in seen.messages)
+        assert missing == ""
+        assert len(oversized) > MAX_PROPERTY_BYTES
+        assert foreign not in ("", "3-0")
+
+
+async def test_raising_makes_reading_a_message_raise() -> None:
+    async with ends(Faults(raising=1), direction="in") as (_, publish, seen):
+        for number in range(40):
+            publish(number)
+        await idle()
+        assert Counter(each[0] for each in seen.story()).keys() == {"RuntimeError", "UnicodeError"}
+
+
+async def test_error_makes_publishing_raise_without_sending() -> None:
+    async with ends(Faults(error=1)) as (_, publish, seen):
+        publish(1)
+        await advance(5)
+        assert [(error.type, error.may_have_run) for error in seen.failures] == [("publish-queue-full", False)]
+        assert not seen.messages
+
+
+async def test_late_error_fails_later_and_may_have_sent_the_message() -> None:
+    async with ends(Faults(late_error=1)) as (_, publish, seen):
+        for number in range(40):
+            publish(number)
+        await advance(3)
+        assert len(seen.failures) == 40
+        assert 0 < len(seen.messages) == sum(error.may_have_run for error in seen.failures) < 40
+
+
+async def test_a_cancelled_publish_reports_no_failure() -> None:
+    async with ends(Faults(delay=1)) as (faulty, _, seen):
+        publisher = await faulty.publisher(TOPIC)
+        tickets = [
+            publisher.publish(b"", {"n": str(n)}, flow="test", on_failure=seen.failures.append) for n in range(40)
+        ]
+        waiting = [ticket.waits for ticket in tickets]
+        withdrawn = [ticket.cancel() for ticket in tickets]
+        assert waiting == withdrawn
+        assert set(withdrawn) == {True, False}, "some are in a queue of ours, others on their way"
+        await advance(3)
+        assert set(seen.numbers) == {n for n, gone in enumerate(withdrawn) if not gone}
+
+
+# -- outages --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("direction", ["out", "in"])
+async def test_a_disconnected_connection_is_restored_after_reconnect_after(direction: str) -> None:
+    async with ends(direction=direction) as (faulty, publish, seen):
+        faulty.disconnect(5)
+        assert not faulty.connected
+        publish(1)
+        await advance(4.9)
+        publish(2)
+        await advance(0.2)
+        assert faulty.connected
+        publish(3)
+        await idle()
+        assert seen.numbers == [3]
+        assert faulty.count == {f"{direction} disconnected": 2}
+        assert [error.type for error in seen.failures] == (["unreachable"] * 2 if direction == "out" else [])
+
+
+async def test_an_injector_interrupts_all_its_connections_and_no_other() -> None:
+    shared = FaultInjector()
+    one, two, other = (
+        FaultyTransport(MemoryTransport("memory://"), each) for each in (shared, shared, FaultInjector())
+    )
+    for transport in (one, two, other):
+        await transport.start()
+    shared.disconnect(5)
+    assert [each.connected for each in (one, two, other)] == [False, False, True]
+    await advance(5.1)
+    assert [each.connected for each in (one, two, other)] == [True, True, True]
+    for transport in (one, two, other):
+        await transport.close()
+
+
+async def test_a_change_of_faults_restores_a_connection() -> None:
+    async with ends() as (faulty, publish, seen):
+        faulty.disconnect(1e6)
+        faulty.heal()
+        publish(1)
+        await idle()
+        assert seen.numbers == [1]
+
+
+async def test_a_closed_connection_sends_nothing_more() -> None:
+    async with ends(Faults(latency=1, duplicate=0.5)) as (faulty, publish, seen):
+        for number in range(10):
+            publish(number)
+        await faulty.close()
+        await advance(10)
+        assert not seen.messages
+
+
+# -- the scope of faults --------------------------------------------------------------------------------------------
+async def test_faults_apply_to_matching_topics_only() -> None:
+    async with ends(Faults(drop=1, topics="*/request/*")) as (faulty, publish, seen):
+        publish(1)
+        await idle()
+        assert seen.numbers == [1]
+        faulty.injector.inject(Faults(drop=1, topics=("*/request/*", "*/response/lab")))
+        publish(2)
+        await idle()
+        assert seen.numbers == [1]
+
+
+async def test_further_connections_have_the_same_faults() -> None:
+    async with ends(Faults(drop=1)) as (faulty, _, seen):
+        another = faulty.another()
+        await another.start()
+        publisher = await another.publisher(TOPIC)
+        publisher.publish(b"", {"n": "1"}, flow="test", on_failure=seen.failures.append)
+        await idle()
+        assert not seen.messages
+        faulty.heal()
+        publisher.publish(b"", {"n": "2"}, flow="test", on_failure=seen.failures.append)
+        await idle()
+        assert seen.numbers == [2]
+        await another.close()
+
+
+# -- delayed messages -----------------------------------------------------------------------------------------------
+async def test_flush_waits_for_delayed_messages() -> None:
+    async with ends(Faults(latency=2)) as (faulty, publish, seen):
+        for number in range(3):
+            publish(number)
+        await faulty.flush()
+        await idle()
+        assert seen.numbers == [0, 1, 2]
+
+
+async def test_the_number_of_delayed_messages_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.testing.faults.MAX_DELAYED", 10)
+    async with ends(Faults(latency=2)) as (faulty, publish, seen):
+        for number in range(15):
+            publish(number)
+        await advance(2)
+        assert seen.numbers == list(range(10))
+        assert faulty.count == {"out overflow": 5}
+
+
+async def test_an_error_of_a_handler_on_a_delayed_message_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with ends(Faults(delay=1), direction="in") as (faulty, publish, seen):
+
+        def fails(message: Message) -> None:
+            raise LookupError("its own")
+
+        await faulty.subscribe(TOPIC, fails, mode=Mode.FANOUT, name="test")
+        publish(1)
+        await advance(5)
+        assert seen.numbers == [1]
+        assert "failed: LookupError" in caplog.text
+        assert faulty.handler_errors == 1
+
+
+CALM = Faults()
+SLOW = Faults(latency=(0.001, 0.01), direction="out")
+
+
+@dataclass(frozen=True)
+class Wrapped(every.Kind):
+    faults: Faults = CALM
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Transport]:
+        transport = FaultyTransport(open_transport(self.url), self.faults)
+        await transport.start()
+        try:
+            yield transport
+        finally:
+            await transport.close()
+
+
+@pytest.fixture(params=["calm", "calm, kept", "slow"])
+def kind(request: pytest.FixtureRequest) -> every.Kind:
+    scheme = "persistent" if "kept" in request.param else "non-persistent"
+    return Wrapped("memory://", scheme, SLOW if request.param == "slow" else CALM)
+
+
+@pytest.fixture
+def durable() -> every.Kind:
+    return Wrapped("memory://", "persistent")
+
+
+async def test_payload_and_properties_arrive_as_they_were_sent(kind: every.Kind) -> None:
+    await every.test_payload_and_properties_arrive_as_they_were_sent(kind)
+
+
+async def test_shared_subscribers_take_turns(kind: every.Kind) -> None:
+    await every.test_shared_subscribers_take_turns(kind)
+
+
+async def test_fan_out_gives_everyone_everything_in_order(kind: every.Kind) -> None:
+    await every.test_fan_out_gives_everyone_everything_in_order(kind)
+
+
+async def test_the_first_message_after_subscribing_is_delivered(kind: every.Kind) -> None:
+    await every.test_the_first_message_after_subscribing_is_delivered(kind)
+
+
+async def test_a_handler_that_raises_costs_its_message_only(kind: every.Kind) -> None:
+    await every.test_a_handler_that_raises_costs_its_message_only(kind)
+
+
+async def test_the_largest_message_passes_and_a_larger_one_is_refused(kind: every.Kind) -> None:
+    await every.test_the_largest_message_passes_and_a_larger_one_is_refused(kind)
+
+
+async def test_publishers_of_one_topic_are_closed_one_by_one(kind: every.Kind) -> None:
+    await every.test_publishers_of_one_topic_are_closed_one_by_one(kind)
+
+
+async def test_a_burst_arrives_in_order_within_each_flow(kind: every.Kind) -> None:
+    await every.test_a_burst_beyond_the_window_arrives_in_order_within_each_flow(kind)
+
+
+async def test_a_cancelled_message_does_not_report_its_failure(kind: every.Kind) -> None:
+    await every.test_a_cancelled_message_does_not_report_its_failure(kind)
+
+
+async def test_packets_arrive_in_order_without_properties(kind: every.Kind) -> None:
+    await every.test_packets_arrive_in_order_without_properties(kind)
+
+
+async def test_a_closed_transport_says_so(kind: every.Kind) -> None:
+    await every.test_a_closed_transport_says_so(kind)
+
+
+async def test_what_comes_while_nobody_listens_is_kept_for_those_who_did(durable: every.Kind) -> None:
+    await kept.test_what_comes_while_nobody_listens_is_kept_for_those_who_did(durable)
+
+
+async def test_what_was_not_acknowledged_goes_to_another_subscriber_and_nothing_else(durable: every.Kind) -> None:
+    await kept.test_what_was_not_acknowledged_goes_to_another_subscriber_and_nothing_else(durable)
+
+
+async def test_then_is_called_later_and_what_was_settled_comes_to_nobody_else(durable: every.Kind) -> None:
+    await kept.test_then_is_called_later_and_what_was_settled_comes_to_nobody_else(durable)
+
+
+KEPT = "persistent://tg/request/lab"
+
+
+async def _redelivered(url: str) -> list[int]:
+    """What the next subscriber gets."""
+    transport, seen = MemoryTransport(url), Seen()
+    await transport.start()
+    await transport.subscribe(KEPT, seen, mode=Mode.SHARED, name="test")
+    await idle()
+    await transport.close()
+    return seen.numbers
+
+
+@pytest.mark.parametrize(
+    "faults", [Faults(delay=1), Faults(latency=1), Faults(reorder=0.5), Faults(duplicate=1), Faults(malformed=1)]
+)
+async def test_a_durable_message_is_acknowledged_after_it_was_handled(faults: Faults) -> None:
+    async with ends(faults, direction="in", topic=KEPT, mode=Mode.SHARED) as (faulty, publish, seen):
+        for number in range(20):
+            publish(number)
+        await advance(5)
+        assert set(seen.numbers) == set(range(20))
+        assert all(isinstance(message, DurableMessage) for message in seen.messages)
+        await faulty.close()
+        assert await _redelivered(faulty.url) == []
+
+
+async def test_a_lost_durable_message_is_delivered_to_the_next_subscriber() -> None:
+    for faults in (Faults(drop=1), Faults(disconnect=1), Faults(latency=1e6)):
+        async with ends(faults, direction="in", topic=KEPT, mode=Mode.SHARED) as (faulty, publish, seen):
+            for number in range(20):
+                publish(number)
+            await advance(5)
+            assert not seen.messages
+            await faulty.close()
+            assert await _redelivered(faulty.url) == list(range(20))
+
+
+async def test_a_handler_can_keep_a_delayed_durable_message() -> None:
+    async with ends(Faults(delay=1), direction="in", topic=KEPT, mode=Mode.SHARED) as (faulty, publish, _):
+        await faulty.close()
+        await faulty.start()
+
+        def keeps(message: Message) -> None:
+            assert isinstance(message, DurableMessage)
+            message.keep()
+
+        await faulty.subscribe(KEPT, keeps, mode=Mode.SHARED, name="test")
+        publish(1)
+        await advance(5)
+        await faulty.close()
+        assert await _redelivered(faulty.url) == [1]
+
+
+HEADER = (VERSION, 5, 0, 7, 100, 0, 0, 10, 48_000)
+frames = st.one_of(
+    st.just((PING,)),
+    st.builds(lambda stream, text: (REPLY, stream, 0, text), st.integers(0, 1 << 40), st.binary(max_size=40)),
+    st.builds(lambda text: (REQUEST, 1, 0, "tool", None, text), st.binary(max_size=40)),
+)
+
+
+@given(seed=st.integers(0, 1 << 32), frames=st.lists(frames, max_size=4), faults=st.integers(1, 4))
+def test_a_packet_is_unreadable_after_any_number_of_faults(
+    seed: int, frames: list[tuple[object, ...]], faults: int
+) -> None:
+    packet, rng = encode_packet(HEADER, frames), random.Random(seed)
+    decode_packet(packet)
+    for _ in range(faults):
+        packet = malformed_payload(rng, packet)
+        with pytest.raises(MalformedPacketError):
+            decode_packet(packet)
+
+
+class Drawn(random.Random):
+    """Draws these whole numbers."""
+
+    def __init__(self, *numbers: int) -> None:
+        super().__init__(0)
+        self._numbers = list(numbers)
+
+    def randrange(self, *_bounds: int) -> int:  # type: ignore[override] # as it is called here
+        return self._numbers.pop(0)
+
+
+CUT, APPEND = 0, 2
+"""Kinds of alteration."""
+
+
+def test_cutting_what_was_appended_and_appending_what_was_cut_restore_no_message() -> None:
+    packet = encode_packet(HEADER, [(REPLY, 3, 0, b"{}")])
+    for original, decode, error in (
+        (packet, decode_packet, MalformedPacketError),
+        (encode_reply(Reply(None, "done", True)), decode_reply, MalformedMessageError),
+    ):
+        longer = malformed_payload(Drawn(APPEND), original)
+        assert longer == original + b"}"
+        cut = malformed_payload(Drawn(CUT, len(original) - 1), original)
+        assert cut == original[:-1]
+        for payload in (malformed_payload(Drawn(CUT, len(original)), longer), malformed_payload(Drawn(APPEND), cut)):
+            with pytest.raises(error):
+                decode(payload)
+
+
+@given(seed=st.integers(0, 1 << 32), text=st.text(max_size=20), faults=st.integers(1, 4))
+def test_a_request_and_a_reply_without_a_session_are_unreadable(seed: int, text: str, faults: int) -> None:
+    for decode, payload in (
+        (decode_request, encode_request("{}", "{}", text, limit=1_000)),
+        (decode_reply, encode_reply(Reply(None, text, True))),
+    ):
+        rng = random.Random(seed)
+        decode(payload)
+        for _ in range(faults):
+            payload = malformed_payload(rng, payload)  # the next fault alters it again
+            with pytest.raises(MalformedMessageError):
+                decode(payload)
+
+
+@pytest.mark.parametrize("payload", MALFORMED_PAYLOADS, ids=range(len(MALFORMED_PAYLOADS)))
+def test_no_listed_payload_is_a_packet(payload: bytes) -> None:
+    with pytest.raises(MalformedPacketError):
+        decode_packet(payload)

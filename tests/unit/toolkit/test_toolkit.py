@@ -1,13 +1,36 @@
-"""The graph of a toolkit: its methods, cascades and scores."""
+"""The graph of a toolkit: its methods, cascades and scores.
+Packages of functions as groups of tools.
+Mermaid and GraphML.
+The two API tables of Chat2Graph's documentation: every row called by keyword, as its users may write it.
+Chains of actions with their tools.
+"""
 
 from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.toolkit import Action, Graph, Tool, Toolkit
+from dispatch.toolkit import (
+    Action,
+    Graph,
+    Tool,
+    ToolGroupConfig,
+    ToolGroupType,
+    Toolkit,
+    ToolkitService,
+    ToolkitWarning,
+    ToolPackage,
+    render_graphml,
+    render_mermaid,
+)
 from tests.unit.toolkit.samples import Group, action, four_actions, query, tool
 
 
@@ -253,3 +276,286 @@ def test_after_any_removals_no_group_is_empty_and_no_edge_dangles(removals: list
         toolkit.remove_vertex({"a": "action", "t": "tool", "g": "group"}[kind] + f" {number}")
         for id, data in toolkit.vertices_data():
             assert not isinstance(data["data"], Group) or toolkit.out_degree(id)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = "toolkit_shop"
+    (tmp_path / name / "orders").mkdir(parents=True)
+    (tmp_path / name / "__init__.py").write_text("from os.path import join\n\ndef ping():\n    '''Answers pong.'''\n")
+    (tmp_path / name / "orders" / "__init__.py").write_text("")
+    (tmp_path / name / "orders" / "list.py").write_text(
+        "class C: pass\nasync def find(order: int) -> str:\n    '''Find an order.'''\n    return f'order {order}'\n"
+        "def _private(): pass\n"
+    )
+    (tmp_path / name / "broken.py").write_text("import does_not_exist_at_all\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield name
+    for module in [each for each in sys.modules if each.split(".")[0] == name]:
+        del sys.modules[module]
+
+
+async def test_public_functions_of_a_package_and_its_subpackages(package: str) -> None:
+    with pytest.warns(ToolkitWarning, match=r"'toolkit_shop\.broken' cannot be imported .*does_not_exist_at_all"):
+        tools = await ToolPackage(package).list_tools()
+    assert [(each.name, each.description) for each in tools] == [("ping", "Answers pong."), ("find", "Find an order.")]
+    assert await tools[1].function(order=3) == "order 3"
+
+
+async def test_public_are_the_functions_that_the_source_of_a_package_finds(package: str, tmp_path: Path) -> None:
+    (tmp_path / package / "broken.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / package / "_hidden.py").write_text("raise RuntimeError('not imported')\n")
+    (tmp_path / package / "__main__.py").write_text("raise RuntimeError('not imported')\n")
+    (tmp_path / package / "stock.py").write_text(
+        f"import dispatch\nfrom {package}.orders.list import find\n__all__ = ['find', 'count']\n"
+        "def count() -> int: ...\ndef not_exported(): ...\n@dispatch.tool(name='order-more')\ndef _order(): ...\n"
+    )
+    with pytest.warns(ToolkitWarning, match=r"broken' cannot be imported \(SystemExit: 3\)"):
+        tools = {each.name: each.id.removeprefix(f"{package}.") for each in await ToolPackage(package).list_tools()}
+    assert tools == {"ping": "ping", "find": "orders.list.find", "count": "stock.count", "order-more": "stock._order"}
+    with pytest.warns(ToolkitWarning):
+        (tool,) = await ToolPackage(package, only=["_order"]).list_tools()
+    assert tool.name == "order-more"
+
+
+@pytest.mark.filterwarnings("ignore::dispatch.toolkit.ToolkitWarning")
+def test_a_package_is_a_group_of_the_toolkit(package: str) -> None:
+    service = ToolkitService()
+    group = ToolPackage(ToolGroupConfig(ToolGroupType.PACKAGE, package), only=["find"])
+    service.chain(action(1), group)
+    toolkit = service.get_toolkit()
+    assert toolkit.successors(group.get_id()) == ["toolkit_shop.orders.list.find"]
+    assert toolkit.get_tool_group(group.get_id()) is group
+    assert (group.name, group.config.type) == (package, ToolGroupType.PACKAGE)
+
+
+@pytest.mark.filterwarnings("ignore::dispatch.toolkit.ToolkitWarning")
+def test_mistakes_name_their_place(package: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has no public function 'fnid'"):
+        asyncio.run(ToolPackage(package, only=["fnid"]).list_tools())
+    with pytest.raises(ModuleNotFoundError, match="no_such_package_at_all"):
+        asyncio.run(ToolPackage("no_such_package_at_all").list_tools())
+    (tmp_path / package / "other.py").write_text("def find(): pass\n")
+    with pytest.raises(ValueError, match=r"Two functions 'find' .* toolkit_shop\.orders\.list"):
+        asyncio.run(ToolPackage(package).list_tools())
+
+
+def build() -> Toolkit:
+    service = ToolkitService()
+    service.add_action(Action("a", 'Say "hi" `now`', "First & <last>\x00"), [], [])
+    service.add_action(action(2), [], [(Action("a", "", ""), 0.25)])
+    service.add_tool(tool(1), [(action(2), 0.5)])
+    service.add_tool_group(Group("g", "search"), [(action(2), 1.0)])
+    return service.get_toolkit()
+
+
+def test_mermaid() -> None:
+    lines = render_mermaid(build()).splitlines()
+    assert lines[:9] == [
+        "flowchart LR",
+        '    v0("Say #quot;hi#quot; #96;now#96;"):::action',
+        '    v1("Action 2"):::action',
+        '    v2["tool_1"]:::tool',
+        '    v3{{"g"}}:::group',
+        '    v4["search"]:::tool',
+        "    v0 ==>|0.25| v1",
+        "    v3 -.->|1.00| v4",
+        "    v1 -->|0.50| v2",
+    ]
+    assert lines[9] == "    v1 -->|1.00| v4"
+
+
+@pytest.mark.filterwarnings("default")
+def test_graphml_is_read_by_networkx() -> None:
+    toolkit = build()
+    graph = nx.parse_graphml(render_graphml(toolkit))
+    assert set(graph.nodes) == set(toolkit.vertices())
+    assert graph.nodes["a"] == {"kind": "action", "name": 'Say "hi" `now`', "description": "First & <last>\ufffd"}
+    assert graph.nodes["group g"]["kind"] == "group"
+    assert graph.edges["a", "action 2"] == {"kind": "next", "score": 0.25}
+    assert graph.edges["action 2", "tool 1"] == {"kind": "call", "score": 0.5}
+    assert {graph.edges[edge]["kind"] for edge in graph.edges} == {"next", "call", "group_has_tool"}
+
+
+TOOLKIT = {
+    "add_vertex": ("id", "properties"),
+    "vertices_data": (),
+    "update": ("other",),
+    "subgraph": ("ids",),
+    "remove_vertex": ("id",),
+    "get_action": ("id",),
+    "get_tool": ("id",),
+    "get_tool_group": ("id",),
+    "get_score": ("u", "v"),
+    "set_score": ("u", "v", "score"),
+    "add_edge": ("u_of_edge", "v_of_edge"),
+    "has_vertex": ("id",),
+    "vertices": (),
+    "edges": (),
+    "predecessors": ("id",),
+    "successors": ("id",),
+    "out_degree": ("vertex",),
+    "vertices_count": (),
+    "get_graph": (),
+    "remove_vertices": ("ids",),
+    "remove_edge": ("u_of_edge", "v_of_edge"),
+    "to_json_str": (),
+    "from_json_str": ("json_str",),
+}
+SERVICE: dict[str, tuple[str, ...]] = {
+    "get_toolkit": (),
+    "add_tool": ("tool", "connected_actions"),
+    "add_tool_group": ("tool_group", "connected_actions"),
+    "add_action": ("action", "next_actions", "prev_actions"),
+    "get_action": ("action_id",),
+    "remove_tool": ("tool_id",),
+    "remove_action": ("action_id",),
+    "recommend_subgraph": ("actions", "threshold", "hops"),
+    "recommend_tools_actions": ("actions", "threshold", "hops"),
+    "visualize": ("graph", "title", "show"),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "names"),
+    [(kind, *row) for kind, table in ((Toolkit, TOOLKIT), (ToolkitService, SERVICE)) for row in table.items()],
+)
+def test_parameters_have_the_names_of_chat2graph(kind: type, method: str, names: tuple[str, ...]) -> None:
+    parameters = inspect.signature(getattr(kind, method)).parameters.values()
+    ours = [each.name for each in parameters if each.kind is not inspect.Parameter.KEYWORD_ONLY]
+    assert tuple(name for name in ours if name != "self") == names
+    assert all(each.default is not inspect.Parameter.empty for each in parameters if each.kind.name == "KEYWORD_ONLY")
+
+
+def test_defaults_are_those_of_chat2graph() -> None:
+    for method in ("recommend_subgraph", "recommend_tools_actions"):
+        parameters = inspect.signature(getattr(ToolkitService, method)).parameters
+        assert (parameters["threshold"].default, parameters["hops"].default) == (0.5, 0)
+    assert inspect.signature(ToolkitService.visualize).parameters["show"].default is False
+
+
+def test_every_row_of_the_toolkit_table() -> None:
+    toolkit = Toolkit()
+    assert toolkit.add_vertex(id="a", data=action(1)) is None  # type: ignore[func-returns-value]  # as the table states
+    toolkit.add_vertex(id="t", data=tool(1))
+    toolkit.add_vertex(id="g", data=Group("g"))
+    toolkit.add_edge(u_of_edge="a", v_of_edge="t")
+    toolkit.add_edge(u_of_edge="g", v_of_edge="t")
+    toolkit.set_score(u="a", v="t", score=0.5)
+    assert (toolkit.get_score(u="a", v="t"), toolkit.get_score(u="t", v="a")) == (0.5, 1.0)
+    kinds: dict[str, Any] = {id: type(properties["data"]).__name__ for id, properties in toolkit.vertices_data()}
+    assert kinds == {"a": "Action", "t": "Tool", "g": "Group"}
+    assert [toolkit.get_action(id=each) is None for each in "atgx"] == [False, True, True, True]
+    assert [toolkit.get_tool(id=each) is None for each in "atgx"] == [True, False, True, True]
+    assert [toolkit.get_tool_group(id=each) is None for each in "atgx"] == [True, True, False, True]
+    part = toolkit.subgraph(ids=["a", "t", "x"])
+    assert (part.vertices(), part.edges(), part.get_score("a", "t")) == (["a", "t"], [("a", "t")], 0.5)
+    other = Toolkit()
+    other.update(other=toolkit)
+    assert other.edges() == toolkit.edges()
+    toolkit.remove_vertex(id="t")
+    assert toolkit.vertices() == ["a"]  # the group had no other tool
+
+
+def test_every_row_of_the_service_table() -> None:
+    service = four_actions()
+    one, two = action(1), action(2)
+    service.add_action(action=action(5), next_actions=[(one, 0.5)], prev_actions=[(two, 0.6)])
+    service.add_tool(tool=tool(5), connected_actions=[(action(5), 0.7)])
+    service.add_tool_group(tool_group=Group("g", "search"), connected_actions=[(action(5), 0.4)])
+    assert service.get_action(action_id="action 5") == action(5)
+    found = service.recommend_subgraph(actions=[action(5)], threshold=0.5, hops=0)
+    assert sorted(found.vertices()) == ["action 5", "tool 5"]
+    tools, actions = service.recommend_tools_actions(actions=[action(5)], threshold=0.4, hops=1)
+    assert {each.name for each in tools} == {"tool_5", "search", "tool_1"}
+    assert {each.id for each in actions} == {"action 5", "action 1"}
+    figure = service.visualize(graph=found, title="Recommended", show=False)
+    assert "Recommended" in [text.get_text() for text in figure.axes[0].texts]
+    service.remove_tool(tool_id="tool 5")
+    service.remove_action(action_id="action 5")
+    toolkit = service.get_toolkit()
+    # A grouped tool stays: its group points to it.
+    assert sorted(toolkit.vertices())[-1:] == ["tool 4"]
+    assert toolkit.has_vertex(id="group g")
+    assert not toolkit.has_vertex(id="action 5")
+
+
+A1, A2, A3 = action(1), action(2), action(3)
+T1, T2 = tool(1), tool(2)
+
+
+class OneTool(Group):
+    """A group of one tool with a known id."""
+
+    async def list_tools(self) -> list[Tool]:
+        return [Tool("inner", "", print, id=f"{self.name}/inner")]
+
+
+G = OneTool("g")
+IN_G = ("group g", "g/inner")
+
+
+@pytest.mark.parametrize(
+    ("items", "edges"),
+    [
+        ((), set()),
+        ((A1,), set()),
+        ((A1, A2, A3), {("action 1", "action 2"), ("action 2", "action 3")}),
+        ((A1, T1), {("action 1", "tool 1")}),
+        ((A1, G), {("action 1", "g/inner"), IN_G}),
+        ((A1, (T1, T2)), {("action 1", "tool 1"), ("action 1", "tool 2")}),
+        ((A1, (T1, G)), {("action 1", "tool 1"), ("action 1", "g/inner"), IN_G}),
+        (((A1, T1), A2), {("action 1", "tool 1"), ("action 1", "action 2")}),
+        ((A1, T1, A2, G), {("action 1", "tool 1"), ("action 1", "action 2"), ("action 2", "g/inner"), IN_G}),
+        ((A1, (T1,), A2, T2), {("action 1", "tool 1"), ("action 1", "action 2"), ("action 2", "tool 2")}),
+        (((A1, T1), (A2, T1)), {("action 1", "tool 1"), ("action 1", "action 2"), ("action 2", "tool 1")}),
+    ],
+)
+def test_valid_chains(items: tuple[Any, ...], edges: set[tuple[str, str]]) -> None:
+    service = ToolkitService()
+    assert service.chain(*items) is service
+    toolkit = service.get_toolkit()
+    assert set(toolkit.edges()) == edges
+    assert all(toolkit.get_score(u, v) == 1.0 for u, v in edges)
+    for item in items:
+        if not isinstance(item, tuple | Tool | Group):
+            assert toolkit.get_action(item.id) == item
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ((T1,), "Chain must start with an Action."),
+        ((G,), "Chain must start with an Action."),
+        (((T1, T2), A1), "Chain must start with an Action."),
+        ((A1, T1, T2), "Tool can only be followed by an Action."),
+        ((A1, G, T2), "ToolGroup can only be followed by an Action."),
+        ((A1, (T1, T2), T1), "A parallel connection tuple can only be followed by an Action."),
+        ((A1, (T1,), (T2,)), "A parallel connection tuple can only be followed by an Action."),
+        ((A1, T1, (T2,)), "Tool can only be followed by an Action."),
+        ((A1, (T1, A2)), "Parallel connection tuples can only contain Tools or ToolGroups."),
+    ],
+)
+def test_invalid_chains_add_nothing(items: tuple[Any, ...], message: str) -> None:
+    service = ToolkitService()
+    with pytest.raises(ValueError, match="^" + message):
+        service.chain(*items)
+    assert service.get_toolkit().vertices() == []
+
+
+@pytest.mark.parametrize("item", ["action", 1, None, Tool])
+def test_an_item_of_another_type(item: object) -> None:
+    service = ToolkitService()
+    with pytest.raises(TypeError, match="Invalid chain item type"):
+        service.chain(A1, item)  # type: ignore[arg-type] # the mistake
+    assert service.get_toolkit().vertices() == []
+
+
+def test_chains_of_one_service_meet_in_shared_actions() -> None:
+    service = ToolkitService().chain(A1, T1, A2).chain(A3, A2)
+    assert set(service.get_toolkit().edges()) == {
+        ("action 1", "tool 1"),
+        ("action 1", "action 2"),
+        ("action 3", "action 2"),
+    }

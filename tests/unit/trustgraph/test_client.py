@@ -1,20 +1,34 @@
-"""TrustGraph's face over our path: both dialects, and every call that is neither."""
+"""TrustGraph's face over our path: both dialects, and every call that is neither.
+Announced tools in TrustGraph's configuration, on the embedded broker.
+The broker as sources see it: correlation, repetition, failures and the end.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+import dispatch
 from dispatch import RejectedError, ToolServiceClient
-from dispatch.errors import CallTimeoutError, InvalidArgumentsError, ToolError
+from dispatch.errors import CallTimeoutError, InvalidArgumentsError, ToolError, TransportError
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES
+from dispatch.server import ToolServer
+from dispatch.transports import Message, Mode
+from dispatch.transports.memory import MemoryTransport
 from dispatch.trustgraph.client import DEFAULT_TIMEOUT_S
+from dispatch.trustgraph.config import ConfigBroker
+from dispatch.trustgraph.mirror import Mirror
+from tests.helpers.announcing import service, tool
 from tests.helpers.clock import START, idle
+from tests.helpers.config_service import ConfigService, ConfigStore, config_service
 from tests.helpers.dispatcher_and_service import Peer, Service, dispatching, stand
+from tests.helpers.followed_config import URL
 
 CONFIG, ARGUMENTS = {"style": "pun"}, {"topic": "cats"}
 
@@ -149,8 +163,6 @@ async def test_values_that_cannot_travel_are_told_before_anything_is_sent(
 
 
 # -- streams --------------------------------------------------------------------------------------------------------
-
-
 def story(_: Any) -> AsyncIterator[str]:
     async def stream() -> AsyncIterator[str]:
         for index in range(4):
@@ -205,3 +217,224 @@ async def test_a_silence_may_last_as_long_as_the_limit() -> None:
 
     async with stand(slow) as (dispatcher, _):
         assert await client_of(dispatcher).call_streaming(CONFIG, ARGUMENTS, print) == "done"
+
+
+class Echo(dispatch.ToolService):
+    """Answers with its arguments."""
+
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
+        return json.dumps(arguments)
+
+
+def serving(name: str, *tools: dict[str, Any], **options: Any) -> ToolServer:
+    return ToolServer(Echo(), URL, service=name, tools=tools or [tool(service=name)], **options)
+
+
+@contextlib.asynccontextmanager
+async def mirroring(store: ConfigStore) -> AsyncIterator[list[tuple[Any, Any]]]:
+    transport = MemoryTransport(URL)
+    await transport.start()
+    broker = ConfigBroker(transport, "mirror")
+    announced, config = dispatch.Announced(), dispatch.TrustGraphConfig()
+    announced.connect(broker)
+    config.connect(broker)
+    changes: list[tuple[Any, Any]] = []
+    task = asyncio.create_task(Mirror(announced, config, lambda *each: changes.append(each)).follow())
+    try:
+        await asyncio.sleep(2)
+        yield changes
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await announced.close()
+        await config.close()
+        await broker.close()
+        await transport.close()
+
+
+@contextlib.asynccontextmanager
+async def configuration() -> AsyncIterator[tuple[ConfigStore, ConfigService]]:
+    store = ConfigStore()
+    async with config_service(URL, store) as running:
+        yield store, running
+
+
+def kept(store: ConfigStore) -> set[str]:
+    """Return the services and tools of a store."""
+    return {f"{kind}/{key}" for _, kind, key in store.texts if kind != "dispatch-mirror"}
+
+
+async def test_announced_tools_are_written_and_removed_when_their_service_is_gone() -> None:
+    async with (
+        configuration() as (store, _),
+        mirroring(store) as changes,
+        dispatch.connect(URL, dispatch.TrustGraphConfig()) as agent,
+    ):
+        async with serving("shop"):
+            await asyncio.sleep(2)
+            assert kept(store) == {"tool-service/shop", "tool/price"}
+            assert changes[-1] == ([("tool-service", "shop"), ("tool", "price")], [])
+            assert await agent.call("price", {"product": "lamp"}) == '{"product": "lamp"}'
+        await asyncio.sleep(30)
+        assert kept(store) == {"tool-service/shop", "tool/price"}
+        await asyncio.sleep(35)
+        assert kept(store) == set()
+        assert changes[-1] == ([], [("tool", "price"), ("tool-service", "shop")])
+
+
+async def test_items_of_others_stay_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
+    async with configuration() as (store, _):
+        store.write("tool-service", "own", service("own"))
+        store.write("tool", "price", tool(service="own", description="Own"))
+        async with mirroring(store), serving("shop", tool(), tool("order")):
+            await asyncio.sleep(2)
+            assert kept(store) == {"tool-service/own", "tool/price", "tool-service/shop", "tool/order"}
+            assert json.loads(store.texts["default", "tool", "price"])["description"] == "Own"
+        assert "tool/price is not mirrored: the configuration has another item of that name" in caplog.text
+
+
+async def test_a_restarted_mirror_removes_what_it_has_written() -> None:
+    async with configuration() as (store, _):
+        async with mirroring(store), serving("shop"):
+            await asyncio.sleep(2)
+        assert kept(store) == {"tool-service/shop", "tool/price"}
+        async with mirroring(store), serving("bank", tool("balance", service="bank")):
+            await asyncio.sleep(2)
+            assert kept(store) == {"tool-service/bank", "tool/balance"}
+
+
+async def test_the_highest_version_is_written_under_its_name() -> None:
+    async with (
+        configuration() as (store, _),
+        mirroring(store),
+        serving("shop", descriptor={"version": "1.10.0"}),
+        ToolServer(
+            Echo(),
+            URL,
+            request_queue="request:tg:old",
+            response_queue="response:tg:old",
+            tools=[tool()],
+            descriptor={"id": "shop", "version": "1.9.0"},
+        ),
+    ):
+        await asyncio.sleep(2)
+        assert kept(store) == {"tool-service/shop", "tool/price"}
+        assert json.loads(store.texts["default", "tool", "price"])["version"] == "1.10.0"
+
+
+async def test_it_catches_up_when_the_config_service_returns(caplog: pytest.LogCaptureFixture) -> None:
+    async with configuration() as (store, running), mirroring(store), serving("shop"):
+        await asyncio.sleep(2)
+        await running.stop()
+        async with serving("bank", tool("balance", service="bank")):
+            await asyncio.sleep(10)
+            await running.start()
+            await asyncio.sleep(40)
+            assert kept(store) == {"tool-service/shop", "tool/price", "tool-service/bank", "tool/balance"}
+    assert "the mirror is behind, and tries again in" in caplog.text
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+
+
+REQUEST, RESPONSE = "non-persistent://tg/request/lab", "non-persistent://tg/response/lab"
+
+
+class EchoConfigBroker:
+    """Answers each request with its payload, unless it is among the first ``lost`` ones."""
+
+    def __init__(self, lost: int = 0) -> None:
+        self.ids: list[str] = []
+        self._lost = lost
+
+    async def start(self, transport: MemoryTransport) -> None:
+        publisher = await transport.publisher(RESPONSE)
+
+        def on_request(message: Message) -> None:
+            self.ids.append(message.properties()["id"])
+            if len(self.ids) > self._lost:
+                for id in ("other", self.ids[-1], self.ids[-1]):
+                    publisher.publish(message.data() + id[:5].encode(), {"id": id}, flow="", on_failure=print)
+
+        await transport.subscribe(REQUEST, on_request, mode=Mode.SHARED, name="echo")
+
+
+@contextlib.asynccontextmanager
+async def connected() -> AsyncIterator[tuple[MemoryTransport, ConfigBroker]]:
+    transport = MemoryTransport("memory://")
+    await transport.start()
+    broker = ConfigBroker(transport, "d1")
+    try:
+        yield transport, broker
+    finally:
+        await broker.close()
+        await transport.close()
+
+
+async def test_each_request_gets_its_own_response() -> None:
+    async with connected() as (transport, broker):
+        echo = EchoConfigBroker()
+        await echo.start(transport)
+        responses = await asyncio.gather(
+            *(broker.request(REQUEST, RESPONSE, b"%d-" % i, timeout=1) for i in range(100))
+        )
+        assert [response.partition(b"-")[0] for response in responses] == [b"%d" % i for i in range(100)]
+        assert [response.partition(b"-")[2].decode() for response in responses] == [id[:5] for id in echo.ids]
+        assert len(set(echo.ids)) == 100
+
+
+async def test_a_request_is_sent_again_with_the_same_id() -> None:
+    async with connected() as (transport, broker):
+        echo = EchoConfigBroker(lost=2)
+        await echo.start(transport)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        await broker.request(REQUEST, RESPONSE, b"", timeout=5, resend_after=1)
+        assert loop.time() - started == pytest.approx(3, abs=0.01)  # after 1 s, and 2 s later
+        assert len(set(echo.ids)) == 1
+
+
+async def test_without_a_response_the_request_times_out() -> None:
+    async with connected() as (transport, broker):
+        echo = EchoConfigBroker(lost=100)
+        await echo.start(transport)
+        with pytest.raises(TimeoutError):
+            await broker.request(REQUEST, RESPONSE, b"", timeout=5)
+        assert len(echo.ids) == 1
+
+
+async def test_a_failure_to_send_is_raised() -> None:
+    async with connected() as (transport, broker):
+        await EchoConfigBroker(lost=1).start(transport)
+        waiting = asyncio.create_task(broker.request(REQUEST, RESPONSE, b"", timeout=5))
+        await idle()
+        await broker.close()
+        with pytest.raises(TransportError):
+            await waiting
+        with pytest.raises(TransportError):
+            await broker.request(REQUEST, RESPONSE, b"", timeout=5)
+        with pytest.raises(TransportError):
+            await broker.subscribe(RESPONSE, print)
+
+
+async def test_notifications_until_the_subscription_is_closed() -> None:
+    async with connected() as (transport, broker):
+        received: list[bytes] = []
+        subscription = await broker.subscribe(RESPONSE, received.append)
+        publisher = await transport.publisher(RESPONSE)
+        publisher.publish(b"1", {}, flow="", on_failure=print)
+        await idle()
+        await subscription.close()
+        await subscription.close()
+        publisher.publish(b"2", {}, flow="", on_failure=print)
+        await idle()
+        assert received == [b"1"]
+
+
+async def test_topics_are_opened_once_and_closed_at_the_end() -> None:
+    async with connected() as (transport, broker):
+        await EchoConfigBroker().start(transport)
+        await asyncio.gather(*(broker.request(REQUEST, RESPONSE, b"", timeout=1) for _ in range(10)))
+        await broker.subscribe(RESPONSE, print)
+        assert len(transport._subscriptions) == 3  # the echo, the responses, the notifications
+        await broker.close()
+        assert len(transport._subscriptions) == 1

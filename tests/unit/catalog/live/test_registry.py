@@ -1,27 +1,54 @@
-"""The registry of a dispatcher: its sources and the items that a program puts, before, during and after a connection."""
+"""The registry of a dispatcher: its sources and the items that a program puts, before, during and after a connection.
+Lists of the registry: the tools in force, with their sources.
+Activations: coalesced, limited in number, atomic; on virtual time.
+The file of approved definitions: damaged, concurrent, with permissions.
+When a changed catalogue is due.
+A follower of one source: failures, recovery, backoff, changes that end or raise; on virtual time.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
+import json
 import logging
-from collections.abc import AsyncIterator, Sequence
+import stat
+import threading
+from collections.abc import AsyncIterator, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dispatch
 from dispatch import Catalog, CatalogError, Dispatcher, Policy, PolicyError
 from dispatch.catalog import UnknownToolError
-from dispatch.catalog.activation import MAX_REPORTED
-from dispatch.catalog.approvals import ApprovalsError
+from dispatch.catalog import approvals as module
+from dispatch.catalog.activation import (
+    COALESCE_S,
+    MAX_PROBLEM_CHARS,
+    MAX_REPORTED,
+    MIN_INTERVAL_S,
+    ActivationSchedule,
+    Activator,
+    Prepared,
+    SourceFollower,
+    close_followers,
+)
+from dispatch.catalog.approvals import Approvals, ApprovalsError
+from dispatch.catalog.catalog import compare
 from dispatch.catalog.items import Item
+from dispatch.catalog.merge import Merged, Merger
 from dispatch.catalog.sources import OnChange, SourceState
+from dispatch.documents import Problem
 from dispatch.telemetry.events import CatalogChanged, Event, ItemShadowed, SourceChanged
 from dispatch.testing.clock import advance, idle, virtual_time
+from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE
 from tests.unit.catalog.live.test_merge import service, tool
 
 brokers = itertools.count()
@@ -76,8 +103,6 @@ def states(dispatcher: Dispatcher) -> dict[str, SourceState]:
 
 
 # -- sources ------------------------------------------------------------------------------------------------------------
-
-
 @virtual_time
 async def test_a_source_is_added_with_the_lowest_precedence_and_removed() -> None:
     async with connected(source("a")) as (dispatcher, events):
@@ -229,8 +254,6 @@ async def test_a_close_closes_every_source_once_and_keeps_the_catalogue() -> Non
 
 
 # -- replacement --------------------------------------------------------------------------------------------------------
-
-
 @virtual_time
 async def test_a_reload_replaces_the_sources_and_keeps_what_was_put() -> None:
     a, b = source("a"), source("b")
@@ -294,8 +317,6 @@ async def test_a_source_out_of_reach_at_a_reload_is_tried_again() -> None:
 
 
 # -- items --------------------------------------------------------------------------------------------------------------
-
-
 @virtual_time
 async def test_what_is_put_precedes_all_sources_until_it_is_removed() -> None:
     async with connected(source("a")) as (dispatcher, _):
@@ -371,3 +392,529 @@ async def test_a_policy_that_fits_the_used_version_of_a_service_is_accepted() ->
         with_short_backoff = service(version="2.0.0", policy={"retry": {"max-backoff": 1.0}})
         await registry.put("tool-service", with_short_backoff.raw)
         assert dispatcher.catalog.service_of("stamp").version == "1.0.0"
+
+
+EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "versions"
+
+
+async def test_lists_follow_what_is_put_and_removed() -> None:
+    jokes = dispatch.Folder(EXAMPLES, id="jokes")
+    async with dispatch.connect("memory://", catalog=[jokes]) as dispatcher:
+        registry = dispatcher.registry
+        assert [(tool.name, tool.version) for tool in registry.list()] == [("tell-joke", "1.4.0")]
+        assert [tool.version for tool in registry.list(version="^2", source="jokes")] == ["2.0.0"]
+        await registry.put("tool-service", JOKE_SERVICE | {"id": "s"})
+        await registry.put("tool", TELL_JOKE | {"name": "tell-pun", "service": "s", "group": ["puns"]})
+        assert [tool.name for tool in registry.list(groups=["puns"])] == ["tell-pun"]
+        assert [tool.name for tool in registry.list(text="PUN", service="s")] == ["tell-pun"]
+        assert [tool.name for tool in registry.list(source="jokes")] == ["tell-joke"]
+        await registry.remove("tool", "tell-pun")
+        assert registry.list(groups=["puns"]) == ()
+
+
+class Target:
+    """Records what comes into force; a catalogue with the tool ``bad`` cannot be prepared."""
+
+    def __init__(self) -> None:
+        self.catalog = Catalog.empty()
+        self.activations: list[tuple[float, tuple[str, ...]]] = []
+        self.causes: list[tuple[set[str], bool]] = []
+        self.hold = threading.Event()
+        self.hold.set()
+        self.threads: set[str] = set()
+
+    def prepare(self, merged: Merged) -> Prepared:
+        self.threads.add(threading.current_thread().name)
+        assert self.hold.wait(10)
+        if "bad" in merged.catalog.tools:
+            raise ValueError("this one is bad")
+
+        def activate() -> None:
+            self.catalog = merged.catalog
+            try:
+                now = asyncio.get_running_loop().time()
+            except RuntimeError:
+                now = 0.0
+            self.activations.append((now, tuple(merged.catalog.tools)))
+
+        return Prepared(merged, activate, compare(self.catalog, merged.catalog), {})
+
+    def on_activated(self, prepared: Prepared, causes: Collection[str], is_replaced: bool) -> None:
+        self.causes.append(({*causes}, is_replaced))
+
+
+def put(name: str) -> object:
+    def add(merger: Merger) -> None:
+        merger.set_items("a", [*merger.items("a"), tool(name)])
+
+    return add
+
+
+def make() -> tuple[Activator, Target]:
+    merger, target = Merger(), Target()
+    merger.add_source("a")
+    merger.set_items("a", [service()])
+    activator = Activator(merger, target, target.on_activated)
+    assert [names for _, names in target.activations] == [()]
+    return activator, target
+
+
+@asynccontextmanager
+async def started() -> AsyncIterator[tuple[Activator, Target]]:
+    merger, target = Merger(), Target()
+    merger.add_source("a")
+    merger.set_items("a", [service()])
+    activator = Activator(merger, target, target.on_activated)
+    target.activations.clear()
+    target.causes.clear()
+    activator.start()
+    try:
+        yield activator, target
+    finally:
+        target.hold.set()
+        await activator.close()
+
+
+async def add(activator: Activator, name: str, source: str = "a") -> None:
+    await activator.run(put(name))
+    await activator.activate(source)
+
+
+async def test_before_the_start_a_change_is_in_force_at_once() -> None:
+    activator, target = make()
+    await add(activator, "one")
+    assert target.activations[1:]
+    assert target.activations[-1][1] == ("one",)
+    assert target.threads == {threading.current_thread().name}
+    assert not activator.is_running
+
+
+@virtual_time
+async def test_changes_within_50_ms_are_one_activation() -> None:
+    async with started() as (activator, target):
+        began = asyncio.get_running_loop().time()
+        first = asyncio.create_task(add(activator, "one", "a"))
+        await advance(0.04)
+        await asyncio.gather(first, add(activator, "two", "b"))
+        assert [(at - began, names) for at, names in target.activations] == [(pytest.approx(0.05), ("one", "two"))]
+        assert target.causes == [({"a", "b"}, False)]
+        assert all(name.startswith("dispatch-catalog") for name in target.threads - {threading.current_thread().name})
+
+
+@virtual_time
+async def test_there_are_at_most_ten_activations_per_second() -> None:
+    async with started() as (activator, target):
+        began = asyncio.get_running_loop().time()
+        for at in range(25):
+            await add(activator, f"t{at}")
+        times = [at for at, _ in target.activations]
+        assert len(times) == 25
+        assert all(later - one >= 0.1 - 1e-9 for one, later in itertools.pairwise(times))
+        assert times[-1] - began == pytest.approx(0.05 + 24 * 0.1)
+
+
+@virtual_time
+async def test_a_catalogue_that_cannot_be_prepared_leaves_the_former_one_in_force() -> None:
+    async with started() as (activator, target):
+        await add(activator, "one")
+        with pytest.raises(ValueError, match="this one is bad"):
+            await add(activator, "bad")
+        assert tuple(activator.merged.catalog.tools) == tuple(target.catalog.tools) == ("one",)
+        await activator.run(lambda merger: merger.set_items("a", [service(), tool("two")]))
+        await activator.activate("a")
+        assert tuple(target.catalog.tools) == ("two",)
+
+
+@virtual_time
+async def test_a_replacement_is_complete_or_changes_nothing() -> None:
+    async with started() as (activator, target):
+        await add(activator, "one")
+
+        def build(former: Merger) -> Merger:
+            other = former.copy((), Policy(timeout=7))
+            other.add_source("b")
+            other.set_items("b", [service(), tool("bad" if is_bad else "other")])
+            return other
+
+        is_bad = True
+        with pytest.raises(ValueError, match="bad"):
+            await activator.replace(build, ["b"])
+        await add(activator, "two")
+        assert tuple(target.catalog.tools) == ("one", "two")
+        is_bad = False
+        await activator.replace(build, ["b"])
+        assert (tuple(target.catalog.tools), activator.merged.policy.timeout) == (("other",), 7)
+        assert target.causes[-1] == ({"b"}, True)
+
+
+@virtual_time
+async def test_a_cancelled_replacement_changes_nothing() -> None:
+    async with started() as (activator, target):
+        await add(activator, "one")
+        target.hold.clear()
+        replacing = asyncio.create_task(activator.replace(lambda former: former.copy((), Policy()), []))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        replacing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await replacing
+        target.hold.set()
+        await add(activator, "two")
+        assert tuple(target.catalog.tools) == ("one", "two")
+
+
+@virtual_time
+async def test_a_cancelled_caller_does_not_stop_the_activation() -> None:
+    async with started() as (activator, target):
+        one, two = (asyncio.create_task(add(activator, name)) for name in ("one", "two"))
+        await advance(0.01)
+        one.cancel()
+        await two
+        assert one.cancelled()
+        assert tuple(target.catalog.tools) == ("one", "two")
+
+
+@virtual_time
+async def test_a_close_fails_the_changes_that_are_not_in_force() -> None:
+    async with started() as (activator, target):
+        waiting = asyncio.create_task(add(activator, "one"))
+        await advance(0.01)
+        await activator.close()
+        with pytest.raises(RuntimeError, match="closed before"):
+            await waiting
+        assert target.activations == []
+
+
+@virtual_time
+async def test_a_close_fails_a_change_whose_merge_has_not_begun() -> None:
+    async with started() as (activator, target):
+        target.hold.clear()
+        replacing = asyncio.create_task(activator.replace(lambda former: former.copy((), Policy()), []))
+        await asyncio.sleep(0)
+        replacing.cancel()  # its thread is still busy
+        waiting = asyncio.create_task(add(activator, "one"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await activator.close()
+        with pytest.raises(RuntimeError, match="closed before"):
+            await waiting
+
+
+A, B = "a" * 64, "b" * 64
+
+
+def test_without_a_file_nothing_is_approved(tmp_path: Path) -> None:
+    approvals = Approvals(tmp_path / "approved.json")
+    assert approvals.load() == {}
+    assert approvals.modified() == (0, 0, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_added_is_loaded_and_replaces_its_key(tmp_path: Path) -> None:
+    approvals = Approvals(tmp_path / "approved.json")
+    assert approvals.add({"tool/one": frozenset({A}), "tool/two": frozenset({A})}) == Approvals(approvals.path).load()
+    before = approvals.modified()
+    approvals.add({"tool/one": frozenset({A, B})})
+    assert approvals.load() == {"tool/one": {A, B}, "tool/two": {A}}
+    assert approvals.modified() != before
+    assert json.loads(approvals.path.read_text())["approved"]["tool/one"] == [A, B]
+    assert [each.name for each in tmp_path.iterdir()] == ["approved.json"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"approved": []}',
+        b'{"approved": {"tool/one": 7}}',
+        b'{"approved": {"tool/one": ["short"]}}',
+        b'{"approved": {"tool/one": ["' + b"G" * 64 + b'"]}}',
+        b'{"approved": {"tool/one": [7]}}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+    ],
+)
+def test_a_damaged_file_is_an_error_and_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
+    approvals = Approvals(tmp_path / "approved.json")
+    approvals.path.write_bytes(content)
+    for use in (approvals.load, lambda: approvals.add({"tool/one": frozenset({A})})):
+        with pytest.raises(ApprovalsError, match="Fix: restore it"):
+            use()
+    assert approvals.path.read_bytes() == content
+
+
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BYTES", 50)
+    approvals = Approvals(tmp_path / "approved.json")
+    approvals.path.write_text(json.dumps({"approved": {"tool/one": [A]}}))
+    with pytest.raises(ApprovalsError, match="more than 50 bytes"):
+        approvals.load()
+
+
+def test_a_place_that_cannot_be_read_or_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "approved.json").mkdir()
+    with pytest.raises(ApprovalsError, match="cannot be read"):
+        Approvals(tmp_path / "approved.json").load()
+    with pytest.raises(ApprovalsError, match=r"cannot be written.*make its folder writable"):
+        Approvals(tmp_path / "missing" / "approved.json").add({"tool/one": frozenset({A})})
+
+
+def test_a_write_that_fails_leaves_the_former_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    approvals = Approvals(tmp_path / "approved.json")
+    approvals.add({"tool/one": frozenset({A})})
+
+    def refuse(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module.os, "fsync", refuse)
+    with pytest.raises(ApprovalsError, match="No space left"):
+        approvals.add({"tool/one": frozenset({B})})
+    assert approvals.load() == {"tool/one": {A}}
+    assert [each.name for each in tmp_path.iterdir()] == ["approved.json"]
+
+
+def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    approvals = Approvals(tmp_path / "approved.json")
+    approvals.add({"tool/one": frozenset({A})})
+    assert stat.S_IMODE(approvals.path.stat().st_mode) == 0o600
+
+
+def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "approved.json"
+
+    def add(at: int) -> None:
+        Approvals(path).add({f"tool/t{at}": frozenset({A})})
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(add, range(100)))
+    assert set(Approvals(path).load()) == {f"tool/t{at}" for at in range(100)}
+
+
+def test_a_reader_sees_a_whole_file_always(tmp_path: Path) -> None:
+    approvals = Approvals(tmp_path / "approved.json")
+    approvals.add({"tool/one": frozenset({A})})
+    with ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(lambda: [approvals.add({f"tool/t{at}": frozenset({A})}) for at in range(100)])
+        seen = [len(approvals.load())]
+        while not writing.done():
+            seen.append(len(approvals.load()))
+    assert seen == sorted(seen)
+    assert len(approvals.load()) == 101
+
+
+def test_the_first_change_is_due_after_the_time_in_which_changes_are_coalesced() -> None:
+    assert ActivationSchedule().due_at(100.0) == 100.0 + COALESCE_S
+
+
+@pytest.mark.parametrize(("changed_at", "due_at"), [(10.0, 10.1), (10.04, 10.1), (10.06, 10.11), (20.0, 20.05)])
+def test_a_change_after_an_activation_waits_for_both_intervals(changed_at: float, due_at: float) -> None:
+    schedule = ActivationSchedule()
+    schedule.record_activation(10.0)
+    assert schedule.due_at(changed_at) == pytest.approx(due_at)
+
+
+@given(st.lists(st.floats(0, 0.3), min_size=2, max_size=60))
+def test_at_most_ten_activations_per_second(pauses: list[float]) -> None:
+    schedule, now, activations = ActivationSchedule(), 0.0, []
+    for pause in pauses:
+        changed_at = now + pause
+        now = schedule.due_at(changed_at)
+        assert changed_at + COALESCE_S <= now <= changed_at + max(COALESCE_S, MIN_INTERVAL_S) + 1e-9
+        schedule.record_activation(now)
+        activations.append(now)
+    assert all(later - one >= MIN_INTERVAL_S - 1e-9 for one, later in itertools.pairwise(activations))
+
+
+class Scripted:
+    """A source that fails, and announces changes, on request."""
+
+    id = "desk"
+
+    def __init__(self) -> None:
+        self.failure: Exception | None = None
+        self.attempts: list[float] = []
+        self.announced: asyncio.Queue[object] = asyncio.Queue()
+        self.iterations = 0
+        self.closed = 0
+
+    async def discover(self) -> Sequence[Item]:
+        self.attempts.append(asyncio.get_running_loop().time())
+        if self.failure is not None:
+            raise self.failure
+        return [tool()]
+
+    async def changes(self) -> AsyncIterator[None]:
+        self.iterations += 1
+        while True:
+            change = await self.announced.get()
+            if isinstance(change, Exception):
+                raise change
+            if change == "end":
+                return
+            yield
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+class Followed:
+    """A follower with its states; ``problems`` are those for which the items are refused."""
+
+    def __init__(self, source: Any = None) -> None:
+        self.source = Scripted() if source is None else source
+        self.states: list[tuple[SourceState, SourceState, str]] = []
+        self.problems: list[Problem] = []
+        self.follower = SourceFollower(self.source, self.accept, self.on_state, lambda: 0.5)
+
+    async def accept(self, source: object, items: Sequence[Item]) -> Sequence[Problem]:
+        return self.problems
+
+    def on_state(self, follower: SourceFollower, former: SourceState) -> None:
+        self.states.append((former, follower.state, follower.problem))
+
+    async def __aenter__(self) -> Followed:
+        self.follower.start()
+        await idle()
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.follower.close()
+
+    def pauses(self) -> list[float]:
+        times = self.source.attempts
+        return [pytest.approx(later - one) for one, later in itertools.pairwise(times)]
+
+
+@virtual_time
+async def test_a_source_is_read_at_the_start_and_after_each_change() -> None:
+    async with Followed() as followed:
+        assert len(followed.source.attempts) == 1
+        assert followed.states == [("failed", "ok", "")]
+        assert followed.follower.is_ready.is_set()
+        followed.source.announced.put_nowait(None)
+        await advance(3_600)
+        assert len(followed.source.attempts) == 2
+    assert followed.source.closed == 1
+
+
+@virtual_time
+async def test_a_source_out_of_reach_is_tried_again_with_backoff() -> None:
+    followed = Followed()
+    followed.source.failure = ConnectionError("no answer")
+    async with followed:
+        await advance(200)
+        assert followed.pauses()[:8] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+        assert followed.states == [("failed", "failed", "ConnectionError: no answer")]
+        followed.source.failure = None
+        await advance(30)
+        assert followed.states[1:] == [("failed", "ok", "")]
+        await advance(3_600)
+        followed.source.failure = OSError()
+        followed.source.attempts.clear()
+        followed.source.announced.put_nowait(None)
+        await advance(4)
+        assert followed.pauses() == [0.5, 1, 2]
+        assert followed.states[2:] == [("ok", "stale", "OSError")]
+        assert isinstance(followed.follower.error, OSError)
+
+
+@virtual_time
+async def test_a_change_ends_the_wait_for_the_next_attempt() -> None:
+    followed = Followed()
+    followed.source.failure = ConnectionError("no answer")
+    async with followed:
+        await advance(20)
+        followed.source.attempts.clear()
+        followed.source.failure = None
+        followed.source.announced.put_nowait(None)
+        await advance(0)
+        assert (len(followed.source.attempts), followed.follower.state) == (1, "ok")
+
+
+@pytest.mark.parametrize("end", ["end", ConnectionError("lost")])
+@virtual_time
+async def test_a_source_whose_changes_are_over_is_followed_again(end: object) -> None:
+    async with Followed() as followed:
+        await advance(100)
+        followed.source.announced.put_nowait(end)
+        await advance(0.6)
+        assert (followed.source.iterations, len(followed.source.attempts)) == (2, 2)
+        assert followed.follower.state == "ok"
+        followed.source.announced.put_nowait(None)
+        await idle()
+        assert len(followed.source.attempts) == 3
+    stale = [] if end == "end" else [("ok", "stale", "ConnectionError: lost"), ("stale", "ok", "")]
+    assert followed.states == [("failed", "ok", ""), *stale]
+
+
+class Endless(Scripted):
+    """A source whose changes are over at once."""
+
+    async def changes(self) -> AsyncIterator[None]:
+        self.iterations += 1
+        for _ in ():
+            yield
+
+
+@virtual_time
+async def test_a_source_without_changes_is_read_more_and_more_seldom() -> None:
+    async with Followed(Endless()) as followed:
+        await advance(180)
+        assert followed.pauses()[:8] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+
+
+class Unfit(Scripted):
+    """A source whose ``changes`` raises."""
+
+    def changes(self) -> AsyncIterator[None]:
+        raise NotImplementedError("later")
+
+
+@virtual_time
+async def test_a_source_that_cannot_be_followed_is_reported() -> None:
+    async with Followed(Unfit()) as followed:
+        assert followed.follower.is_ready.is_set()
+        assert followed.states == [("failed", "failed", "NotImplementedError: later")]
+
+
+@virtual_time
+async def test_refused_items_are_a_failure_with_their_first_problem() -> None:
+    followed = Followed()
+    followed.problems = [
+        Problem("tool/a", "name", "it is odd", "rename it", "warning"),
+        Problem("tool/b", "name", "it is bad", "rename it"),
+        Problem("tool/c", "name", "it is bad", "rename it"),
+    ]
+    async with followed:
+        ((_, state, problem),) = followed.states
+        assert state == "failed"
+        assert problem.startswith("tool/b")
+        assert problem.endswith("(and 1 more)")
+        assert isinstance(followed.follower.error, CatalogError)
+
+
+@virtual_time
+async def test_a_long_problem_is_cut() -> None:
+    followed = Followed()
+    followed.source.failure = OSError("x" * 10_000)
+    async with followed:
+        assert len(followed.follower.problem) <= MAX_PROBLEM_CHARS
+
+
+@virtual_time
+async def test_a_source_that_cannot_be_closed_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    class Stuck(Scripted):
+        def close(self) -> Any:
+            raise OSError("still busy")
+
+    first, second = Followed(Stuck()), Followed()
+    for each in (first, second):
+        each.follower.start()
+    await idle()
+    with caplog.at_level(logging.WARNING, "dispatch.catalog"):
+        await close_followers([first.follower, second.follower])
+    assert "the source 'desk' cannot be closed: OSError: still busy" in caplog.text
+    assert second.source.closed == 1

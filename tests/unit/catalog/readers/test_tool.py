@@ -1,11 +1,22 @@
+"""
+
+
+Schemas of other systems: no fault in them is a reason to refuse the tool.
+"""
+
 from __future__ import annotations
 
+import copy
+import logging
 from typing import Any
 
 import pytest
 
 from dispatch.catalog import ARGUMENT_TYPES, Argument, Catalog, ToolDescriptor
-from dispatch.documents import thaw
+from dispatch.catalog.fields import ItemKey
+from dispatch.catalog.items import Item, read_service_item, read_tool_item
+from dispatch.documents import FrozenDict, Problem, thaw
+from dispatch.schemas import SchemaValidator
 from tests.helpers.catalog_items import (
     JOKE_SERVICE,
     TELL_JOKE,
@@ -295,3 +306,345 @@ def test_every_mistake_of_one_descriptor_is_found() -> None:
         "policy.timeout",
         "destructive",
     }
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "version"),
+    [
+        ("tell-joke", "tell-joke", None),
+        ("tell-joke@2.0.0", "tell-joke", "2.0.0"),
+        ("tell@joke@2.0.0-rc.1+b", "tell@joke", "2.0.0-rc.1+b"),
+        ("tell@joke", "tell@joke", None),
+        ("tell-joke@2.0", "tell-joke@2.0", None),
+        ("tell-joke@v2.0.0", "tell-joke@v2.0.0", None),
+        ("@2.0.0", "@2.0.0", None),
+        ("", "", None),
+    ],
+)
+def test_a_version_after_the_last_at_sign_is_split_off(key: str, name: str, version: str | None) -> None:
+    assert ItemKey.parse(key) == (name, version)
+
+
+BARE = without(TELL_JOKE, "arguments")
+SCHEMA: dict[str, Any] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "$id": "https://example.com/joke",
+    "$defs": {"mood": {"enum": ["dry", None, 3]}, "anything": True},
+    "title": "Joke",
+    "type": "object",
+    "properties": {
+        "topic": {"type": "string", "minLength": 1, "maxLength": 10.0, "pattern": "^[a-z]+$", "examples": ["cats"]},
+        "mood": {"$ref": "#/$defs/mood", "default": {"type": 7}},
+        "count": {"type": ["integer", "null"], "minimum": 1, "exclusiveMaximum": 9.5, "multipleOf": 0.5},
+        "pair": {"type": "array", "prefixItems": [{"const": {"items": 3}}, False], "items": False, "uniqueItems": True},
+        "type": {"type": "string", "format": "uuid", "deprecated": False},
+        "choice": {"oneOf": [{"type": "string"}, {"not": {"type": "number"}}]},
+    },
+    "patternProperties": {"^x-": {}},
+    "additionalProperties": {"type": "string"},
+    "required": ["topic"],
+    "dependentRequired": {"count": ["topic"]},
+    "dependentSchemas": {"count": {"minProperties": 2}},
+    "x-vendor": {"type": 3},
+}
+
+
+def read_schema_check(schema: dict[str, Any]) -> ToolDescriptor:
+    return Catalog.of([JOKE_SERVICE], [BARE | {"input-schema": schema}]).tool("tell-joke")
+
+
+def test_a_valid_schema_is_used_unchanged() -> None:
+    before = copy.deepcopy(SCHEMA)
+    tool = read_schema_check(SCHEMA)
+    assert thaw(tool.input_schema) == SCHEMA == before
+    assert tool.arguments == ()
+
+
+@pytest.mark.parametrize("schema", [{"type": "object"}, {"type": "object", "properties": {}}])
+def test_a_tool_without_arguments(schema: dict[str, Any]) -> None:
+    assert read_schema_check(schema).input_schema == schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ({"type": "string"}, "the type of the root is 'string'"),
+        ({"type": ["object"]}, "the type of the root is a list"),
+        ({"type": None}, "the type of the root is null"),
+        ({}, "the type of the root is missing"),
+        ({"properties": {"topic": {"type": "string"}}}, "the type of the root is missing"),
+    ],
+)
+def test_the_root_is_an_object(schema: dict[str, Any], problem: str) -> None:
+    found = only(check(service_item(), tool_item(BARE | {"input-schema": schema})))
+    assert found.key == "input-schema.type"
+    assert found.problem.startswith(problem)
+    assert 'write "type": "object"' in found.fix
+
+
+@pytest.mark.parametrize("schema", [True, "object", [{"type": "object"}], 3])
+def test_a_schema_is_an_object(schema: object) -> None:
+    found = only(check(service_item(), tool_item(BARE | {"input-schema": schema})))
+    assert found.key == "input-schema"
+    assert "not an object" in found.problem
+
+
+TOPIC: dict[str, Any] = {"type": "object", "properties": {"topic": {"type": "string"}}, "required": ["topic"]}
+
+
+def test_a_schema_beside_the_same_arguments_counts() -> None:
+    catalog = Catalog.of([JOKE_SERVICE], [TELL_JOKE | {"input-schema": TOPIC}])
+    tool = catalog.tool("tell-joke")
+    assert tool.input_schema is not None
+    assert (thaw(tool.input_schema), tool.arguments) == (TOPIC, ())
+
+
+@pytest.mark.parametrize(
+    ("schema", "key", "problem"),
+    [
+        ({"type": "object"}, "input-schema", "the argument 'topic' is in 'arguments' only"),
+        (
+            {**TOPIC, "properties": {"topic": {}, "mood": {}}},
+            "arguments",
+            "the argument 'mood' is in 'input-schema' only",
+        ),
+    ],
+)
+def test_a_schema_beside_other_arguments_is_an_error(schema: dict[str, Any], key: str, problem: str) -> None:
+    found = only(check(service_item(), tool_item(BARE | {"input-schema": schema, "arguments": TELL_JOKE["arguments"]})))
+    assert (found.key, found.problem) == (key, problem)
+    assert "remove 'arguments'" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("keywords", "key", "problem", "fix"),
+    [
+        ({"properties": ["topic"]}, "properties", "a list instead of an object of schemas", '{"topic": {"type"'),
+        ({"properties": {"topic": "string"}}, "properties.topic", "a text instead of a schema", '{"type": "string"}'),
+        ({"properties": {"a": {"type": "str"}}}, "properties.a.type", "'str' instead of one of array,", '"string"'),
+        ({"properties": {"a": {"type": []}}}, "properties.a.type", "a list instead of one of", '"string"'),
+        ({"properties": {"a": {"type": ["string", "string"]}}}, "properties.a.type", "a list instead", '"string"'),
+        ({"properties": {"a": {"required": True}}}, "properties.a.required", "true instead of a list", '["topic"]'),
+        ({"required": ["a", "a"]}, "required", "a list instead of a list of different names", '["topic"]'),
+        ({"required": [1]}, "required", "a list instead of a list of different names", '["topic"]'),
+        ({"properties": {"a": {"enum": "x"}}}, "properties.a.enum", "'x' instead of a list", '["a", "b"]'),
+        ({"properties": {"a": {"minLength": -1}}}, "properties.a.minLength", "-1 instead of a whole number", ": 1"),
+        ({"properties": {"a": {"maxItems": 1.5}}}, "properties.a.maxItems", "1.5 instead of a whole number", ": 1"),
+        ({"properties": {"a": {"minItems": True}}}, "properties.a.minItems", "true instead of a whole number", ": 1"),
+        ({"properties": {"a": {"minimum": "1"}}}, "properties.a.minimum", "'1' instead of a number", ": 1"),
+        ({"properties": {"a": {"exclusiveMinimum": True}}}, "properties.a.exclusiveMinimum", "true instead", ": 1"),
+        ({"properties": {"a": {"multipleOf": 0}}}, "properties.a.multipleOf", "0 instead of a number above 0", ": 1"),
+        ({"properties": {"a": {"uniqueItems": 1}}}, "properties.a.uniqueItems", "1 instead of true or false", "true"),
+        ({"properties": {"a": {"pattern": 3}}}, "properties.a.pattern", "3 instead of a text", "pattern"),
+        ({"properties": {"a": {"description": None}}}, "properties.a.description", "null instead of a text", "descr"),
+        ({"properties": {"a": {"items": [{}]}}}, "properties.a.items", "a list instead of a schema", "prefixItems"),
+        ({"properties": {"a": {"not": 3}}}, "properties.a.not", "a number instead of a schema", '{"type": "string"}'),
+        ({"anyOf": []}, "anyOf", "an empty list", "remove it"),
+        ({"allOf": {"type": "object"}}, "allOf", "an object instead of a list of schemas", "write ["),
+        ({"oneOf": [{"type": "objct"}]}, "oneOf[0].type", "'objct' instead of one of", '"string"'),
+        ({"$defs": {"a b": 3}}, "$defs['a b']", "a number instead of a schema", '{"type": "string"}'),
+        ({"dependentRequired": {"a": "b"}}, "dependentRequired", "an object instead of an object of lists", "unit"),
+        ({"$ref": {}}, "$ref", "an object instead of a text", "$ref"),
+    ],
+)
+def test_a_wrong_keyword_has_its_path_and_fix(keywords: dict[str, Any], key: str, problem: str, fix: str) -> None:
+    found = only(check(service_item(), tool_item(BARE | {"input-schema": {"type": "object"} | keywords})))
+    assert found.key == f"input-schema.{key}"
+    assert problem in found.problem
+    assert fix in found.fix
+
+
+def test_another_dialect_is_a_warning() -> None:
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}
+    found = only(check(service_item(), tool_item(BARE | {"input-schema": schema}), severity="warning"))
+    assert found.key == "input-schema.$schema"
+    assert "2020-12" in found.fix
+
+
+def test_the_depth_of_a_schema_is_limited() -> None:
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(40):
+        schema = {"type": "object", "properties": {"a": schema}}
+    problems = check(service_item(), tool_item(BARE | {"input-schema": schema}))
+    assert any("nested" in problem.problem for problem in problems)
+
+
+def test_the_size_of_a_schema_is_limited() -> None:
+    schema = {"type": "object", "properties": {f"a{index}": {"type": "string"} for index in range(20_000)}}
+    problems = check(service_item(), tool_item(BARE | {"input-schema": schema}))
+    assert any("more than 20,000 values" in problem.problem for problem in problems)
+
+
+FIELDS = pytest.mark.parametrize("field", ["input-schema", "output-schema"])
+ADDRESS = "https://schemas.example/joke.json"
+
+
+def check_schema_of(field: str, keywords: dict[str, Any]) -> list[Problem]:
+    return check(service_item(), tool_item(BARE | {field: {"type": "object"} | keywords}))
+
+
+@FIELDS
+@pytest.mark.parametrize(
+    ("keywords", "key", "problem", "fix"),
+    [
+        ({"$ref": ADDRESS}, "$ref", "must refer to a place in the schema itself", '"$defs"'),
+        ({"properties": {"a": {"$ref": ADDRESS}}}, "properties.a.$ref", "nothing is fetched", '"$ref": "#/$defs/NAME"'),
+        ({"anyOf": [{"$dynamicRef": ADDRESS}]}, "anyOf[0].$dynamicRef", "nothing is fetched", '"$defs"'),
+        ({"$schema": ADDRESS}, "$schema", "nothing is fetched", 'write "https://json-schema.org/draft/2020-12/schema"'),
+        ({"properties": {"a": {"$ref": "joke.json"}}}, "properties.a.$ref", "not to 'joke.json'", '"$defs"'),
+    ],
+)
+def test_a_reference_to_an_address_is_an_error(
+    field: str,
+    keywords: dict[str, Any],
+    key: str,
+    problem: str,
+    fix: str,
+) -> None:
+    found = only(check_schema_of(field, keywords))
+    assert found.key == f"{field}.{key}"
+    assert (found.severity, problem in found.problem, fix in found.fix) == ("error", True, True)
+
+
+@FIELDS
+@pytest.mark.parametrize(
+    ("keywords", "key", "problem"),
+    [
+        ({"properties": {"a": {"pattern": "("}}}, "properties.a.pattern", "must be a regular expression"),
+        ({"properties": {"a": {"$ref": "#/$defs/b"}}}, "", "a place that does not exist (Pointer '/$defs/b'"),
+        ({"$anchor": "a b"}, "$anchor", "must match the pattern"),
+        ({"dependencies": {"a": 3}}, "dependencies.a", "matches none of 2 alternatives"),
+        ({"allOf": [{"$vocabulary": 3}]}, "allOf[0].$vocabulary", "must be an object, not an integer"),
+    ],
+)
+def test_the_metaschema_is_applied(field: str, keywords: dict[str, Any], key: str, problem: str) -> None:
+    found = only(check_schema_of(field, keywords))
+    assert found.key == (f"{field}.{key}" if key else field)
+    assert problem in found.problem
+    assert "JSON Schema 2020-12" in found.fix
+
+
+@FIELDS
+def test_all_mistakes_are_reported_at_once_and_each_once(field: str) -> None:
+    found = check_schema_of(
+        field,
+        {
+            "properties": {"a": {"type": "str", "required": [1], "$ref": ADDRESS}, "b": {"minLength": -1}},
+            "$anchor": "a b",
+            "required": "a",
+        },
+    )
+    names = [
+        "properties.a.type",
+        "properties.a.required",
+        "properties.a.$ref",
+        "properties.b.minLength",
+        "$anchor",
+        "required",
+    ]
+    assert sorted(each.key for each in found) == sorted(f"{field}.{name}" for name in names)
+
+
+def test_an_output_schema_may_be_of_any_type() -> None:
+    assert check(service_item(), tool_item(BARE | {"output-schema": {"type": ["string", "null"]}})) == []
+    found = only(check(service_item(), tool_item(BARE | {"output-schema": {"type": "text"}})))
+    assert found.key == "output-schema.type"
+
+
+def read_foreign_schemas(
+    keys: dict[str, Any], *, is_foreign: bool = True
+) -> tuple[ToolDescriptor | None, tuple[Problem, ...]]:
+    service = read_service_item(Item("service", "tool-service", "joke", JOKE_SERVICE)).service
+    assert service is not None
+    item = Item("server: tool", "tool", "tell-joke", BARE | keys, is_foreign=is_foreign)
+    found = read_tool_item(item, {service.id: (service,)})
+    return found.tool, found.problems
+
+
+def schema_of(schema: dict[str, Any]) -> tuple[Any, tuple[Problem, ...]]:
+    tool, problems = read_foreign_schemas({"input-schema": schema})
+    assert tool is not None
+    assert isinstance(tool.input_schema, FrozenDict)
+    hash(tool.input_schema)
+    SchemaValidator(tool.input_schema)
+    return tool.input_schema, problems
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"items": [{"type": "string"}], "additionalItems": False},
+        {"properties": {"a": {"minimum": 1, "exclusiveMinimum": True}}},
+        {"$schema": "http://json-schema.org/draft-04/schema#", "id": "http://x.example/s"},
+        {"$schema": "http://json-schema.org/draft-07/schema#"},
+    ],
+)
+def test_another_dialect_is_no_warning(schema: dict[str, Any]) -> None:
+    _, problems = schema_of({"type": "object", **schema})
+    assert {each.severity for each in problems} <= {"info"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "key", "widened"),
+    [
+        ({"required": None}, "required", {}),
+        ({"properties": []}, "properties", {"properties": {}}),
+        ({"properties": {"a": {"type": "str"}}}, "properties.a.type", {"properties": {"a": {}}}),
+        ({"anyOf": []}, "anyOf", {}),
+        ({"$schema": "https://x.example/own"}, "$schema", {}),
+        ({"allOf": [{"$ref": "https://x.example/a"}]}, "allOf[0].$ref", {"allOf": ({},)}),
+        ({"not": {"$ref": "#/$defs/a"}}, "not.$ref", {}),
+        ({"not": {"$ref": "#P"}, "$defs": {"p": {"$anchor": "P"}}}, None, ...),
+        ({"type": ["object", "null"]}, "type", {}),
+    ],
+)
+def test_a_fault_is_removed_and_reported(schema: dict[str, Any], key: str | None, widened: Any) -> None:
+    found, problems = schema_of({"type": "object", **schema})
+    assert found == {"type": "object", **(schema if widened is ... else widened)} | {"type": "object"}
+    assert [(each.key, each.severity) for each in problems] == ([(f"input-schema.{key}", "warning")] if key else [])
+
+
+@pytest.mark.parametrize("pattern", ["[^]", r"(?<n>\w)\k<n>", r"[\w-.]", r"(?P<n>a)\Z", "("])
+def test_patterns_of_other_languages_are_not_checked(pattern: str, caplog: pytest.LogCaptureFixture) -> None:
+    place = {
+        "properties": {"a": {"type": "string", "pattern": pattern}},
+        "patternProperties": {pattern: {"type": "null"}},
+    }
+    with caplog.at_level(logging.WARNING, "dispatch.catalog"):
+        found, problems = schema_of({"type": "object", **place, "additionalProperties": False})
+    assert found == {"type": "object", "properties": {"a": {"type": "string"}}, "patternProperties": {}}
+    assert len(problems) == 2
+    (record,) = caplog.records
+    assert "server: tool is used with a part of its schema" in record.getMessage()
+    assert "(1 more)" in record.getMessage()
+
+
+def test_what_cannot_be_corrected_is_left_out() -> None:
+    definitions: dict[str, Any] = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(20)}
+    schema = {"type": "object", "title": "T", "$ref": "#/$defs/d0", "$defs": {**definitions, "d20": {}}}
+    found, problems = schema_of(schema)
+    assert found == {"type": "object", "title": "T"}
+    assert [each.key for each in problems] == ["input-schema"]
+
+
+def test_an_output_schema() -> None:
+    tool, problems = read_foreign_schemas(
+        {"output-schema": {"type": "array", "items": [{"type": "integer"}], "minItems": "1"}}
+    )
+    assert tool is not None
+    assert tool.output_schema == {"type": "array", "prefixItems": ({"type": "integer"},)}
+    assert [each.key for each in problems if each.severity == "warning"] == ["output-schema.minItems"]
+
+
+def test_an_own_descriptor_names_its_dialect() -> None:
+    old = {"type": "object", "properties": {"a": {"items": [{}]}}}
+    tool, problems = read_foreign_schemas({"input-schema": old}, is_foreign=False)
+    assert tool is None
+    tool, problems = read_foreign_schemas(
+        {"input-schema": {"$schema": "http://json-schema.org/draft-07/schema#", **old}}, is_foreign=False
+    )
+    assert tool is not None
+    assert tool.input_schema is not None
+    assert tool.input_schema["properties"] == {"a": {"prefixItems": ({},)}}
+    assert [(each.key, each.severity) for each in problems] == [("input-schema.$schema", "warning")]
+    assert "are translated" in problems[0].problem

@@ -6,8 +6,10 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import pulsar
 import pytest
 
 from dispatch.devtools.localbroker import (
@@ -20,6 +22,7 @@ from dispatch.devtools.localbroker import (
 )
 from dispatch.devtools.localbroker.launch import READY_TIMEOUT
 from dispatch.devtools.localbroker.processes import ManagedProcess, process_identity
+from dispatch.transports.pulsar.client import client_logger
 from tests.helpers.cli_processes import WAIT_S, ended, started
 from tests.unit.cli.conftest import Run
 
@@ -167,7 +170,17 @@ def test_a_genuine_broker_from_start_to_stop(own_cache: dict[str, str]) -> None:
     assert code == 0, out
     assert json.loads(out)["admin"] == first["web_url"]
 
+    topic = "persistent://tg/flow/kept"
+    with closing(pulsar.Client(first["service_url"], logger=client_logger())) as client:
+        client.subscribe(topic, "s").close()
+        client.create_producer(topic).send(b"still here")
     code, out, _ = ended("broker", "stop", **own_cache)
     assert (code, out) == (0, f"Stopped {first['service_url']}.\n")
     assert ended("broker", "status", **own_cache)[0] == 1
     assert ended("broker", "stop", **own_cache)[:2] == (0, "No broker was running.\n")
+
+    ports = ("--port", "0", "--web-port", "0")
+    code, out, err = ended("broker", "start", *ports, "--json", limit=READY_TIMEOUT, **own_cache)
+    assert code == 0, err
+    with closing(pulsar.Client(json.loads(out)["service_url"], logger=client_logger())) as client:
+        assert client.subscribe(topic, "s").receive(10_000).data() == b"still here"

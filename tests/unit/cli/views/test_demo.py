@@ -1,4 +1,6 @@
-"""The demonstration's live view, and its lines for a pipe."""
+"""The demonstration's live view, and its lines for a pipe.
+The demonstration's summary, for people.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import re
 import pytest
 from rich.console import Console
 
-from dispatch.cli.demo import format_event, live_view, plain_line
+from dispatch.cli.demo import NEXT, format_event, live_view, plain_line, show_summary
 from dispatch.cli.screen import wrap_events
 from dispatch.devtools.demo import Demo
 from dispatch.devtools.demo.scenarios import Event
@@ -93,3 +95,18 @@ def test_events_are_shown_with_their_time_and_wrapped() -> None:
         "         three",
         " 12.0 s  four",
     ]
+
+
+async def test_it_tells_how_calls_ended_what_guards_did_and_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = await Demo("memory://", MIN_SECONDS).run()
+    show_summary(summary)
+    out = capsys.readouterr().out
+    flat = " ".join(out.split())
+    for scenario in summary.scenarios:
+        assert " ".join(scenario.describe_result().split()) in flat
+    assert summary.note in flat
+    for outcome, count in summary.board.outcomes.items():
+        assert f"{outcome} {count:,}" in flat
+    for command, why in NEXT:
+        assert f"{command} {why}" in flat
+    assert max(len(line) for line in out.splitlines() if "last result" not in line) <= 130

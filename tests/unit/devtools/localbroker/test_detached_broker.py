@@ -2,13 +2,10 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-import pulsar
 import pytest
 
 from dispatch.devtools.localbroker import (
@@ -25,17 +22,10 @@ from dispatch.devtools.localbroker import (
     status,
     stop_detached,
 )
-from dispatch.devtools.localbroker.processes import ManagedProcess, hold_lock, process_identity, require_free, spawn
-from tests.unit.devtools.localbroker.fakes import AdminStandIn, Ending, docker_calls, write_script
+from dispatch.devtools.localbroker.processes import ManagedProcess, hold_lock, process_identity, spawn
+from tests.unit.devtools.localbroker.fakes import AdminStandIn, docker_calls, write_script
 
 pytestmark = pytest.mark.process
-
-START = """
-import json, sys
-from dataclasses import asdict
-from dispatch.devtools.localbroker import start_detached
-print(json.dumps(asdict(start_detached(port=0, web_port=0))))
-"""
 
 
 @pytest.fixture
@@ -194,50 +184,6 @@ def test_a_container_is_started_found_and_stopped(cache: Path, docker: Path, mon
     calls = docker_calls(docker)
     assert "volume rm --force tool-dispatch-pulsar" in calls
     assert sum(call.startswith("run ") for call in calls) == 1
-
-
-@pytest.fixture
-def linked_cache(cache: Path, distribution: Path) -> Path:
-    """A cache of this test's own, but for the distribution."""
-    cache.mkdir()
-    (cache / "pulsar").symlink_to(distribution.parent)
-    return cache
-
-
-@pytest.mark.pulsar
-def test_a_genuine_broker_outlives_its_starter_and_keeps_its_data(linked_cache: Path) -> None:
-    topic = "persistent://tg/flow/kept"
-    ignore_progress = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    try:
-        starter = subprocess.run([sys.executable, "-c", START], stdout=subprocess.PIPE, check=True)
-        first = DetachedBroker(**json.loads(starter.stdout))
-        assert status() == first
-        assert start_detached() == first  # no port was asked for
-        client = pulsar.Client(first.service_url, logger=ignore_progress)
-        try:
-            client.subscribe(topic, "s").close()
-            client.create_producer(topic).send(b"still here")
-        finally:
-            client.close()
-
-        ending = Ending(first.pid or 0)
-        assert stop_detached() == first
-        require_free(int(first.service_url.rpartition(":")[2]), "every thread of it must have ended")
-        assert ending.within(1)
-        assert status() is None
-
-        second = start_detached(port=0, web_port=0)
-        assert second.service_url != first.service_url
-        client = pulsar.Client(second.service_url, logger=ignore_progress)
-        try:
-            assert client.subscribe(topic, "s").receive(10_000).data() == b"still here"
-        finally:
-            client.close()
-        assert Admin(second.web_url).topics("tg/flow") == [topic]
-    finally:
-        stopped = stop_detached()
-    assert stopped == second
-    assert process_identity(second.pid or 0) is None
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, LocalBrokerError])

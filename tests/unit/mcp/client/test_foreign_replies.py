@@ -1,4 +1,7 @@
-"""Replies as foreign servers write them: each call ends at once, with a name for what happened, and no reply is logged."""
+"""Replies as foreign servers write them: each call ends at once, with a name for what happened, and no reply is logged.
+Lists of tools as foreign servers write them: one bad tool costs itself, and no list is read for ever.
+Results of MCP: what a model reads, and what else there is.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,21 @@ from email.utils import formatdate
 from typing import Any
 
 import pytest
+from mcp import types
 
 import dispatch
+import dispatch.mcp.sessions
+from dispatch.calls.local import LocalResult
+from dispatch.errors import ToolError
+from dispatch.mcp.conversion import read_result
 from dispatch.mcp.transports import read_retry_after
-from tests.helpers.mcp_servers.programs import call_until_ok, connected
-from tests.helpers.mcp_servers.scripted import Answer, event, result, scripted_http, scripted_stdio
+from dispatch.result import ResultContent
+from tests.helpers.mcp_servers.programs import call_until_ok, connected, until
+from tests.helpers.mcp_servers.scripted import Answer, event, result, scripted_http, scripted_stdio, tool
 
 SECRET = "secret-page"
 GOOD = result({"content": [{"type": "text", "text": "fine"}]})
 DEEP = "[" * 5_000 + "]" * 5_000
-
 MALFORMED = {
     "half a surrogate pair": result({"content": [{"type": "text", "text": "secret-page \ud83d"}]}),
     "not UTF-8": '{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"secret-page \xff"}]}}',
@@ -240,7 +248,6 @@ def test_numbers_that_json_does_not_have(number: str, is_http: bool) -> None:
 
 
 # -- results in old and new forms --------------------------------------------------------------------------------------
-
 STRUCTURED = {
     "no text": ({"content": [], "structuredContent": {"a": [1, "größe"]}}, '{"a":[1,"größe"]}'),
     "no content": ({"structuredContent": {"a": 1}}, '{"a":1}'),
@@ -282,8 +289,6 @@ def test_structured_content_and_results_without_a_type(is_modern: bool, is_http:
 
 
 # -- HTTP statuses -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("answer", "seconds"),
     [
@@ -365,8 +370,6 @@ def test_credentials_that_are_refused(status: int, what: str) -> None:
 
 
 # -- sessions that the server has forgotten ------------------------------------------------------------------------------
-
-
 def error(code: int, message: str, status: int) -> Answer:
     return Answer(json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}), status)
 
@@ -441,3 +444,238 @@ def test_a_server_that_knows_no_session_at_all_is_not_asked_without_a_pause() ->
                 assert server.requests.count("initialize") <= 3
 
     run(test)
+
+
+GOOD_LISTS = result({"content": [{"type": "text", "text": "fine"}], "structuredContent": {}})
+ANY = {"type": "object"}
+COMPLETED: dict[str, dict[str, Any]] = {
+    "only $schema": tool("odd", inputSchema={"$schema": "http://json-schema.org/draft-07/schema#"}),
+    "anyOf at the root": tool("odd", inputSchema={"anyOf": [{"type": "object"}, {"type": "object"}]}),
+    "type null": tool("odd", inputSchema={"type": None, "properties": {"a": {"type": "string"}}}),
+    "a list of types": tool("odd", inputSchema={"type": ["object", "null"]}),
+    "a list for no properties": tool("odd", inputSchema={"type": "object", "properties": []}),
+    "null for empty lists": tool("odd", inputSchema={"type": "object", "properties": None, "required": None}),
+    "an empty schema": tool("odd", inputSchema={}),
+    "an empty list as schema": tool("odd", inputSchema=[]),
+    "true as schema": tool("odd", inputSchema=True),
+    "null as schema": tool("odd", inputSchema=None),
+    "no schema": {"name": "odd"},
+    "an output schema without a type": tool("odd", outputSchema={"properties": {}}),
+    "an output schema that is a text": tool("odd", outputSchema="x"),
+    "null everywhere": {"name": "odd", "inputSchema": ANY, "description": None, "title": None, "annotations": None},
+    "a list for no hints": tool("odd", annotations=[]),
+    "a hint that is a text": tool("odd", annotations={"readOnlyHint": "perhaps"}),
+    "a description that is a number": tool("odd", description=7),
+    "an unknown kind of execution": tool("odd", execution={"taskSupport": "sometimes"}),
+    "an icon without an address": tool("odd", icons=[{"sizes": "any"}]),
+}
+REFUSED: dict[str, Any] = {
+    "a schema of a text": tool("odd", inputSchema={"type": "string"}),
+    "a schema that is a text": tool("odd", inputSchema="object"),
+    "false as schema": tool("odd", inputSchema=False),
+    "a property that is a number": tool("odd", inputSchema={"type": "object", "properties": {"a": 3}}),
+    "a list of properties": tool("odd", inputSchema={"type": "object", "properties": [{"name": "a"}]}),
+    "required names that are numbers": tool("odd", inputSchema={"type": "object", "required": [1]}),
+    "a number without an end": tool(
+        "odd", inputSchema={"type": "object", "properties": {"a": {"default": float("nan")}}}
+    ),
+    "no name": {"inputSchema": ANY},
+    "a name that is a number": {"name": 7, "inputSchema": ANY},
+    "a number": 7,
+    "null": None,
+}
+
+
+def names(dispatcher: dispatch.Dispatcher) -> list[str]:
+    return sorted(each.name for each in dispatcher.registry.list())
+
+
+@pytest.fixture(params=[False, True], ids=["legacy", "2026-07-28"])
+def is_modern(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.mark.parametrize("odd", COMPLETED.values(), ids=COMPLETED)
+def test_an_unusual_definition_is_completed(odd: dict[str, Any], is_modern: bool) -> None:
+    async def test() -> None:
+        pages = [result({"tools": [tool("one"), odd, tool("two")]})]
+        entry = scripted_stdio({"odd": GOOD_LISTS, "one": GOOD_LISTS}, pages=pages, is_modern=is_modern)
+        async with connected({"s": entry}) as dispatcher:
+            (source,) = dispatcher.registry.sources()
+            assert (source.state, source.tools, source.refused) == ("ok", 3, 0)
+            assert await dispatcher.call("odd", {}) == "fine"
+
+    run(test)
+
+
+def test_definitions_that_are_not_usable_are_refused_by_their_names(
+    is_modern: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        odd = [
+            each | {"name": f"odd-{n}"} if isinstance(each, dict) and each.get("name") == "odd" else each
+            for n, each in enumerate(REFUSED.values())
+        ]
+        pages = [result({"tools": [tool("one"), *odd, tool("two")]})]
+        async with connected(
+            {"s": scripted_stdio({"one": GOOD_LISTS}, pages=pages, is_modern=is_modern)}
+        ) as dispatcher:
+            (source,) = dispatcher.registry.sources()
+            assert source.state == "ok"
+            usual = [name for name in names(dispatcher) if not name.startswith("odd")]
+            assert usual == ["one", "two"]
+            assert await dispatcher.call("one", {}) == "fine"
+
+    with caplog.at_level(logging.WARNING):
+        run(test)
+    for number, kind in enumerate(REFUSED):
+        if number < 7:
+            # Refused, or used without the part of its schema that is not usable.
+            assert f"s: odd-{number}: " in caplog.text or f"s: odd-{number} is used with a part" in caplog.text, kind
+    assert "(a tool without a name): tools[" in caplog.text
+
+
+@pytest.mark.parametrize("tools", [None, {}, []])
+def test_a_list_without_tools(tools: object) -> None:
+    async def test() -> None:
+        pages = [result({"tools": tools, "nextCursor": None, "_meta": None, "ttlMs": "1"})]
+        async with connected({"s": scripted_stdio(pages=pages)}) as dispatcher:
+            (source,) = dispatcher.registry.sources()
+            assert (source.state, source.tools) == ("ok", 0)
+
+    run(test)
+
+
+def page(*tools: str, cursor: object = None) -> str:
+    return result({"tools": [tool(name) for name in tools], "nextCursor": cursor})
+
+
+REFUSAL = '{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32602,"message":"invalid cursor"}}'
+
+
+@pytest.mark.parametrize(
+    ("pages", "found"),
+    [
+        ([page("a", cursor="x"), page("b", cursor="y"), page("c")], ["a", "b", "c"]),
+        ([page("a", cursor=1), page("b")], ["a", "b"]),
+        ([page("a", cursor="")], ["a"]),
+        ([page("a", cursor="x"), page("b", cursor="")], ["a", "b"]),
+        ([page("a", cursor="x")], ["a"]),
+        ([page("a", cursor="x"), page("b", cursor="x")], ["a", "b"]),
+        ([page("a", cursor="x"), page("b", cursor="y"), page("c", cursor="x")], ["a", "b", "c"]),
+        ([page("a", cursor="@PAGE@")], ["a"]),
+        ([page("a", cursor="x"), page(cursor="y"), page("b")], ["a", "b"]),
+        ([page("a", cursor="x"), page(cursor="@PAGE@")], ["a"]),
+        ([page("a", cursor="x"), REFUSAL], ["a"]),
+    ],
+)
+def test_pages(pages: list[str], found: list[str]) -> None:
+    async def test() -> None:
+        async with connected({"s": scripted_stdio({"a": GOOD_LISTS}, pages=pages)}) as dispatcher:
+            assert names(dispatcher) == found
+            assert await dispatcher.call("a", {}) == "fine"
+
+    run(test)
+
+
+def test_a_list_without_an_end_is_used_as_far_as_it_was_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dispatch.mcp.sessions, "MAX_PAGES", 50)
+
+    async def test() -> None:
+        pages = [page("a-@PAGE@", cursor="@PAGE@")]
+        async with connected({"s": scripted_stdio({"a-0": GOOD_LISTS}, pages=pages)}) as dispatcher:
+            assert len(names(dispatcher)) == 50
+            assert await dispatcher.call("a-0", {}) == "fine"
+
+    run(test)
+    assert "the list of tools has no end; its first 50 tools are used" in caplog.text
+
+
+def test_a_page_that_does_not_arrive_costs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch.mcp.sessions, "LIST_S", 0.3)
+
+    async def test() -> None:
+        async with connected({"s": scripted_stdio({"a": GOOD_LISTS}, pages=[page("a", cursor="x"), ""])}) as dispatcher:
+            assert names(dispatcher) == ["a"]
+            assert await dispatcher.call("a", {}) == "fine"
+
+    run(test)
+
+
+def test_a_tool_that_becomes_bad_is_refused_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch.mcp.sessions, "POLL_S", 0.1)
+    monkeypatch.setattr(dispatch.mcp.sessions, "MIN_POLL_S", 0.1)
+
+    async def test() -> None:
+        pages = [page("a", "b"), result({"tools": [tool("a"), tool("b", inputSchema={"type": "array"})]})]
+        async with connected({"s": scripted_stdio({"a": GOOD_LISTS}, pages=pages)}) as dispatcher:
+            await until(lambda: dispatcher.registry.sources()[0].refused)
+            assert "a" in names(dispatcher)
+            assert await dispatcher.call("a", {}) == "fine"
+
+    run(test)
+
+
+def text(value: str) -> types.TextContent:
+    return types.TextContent(type="text", text=value)
+
+
+def result_results(
+    *blocks: types.ContentBlock, structured: object = None, is_error: bool = False
+) -> types.CallToolResult:
+    return types.CallToolResult(content=list(blocks), structured_content=structured, is_error=is_error)
+
+
+def test_one_text_needs_no_content() -> None:
+    assert read_result(result_results(text("a")), "server") == LocalResult("a", None, "server")
+
+
+def test_everything_else_is_kept() -> None:
+    assert read_result(result_results(text("a"), text("b"), structured={"n": 1}), "").content == ResultContent(
+        ({"type": "text", "text": "a"}, {"type": "text", "text": "b"}), {"n": 1}
+    )
+    assert read_result(result_results(), "") == LocalResult("", ResultContent())
+
+
+def test_a_model_reads_the_texts_and_what_the_rest_is() -> None:
+    found = read_result(
+        result_results(
+            text("a cat"),
+            types.ImageContent(type="image", data="AAAA", mime_type="image/png"),
+            types.AudioContent(type="audio", data="AAA=", mime_type="audio/wav"),
+            types.ResourceLink(type="resource_link", uri="file:///cat.txt", name="cat", description="About cats."),
+            types.EmbeddedResource(
+                type="resource", resource=types.TextResourceContents(uri="file:///a.txt", text="meow")
+            ),
+            types.EmbeddedResource(
+                type="resource", resource=types.BlobResourceContents(uri="file:///b.bin", blob="AAAA")
+            ),
+        ),
+        "",
+    )
+    assert found.text.splitlines() == [
+        "a cat",
+        "[image: image/png, 3 bytes]",
+        "[audio: audio/wav, 2 bytes]",
+        "[link: file:///cat.txt, cat, About cats.]",
+        "meow",
+        "[resource: file:///b.bin]",
+    ]
+    assert found.content is not None
+    assert [block["type"] for block in found.content.blocks] == [
+        "text",
+        "image",
+        "audio",
+        "resource_link",
+        "resource",
+        "resource",
+    ]
+    assert found.content.blocks[1]["mimeType"] == "image/png"
+
+
+def test_an_error_of_the_tool() -> None:
+    with pytest.raises(ToolError, match="no such order") as caught:
+        read_result(result_results(text("no such order"), is_error=True), "")
+    assert caught.value.type == "tool-error"

@@ -1,11 +1,17 @@
-"""The MCP server over HTTP: bearer tokens, DNS rebinding, addresses."""
+"""The MCP server over HTTP: bearer tokens, DNS rebinding, addresses.
+The MCP server in an ASGI application of a user.
+The file of bearer tokens is followed: a changed one is in force, an invalid one changes nothing.
+The file of bearer tokens.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,15 +20,17 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
+from dispatch import Dispatcher
 from dispatch.admin import is_loopback
 from dispatch.admin.http import list_own_hosts
 from dispatch.mcp import McpServer
-from dispatch.mcp.server import serve_http
+from dispatch.mcp.server import BearerTokens, TokenFileError, protect_against_rebinding, read_tokens, serve_http
 from tests.helpers.dispatcher_and_service import Service, stand
-from tests.helpers.mcp_connections import serving
+from tests.helpers.mcp_connections import serving, text_of
 
-pytestmark = pytest.mark.wall_clock
 TOKENS = {"0123456789abcdef-alice": "alice", "0123456789abcdef-bob": "bob"}
 LOOPBACK = ("127.0.0.1", "127.1.2.3", "::1", "localhost")
 ELSEWHERE = ("0.0.0.0", "::", "10.1.2.3", "localhost.example", "")
@@ -45,6 +53,7 @@ async def call_with_token(url: str, token: str) -> CallToolResult:
         return await client.call_tool("work")
 
 
+@pytest.mark.wall_clock
 async def test_a_bearer_token_names_the_user() -> None:
     service = Service(lambda _: "done")
     async with serving_stand(service, tokens=TOKENS, user="other") as url:
@@ -53,6 +62,7 @@ async def test_a_bearer_token_names_the_user() -> None:
     assert sorted(user for _, _, user in service.requests) == ["alice", "bob"]
 
 
+@pytest.mark.wall_clock
 @pytest.mark.parametrize(
     "header", [None, b"Bearer wrong", b"Bearer", b"Basic YWxpY2U6eA==", "Bearer t\u00e4ken".encode()]
 )
@@ -66,6 +76,7 @@ async def test_without_a_known_token_nothing_is_served(header: bytes | None) -> 
     assert service.requests == []
 
 
+@pytest.mark.wall_clock
 @pytest.mark.parametrize(
     ("header", "value", "status"),
     [
@@ -83,12 +94,14 @@ async def test_requests_by_other_names_are_refused(header: str, value: str, stat
     assert answer.status_code == status, answer.text
 
 
+@pytest.mark.wall_clock
 async def test_another_address_than_loopback_requires_tokens() -> None:
     async with stand(lambda _: "done") as (dispatcher, _):
         with pytest.raises(ValueError, match="bearer token"):
             await serve_http(McpServer(dispatcher), "0.0.0.0", 0)
 
 
+@pytest.mark.wall_clock
 async def test_a_port_in_use_is_an_error() -> None:
     async with serving_stand(lambda _: "done") as url, stand(lambda _: "done") as (dispatcher, _):
         port = int(url.rpartition(":")[2].partition("/")[0])
@@ -96,6 +109,7 @@ async def test_a_port_in_use_is_an_error() -> None:
             await serve_http(McpServer(dispatcher), "127.0.0.1", port)
 
 
+@pytest.mark.wall_clock
 @pytest.mark.parametrize(
     ("host", "expected"),
     [
@@ -107,12 +121,14 @@ async def test_loopback_addresses(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
 
 
+@pytest.mark.wall_clock
 async def test_a_server_has_the_names_of_its_address() -> None:
     assert list_own_hosts("tools.example") == ["tools.example"]
     assert list_own_hosts("2001:db8::1") == ["[2001:db8::1]"]
     assert len(list_own_hosts("0.0.0.0")) >= 2
 
 
+@pytest.mark.wall_clock
 async def test_a_session_belongs_to_its_user() -> None:
     params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
     start = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
@@ -123,6 +139,7 @@ async def test_a_session_belongs_to_its_user() -> None:
         assert (await http.post(url, json=DISCOVER, headers=alice | session)).status_code == 200
 
 
+@pytest.mark.wall_clock
 @pytest.mark.parametrize("name", ["work", " work ", "\twork\t", "  =?base64?d29yaw==?=  "])
 async def test_blanks_around_the_value_of_a_header_are_no_part_of_it(name: str) -> None:
     meta = {"protocolVersion": "2026-07-28", "clientInfo": {"name": "test", "version": "1"}, "clientCapabilities": {}}
@@ -145,3 +162,180 @@ async def test_blanks_around_the_value_of_a_header_are_no_part_of_it(name: str) 
         writer.close()
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert b"done" in answer
+
+
+TOKENS_APP = {"0123456789abcdef": "alice"}
+
+
+def mount(dispatcher: Dispatcher) -> Starlette:
+    tools = McpServer(dispatcher).app(path="/mcp", hosts=["tools.example"], tokens=TOKENS_APP)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with tools.router.lifespan_context(tools):
+            yield
+
+    return Starlette(routes=[Mount("/ai", tools)], lifespan=lifespan)
+
+
+@pytest.mark.wall_clock
+async def test_it_is_mounted() -> None:
+    service = Service(lambda _: "done")
+    async with stand(service) as (dispatcher, _):
+        app = mount(dispatcher)
+        headers = {"authorization": "Bearer 0123456789abcdef"}
+        async with (
+            app.router.lifespan_context(app),
+            httpx2.AsyncClient(transport=httpx2.ASGITransport(app), headers=headers) as http,
+            Client(streamable_http_client("https://tools.example/ai/mcp", http_client=http)) as client,
+        ):
+            assert text_of(await client.call_tool("work")) == "done"
+    assert [user for *_, user in service.requests] == ["alice"]
+
+
+def test_names_are_accepted_with_any_port_and_scheme() -> None:
+    settings = protect_against_rebinding(["tools.example", "localhost"])
+    assert settings.enable_dns_rebinding_protection
+    assert settings.allowed_hosts == [
+        *("127.0.0.1", "127.0.0.1:*", "localhost", "localhost:*", "[::1]", "[::1]:*"),
+        *("tools.example", "tools.example:*"),
+    ]
+    assert {"http://[::1]:*", "https://tools.example", "https://tools.example:*"} <= set(settings.allowed_origins)
+
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}},
+}
+
+
+@pytest.mark.wall_clock
+@pytest.mark.parametrize("version", ["2025-06-18", "2026-07-28"])
+async def test_a_request_that_is_not_readable_has_an_answer(version: str) -> None:
+    accept = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+    headers = {"authorization": "Bearer 0123456789abcdef", "mcp-protocol-version": version, **accept}
+    async with (
+        stand(lambda _: "done") as (dispatcher, _),
+        serving(McpServer(dispatcher), tokens=TOKENS_APP) as url,
+        httpx2.AsyncClient(headers=headers) as http,
+    ):
+        first = await http.post(url, json=INITIALIZE) if version == "2025-06-18" else None
+        session = {} if first is None else {"mcp-session-id": first.headers["mcp-session-id"]}
+        ping = b'{"jsonrpc":"2.0","id":7,"method":"ping"}'
+        for body, code, id in (
+            (ping[:-1], -32700, 7),
+            (b"\xef\xbb\xbf" + ping, -32700, 7),
+            (ping[:-1] + rb',"params":{"a":"\ud83d"}}', -32700, 7),
+            (ping[:-1] + b',"params":' + b'{"a":' * 3_000 + b"1" + b"}" * 3_001, -32700, 7),
+            (ping.replace(b"7", b"1.5"), -32600, 1.5),
+            (b"[]", -32600, None),
+            (b"", -32700, None),
+        ):
+            answer = await http.post(url, content=body, headers=session)
+            assert (answer.status_code, answer.headers["content-type"]) == (400, "application/json")
+            assert (answer.json()["error"]["code"], answer.json()["id"]) == (code, id)
+        for changed, status in (
+            ({"authorization": "Bearer x"}, 401),
+            ({"host": "evil.example"}, 421),
+            ({"content-type": "text/plain"}, 400),
+        ):
+            refused = await http.post(url, content=b"{", headers={**session, **changed})
+            assert refused.status_code == status
+            assert b"-32700" not in refused.content
+        if session:
+            assert (await http.post(url, content=ping, headers=session)).status_code == 200
+
+
+ALICE, NEXT = "0123456789abcdef", "fedcba9876543210"
+
+
+async def users(tokens: BearerTokens) -> list[str | None]:
+    found = [await tokens.verify_token(token) for token in (ALICE, NEXT)]
+    return [each and each.client_id for each in found]
+
+
+async def test_a_changed_file_is_in_force(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "dispatch.mcp")
+    file = tmp_path / "tokens.json"
+    file.write_text(json.dumps({"alice": ALICE}))
+    tokens = BearerTokens.load(file)
+    tokens.close()  # the test makes the checks
+    assert await users(tokens) == ["alice", None]
+    assert tokens._watch is not None
+    file.write_text(json.dumps({"alice": [ALICE, NEXT]}))
+    tokens._watch.check()
+    assert await users(tokens) == ["alice", "alice"]
+    file.write_text(json.dumps({"alice": "short-secret"}))
+    tokens._watch.check()
+    assert await users(tokens) == ["alice", "alice"]
+    assert "the tokens in force stay" in caplog.text
+    assert "secret" not in caplog.text
+    file.write_text(json.dumps({"bob": NEXT}))
+    tokens._watch.check()
+    assert await users(tokens) == [None, "bob"]
+    assert "tokens loaded from" in caplog.text
+    assert ALICE not in caplog.text
+    assert NEXT not in caplog.text
+
+
+def test_every_mistake_of_a_file_is_listed(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    file.write_text(json.dumps({"alice": "short", "bob": ALICE, "carol": ALICE}))
+    with pytest.raises(TokenFileError) as caught:
+        read_tokens(file)
+    first, second = str(caught.value).splitlines()
+    assert "A token of user 'alice'" in first
+    assert "'bob' and 'carol'" in second
+
+
+ALICE_TOKEN_FILE, BOB, NEXT_TOKEN_FILE = "0123456789abcdef", "fedcba9876543210", "the-next-token-of-bob"
+
+
+def write(folder: Path, contents: Any) -> Path:
+    file = folder / "tokens.json"
+    file.write_text(contents if isinstance(contents, str) else json.dumps(contents))
+    return file
+
+
+def test_a_user_has_a_token_or_several(tmp_path: Path) -> None:
+    file = write(tmp_path, {"alice": ALICE_TOKEN_FILE, "bob": [BOB, NEXT_TOKEN_FILE]})
+    assert read_tokens(file) == {ALICE_TOKEN_FILE: "alice", BOB: "bob", NEXT_TOKEN_FILE: "bob"}
+
+
+def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    file.write_text(json.dumps({"alice": ALICE_TOKEN_FILE}), "utf-8-sig")
+    assert read_tokens(file) == {ALICE_TOKEN_FILE: "alice"}
+
+
+@pytest.mark.parametrize(
+    ("contents", "problem"),
+    [
+        ("{", "is invalid"),
+        ("[]", "is invalid"),
+        ({"alice": 3}, "is invalid"),
+        ({"alice": [3]}, "is invalid"),
+        ({}, "has no tokens"),
+        ({"alice": []}, "has no tokens"),
+        ({"alice": "short-secret"}, "user 'alice'"),
+        ({"alice": "0123456789 abcdef"}, "user 'alice'"),
+        ({"alice": "0123456789abcd\u00e9f"}, "user 'alice'"),
+        ({"alice": "0123456789\nabcdef"}, "user 'alice'"),
+        ({"alice": ALICE_TOKEN_FILE, "bob": ALICE_TOKEN_FILE}, "'alice' and 'bob'"),
+    ],
+)
+def test_a_mistake_is_named_without_a_token(contents: Any, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(TokenFileError) as caught:
+        read_tokens(write(tmp_path, contents))
+    text = str(caught.value)
+    assert problem in text
+    assert "tokens.json" in text
+    assert "secret" not in text
+    assert ALICE_TOKEN_FILE not in text
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TokenFileError, match=r"none\.json' cannot be read"):
+        read_tokens(tmp_path / "none.json")

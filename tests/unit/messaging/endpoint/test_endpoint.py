@@ -1,20 +1,34 @@
-"""Two endpoints over the embedded broker and over Pulsar."""
+"""Two endpoints over the embedded broker and over Pulsar.
+A broker that accepts smaller messages than it did when a session was opened: it was started again with another limit.
+Sessions and deadlines while the connection is down, or while a publisher cannot be opened.
+Further paths for large replies: opened, lost with their connection, withdrawn, and not opened.
+The endpoint and the event loop: which packets leave when, and how much is done in one turn.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from dispatch.devtools.localbroker import Endpoint, LocalBroker, create_namespaces
 from dispatch.errors import TransportError
-from dispatch.protocol import Settings
+from dispatch.messaging import endpoint
+from dispatch.messaging.endpoint import RETRY_S
+from dispatch.protocol import CallerSession, Session, Settings
+from dispatch.protocol.events import Event, Failure, RequestFailed, RequestReceived
 from dispatch.testing import FaultInjector, Faults, FaultyTransport
-from tests.helpers.endpoint_peers import peers
+from dispatch.transports import Transport
+from dispatch.transports.errors import unreachable
+from dispatch.transports.memory import MemoryTransport
+from tests.helpers.clock import advance, idle
+from tests.helpers.endpoint_peers import URL, Callee, Caller, Request, new_topics, peers
 
 URLS = ["memory", pytest.param("pulsar", marks=pytest.mark.pulsar)]
 
@@ -144,3 +158,483 @@ async def first_delivery(url: str) -> float:
                 async with peers(url) as (caller, [callee]):
                     await caller.connect(callee.inbox)
                 return time.monotonic()
+
+
+LIMIT = 20_000
+
+
+@asynccontextmanager
+async def limited() -> AsyncIterator[tuple[Caller, Callee]]:
+    """A caller and a callee on a broker without a limit so far."""
+    async with peers("memory://endpoint") as (caller, [callee]):
+        yield caller, callee
+
+
+def limit_messages(*peers: Caller | Callee) -> None:
+    for peer in peers:
+        assert isinstance(peer.transport, MemoryTransport)
+        peer.transport.max_message_bytes = LIMIT
+
+
+@pytest.mark.parametrize("size", [50_000, 3_000_000])
+async def test_a_request_in_a_packet_that_is_too_large_fails_at_once_and_the_next_session_fits(size: int) -> None:
+    async with limited() as (caller, callee):
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        limit_messages(caller, callee)
+        began = asyncio.get_running_loop().time()
+        outcome = await caller.send(session, b"1:1".ljust(size)).outcome
+        assert asyncio.get_running_loop().time() == began
+        assert isinstance(outcome, RequestFailed)
+        assert outcome.reason is Failure.BROKER_REFUSED
+        await idle()
+        assert caller.closed == [("callee-0", "broker-refused")]
+        assert callee.closed == [("caller", "broker-refused")]
+        assert not callee.runs
+        session = await caller.connect(callee.inbox)
+        assert await caller.call(session, b"2:%d" % size) == b"2".ljust(size, b".")
+        assert (await caller.call(session, b"3:1".ljust(size)))[:1] == b"3"
+
+
+async def test_a_reply_in_a_packet_that_is_too_large_ends_the_session() -> None:
+    async with limited() as (caller, callee):
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        limit_messages(caller, callee)
+        outcome = await caller.send(session, b"1:50000").outcome
+        assert isinstance(outcome, RequestFailed)
+        assert (outcome.reason, outcome.may_have_run) == (Failure.BROKER_REFUSED, True)
+        session = await caller.connect(callee.inbox)
+        assert await caller.call(session, b"2:50000") == b"2".ljust(50_000, b".")
+
+
+async def test_a_session_with_small_packets_continues() -> None:
+    async with limited() as (caller, callee):
+        session = await caller.connect(callee.inbox)
+        limit_messages(caller, callee)
+        for number in range(20):
+            assert await caller.call(session, b"%d:1000" % number) == (b"%d" % number).ljust(1_000, b".")
+        assert caller.closed == callee.closed == []
+
+
+# -- a connection that is down ----------------------------------------------------------------------------------------
+async def test_sessions_survive_an_outage_that_is_longer_than_they_wait_for_a_silent_peer() -> None:
+    faults = FaultInjector()
+    async with peers(URL, wrap=lambda inner: FaultyTransport(inner, faults)) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        callee.is_holding = True
+        running = [caller.send(session, b"%d:10" % number) for number in range(5)]
+        await idle()
+        faults.disconnect(60)
+        waiting = [caller.send(session, b"%d:10" % number) for number in range(5, 10)]
+        expired = caller.send(session, b"99:1", deadline=asyncio.get_running_loop().time() + 1)
+        callee.is_holding = False
+        callee.release()
+        await advance(59)
+        outcome = await expired.outcome
+        assert isinstance(outcome, RequestFailed)
+        assert (outcome.reason, outcome.may_have_run) == (Failure.DEADLINE, False)
+        assert not any(request.outcome.done() for request in (*running, *waiting))
+        await advance(1.2)
+        assert [await request.outcome for request in (*running, *waiting)] == [
+            (b"%d" % number).ljust(10, b".") for number in range(10)
+        ]
+        assert set(callee.runs.values()) == {1}
+        assert caller.closed == callee.closed == []
+        assert isinstance(callee.transport, FaultyTransport)
+        await callee.transport.inner.close()
+        request = caller.send(session, b"100:1")
+        await advance(15)
+        outcome = await request.outcome
+        assert isinstance(outcome, RequestFailed)
+        assert outcome.reason is Failure.SILENT, "it is given up again"
+
+
+async def test_deadlines_that_pass_during_an_outage_are_kept() -> None:
+    """One after the other within a millisecond: each ends by a timer that is due almost at once."""
+    faults, loop = FaultInjector(), asyncio.get_running_loop()
+    async with peers(URL, wrap=lambda inner: FaultyTransport(inner, faults)) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        faults.disconnect(60)
+        ended: list[float] = []
+        started = loop.time()
+        for number in range(20):
+            request = caller.send(session, b"%d:1" % number, deadline=started + 3 + 0.0004 * number)
+            request.outcome.add_done_callback(lambda _: ended.append(loop.time() - started))
+        await advance(6)
+        assert len(ended) == 20
+        assert 3 <= min(ended) <= max(ended) < 3.05
+
+
+async def test_a_session_that_begins_during_an_outage_opens_after_it() -> None:
+    faults = FaultInjector()
+    async with peers(URL, wrap=lambda inner: FaultyTransport(inner, faults)) as (caller, [callee]):
+        faults.disconnect(30)
+        first = asyncio.create_task(caller.connect(callee.inbox))
+        await advance(1)
+        second = asyncio.create_task(caller.connect(callee.inbox))
+        await advance(28)
+        assert not first.done()
+        assert not second.done()
+        await advance(2)
+        await first
+        session = await second
+        assert await caller.call(session, b"1:1") == b"1"
+
+
+# -- a publisher that cannot be opened --------------------------------------------------------------------------------
+class RefusingTransport(MemoryTransport):
+    """Opens no publisher for the topics in ``refused``."""
+
+    def __init__(self) -> None:
+        super().__init__(URL)
+        self.refused: set[str] = set()
+
+    async def publisher(self, topic: str):  # type: ignore[no-untyped-def]
+        if topic in self.refused:
+            raise unreachable(self.url)
+        return await super().publisher(topic)
+
+
+async def test_deadlines_are_kept_while_a_publisher_is_not_open() -> None:
+    loop, topics, transport = asyncio.get_running_loop(), new_topics(), RefusingTransport()
+    callee, caller = Callee(MemoryTransport(URL), topics), Caller(transport, topics)
+    await callee.start()
+    await caller.start()
+    session = await caller.endpoint.connect(callee.inbox)  # its HELLO has not left
+    transport.refused.add(callee.inbox)
+    publishers = caller.endpoint.publishers
+    publishers._forget(callee.inbox, publishers._inboxes[callee.inbox])
+    started = loop.time()
+    request = caller.send(session, b"1:1", deadline=started + 2.25)
+    await request.outcome
+    assert 2.25 <= loop.time() - started < 2.3
+    assert session in caller.endpoint._unready[callee.inbox]
+    await caller.stop()
+    await callee.stop()
+
+
+async def test_a_callee_whose_publisher_cannot_be_opened_answers_when_it_can() -> None:
+    topics, transport = new_topics(), RefusingTransport()
+    callee, caller = Callee(transport, topics), Caller(MemoryTransport(URL), topics)
+    transport.refused.add(caller.inbox)
+    await callee.start()
+    await caller.start()
+    connecting = asyncio.create_task(caller.connect(callee.inbox))
+    await advance(3)
+    assert not connecting.done()
+    transport.refused.clear()
+    await advance(RETRY_S + 1)
+    session = await connecting
+    assert await caller.call(session, b"1:1") == b"1"
+    await caller.stop()
+    await callee.stop()
+
+
+async def test_connect_reports_an_inbox_that_cannot_be_opened() -> None:
+    topics, transport = new_topics(), RefusingTransport()
+    caller = Caller(transport, topics)
+    await caller.start()
+    transport.refused.add("non-persistent://tg/request/unreachable")
+    with pytest.raises(TransportError, match="no Pulsar broker replies"):
+        await caller.endpoint.connect("non-persistent://tg/request/unreachable")
+    assert not caller.table.sessions
+    await caller.stop()
+    with pytest.raises(TransportError, match="closed"):
+        await caller.endpoint.connect("non-persistent://tg/request/other")
+
+
+class Recorded(FaultyTransport):
+    """Adds its further connections to a list."""
+
+    def __init__(self, inner: Transport, further: list[FaultyTransport]) -> None:
+        super().__init__(inner)
+        self._further = further
+
+    def another(self) -> FaultyTransport:
+        self._further.append(super().another())
+        return self._further[-1]
+
+
+async def test_a_large_reply_uses_the_paths_that_are_opened_for_it() -> None:
+    async with peers(URL, has_paths=True) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        for number in range(40):
+            await asyncio.gather(*(caller.call(session, b"%d:400000" % number) for _ in range(8)))
+        assert len(caller.table.inboxes) == 4
+        [callee_session] = callee.table.sessions.values()
+        assert len(callee_session.peer_inboxes) == 4
+        assert callee_session.peer_inboxes == caller.table.inboxes
+        assert all(path.next_number > 0 for path in callee_session._sender.paths)
+
+
+async def test_large_replies_continue_when_the_connection_of_a_path_is_lost() -> None:
+    further: list[FaultyTransport] = []
+    async with peers(URL, has_paths=True, wrap=lambda inner: Recorded(inner, further)) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+
+        async def call_many() -> None:
+            for number in range(40):
+                await asyncio.gather(*(caller.call(session, b"%d:400000" % number) for _ in range(8)))
+
+        await call_many()
+        assert len(further) == 3
+        [callee_session] = callee.table.sessions.values()
+        first, second, third, fourth = callee_session.peer_inboxes
+        further[1].disconnect(30)
+        async with asyncio.timeout(5):
+            await call_many()
+        assert callee_session.peer_inboxes == [first, second, first, fourth]
+        await advance(30)
+        await call_many()
+        assert callee_session.peer_inboxes == [first, second, third, fourth]
+        assert not caller.failures
+
+
+async def test_packets_of_a_path_that_the_caller_has_withdrawn_travel_on_the_first_one() -> None:
+    further: list[FaultyTransport] = []
+    async with peers(URL, has_paths=True, wrap=lambda inner: Recorded(inner, further)) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        for number in range(40):
+            await asyncio.gather(*(caller.call(session, b"%d:400000" % number) for _ in range(8)))
+        for connection in further:
+            connection.disconnect(60)
+        requests = [caller.send(session, b"%d:400000" % number) for number in range(8)]
+        await advance(0.01)
+        caller.table.replace_inboxes(caller.table.inboxes[:1])
+        caller.endpoint.wake(session)
+        async with asyncio.timeout(10):
+            for request in requests:
+                assert isinstance(await request.outcome, bytes)
+
+
+async def test_small_replies_open_no_path() -> None:
+    async with peers(URL, has_paths=True) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        for _ in range(40):
+            await asyncio.gather(*(caller.call(session, b"%d:4000" % number) for number in range(64)))
+        assert len(caller.table.inboxes) == 1
+
+
+async def test_a_path_whose_connection_fails_is_not_used_and_tried_later() -> None:
+    class OneConnection(MemoryTransport):
+        attempts = 0
+
+        def another(self) -> MemoryTransport:
+            type(self).attempts += 1
+            return MemoryTransport("memory://elsewhere") if self.attempts > 1 else Failing(URL)
+
+    class Failing(MemoryTransport):
+        async def start(self) -> None:
+            raise unreachable(self.url)
+
+    def wrap(inner: Transport) -> Transport:
+        return OneConnection(URL)
+
+    async with peers(URL, has_paths=True, wrap=wrap) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        for _ in range(30):
+            await asyncio.gather(*(caller.call(session, b"%d:400000" % number) for number in range(8)))
+        assert OneConnection.attempts == 1
+        assert len(caller.table.inboxes) == 1
+
+
+# -- packets that are sent in a turn ----------------------------------------------------------------------------------
+async def test_requests_of_one_turn_and_of_the_tasks_it_wakes_leave_in_one_packet() -> None:
+    async with peers(URL) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        before = session.statistics.packets_sent
+        first = [caller.send(session, b"%d:1" % number) for number in range(session.settings.early_frames - 1)]
+
+        async def call_again(request: Request) -> None:
+            await request.outcome
+            await caller.call(session, b"9:1")
+
+        tasks = [asyncio.create_task(call_again(request)) for request in first]
+        await asyncio.gather(*tasks)
+        # One for these requests, one for as many more with the acknowledgement of the replies.
+        assert session.statistics.packets_sent - before == 2
+
+
+async def test_an_idle_peer_gets_the_first_batch_of_a_long_turn_at_once() -> None:
+    async with peers(URL) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        before, batch = session.statistics.packets_sent, session.settings.early_frames
+        sent = []
+        requests = []
+        for number in range(4 * batch):
+            requests.append(caller.send(session, b"%d:1" % number))
+            sent.append(session.statistics.packets_sent - before)
+        # The rest waits for the end of the turn: the peer has something to do.
+        assert sent == [0] * (batch - 1) + [1] * (3 * batch + 1)
+        await asyncio.gather(*(request.outcome for request in requests))
+        assert session.statistics.packets_sent - before == 2
+
+
+async def test_one_call_at_a_time_leaves_at_once_and_several_wait_for_each_other() -> None:
+    async with peers(URL) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        statistics = session.statistics
+
+        async def count_early(numbers: range) -> int:
+            before = statistics.packets_sent
+            requests = [caller.send(session, b"%d:1" % number) for number in numbers]
+            early = statistics.packets_sent - before
+            await asyncio.gather(*(request.outcome for request in requests))
+            return early
+
+        assert await count_early(range(1)) == 0, "whether others follow is not known yet"
+        assert await count_early(range(1, 2)) == 1
+        assert await count_early(range(2, 6)) == 1, "the first one leaves alone"
+        assert await count_early(range(6, 10)) == 0
+        assert await count_early(range(10, 11)) == 0
+        assert await count_early(range(11, 12)) == 1
+
+
+async def test_packets_of_a_burst_wake_their_tasks_before_the_next_packet_leaves() -> None:
+    """Replies of several callees arrive in one turn: each caller's next request joins the same flush."""
+    async with peers(URL, callees=5) as (caller, callees):
+        sessions = [await caller.connect(callee.inbox) for callee in callees]
+        await advance(1)
+        before = sum(session.statistics.packets_sent for session in sessions)
+
+        async def call_twice(session: CallerSession) -> None:
+            await caller.call(session, b"1:1")
+            await caller.call(session, b"2:1")
+
+        await asyncio.gather(*(call_twice(session) for session in sessions))
+        assert sum(session.statistics.packets_sent for session in sessions) - before == 10
+
+
+async def test_two_packets_of_one_burst_are_answered_by_one() -> None:
+    async with peers(URL) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        callee.is_holding = True
+
+        async def call_twice(number: int) -> None:
+            await caller.call(session, b"%d:1" % number)
+            await caller.call(session, b"%d:1" % (10 + number))
+
+        tasks = [asyncio.create_task(call_twice(number)) for number in range(2)]
+        await idle()
+        before = session.statistics.packets_sent
+        for callee_session, event in callee.held:
+            callee.reply(callee_session, event)
+            callee.endpoint._send_due(callee_session, callee.endpoint._clock())
+        callee.is_holding = False
+        await asyncio.gather(*tasks)
+        assert session.statistics.packets_sent - before == 1
+
+
+async def test_an_urgent_acknowledgement_leaves_before_the_events_are_handled() -> None:
+    async with peers(URL) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        [callee_session] = callee.table.sessions.values()
+        before = callee_session.statistics.packets_sent
+        inner, sent = callee.on_events, list[int]()
+
+        def on_events(session: Session, events: list[Event]) -> None:
+            sent.append(session.statistics.packets_sent - before)
+            inner(session, events)
+
+        callee.endpoint._on_events = on_events
+        await caller.call(session, b"1:1".ljust(30_000))
+        assert sent == [1], "half of the window is in flight"
+
+
+async def test_peers_that_must_learn_of_a_smaller_window_are_told_at_once() -> None:
+    settings = Settings(senders_at_full_window=1)
+    async with peers(URL, callees=3, settings=settings) as (caller, callees):
+        sessions = [await caller.connect(callee.inbox) for callee in callees]
+        await advance(1)
+        for callee in callees:
+            callee.is_holding = True
+        for session in sessions:
+            caller.send(session, b"1:1")
+        await idle()
+        assert caller.table.receive_window.due == []
+        assert {each.window for callee in callees for each in callee.table.sessions.values()} <= {16_000, 24_000}
+
+
+# -- limits of a turn -------------------------------------------------------------------------------------------------
+async def test_an_idle_session_costs_nothing_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with peers(URL, callees=30) as (caller, callees):
+        sessions = [await caller.connect(callee.inbox) for callee in callees]
+        await advance(1)
+        asked: list[Session] = []
+        inner = Session.packets_to_send
+
+        def counted(session: Session, now: float) -> list[tuple[int, bytes]]:
+            asked.append(session)
+            return inner(session, now)
+
+        monkeypatch.setattr(Session, "packets_to_send", counted)
+        for number in range(20):
+            await caller.call(sessions[0], b"%d:1" % number)
+        of_caller = [session for session in asked if isinstance(session, CallerSession)]
+        assert set(of_caller) == {sessions[0]}
+
+
+async def test_a_turn_handles_a_bounded_number_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "FRAMES_PER_TURN", 10)
+    async with peers(URL) as (caller, [callee]):
+        callee.endpoint._budget = 10
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        packets: list[bytes] = []
+        for number in range(6):
+            session.send_request(Request(), "tool", b"%d:1" % number, None, caller.endpoint._clock())
+            session.send_request(Request(), "tool", b"%d:1" % (100 + number), None, caller.endpoint._clock())
+            packets += [packet for _, packet in session.packets_to_send(caller.endpoint._clock())]
+        assert len(packets) == 6
+        done: list[int] = []
+        for packet in packets:
+            callee.endpoint.receive_packet(packet)
+        while len(callee.runs) < 12:
+            done.append(len(callee.runs))
+            await asyncio.sleep(0)
+        assert done[0] == 8, "each packet counts, too: three frames a packet"
+        await idle()
+        assert set(callee.runs.values()) == {1}
+
+
+async def test_packets_beyond_the_backlog_are_dropped_and_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "FRAMES_PER_TURN", 2)
+    monkeypatch.setattr(endpoint, "MAX_BACKLOG_BYTES", 1_000)
+    async with peers(URL, callees=8) as (caller, callees):
+        sessions = [await caller.connect(callee.inbox) for callee in callees]
+        await advance(1)
+        outcomes = await asyncio.gather(*(caller.call(session, b"1:600") for session in sessions))
+        assert len(outcomes) == 8
+        assert caller.endpoint.dropped > 0
+        assert caller.endpoint._backlog_bytes == 0
+        assert not caller.failures
+
+
+async def test_a_handler_that_raises_costs_its_own_events_only(caplog: pytest.LogCaptureFixture) -> None:
+    async with peers(URL) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        inner = callee.on_events
+
+        def on_events(session: Session, events: list[Event]) -> None:
+            for event in events:
+                if isinstance(event, RequestReceived) and event.payload.startswith(b"bad"):
+                    raise RuntimeError("of the application")
+            inner(session, events)
+
+        callee.endpoint._on_events = on_events
+        lost = caller.send(session, b"bad", deadline=asyncio.get_running_loop().time() + 5)
+        with caplog.at_level(logging.CRITICAL, logger="dispatch.endpoint"):
+            await idle()
+        assert await caller.call(session, b"1:1") == b"1"
+        assert callee.endpoint.handler_errors == 1
+        outcome = await lost.outcome
+        assert isinstance(outcome, RequestFailed)
+        assert (outcome.reason, outcome.may_have_run) == (Failure.DEADLINE, True)

@@ -1,31 +1,57 @@
-"""Publishers to peers' inboxes: opened on demand, within limits, and closed again."""
+"""Publishers to peers' inboxes: opened on demand, within limits, and closed again.
+Arguments and results beyond what the broker accepts as one message: whole between a dispatcher and an instance, otherwise
+a clear error before anything is sent.
+When a further path is opened.
+Which inboxes an instance may send to.
+Streams wait for room, and a closing process for the last acknowledgement.
+Timers of sessions: never late, early at most, and bounded.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dispatch.errors import TransportError
+from dispatch import Dispatcher, Policy, ToolServer
+from dispatch.errors import InvalidArgumentsError, ToolError, TransportError
 from dispatch.messaging import endpoint
 from dispatch.messaging.endpoint import (
+    CHUNKS_PER_TURN,
     LINGER_S,
+    MAX_KNOWN,
     MAX_WAITING,
     OPENINGS_AT_ONCE,
     OPENINGS_PER_S,
+    PACKETS_PER_CHECK,
     PUBLISHERS_OF_ONE,
     REFUSALS,
     RETRY_S,
+    SUSTAINED,
     UNUSED_S,
+    WRITABLE_BYTES,
     InboxPublishers,
+    PathOpener,
+    ReplyPermission,
+    SendWaiters,
+    SessionTimers,
+    find_inbox_owner,
 )
-from dispatch.messaging.wire import derive_key, reply_topic
+from dispatch.messaging.wire import derive_key, instance_topic, reply_topic
+from dispatch.protocol import CalleeSession, OutgoingRequest, SessionTable
 from dispatch.transports import TopicPublisher
 from dispatch.transports.errors import opening_failed, unreachable
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
 from tests.helpers.clock import advance, idle
+from tests.helpers.dispatcher_and_service import BROKER, UNGUARDED, Peer, Service, catalog, read, serving
+from tests.helpers.faults import FaultPlan, FaultyTransport
 
 
 def inbox(number: int, path: int = 0) -> str:
@@ -292,3 +318,480 @@ async def test_the_publisher_of_a_peer_whose_session_has_ended_is_closed_soon_un
         for _ in range(10):  # another session of the same peer
             await advance(LINGER_S - 0.1)
             assert found.find(inbox(1)) is not None
+
+
+LIMIT = 10_000
+"""Bytes that the broker takes as one message here."""
+
+
+def memory(limit: int = LIMIT) -> MemoryTransport:
+    transport = MemoryTransport(BROKER)
+    transport.max_message_bytes = limit
+    return transport
+
+
+def text(size: int) -> str:
+    return "".join(f"{index};" for index in range(size))[:size]
+
+
+@contextlib.asynccontextmanager
+async def sides(
+    work: Any, *, fault: FaultPlan | None = None, server_options: dict[str, Any] | None = None, **policy: Any
+) -> AsyncIterator[tuple[Dispatcher, ToolServer, FaultyTransport]]:
+    """Both sides on a broker with a small limit; ``fault`` is what the service's connection does once they have met."""
+    network = FaultyTransport(memory(), outgoing=FaultPlan(), incoming=FaultPlan(), seed=1)
+    await network.start()
+    settings = Policy(**{**UNGUARDED, **policy})
+    async with (
+        serving(work, broker=network, **(server_options or {})) as server,
+        Dispatcher(memory(), catalog(), policy=settings) as dispatcher,
+    ):
+        await dispatcher.call("work", {"size": 1, "first": True})  # they have met
+        if fault is not None:
+            network.change(outgoing=fault, incoming=fault)
+        yield dispatcher, server, network
+        network.heal()
+    await network.close()
+
+
+def sized(arguments: dict[str, Any]) -> str:
+    return text(arguments["size"])
+
+
+# -- answers --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("size", [LIMIT - 100, LIMIT, LIMIT + 1, 10 * LIMIT, 100 * LIMIT])
+async def test_an_answer_of_any_size_arrives_whole(size: int) -> None:
+    async with sides(sized) as (dispatcher, _, _):
+        result = await dispatcher.execute("work", {"size": size})
+        assert result.text == text(size)
+        assert result.chunks == 1
+
+
+@pytest.mark.parametrize("letter", ["ü", "😀", "\x01", '"'])
+async def test_letters_that_take_many_bytes(letter: str) -> None:
+    async with sides(lambda _: letter * 3_000) as (dispatcher, _, _):
+        assert await dispatcher.call("work") == letter * 3_000
+
+
+@pytest.mark.parametrize("bad", ["\ud800", "x" * 5 * LIMIT + "\ud800"])
+async def test_a_large_text_that_is_none_is_an_error(bad: str) -> None:
+    async with sides(lambda a: "ok" if a.get("first") else bad) as (dispatcher, _, _):
+        with pytest.raises(ToolError) as caught:
+            await dispatcher.call("work")
+        assert caught.value.type == "invalid-result"
+
+
+async def test_the_caller_and_the_service_each_have_a_limit() -> None:
+    async with sides(sized, max_response_bytes=5_000) as (dispatcher, _, _):
+        assert len(await dispatcher.call("work", {"size": 5_000})) == 5_000
+        with pytest.raises(TransportError, match="'max-response-bytes'"):
+            await dispatcher.call("work", {"size": 5_001})
+    async with sides(sized, server_options={"max_payload_bytes": 4_000}) as (dispatcher, _, _):
+        assert len(await dispatcher.call("work", {"size": 4_000})) == 4_000
+        with pytest.raises(ToolError, match="4,001 bytes, the limit is 4,000"):
+            await dispatcher.call("work", {"size": 4_001})
+
+
+async def test_a_stream_keeps_its_chunks_whatever_their_size() -> None:
+    chunks = ["small", text(7 * LIMIT), "", "small again", text(3 * LIMIT)]
+
+    async def items() -> AsyncIterator[str]:
+        for chunk in chunks:
+            yield chunk
+
+    async def work(arguments: dict[str, Any]) -> Any:
+        return "met" if arguments.get("first") else items()
+
+    async with sides(work) as (dispatcher, _, _):
+        got: list[str] = []
+        await read(dispatcher.stream("work"), got)
+        assert got == [chunk for chunk in chunks if chunk]
+        assert await dispatcher.call("work") == "".join(chunks)
+
+
+async def test_a_large_result_is_one_chunk_of_a_stream() -> None:
+    async with sides(sized) as (dispatcher, _, _):
+        got: list[str] = []
+        await read(dispatcher.stream("work", {"size": 9 * LIMIT}), got)
+        assert got == [text(9 * LIMIT)]
+
+
+# -- requests -------------------------------------------------------------------------------------------------------
+def told(arguments: dict[str, Any]) -> str:
+    return arguments.get("fill", "none")[-20:]
+
+
+@pytest.mark.parametrize("size", [LIMIT - 200, LIMIT, 10 * LIMIT, 300 * LIMIT])
+async def test_arguments_of_any_size_arrive_whole_and_run_once(size: int) -> None:
+    service = Service(told)
+    async with sides(service) as (dispatcher, _, _):
+        result = await dispatcher.execute("work", {"fill": text(size)})
+        assert result.text == text(size)[-20:]
+        assert [arguments.get("fill") for _, arguments, _ in service.requests[1:]] == [text(size)]
+
+
+async def test_beyond_the_limit_of_the_policy_nothing_is_sent_and_the_error_names_it() -> None:
+    async with sides(told, max_request_bytes=5_000) as (dispatcher, server, _):
+        with pytest.raises(InvalidArgumentsError, match="'max-request-bytes'"):
+            await dispatcher.call("work", {"fill": text(5_000)})
+        assert server.requests == 1
+    async with sides(told, max_request_bytes=500) as (dispatcher, server, _):
+        with pytest.raises(InvalidArgumentsError, match="'max-request-bytes'"):
+            await dispatcher.call("work", {"fill": text(500)})
+
+
+async def test_nobody_who_takes_parts_is_known() -> None:
+    async with (
+        Peer.as_service() as peer,
+        Dispatcher(memory(), catalog()) as dispatcher,
+    ):
+        with pytest.raises(InvalidArgumentsError, match="no instance is known") as caught:
+            await dispatcher.call("work", {"fill": text(LIMIT)})
+        error = caught.value
+        assert (error.type, error.retryable) == ("request-too-large", False)
+        assert peer.arrived.empty()
+        with pytest.raises(InvalidArgumentsError, match="no instance is known"):
+            await anext(dispatcher.stream("work", {"fill": text(LIMIT)}))
+        assert dispatcher.pending_requests == 0
+
+
+async def test_an_instance_that_is_gone_in_the_middle_is_noticed_long_before_the_timeout() -> None:
+    service = Service(told)
+    async with sides(service, timeout=100.0) as (dispatcher, _, network):
+        call = asyncio.create_task(dispatcher.execute("work", {"fill": text(900 * LIMIT)}))
+        await asyncio.sleep(0)
+        network.change(incoming=FaultPlan(drop=1.0))
+        result = await call
+        assert isinstance(result.error, TransportError)
+        assert result.error.type == "instance-lost"
+        assert result.duration < 45  # 30 s of it wait for another instance
+        assert len(service.requests) == 1
+        assert dispatcher.pending_requests == 0
+
+
+@asynccontextmanager
+async def opener(waiting: int) -> AsyncIterator[tuple[PathOpener, SessionTable, list[list[str | None]]]]:
+    """An opener beside a session with so many requests in flight; the inboxes that it reported."""
+    transport, reported = MemoryTransport("memory://paths"), list[list[str | None]]()
+    await transport.start()
+    table = SessionTable("caller", "1", ["first"], random_bytes=lambda count: b"x" * count, secret="s")
+    session = table.connect("callee", 0.0)
+    for _ in range(waiting):
+        session.send_request(OutgoingRequest(), "tool", b"", None, 0.0)
+    paths = PathOpener(
+        transport,
+        "non-persistent://tg/response/path-{}".format,
+        lambda inboxes: reported.append(list(inboxes)),
+        lambda data: None,
+    )
+    yield paths, table, reported
+    await paths.close()
+    await transport.close()
+
+
+async def test_large_replies_open_a_path_when_they_last() -> None:
+    async with opener(waiting=8) as (paths, table, reported):
+        for _ in range(PACKETS_PER_CHECK * SUSTAINED - 1):
+            paths.record_packet(100_000, 1, table, 0.0)
+        await idle()
+        assert reported == []
+        paths.record_packet(100_000, 1, table, 0.0)
+        await idle()
+        assert reported == [["non-persistent://tg/response/path-1"]]
+
+
+async def test_a_burst_opens_none() -> None:
+    async with opener(waiting=8) as (paths, table, reported):
+        for _ in range(20):
+            for _ in range(PACKETS_PER_CHECK):
+                paths.record_packet(200_000, 1, table, 0.0)
+            for _ in range(PACKETS_PER_CHECK):
+                paths.record_packet(100, 1, table, 0.0)
+        await idle()
+        assert reported == []
+
+
+async def test_many_small_replies_open_none() -> None:
+    """The first path carries them: more paths gain nothing."""
+    async with opener(waiting=256) as (paths, table, reported):
+        for _ in range(20 * PACKETS_PER_CHECK):
+            paths.record_packet(100_000, 10, table, 0.0)
+        await idle()
+        assert 9_000 < paths.mean_reply_bytes < 11_000
+        assert reported == []
+
+
+async def test_fragments_count_for_the_reply_that_they_belong_to() -> None:
+    async with opener(waiting=1) as (paths, table, _):
+        for _ in range(100):
+            paths.record_packet(1_000_000, 0, table, 0.0)
+            paths.record_packet(1_000_000, 1, table, 0.0)
+        assert 1_900_000 < paths.mean_reply_bytes < 2_100_000
+
+
+async def test_there_are_four_paths_at_most() -> None:
+    async with opener(waiting=8) as (paths, table, reported):
+        for _ in range(20):
+            for _ in range(PACKETS_PER_CHECK * SUSTAINED):
+                paths.record_packet(1_000_000, 1, table, 0.0)
+            await idle()
+        assert len(reported) == 3
+        assert len(reported[-1]) == 3
+
+
+async def test_closing_ends_an_opening() -> None:
+    async with opener(waiting=8) as (paths, table, reported):
+        for _ in range(PACKETS_PER_CHECK * SUSTAINED):
+            paths.record_packet(1_000_000, 1, table, 0.0)
+        assert reported == []
+        await paths.close()
+        await asyncio.sleep(1)
+        assert reported == []
+
+
+SECRET = "the secret of a caller"
+KEY = derive_key(SECRET)
+RESPONSES = "non-persistent://tg/response/work"
+INBOX = reply_topic(RESPONSES, f"{KEY}-agent")
+
+
+@pytest.mark.parametrize("path", [0, 1, 3])
+def test_the_inboxes_of_the_holder_of_the_secret_are_allowed(path: int) -> None:
+    assert ReplyPermission(RESPONSES)(reply_topic(RESPONSES, f"{KEY}-agent", path), SECRET)
+
+
+@pytest.mark.parametrize(
+    "inbox",
+    [
+        INBOX.replace("/response/", "/request/"),
+        INBOX.replace("tg/", "other/"),
+        INBOX.replace("non-persistent", "persistent"),
+        INBOX.replace(KEY, derive_key("of another caller")),
+        "non-persistent://tg/response/work",
+        f"non-persistent://tg/response/dispatch-reply-{KEY[:-1]}-agent",
+        "no topic",
+        "",
+        INBOX + "x" * 1_000,
+    ],
+)
+def test_other_topics_are_not_allowed(inbox: str) -> None:
+    assert not ReplyPermission(RESPONSES)(inbox, SECRET)
+
+
+@pytest.mark.parametrize("secret", ["", "another", SECRET + "x" * 100])
+def test_other_secrets_are_not_allowed(secret: str) -> None:
+    assert not ReplyPermission(RESPONSES)(INBOX, secret)
+
+
+def test_further_namespaces_can_be_allowed() -> None:
+    elsewhere = INBOX.replace("/response/", "/agents/")
+    assert not ReplyPermission(RESPONSES)(elsewhere, SECRET)
+    assert ReplyPermission(RESPONSES, ["tg/agents"])(elsewhere, SECRET)
+
+
+def test_persistent_topics_can_be_allowed() -> None:
+    persistent = INBOX.replace("non-persistent", "persistent")
+    assert ReplyPermission(RESPONSES, allows_persistent=True)(persistent, SECRET)
+    assert ReplyPermission(RESPONSES, allows_persistent=True)(INBOX, SECRET)
+
+
+def test_inboxes_that_are_named_are_remembered_within_bounds() -> None:
+    permission = ReplyPermission(RESPONSES)
+    for number in range(MAX_KNOWN + 10):
+        permission(f"non-persistent://tg/response/{number}", SECRET)
+    assert len(permission._owners) <= MAX_KNOWN
+    assert permission(INBOX, SECRET)
+
+
+def test_the_inboxes_of_one_dispatcher_have_one_owner() -> None:
+    assert find_inbox_owner(INBOX) == find_inbox_owner(reply_topic(RESPONSES, f"{KEY}-agent", 2)) == KEY
+    instance = instance_topic("non-persistent://tg/request/work", "one")
+    assert find_inbox_owner(instance) == instance
+    assert find_inbox_owner("no topic") == "no topic"
+
+
+class Fake:
+    """A session as the waiters read it."""
+
+    def __init__(self) -> None:
+        self.queued_bytes = 0
+        self.without_credit: set[int] = set()
+        self.is_closed = False
+        self.is_at_rest = True
+
+    def has_credit(self, stream: int) -> bool:
+        return stream not in self.without_credit
+
+
+def fake(**state: Any) -> CalleeSession:
+    session = Fake()
+    for name, value in state.items():
+        setattr(session, name, value)
+    return cast(CalleeSession, session)
+
+
+async def test_a_stream_waits_until_its_own_session_has_room() -> None:
+    waiters, full, other = SendWaiters(), Fake(), fake()
+    full.queued_bytes = WRITABLE_BYTES + 1
+    session = cast(CalleeSession, full)
+    await waiters.writable(other, 0)
+    writers = [asyncio.create_task(waiters.writable(session, 0)) for _ in range(2)]
+    await idle()
+    waiters.release(session)
+    waiters.release(other)
+    await idle()
+    assert len(waiters) == 1
+    assert not any(writer.done() for writer in writers)
+    full.queued_bytes = WRITABLE_BYTES
+    writers[0].cancel()
+    waiters.release(session)
+    await writers[1]
+    assert len(waiters) == 0
+
+
+async def test_a_stream_of_a_session_that_ends_continues() -> None:
+    waiters, full = SendWaiters(), Fake()
+    full.queued_bytes = WRITABLE_BYTES + 1
+    writer = asyncio.create_task(waiters.writable(cast(CalleeSession, full), 0))
+    await idle()
+    full.is_closed = True
+    waiters.release(cast(CalleeSession, full))
+    await writer
+    await waiters.writable(cast(CalleeSession, full), 0)
+
+
+async def test_a_stream_waits_for_its_own_credit() -> None:
+    waiters, slow = SendWaiters(), Fake()
+    session = cast(CalleeSession, slow)
+    slow.without_credit = {1, 2}
+    await waiters.writable(session, 0)
+    writers = [asyncio.create_task(waiters.writable(session, stream)) for stream in (1, 2)]
+    await idle()
+    slow.without_credit = {2}
+    waiters.release(session)
+    await writers[0]
+    assert len(waiters) == 1
+    slow.without_credit = set()
+    waiters.release(session)
+    await writers[1]
+    assert len(waiters) == 0
+
+
+async def test_a_stream_that_has_lost_its_room_meanwhile_waits_on() -> None:
+    """Others of the session were released at the same time, and have filled it."""
+    waiters, full = SendWaiters(), Fake()
+    session = cast(CalleeSession, full)
+    full.queued_bytes = WRITABLE_BYTES + 1
+    writer = asyncio.create_task(waiters.writable(session, 0))
+    await idle()
+    full.queued_bytes = 0
+    waiters.release(session)
+    full.queued_bytes = WRITABLE_BYTES + 1
+    await idle()
+    assert not writer.done()
+    full.is_closed = True
+    waiters.release(session)
+    await writer
+
+
+async def test_other_tasks_run_beside_a_tool_that_never_waits() -> None:
+    waiters, ran = SendWaiters(), []
+    asyncio.get_running_loop().call_soon(ran.append, True)
+    for _ in range(CHUNKS_PER_TURN):
+        await waiters.writable(fake(), 0)
+    assert ran
+
+
+async def test_a_flush_waits_until_every_session_is_at_rest() -> None:
+    waiters, busy = SendWaiters(), Fake()
+    sessions = [fake(), cast(CalleeSession, busy)]
+    await waiters.at_rest(sessions)
+    busy.is_at_rest = False
+    flush = asyncio.create_task(waiters.at_rest(sessions))
+    await idle()
+    waiters.release_at_rest(sessions)
+    await idle()
+    assert not flush.done()
+    busy.is_at_rest = True
+    waiters.release_at_rest(sessions)
+    await flush
+
+
+@pytest.mark.parametrize("wait", ["writable", "at_rest"])
+async def test_closing_lets_all_continue(wait: str) -> None:
+    waiters = SendWaiters()
+    session = fake(queued_bytes=WRITABLE_BYTES + 1, is_at_rest=False)
+    task = asyncio.create_task(waiters.writable(session, 0) if wait == "writable" else waiters.at_rest([session]))
+    await idle()
+    waiters.close()
+    await task
+    assert len(waiters) == 0
+
+
+def test_a_session_is_due_at_its_time() -> None:
+    timers: SessionTimers[str] = SessionTimers()
+    timers.schedule("a", 2.0)
+    timers.schedule("b", 1.0)
+    assert timers.next_due == 1.0
+    assert timers.pop_due(0.5) == []
+    assert timers.pop_due(1.0) == ["b"]
+    assert timers.pop_due(5.0) == ["a"]
+    assert timers.next_due == math.inf
+
+
+def test_a_later_time_adds_no_entry_and_an_earlier_one_does() -> None:
+    timers: SessionTimers[str] = SessionTimers()
+    for _ in range(1000):
+        timers.schedule("a", 5.0)
+        timers.schedule("a", 7.0)
+    timers.schedule("a", math.inf)
+    assert len(timers) == 1
+    timers.schedule("a", 3.0)
+    assert len(timers) == 2
+    assert timers.next_due == 3.0
+
+
+def test_a_session_that_alternates_between_soon_and_late_leaves_no_entries() -> None:
+    """A request: due in milliseconds; its reply: due in ten seconds."""
+    timers: SessionTimers[str] = SessionTimers()
+    now = 0.0
+    for _ in range(1000):
+        timers.schedule("a", now + 10.0)
+        timers.schedule("a", now + 0.005)
+        now += 0.006
+        assert "a" in timers.pop_due(now)
+    assert len(timers) <= 2
+
+
+def test_a_discarded_session_is_not_reported() -> None:
+    timers: SessionTimers[str] = SessionTimers()
+    timers.schedule("a", 1.0)
+    timers.schedule("b", 1.0)
+    timers.discard("a")
+    timers.discard("unknown")
+    assert timers.pop_due(2.0) == ["b"]
+    timers.schedule("b", 3.0)
+    timers.clear()
+    assert timers.pop_due(9.0) == []
+
+
+times = st.floats(0, 100)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), times, times), max_size=60))
+def test_every_session_is_reported_by_the_time_it_is_due(steps: list[tuple[str, float, float]]) -> None:
+    timers: SessionTimers[str] = SessionTimers()
+    wanted: dict[str, float] = {}
+    now = 0.0
+    for session, delay, passed in steps:
+        wanted[session] = min(wanted.get(session, math.inf), now + delay)
+        timers.schedule(session, now + delay)
+        now += passed
+        reported = set(timers.pop_due(now))
+        assert {each for each, at in wanted.items() if at <= now} <= reported
+        assert not any(at <= now for at in [timers.next_due])
+        for each in reported:
+            if wanted.get(each, math.inf) <= now:
+                del wanted[each]
+            else:
+                timers.schedule(each, wanted.get(each, math.inf))

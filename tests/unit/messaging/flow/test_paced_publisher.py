@@ -1,8 +1,13 @@
-"""The publisher with a pace: what goes when, fairly, within bounds, by time and by receipts. On virtual time."""
+"""The publisher with a pace: what goes when, fairly, within bounds, by time and by receipts. On virtual time.
+Requests to a fast service wait for its replies.
+The pace as bookkeeping: never too much in any time, never a wait that need not be, whatever the sizes and the clock.
+A fast third-party service has no more requests than its replies fit into a channel; slow tools are not held up.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable, Mapping
 
@@ -12,10 +17,24 @@ from hypothesis import strategies as st
 
 from dispatch.errors import TransportError
 from dispatch.messaging import flow as paced_publisher
-from dispatch.messaging.flow import MESSAGE_OVERHEAD, NOTED_BYTES, PACE_RATE, RECEIPT_S, Pace, PacedPublisher
+from dispatch.messaging.flow import (
+    GRAIN_S,
+    LATE_S,
+    MAX_REMEMBERED,
+    MESSAGE_OVERHEAD,
+    NOTED_BYTES,
+    PACE_BURST,
+    PACE_RATE,
+    PERIOD_S,
+    RECEIPT_S,
+    STALL_S,
+    Pace,
+    PacedPublisher,
+    ReplyWindow,
+)
 from dispatch.serving.plain import ReplyRouter
 from dispatch.transports import OnFailure, Ticket
-from tests.helpers.bounded_channel import Channel, ChannelPublisher
+from tests.helpers.bounded_channel import HIGH_WATER, Channel, ChannelPublisher
 from tests.helpers.clock import START, advance, idle, run, virtual_loop
 from tests.helpers.dispatcher_and_service import RESPONSES
 from tests.helpers.fakes import FakePublisher, FakeTicket, lost
@@ -225,8 +244,6 @@ async def test_closing_fails_what_waits_and_closes_the_publisher() -> None:
 
 
 # -- where it stands ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("topic", "paced"), [(RESPONSES, True), ("persistent://tg/response/lab", False)])
 async def test_answers_on_a_response_topic_are_paced_unless_it_keeps_them(topic: str, paced: bool) -> None:
     broker = Broker()
@@ -243,8 +260,6 @@ async def test_answers_on_a_response_topic_are_paced_unless_it_keeps_them(topic:
 
 
 # -- receipts ---------------------------------------------------------------------------------------------------
-
-
 async def test_the_time_of_a_large_message_begins_with_its_receipt() -> None:
     noting = Noting()
     bench = Bench(noting)
@@ -343,8 +358,6 @@ async def test_a_receipt_after_the_end_does_nothing() -> None:
 
 
 # -- in front of a channel that loses -----------------------------------------------------------------------------
-
-
 @given(st.integers(0, 2**32), st.booleans())
 @settings(max_examples=examples(40), deadline=None)
 def test_a_receiver_as_fast_as_the_pace_loses_nothing(seed: int, together: bool) -> None:
@@ -370,3 +383,482 @@ def test_a_receiver_as_fast_as_the_pace_loses_nothing(seed: int, together: bool)
         await publisher.close()
 
     run(scenario)
+
+
+REPLY = 40_000
+"""Bytes of a reply, of which two may be outstanding."""
+
+
+class Requests:
+    """Requests to a service that has replied to some at once."""
+
+    def __init__(self, *, waits_in_client: bool = False) -> None:
+        self.inner = FakePublisher(queueing=waits_in_client)
+        self.replies = ReplyWindow()
+        for number in range(100):
+            self.replies.send(str(number), virtual_loop().time())
+            self.reply(str(number))
+        self.publisher = PacedPublisher(self.inner, Pace(rate=1e12), self.replies)
+
+    def send(self, *names: str, size: int = 100) -> list[Ticket]:
+        payload = b"x" * size
+        return [
+            self.publisher.publish(payload, {"id": name}, flow=name, on_failure=lambda _error: None) for name in names
+        ]
+
+    def reply(self, name: str) -> None:
+        self.replies.receive(name, REPLY, virtual_loop().time())
+
+    @property
+    def out(self) -> str:
+        return "".join(ticket.properties["id"] for ticket in self.inner.sent)
+
+
+@pytest.mark.parametrize("size", [100, 2 * NOTED_BYTES])
+async def test_a_request_waits_for_a_reply_or_until_an_unanswered_one_counts_no_more(size: int) -> None:
+    requests = Requests()
+    requests.send(*"abcdef", size=size)
+    assert requests.out == "ab"
+    requests.reply("a")
+    assert requests.out == "abc"
+    await advance(LATE_S / 2)
+    assert requests.out == "abc"
+    await advance(LATE_S / 2)
+    assert requests.out == "abcde"
+    await requests.publisher.close()
+
+
+async def test_publishers_of_one_response_topic_share_its_window() -> None:
+    requests = Requests()
+    other = FakePublisher()
+    requests.send("a", "b")
+    PacedPublisher(other, Pace(rate=1e12), requests.replies).publish(
+        b"", {"id": "c"}, flow="c", on_failure=lambda _error: None
+    )
+    assert other.sent == []
+    requests.reply("b")
+    assert [ticket.properties["id"] for ticket in other.sent] == ["c"]
+
+
+async def test_a_withdrawn_request_makes_way_for_the_next() -> None:
+    requests = Requests(waits_in_client=True)
+    first, *_ = requests.send("a", "b", "c")
+    assert first.cancel()
+    assert requests.out == "abc"
+
+
+async def test_a_request_that_waits_and_is_withdrawn_did_not_count() -> None:
+    requests = Requests()
+    *_, third = requests.send("a", "b", "c")
+    assert third.cancel()
+    requests.reply("a")
+    requests.send("d", "e")
+    assert requests.out == "abd"
+    await requests.publisher.close()
+
+
+async def test_nothing_is_left_behind_after_the_end() -> None:
+    requests = Requests()
+    requests.send("a", "b", "c")
+    await requests.publisher.close()
+    requests.reply("a")
+    assert requests.out == "ab"
+    assert requests.replies.waiting == set()
+
+
+RATES = st.floats(1e3, 1e10)
+BURSTS = st.integers(1, 100_000)
+SEEDS = st.integers(0, 2**32)
+START_PACER = 1_000.0
+
+
+class Run:
+    """A sender that sends as soon as it may, on a clock of its own, and a broker whose receipts take their time.
+
+    Args:
+        receipts: receipts are told; how late, the randomness says.
+    """
+
+    def __init__(self, pace: Pace, rng: random.Random, *, receipts: bool) -> None:
+        self.pace = pace
+        self.rng = rng
+        self.receipts = receipts
+        self.now = START_PACER
+        self.out: list[tuple[float, int]] = []
+        self.sent: list[tuple[float, int]] = []
+
+    def _deal(self, until: float) -> None:
+        """Let the receipts come that are due."""
+        self.out.sort()
+        while self.out and self.out[0][0] <= until:
+            when, size = self.out.pop(0)
+            self.now = max(self.now, when)
+            self.pace.receipt(size, self.now)
+
+    def send(self, size: int) -> None:
+        while (wait := self.pace.wait(self.now)) != 0.0:
+            before = self.now
+            due = min((when for when, _ in self.out), default=float("inf"))
+            if wait is None or due < self.now + wait:
+                assert self.out, "it waits for a receipt that nobody owes"
+                self._deal(due)
+                assert self.out == [] or self.now >= before
+            else:
+                self.now += wait
+        self.sent.append((self.now, size))
+        if self.receipts and self.rng.random() < 0.7:
+            self.pace.hold(size)
+            self.out.append((self.now + self.rng.random() ** 4 * 0.1, size))
+        else:
+            self.pace.send(size, self.now)
+
+    def idle(self, seconds: float) -> None:
+        self._deal(self.now + seconds)
+        self.now = max(self.now, self.now + seconds)
+
+
+def sizes(rng: random.Random) -> list[int]:
+    """From one byte to a megabyte, small ones as often as large ones."""
+    return [max(1, int(1e6 ** rng.random())) for _ in range(60)]
+
+
+def worst_excess(sent: list[tuple[float, int]], pace: Pace) -> float:
+    """By how many bytes the worst window, without its last message, is over the burst and what its time allows."""
+    worst = float("-inf")
+    for first, (start, _) in enumerate(sent):
+        total = 0
+        for when, size in sent[first:]:
+            worst = max(worst, total - pace.burst - pace.rate * (when - start))
+            total += size
+    return worst
+
+
+def sloppiness(pace: Pace, sent: list[tuple[float, int]]) -> float:
+    """What the grain and the arithmetic may add, in bytes: 1e-12 s is what a clock at 1,000 s can tell apart, tenfold."""
+    return pace.rate * (GRAIN_S + len(sent) * 1e-12) + 1e-3
+
+
+@given(RATES, BURSTS, SEEDS, st.booleans())
+def test_in_no_time_more_goes_than_the_burst_and_the_rate(rate: float, burst: int, seed: int, receipts: bool) -> None:
+    pace = Pace(rate, burst)
+    run = Run(pace, random.Random(seed), receipts=receipts)
+    for size in sizes(run.rng):
+        run.send(size)
+        if run.rng.random() < 0.2:
+            run.idle(run.rng.random() ** 4 * 10)
+    assert worst_excess(run.sent, pace) <= sloppiness(pace, run.sent)
+
+
+@given(RATES, BURSTS, SEEDS)
+def test_nothing_waits_longer_than_it_must(rate: float, burst: int, seed: int) -> None:
+    """By the definition: a message waits exactly until those that are not wholly through are the burst at most."""
+    pace = Pace(rate, burst)
+    rng = random.Random(seed)
+    now = free = START_PACER  # our own account, kept the plain way: a line of messages, one after the other
+    line: list[tuple[float, int]] = []
+    for size in sizes(rng):
+        wait = pace.wait(now)
+        assert wait is not None
+        instants = [now, *sorted(end for end, _ in line if end > now)]
+        must = next(at for at in instants if sum(n for end, n in line if end > at + GRAIN_S) <= burst) - now
+        assert wait == pytest.approx(must, rel=1e-6, abs=2 * GRAIN_S)
+        now += wait
+        pace.send(size, now)
+        free = max(free, now) + size / rate
+        line.append((free, size))
+        if rng.random() < 0.3:
+            now += rng.random() ** 3 * 10 * burst / rate
+
+
+@given(RATES, BURSTS, st.integers(1, 1_000_000), st.floats(0, 1e6))
+def test_while_the_clock_stands_still_only_the_burst_goes(rate: float, burst: int, size: int, now: float) -> None:
+    """And the wait that it asks for is enough, once time goes on."""
+    pace = Pace(rate, burst)
+    total = 0
+    while pace.wait(now) == 0.0 and total <= 3_000_000 + burst:
+        pace.send(size, now)
+        total += size
+        if total / size > 200:
+            break
+    wait = pace.wait(now)
+    assert wait is not None
+    if wait > 0:
+        assert total > burst
+        assert pace.wait(now) == wait, "asking changes nothing"
+        if wait > 10 * GRAIN_S:
+            assert pace.wait(now + wait / 2) != 0.0, "and no more than enough"
+        assert pace.wait(now + wait + GRAIN_S) == 0.0
+
+
+def test_a_clock_that_stands_still_lets_exactly_the_burst_and_one_more_message_pass() -> None:
+    pace = Pace(rate=1_000, burst=10)
+    for _ in range(3):
+        assert pace.wait(5.0) == 0.0
+        pace.send(5, 5.0)
+    for _ in range(1_000):
+        assert pace.wait(5.0) == pytest.approx(0.005)
+
+
+def test_a_clock_that_goes_back_gives_nothing_away() -> None:
+    pace = Pace(rate=1_000, burst=10)
+    pace.send(1_000, 50.0)
+    assert pace.wait(40.0) == pytest.approx(11.0)
+    pace.send(1_000, 40.0)
+    assert pace.wait(51.5) == pytest.approx(0.5)
+    assert pace.wait(52.0) == 0.0
+
+
+def test_after_a_long_rest_there_is_no_more_than_the_burst() -> None:
+    pace = Pace(rate=1_000, burst=10)
+    pace.send(1, 0.0)
+    pace.send(11, 1e6)
+    assert pace.wait(1e6) == pytest.approx(0.011)
+
+
+@given(RATES, SEEDS)
+def test_a_channel_as_fast_as_the_pace_is_always_writable(rate: float, seed: int) -> None:
+    """A channel counts a message until its last byte has left, however little of it is still there."""
+    run = Run(Pace(rate), random.Random(seed), receipts=False)
+    for size in sizes(run.rng):
+        run.send(size)
+    through: list[tuple[float, int]] = []
+    for when, size in run.sent:
+        assert sum(n for end, n in through if end > when + 10 * GRAIN_S) <= PACE_BURST < HIGH_WATER
+        through.append((max(when, through[-1][0] if through else when) + size / rate, size))
+
+
+@given(BURSTS, st.integers(1, 1_000_000), st.floats(0.001, 100))
+def test_what_is_not_receipted_counts_in_full_however_long_it_takes(burst: int, size: int, late: float) -> None:
+    pace = Pace(rate=1e6, burst=burst)
+    pace.hold(size)
+    expected = 0.0 if size <= burst else None
+    assert pace.wait(0.0) == expected
+    assert pace.wait(late) == expected, "no time makes up for a receipt"
+    pace.receipt(size, late)
+    assert pace.wait(late) == pytest.approx(size / 1e6 if size > burst else 0.0, abs=2 * GRAIN_S)
+    assert pace.unreceipted == 0
+
+
+def test_what_was_sent_and_what_is_not_receipted_count_together() -> None:
+    pace = Pace(rate=1_000, burst=10)
+    pace.send(8, 0.0)
+    assert pace.wait(0.0) == 0.0
+    pace.hold(7)
+    assert pace.wait(0.0) == pytest.approx(0.008)
+    pace.withdraw(7)
+    assert pace.wait(0.0) == 0.0
+
+
+def test_a_withdrawn_message_costs_nothing_and_a_receipt_too_many_gives_nothing() -> None:
+    pace = Pace(rate=1_000, burst=10)
+    pace.hold(100)
+    assert pace.wait(0.0) is None
+    pace.withdraw(100)
+    pace.withdraw(100)
+    assert pace.wait(0.0) == 0.0
+    pace.hold(11)
+    assert pace.wait(0.0) is None
+
+
+def test_a_message_that_is_taken_back_costs_nothing() -> None:
+    pace = Pace(rate=1_000, burst=10)
+    first, last = pace.send(100, 5.0), pace.send(100, 5.0)
+    assert pace.wait(5.0) == pytest.approx(0.2)
+    pace.take_back(100, last)
+    assert pace.wait(5.0) == pytest.approx(0.1)
+    pace.take_back(100, last)
+    assert pace.wait(5.0) == pytest.approx(0.1), "once only"
+    second = pace.send(100, 5.0)
+    assert second == last
+    pace.take_back(100, first)
+    assert pace.wait(5.0) == pytest.approx(0.2), "the time of what was sent after it stays"
+    assert pace.wait(5.2) == 0.0
+    pace.take_back(100, second)
+    assert pace.wait(5.2) == 0.0
+
+
+def test_the_defaults_leave_the_channel_writable_and_small_answers_alone() -> None:
+    pace = Pace()
+    assert (pace.rate, pace.burst) == (PACE_RATE, PACE_BURST)
+    assert PACE_BURST < HIGH_WATER
+    for number in range(10_000):  # 10,000 answers a second of 700 bytes, more than one process sends
+        now = number / 10_000
+        assert pace.wait(now) == 0.0
+        pace.send(700, now)
+    for _ in range(64):  # and 64 at once
+        assert pace.wait(5.0) == 0.0
+        pace.send(700, 5.0)
+
+
+@pytest.mark.parametrize(("rate", "burst"), [(0, 1), (-1, 1), (1, 0), (1, -1), (float("nan"), 1), (1, float("nan"))])
+def test_a_pace_of_nothing_is_refused(rate: float, burst: float) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        Pace(rate, burst)
+
+
+REPLY_REPLY_WINDOW = 10_000
+FITS = 1 + PACE_BURST // (REPLY_REPLY_WINDOW + MESSAGE_OVERHEAD)
+"""Requests of which the last one goes while the replies of those before it fit into a channel."""
+
+
+class Service:
+    """A caller of a service whose replies the test sends."""
+
+    def __init__(self) -> None:
+        self.window = ReplyWindow()
+        self.now = 0.0
+        self._ids = map(str, itertools.count())
+
+    def ask(self) -> str:
+        id = next(self._ids)
+        self.window.send(id, self.now)
+        return id
+
+    def ask_all(self, most: int = 1_000) -> list[str]:
+        """Send requests while they may go."""
+        ids: list[str] = []
+        while len(ids) < most and self.window.wait(self.now) == 0.0:
+            ids.append(self.ask())
+        return ids
+
+    def reply(self, id: str, after: float = 0.0, size: int = REPLY_REPLY_WINDOW) -> None:
+        self.now += after
+        self.window.receive(id, size, self.now)
+
+    def learn(self, round_trip: float, seconds: float = 2 * PERIOD_S) -> None:
+        """Let calls succeed one by one until the sizes and the round trip are known."""
+        end = self.now + seconds
+        while self.now < end:
+            self.reply(self.ask(), round_trip)
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+def test_all_go_until_a_reply_has_arrived(service: Service) -> None:
+    assert len(service.ask_all(10 * MAX_REMEMBERED)) == 10 * MAX_REMEMBERED
+    assert service.window.unanswered == MAX_REMEMBERED
+
+
+def test_replies_of_a_fast_service_fit_into_a_channel(service: Service) -> None:
+    service.learn(0.001)
+    assert len(service.ask_all()) == FITS
+
+
+def test_one_goes_whatever_its_size(service: Service) -> None:
+    for _ in range(100):
+        service.reply(service.ask(), 0.001, size=10**7)
+    assert len(service.ask_all()) == 1
+
+
+def test_a_reply_makes_room_and_tells_who_waits_once(service: Service) -> None:
+    service.learn(0.001)
+    first, *_ = service.ask_all()
+    calls: list[int] = []
+    service.window.waiting.add(lambda: calls.append(service.window.unanswered))
+    service.reply(first, 0.001)
+    assert calls == [FITS - 1]
+    assert len(service.ask_all()) == 1
+    service.reply("unknown")
+    assert calls == [FITS - 1]
+
+
+def test_an_unanswered_request_counts_for_a_while(service: Service) -> None:
+    service.learn(0.001)
+    service.ask_all()
+    assert service.window.wait(service.now) == pytest.approx(LATE_S)
+    service.now += LATE_S / 4
+    assert service.window.wait(service.now) == pytest.approx(LATE_S * 3 / 4)
+    service.now += LATE_S * 3 / 4
+    assert len(service.ask_all()) == FITS
+
+
+def test_lost_replies_open_nothing(service: Service) -> None:
+    service.learn(0.001)
+    for _ in range(50):
+        assert len(service.ask_all()) == FITS
+        service.now += LATE_S
+
+
+def test_a_stall_opens_nothing(service: Service) -> None:
+    service.learn(0.001)
+    ids = service.ask_all()[: FITS - 1]
+    service.now += 2 * LATE_S
+    assert len(service.ask_all()) == FITS
+    for id in ids:
+        service.reply(id)
+    assert service.ask_all(1_000) == []
+
+
+def test_a_slow_tool_gets_all(service: Service) -> None:
+    service.learn(10 * LATE_S, 100 * LATE_S)
+    assert len(service.ask_all(5_000)) == 5_000
+
+
+def test_a_slow_tool_that_answers_some_at_once_gets_all(service: Service) -> None:
+    service.learn(0.001)
+    for _ in range(20):
+        service.reply(service.ask(), 0.001)
+        service.reply(service.ask(), 5 * LATE_S)
+        service.reply(service.ask(), 5 * LATE_S)
+    assert len(service.ask_all(500)) == 500
+    service.now += LATE_S
+    for _ in range(20):
+        service.reply(service.ask(), 0.001)
+    assert len(service.ask_all()) == FITS, "it is fast again"
+
+
+def test_the_round_trip_widens_the_window_from_the_next_period_on(service: Service) -> None:
+    round_trip = 0.05
+    service.learn(round_trip, PERIOD_S / 2)
+    assert service.window.capacity == PACE_BURST
+    service.learn(round_trip)
+    assert service.window.capacity == pytest.approx(PACE_BURST + PACE_RATE * (round_trip - STALL_S))
+    service.reply(service.ask(), 0.001)
+    assert service.window.capacity == PACE_BURST
+
+
+def test_a_shorter_round_trip_is_forgotten(service: Service) -> None:
+    service.learn(0.001)
+    service.learn(0.05, 3 * PERIOD_S)
+    assert service.window.capacity > PACE_BURST
+
+
+def test_a_withdrawn_request_does_not_count(service: Service) -> None:
+    service.learn(0.001)
+    ids = service.ask_all()
+    service.window.withdraw(ids[0])
+    service.window.withdraw("unknown")
+    assert len(service.ask_all()) == 1
+
+
+def test_what_is_remembered_is_bounded(service: Service) -> None:
+    service.learn(0.001, 0.01)
+    first = service.ask()
+    for _ in range(MAX_REMEMBERED):
+        service.now += LATE_S
+        service.ask_all()
+    service.reply(first, size=0)
+    assert service.window.wait(service.now) > 0, "its lateness is not known any more"
+
+
+@settings(max_examples=examples(200))
+@given(
+    size=st.integers(100, 100_000),
+    think_times=st.lists(st.floats(0.0, 0.001), min_size=200, max_size=200),
+    stall_at=st.integers(100, 199),
+)
+def test_a_burst_after_a_stall_fits_into_a_channel(size: int, think_times: list[float], stall_at: int) -> None:
+    service = Service()
+    for _ in range(200):  # the sizes are known
+        service.reply(service.ask(), 0.001, size)
+    unanswered: list[str] = []
+    for number, think_time in enumerate(think_times):
+        unanswered += service.ask_all(64 - len(unanswered))
+        if number == stall_at:
+            service.now += 0.03  # less than LATE_S for the oldest one
+            unanswered += service.ask_all(64 - len(unanswered))
+            assert (len(unanswered) - 1) * (size + MESSAGE_OVERHEAD) <= 1.01 * PACE_BURST
+        service.reply(unanswered.pop(0), think_time, size)

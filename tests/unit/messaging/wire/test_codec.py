@@ -1,30 +1,42 @@
-"""The wire: TrustGraph's two dialects, in both directions, and whatever else may arrive."""
+"""The wire: TrustGraph's two dialects, in both directions, and whatever else may arrive.
+Parts: whatever is split comes together again, whatever the order, and nothing else does; bounded in every direction.
+Message properties: numbers that peers may get wrong, and texts that may not travel.
+
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import math
+import pickle
 from collections import UserDict
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dispatch.catalog import TopicError, TopicName
 from dispatch.messaging.wire import (
     MAX_MESSAGE_BYTES,
+    MAX_PARTS,
+    MAX_PROPERTY_BYTES,
+    PART_BYTES,
     ErrorInfo,
     MalformedMessageError,
     PayloadTooLargeError,
     Reply,
     Request,
+    check_property,
     decode_reply,
     decode_request,
     encode_reply,
     encode_request,
     json_text,
     result_text,
+    split_text,
+    whole_number,
 )
 from tests.helpers.malformed_messages import MALFORMED_PAYLOADS
 
@@ -41,8 +53,6 @@ json_objects = st.dictionaries(st.text(), json_values, max_size=5)
 
 
 # -- requests -------------------------------------------------------------------------------------------------------
-
-
 def test_a_request_is_exactly_what_the_specification_says() -> None:
     payload = encode_request('{"style":"pun"}', '{"topic":"cats"}', "alice")
     assert json.loads(payload) == {"user": "alice", "config": '{"style":"pun"}', "arguments": '{"topic":"cats"}'}
@@ -161,8 +171,6 @@ def test_anything_like_a_message_is_one_or_malformed(payload: bytes) -> None:
 
 
 # -- sizes ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("limit", [60, MAX_MESSAGE_BYTES])
 def test_the_limit_of_a_request_is_exact_and_in_bytes(limit: int) -> None:
     empty = len(encode_request("{}", "{}", ""))
@@ -189,8 +197,6 @@ def test_the_limit_of_a_reply_is_exact() -> None:
 
 
 # -- replies --------------------------------------------------------------------------------------------------------
-
-
 def test_a_reply_is_exactly_what_trustgraph_reads() -> None:
     assert json.loads(encode_reply(Reply(None, "ha", True))) == {"error": None, "response": "ha", "end_of_stream": True}
     assert json.loads(encode_reply(Reply(ErrorInfo("Odd", "no"), "", True))) == {
@@ -240,8 +246,6 @@ def test_half_a_surrogate_pair_cannot_travel() -> None:
 
 
 # -- values ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
@@ -317,3 +321,177 @@ def test_a_result_that_holds_itself_is_told() -> None:
     endless.append(endless)
     with pytest.raises(TypeError, match="returned a list"):
         result_text(endless)
+
+
+@given(st.text(max_size=300), st.integers(8, 400))
+def test_a_text_comes_together_again_and_every_part_fits(text: str, limit: int) -> None:
+    parts = list(split_text(text, len(text.encode(errors="replace")), limit))
+    assert "".join(part for part, _ in parts) == text
+    assert [more for _, more in parts] == [True] * (len(parts) - 1) + [False] * bool(parts)
+    assert all(0 < len(part.encode()) <= max(4, limit // 8) for part, _ in parts)
+
+
+@pytest.mark.parametrize("letter", ["x", "ü", "😀", "\x01", '"'])
+def test_a_part_of_the_most_costly_letters_is_still_a_message(letter: str) -> None:
+    text = letter * MAX_MESSAGE_BYTES
+    for part, more in split_text(text, len(text.encode()), MAX_MESSAGE_BYTES):
+        assert len(encode_reply(Reply(None, part, not more))) <= MAX_MESSAGE_BYTES
+
+
+def test_the_largest_text_has_fewer_parts_than_a_receiver_keeps_ahead() -> None:
+    size = 1 << 28
+    assert sum(1 for _ in split_text("x" * size, size, MAX_MESSAGE_BYTES)) <= MAX_PARTS
+    assert [len(part) for part, _ in split_text("x" * (PART_BYTES + 1), PART_BYTES + 1, MAX_MESSAGE_BYTES)] == [
+        PART_BYTES,
+        1,
+    ]
+
+
+@pytest.mark.parametrize(("value", "number"), [("0", 0), ("7", 7), ("007", 7), ("9" * 18, 10**18 - 1)])
+def test_a_property_that_is_a_whole_number(value: str, number: int) -> None:
+    assert whole_number({"remaining-ms": value}, "remaining-ms") == number
+
+
+@pytest.mark.parametrize("value", ["", "-1", "+1", "1.5", "1e3", " 1", "1 ", "x", "٣", "²", "9" * 19, "9" * 10_000])
+def test_a_property_that_is_none(value: str) -> None:
+    assert whole_number({"remaining-ms": value}, "remaining-ms") is None
+
+
+@pytest.mark.parametrize("value", [5, None, ["5"], b"5"])
+def test_a_property_of_another_type_is_none(value: Any) -> None:
+    assert whole_number({"remaining-ms": value}, "remaining-ms") is None
+
+
+def test_a_missing_property_is_none() -> None:
+    assert whole_number({}, "remaining-ms") is None
+
+
+@pytest.mark.parametrize("value", [None, "", "order-17", "x" * MAX_PROPERTY_BYTES, "ü" * (MAX_PROPERTY_BYTES // 2)])
+def test_what_may_travel_as_a_property(value: str | None) -> None:
+    check_property(value, "idempotency_key")
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (5, "must be a text, not int"),
+        (b"key", "must be a text, not bytes"),
+        ("x" * (MAX_PROPERTY_BYTES + 1), "has 8,193 bytes, the limit is 8,192: give a shorter one"),
+        ("ü" * (MAX_PROPERTY_BYTES // 2 + 1), "has 8,194 bytes"),
+    ],
+)
+def test_what_may_not_is_told_by_its_name(value: object, problem: str) -> None:
+    with pytest.raises(TypeError, match=f"^idempotency_key {problem}"):
+        check_property(value, "idempotency_key")
+
+
+def test_half_a_surrogate_pair_cannot_travel_as_a_property() -> None:
+    with pytest.raises(UnicodeError):
+        check_property("\ud800", "idempotency_key")
+
+
+@given(st.text())
+def test_no_property_makes_an_exception(value: str) -> None:
+    number = whole_number({"x": value}, "x")
+    assert number is None or 0 <= number < 10**18
+
+
+def test_a_whole_name_is_taken_apart_and_put_together_again() -> None:
+    topic = TopicName.parse("persistent://acme/tools-eu/joke:v2")
+    assert topic == TopicName(persistent=True, tenant="acme", namespace="tools-eu", name="joke:v2")
+    assert str(topic) == "persistent://acme/tools-eu/joke:v2"
+
+
+def test_a_non_persistent_name() -> None:
+    assert TopicName.parse("non-persistent://tg/request/joke") == TopicName(False, "tg", "request", "joke")
+
+
+def test_the_namespace_path_is_what_pulsars_tools_call_a_namespace() -> None:
+    assert TopicName.parse("non-persistent://tg/response/joke").namespace_path == "tg/response"
+
+
+def test_a_sibling_stays_in_the_namespace_and_as_persistent_as_it_was() -> None:
+    assert (
+        str(TopicName.parse("non-persistent://tg/response/joke").sibling("r-1")) == "non-persistent://tg/response/r-1"
+    )
+    assert str(TopicName.parse("persistent://tg/flow/a").sibling("b")) == "persistent://tg/flow/b"
+
+
+def test_a_sibling_is_checked_too() -> None:
+    with pytest.raises(TopicError):
+        TopicName.parse("persistent://tg/flow/a").sibling("b c")
+
+
+@pytest.mark.parametrize(
+    ("short", "whole"),
+    [
+        ("request:tg:joke", "non-persistent://tg/request/joke"),
+        ("response:tg:joke", "non-persistent://tg/response/joke"),
+        ("notify:tg:config", "non-persistent://tg/notify/config"),
+        ("flow:tg:chunks", "persistent://tg/flow/chunks"),
+        ("request:acme:text-completion:default", "non-persistent://acme/request/text-completion:default"),
+    ],
+)
+def test_trustgraphs_short_form_is_expanded(short: str, whole: str) -> None:
+    assert str(TopicName.parse(short)) == whole
+
+
+def test_the_short_form_means_what_trustgraphs_own_client_makes_of_it() -> None:
+    from trustgraph.base.async_pulsar_backend import AsyncPulsarBackend  # seconds, for this test alone
+
+    map_topic = AsyncPulsarBackend._map_topic
+    for text in ("request:tg:joke", "response:tg:joke", "notify:x:y", "flow:tg:a:b", "persistent://a/b/c"):
+        assert str(TopicName.parse(text)) == map_topic(None, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "fix"),
+    [
+        ("", "empty", "for example 'non-persistent://tg/request/joke'"),
+        ("joke", "'joke' is no whole topic name", "for example 'non-persistent://tg/request/joke'"),
+        ("tg/request/joke", "no whole topic name", "for example"),
+        ("request:joke", "no whole topic name", "for example"),
+        ("request::joke", "no whole topic name", "for example"),
+        ("requests:tg:joke", "'requests' is no queue class", "write 'request'"),
+        ("topic:tg:joke", "'topic' is no queue class", "flow, request, response, notify"),
+        ("persistant://tg/request/joke", "'persistant' is no scheme", "write 'persistent'"),
+        ("pulsar://tg/request/joke", "'pulsar' is no scheme", "persistent, non-persistent"),
+        ("non-persistent://tg/joke", "not of the form non-persistent://tenant/namespace/name", "all three parts"),
+        ("persistent://tg//joke", "not of the form persistent://", "all three parts"),
+        ("persistent://", "not of the form", "all three parts"),
+        ("persistent://tg/cluster/request/joke", "four parts", "leave the cluster out"),
+        ("persistent://t/g/h/i/j", "not of the form", "all three parts"),
+        ("persistent://t g/request/joke", "a blank", "take it out"),
+        ("persistent://tg/request/joke\n", "a control character", "take it out"),
+        ("persistent://tg/requ$st/joke", "the namespace 'requ$st'", "letters, digits"),
+        ("persistent://tägg/request/joke", "the tenant 'tägg'", "letters, digits"),
+        ("request:t/g:joke", "the tenant 't/g'", "letters, digits"),
+        ("request:tg:jo/ke", "has a '/'", "for example"),
+        ("persistent://tg/request/" + "j" * 1000, "the limit is 1,000", "for example"),
+    ],
+)
+def test_what_is_no_topic_says_why_and_what_to_write(text: str, problem: str, fix: str) -> None:
+    with pytest.raises(TopicError) as raised:
+        TopicName.parse(text)
+    assert problem in raised.value.problem
+    assert fix in raised.value.fix
+    assert raised.value.problem in str(raised.value)
+    assert raised.value.fix in str(raised.value)
+
+
+def test_the_error_survives_a_process_border() -> None:
+    copy = pickle.loads(pickle.dumps(TopicError("a", "b")))
+    assert (copy.problem, copy.fix) == ("a", "b")
+
+
+@settings(deadline=None)  # a busy machine is no failure
+@given(st.text())
+def test_any_text_is_a_topic_or_a_topic_error(text: str) -> None:
+    result: TopicName | TopicError
+    try:
+        result = TopicName.parse(text)
+    except TopicError as error:
+        result = error
+    assert str(result).isprintable()
+    if isinstance(result, TopicName):
+        assert TopicName.parse(str(result)) == result

@@ -1,17 +1,25 @@
-"""The packet sender: which frames leave next, in which packet, with acknowledgements and probes."""
+"""The packet sender: which frames leave next, in which packet, with acknowledgements and probes.
+The packet sender's choice of a path: small frames, large payloads, and shares of a divided window.
+Flow control of the packet sender: how many bytes a whole or a divided window and the peer's memory allow.
+One path: packet numbers, acknowledgements, loss detection, probes, and the round-trip time.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from typing import Any
 
 import pytest
 
-from dispatch.protocol.delivery import Cargo
+from dispatch.protocol.delivery import Cargo, PacketSender, Path, ReceiveWindow
 from dispatch.protocol.frames import (
+    ACK,
     ACK_NOW,
     CANCEL,
     FRAME_BYTES,
     PACKET_BYTES,
+    REPLY,
     VERSION,
     Ack,
     Cancel,
@@ -19,7 +27,7 @@ from dispatch.protocol.frames import (
     Reply,
     decode_packet,
 )
-from dispatch.protocol.settings import Settings
+from dispatch.protocol.settings import SessionStatistics, Settings
 from tests.helpers.packet_sender_harness import NOW, SETTINGS, Sender, kinds, sizes
 
 
@@ -113,8 +121,6 @@ def test_clearing_releases_everything() -> None:
 
 
 # -- acknowledgements -------------------------------------------------------------------------------------------------
-
-
 def test_acknowledgements_travel_with_any_packet() -> None:
     sender = Sender(paths=2)
     for path in sender.sender.paths:
@@ -145,8 +151,6 @@ def test_an_acknowledgement_alone_waits_until_it_is_due_and_has_no_number() -> N
 
 
 # -- probes -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_probe_repeats_the_oldest_packet_whatever_the_window_allows() -> None:
     sender = Sender()
     sender.add(*[900] * 15)
@@ -187,3 +191,480 @@ def test_a_probe_without_a_packet_in_flight_is_a_ping() -> None:
     sender.sender.request_probe()
     sender.pack(NOW + 6.0)
     assert sender.statistics.probes == 4
+
+
+def test_small_and_large_payloads_share_a_single_path() -> None:
+    sender = Sender()
+    sender.add(10, 3_000)
+    (packet,) = sender.pack()
+    assert kinds(packet) == ["Reply", "Cont", "Cont"]
+
+
+@pytest.mark.parametrize("paths", [2, 3])
+def test_large_payloads_leave_the_first_of_several_paths_to_small_frames(paths: int) -> None:
+    sender = Sender(paths=paths)
+    sender.add(10, 2_000, 2_000, 2_000)
+    packets = sender.pack()
+    assert [(packet.path, kinds(packet)) for packet in packets] == [
+        (0, ["Reply"]),
+        (1 + 77 % (paths - 1), ["Cont", "Cont", "Cont"]),
+    ]
+
+
+def test_large_payloads_use_the_path_with_the_fewest_bytes_in_flight() -> None:
+    sender = Sender(paths=3)
+    sender.add(*[4_000] * 4)
+    assert [packet.path for packet in sender.pack()] == [2, 1, 2]
+    sender.ack(1, 0, 0)
+    sender.add(1_500)
+    assert [packet.path for packet in sender.pack()] == [1]
+
+
+def test_sessions_send_their_first_large_payloads_on_different_paths() -> None:
+    first = []
+    for peer_address in range(6):
+        sender = Sender(paths=4)
+        sender.sender.peer_address = peer_address
+        sender.add(1_500)
+        first += [packet.path for packet in sender.pack()]
+    assert first == [1, 2, 3, 1, 2, 3]
+
+
+def test_sessions_that_share_the_window_use_one_path_for_large_payloads_with_the_shares_of_all() -> None:
+    sender = Sender(paths=4)
+    sender.sender.peer_window = 2_000
+    sender.add(2_500, 10_000)
+    packets = sender.pack()
+    assert {packet.path for packet in packets} == {1 + 77 % 3}
+    assert 5_000 < sender.sender.paths[1 + 77 % 3].in_flight <= 6_000 + FRAME_BYTES
+    sender.ack(1 + 77 % 3, 0, packets[-1].number)
+    assert {packet.path for packet in sender.pack()} == {1 + 77 % 3}
+
+
+def test_one_path_never_has_more_than_the_whole_window_in_divided_parts() -> None:
+    sender = Sender(paths=4)
+    sender.sender.peer_window = SETTINGS.window - 1
+    sender.add(30_000)
+    sender.pack()
+    assert SETTINGS.window - 1_500 < sender.sender.paths[1 + 77 % 3].in_flight <= SETTINGS.window + FRAME_BYTES
+
+
+def test_small_frames_have_the_plain_share_on_the_first_path() -> None:
+    sender = Sender(paths=4)
+    sender.sender.peer_window = 2_000
+    sender.add(*[300] * 20)
+    assert sender.pack()[0].path == 0
+    assert sender.sender.paths[0].in_flight <= 2_000
+
+
+def test_large_payloads_wait_while_the_paths_for_them_are_full() -> None:
+    sender = Sender(paths=3)
+    sender.add(50_000)
+    assert {packet.path for packet in sender.pack()} == {1, 2}
+    assert sender.sender.queue.has_large
+    assert sender.pack() == []
+
+
+def test_control_frames_leave_with_a_fragment_while_the_first_path_is_full() -> None:
+    sender = Sender(paths=2)
+    sender.add(*[900] * 15)
+    sender.pack()
+    sender.add(2_000)
+    sender.sender.queue.control.append((CANCEL, 1))
+    (packet,) = sender.pack()
+    assert (packet.path, kinds(packet)) == (1, ["Cancel", "Cont"])
+
+
+def test_small_frames_use_other_paths_while_the_first_is_full_and_no_large_payload_waits() -> None:
+    sender = Sender(paths=2)
+    sender.add(*[900] * 30)
+    assert [packet.path for packet in sender.pack()] == [0, 0, 0, 1, 1, 1]
+    sender = Sender(paths=2)
+    sender.add(*[900] * 15)
+    assert [packet.path for packet in sender.pack()] == [0, 0, 0]
+    sender.add(10, 2_000)
+    assert [(packet.path, kinds(packet)) for packet in sender.pack()] == [(1, ["Cont"]), (1, ["Reply"])]
+
+
+def test_lost_fragments_are_sent_again_on_a_path_for_large_payloads() -> None:
+    sender = Sender(paths=2)
+    sender.sender.lost.append(Cargo([(CANCEL, 1)], SETTINGS.packet_bytes + 1))
+    sender.sender.lost.append(Cargo([(CANCEL, 2)], SETTINGS.packet_bytes))
+    assert [(packet.path, packet.frames) for packet in sender.pack()] == [(1, [Cancel(1)]), (0, [Cancel(2)])]
+
+
+# -- a whole window ---------------------------------------------------------------------------------------------------
+def test_a_whole_window_ends_with_a_packet_of_any_size() -> None:
+    sender = Sender()
+    sender.add(*[900] * 30)
+    packets = sender.pack()
+    assert sizes(packets) == [4_500, 4_500, 4_500]
+    assert sender.sender.paths[0].in_flight >= SETTINGS.window
+    assert sender.pack() == []
+    sender.ack(0, 0, 0)
+    assert sizes(sender.pack()) == [4_500]
+
+
+def test_a_window_that_is_exactly_full_has_no_room() -> None:
+    sender = Sender(Settings(window=10_000, large_bytes=20_000))
+    sender.add(10_000 - FRAME_BYTES - PACKET_BYTES)
+    sender.pack()
+    assert sender.sender.paths[0].in_flight == 10_000
+    sender.add(10)
+    assert sender.pack() == []
+
+
+def test_a_small_frame_above_a_whole_window_travels_in_one_packet() -> None:
+    sender = Sender(Settings())
+    sender.add(60_000)
+    assert [kinds(packet) for packet in sender.pack()] == [["Reply"]]
+
+
+def test_an_acknowledgement_is_asked_for_from_half_the_window_on() -> None:
+    sender = Sender()
+    flags = []
+    for _ in range(4):
+        sender.add(1_000 - FRAME_BYTES + 250)
+        flags += [packet.flags for packet in sender.pack()]
+    assert flags == [0, 0, 0, ACK_NOW]
+    sender = Sender()
+    sender.add(*[5_000 // 10 - FRAME_BYTES] * 9, 5_000 // 10 - FRAME_BYTES - PACKET_BYTES)
+    assert sender.pack()[0].flags == ACK_NOW, "exactly half"
+
+
+def test_a_smaller_window_is_told_at_once_and_once() -> None:
+    sender = Sender()
+    sender.sender.is_window_due = True
+    (packet,) = sender.pack()
+    assert (packet.number, packet.path, packet.flags, packet.frames) == (-1, 0, 0, [])
+    assert sender.sender.is_window_due is False
+    assert sender.pack() == []
+    sender.sender.is_window_due = True
+    sender.add(10)
+    assert [kinds(packet) for packet in sender.pack()] == [["Reply"]]
+    assert sender.pack() == []
+
+
+# -- a divided window -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("excess", "kind"), [(0, "Reply"), (1, "Cont")])
+def test_a_small_frame_above_a_divided_window_travels_in_fragments(excess: int, kind: str) -> None:
+    sender = Sender(Settings(window=10_000, large_bytes=5_000))
+    sender.sender.peer_window = 4_000
+    sender.add(4_000 - PACKET_BYTES - FRAME_BYTES + excess)
+    assert kinds(sender.pack()[0]) == [kind]
+    assert sender.sender.paths[0].in_flight <= 4_000 + FRAME_BYTES
+
+
+@pytest.mark.parametrize(("room", "packets"), [(1_023, 0), (1_024, 1)])
+def test_a_divided_window_is_used_down_to_1024_bytes(room: int, packets: int) -> None:
+    sender = Sender()
+    sender.sender.peer_window = 4_000
+    first = 4_000 - 2 * PACKET_BYTES - room
+    sender.add(*[500 - FRAME_BYTES] * (first // 500), first % 500 - FRAME_BYTES)
+    sender.pack()
+    assert sender.sender.paths[0].in_flight + PACKET_BYTES + room == 4_000
+    sender.add(10)
+    assert len(sender.pack()) == packets
+
+
+@pytest.mark.parametrize("window", [2_400, 4_000, 9_999])
+def test_a_divided_window_is_kept_to(window: int) -> None:
+    """Other processes send to the same receiver at the same time."""
+    sender = Sender()
+    sender.sender.peer_window = window
+    sender.add(900, 900, 900, 5_000, 900, 4_000)
+    sent = 0
+    for _ in range(30):
+        packets = sender.pack()
+        sent += sum(sizes(packets))
+        # The last fragment has at least 512 bytes.
+        assert sender.sender.paths[0].in_flight <= window + 512 + 2 * FRAME_BYTES
+        for packet in packets:
+            sender.ack(0, packet.number, packet.number)
+        if not packets:
+            break
+    assert sent == 12_600
+
+
+def test_a_small_share_of_a_window_still_makes_progress() -> None:
+    sender = Sender()
+    sender.sender.peer_window = 100
+    sender.add(5_000)
+    assert sizes(sender.pack()) == [512]
+    assert sender.pack() == []
+
+
+def test_a_remainder_of_a_divided_window_is_not_used_for_tiny_packets() -> None:
+    sender = Sender()
+    sender.sender.peer_window = 2_400
+    sender.add(500)
+    sender.pack()
+    assert 2_400 - sender.sender.paths[0].in_flight - PACKET_BYTES > 1_024
+    sender.add(300)
+    sender.pack()
+    assert 0 < 2_400 - sender.sender.paths[0].in_flight - PACKET_BYTES < 1_024
+    sender.add(10)
+    assert sender.pack() == []
+    sender.ack(0, 0, 1)
+    assert sizes(sender.pack()) == [10]
+
+
+# -- the peer's memory ------------------------------------------------------------------------------------------------
+def test_the_peers_memory_stops_payloads_but_not_control_frames() -> None:
+    sender = Sender()
+    sender.sender.data_limit = 100 + FRAME_BYTES
+    sender.add(100)
+    assert len(sender.pack()) == 1
+    sender.add(10, 5_000)
+    assert sender.pack() == []
+    sender.sender.queue.control.append((CANCEL, 1))
+    (packet,) = sender.pack()
+    assert packet.frames == [Cancel(1)]
+    sender.sender.data_limit = 10_000
+    assert sum(sizes(sender.pack())) == 5_010
+
+
+def test_no_payload_leaves_before_the_peer_has_allowed_bytes() -> None:
+    sender = PacketSender(SETTINGS, ReceiveWindow(SETTINGS), SessionStatistics(), NOW)
+    sender.queue.add((REPLY, 0, 0, b""), 0)
+    assert sender.pack(NOW, []) == []
+
+
+SETTINGS_PATH = Settings(
+    ack_delay=0.002, timer_granularity=0.002, first_rtt=0.05, max_probe_interval=0.5, probe_copies=2, max_ack_ranges=3
+)
+
+
+class PathSender:
+    """A path that has sent packets ``0 … count - 1``, one each ``interval`` seconds from 100.0 on."""
+
+    def __init__(self, count: int = 0, interval: float = 0.0) -> None:
+        self.path = Path(0, SETTINGS_PATH)
+        self.cargoes = [Cargo([(CANCEL, number)], 100) for number in range(count)]
+        for number, cargo in enumerate(self.cargoes):
+            assert self.path.record_sent(cargo, 400, [], 100.0 + number * interval) == number
+        self.lost: deque[Cargo] = deque()
+
+    def ack(self, *ranges: int, now: float = 100.1, delay_us: int = 0) -> bool:
+        return self.path.record_ack(Ack(0, delay_us, list(ranges)), now, self.lost)
+
+
+def test_an_acknowledged_packet_is_delivered() -> None:
+    sender = PathSender(3)
+    assert sender.path.in_flight == 1_200
+    assert sender.path.has_unacknowledged
+    assert sender.ack(0, 2)
+    assert [cargo.is_delivered for cargo in sender.cargoes] == [True] * 3
+    assert sender.path.in_flight == 0
+    assert not sender.path.has_unacknowledged
+    assert not sender.lost
+
+
+def test_a_gap_is_a_loss_at_once() -> None:
+    sender = PathSender(6)
+    assert sender.ack(4, 4, 1, 2)
+    assert [cargo.frames[0][1] for cargo in sender.lost] == [0, 3]
+    assert sender.path.retransmissions == 2
+    assert sender.path.in_flight == 400
+    assert sender.path.unacknowledged == 1
+
+
+def test_packets_above_the_largest_number_stay_in_flight() -> None:
+    sender = PathSender(3)
+    assert sender.ack(0, 0)
+    assert sender.path.unacknowledged == 2
+    assert not sender.lost
+
+
+def test_a_second_acknowledgement_has_no_news() -> None:
+    sender = PathSender(2)
+    assert sender.ack(0, 0)
+    assert not sender.ack(0, 0)
+    assert sender.path.in_flight == 400
+
+
+def test_a_cargo_that_was_delivered_in_another_packet_is_not_lost() -> None:
+    sender = PathSender(1)
+    assert sender.path.record_sent(sender.cargoes[0], 400, [], 100.0) == 1
+    assert sender.ack(1, 1)
+    assert not sender.lost
+    assert sender.path.retransmissions == 1, "its first packet was lost all the same"
+
+
+def test_a_cargo_is_not_lost_while_another_copy_is_in_flight() -> None:
+    sender = PathSender(1)
+    between = Cargo([], 1)
+    sender.path.record_sent(between, 400, [], 100.0)
+    sender.path.record_sent(sender.cargoes[0], 400, [], 100.0)
+    assert sender.ack(1, 1)
+    assert not sender.lost
+    later = Cargo([], 1)
+    sender.path.record_sent(later, 400, [], 100.0)
+    assert sender.ack(3, 3, 1, 1)
+    assert list(sender.lost) == sender.cargoes
+
+
+def test_ranges_of_one_number_each() -> None:
+    sender = PathSender(7)
+    assert sender.ack(5, 5, 3, 3, 1, 1)
+    assert [cargo.frames[0][1] for cargo in sender.lost] == [0, 2, 4]
+    assert [cargo.is_delivered for cargo in sender.cargoes] == [False, True, False, True, False, True, False]
+
+
+@pytest.mark.parametrize("ranges", [(), (0,), (0, 1, 2), (0, 3), (0, 2**62), (-2, -1)])
+def test_an_acknowledgement_of_packets_that_were_not_sent_changes_nothing(ranges: tuple[int, ...]) -> None:
+    sender = PathSender(3)
+    assert not sender.ack(*ranges)
+    assert sender.path.in_flight == 1_200
+    assert not sender.lost
+
+
+def test_an_acknowledgement_of_lost_packets_alone_is_no_news() -> None:
+    """A peer may list any numbers; what it does not list below its largest one is lost."""
+    sender = PathSender(1)
+    sender.path.record_sent(Cargo([], 1), 400, [], 100.0)
+    sender.path.record_sent(Cargo([], 1), 400, [], 100.0)
+    assert sender.ack(1, 1)
+    sender.path.record_probe(100.0)
+    sender.path.probes = 3
+    assert not sender.ack(9, 2)
+    assert sender.path.probes == 3
+
+
+def test_a_new_path() -> None:
+    path = Path(3, SETTINGS_PATH)
+    assert (path.index, path.rtt, path.probes, path.in_flight, path.retransmissions) == (3, 0.0, 0, 0, 0)
+    assert path.ack_at == math.inf
+    assert not Cargo([], 1).is_delivered
+
+
+def test_without_packets_an_acknowledgement_changes_nothing() -> None:
+    assert not PathSender().ack(0, 0)
+
+
+def test_an_acknowledged_acknowledgement_is_not_repeated() -> None:
+    sender = PathSender()
+    other = Path(1, SETTINGS_PATH)
+    for number in (0, 1, 3):
+        other.received.add(number)
+    sender.path.record_sent(Cargo([], 1), 400, [(other, 3)], 100.0)
+    assert sender.ack(0, 0)
+    assert other.received.ranges == [[3, 3]]
+
+
+def test_the_first_sample_of_the_round_trip_time() -> None:
+    sender = PathSender(1)
+    sender.ack(0, 0, now=100.1)
+    assert sender.path.rtt == pytest.approx(0.1)
+    assert sender.path.probe_timeout == pytest.approx(0.1 + 4 * 0.05 + 0.002)
+
+
+def test_the_round_trip_time_is_smoothed() -> None:
+    sender = PathSender(2)
+    sender.ack(0, 0, now=100.1)
+    sender.ack(1, 1, now=100.26)
+    assert sender.path.rtt == pytest.approx(0.1 + 0.16 / 8)
+    assert sender.path.probe_timeout == pytest.approx(0.12 + 4 * (0.05 + (0.16 - 0.05) / 4) + 0.002)
+
+
+def test_only_the_largest_packet_is_a_sample() -> None:
+    sender = PathSender(2, interval=0.05)
+    sender.ack(0, 1, now=100.15)
+    assert sender.path.rtt == pytest.approx(0.1)
+
+
+def test_the_acknowledgement_delay_is_subtracted_up_to_its_limit() -> None:
+    sender = PathSender(1)
+    sender.ack(0, 0, now=100.1, delay_us=1_500)
+    assert sender.path.rtt == pytest.approx(0.0985)
+    sender = PathSender(1)
+    sender.ack(0, 0, now=100.1, delay_us=10**9)
+    assert sender.path.rtt == pytest.approx(0.098)
+    sender = PathSender(1)
+    sender.ack(0, 0, now=100.1, delay_us=-(10**9))
+    assert sender.path.rtt == pytest.approx(0.1)
+
+
+def test_the_round_trip_time_is_positive() -> None:
+    sender = PathSender(1)
+    sender.ack(0, 0, now=100.0)
+    assert sender.path.rtt == 1e-5
+
+
+def test_a_steady_round_trip_time_keeps_the_least_variation() -> None:
+    sender = PathSender(200)
+    for number in range(200):
+        sender.ack(number, number, now=100.1)
+    assert sender.path.probe_timeout == pytest.approx(0.1 + 0.002 + 0.002)
+
+
+def test_without_a_packet_in_flight_there_is_no_probe() -> None:
+    assert PathSender().path.probe_at == math.inf
+    assert PathSender().path.record_probe(100.0) is None
+
+
+def test_probe_intervals_double_up_to_their_limit() -> None:
+    sender = PathSender(1)
+    now, intervals = 100.0, []
+    for _ in range(5):
+        intervals.append(sender.path.probe_at - now)
+        now = sender.path.probe_at
+        assert sender.path.record_probe(now) is sender.cargoes[0]
+        sender.path.record_sent(sender.cargoes[0], 400, [], now)
+    assert intervals == pytest.approx([0.1, 0.2, 0.4, 0.5, 0.5])
+    sender.path.probes = 10_000
+    assert sender.path.probe_at == pytest.approx(now + 0.5)
+
+
+def test_a_probe_repeats_the_oldest_cargo_that_has_not_arrived() -> None:
+    sender = PathSender(2)
+    sender.path.record_sent(sender.cargoes[0], 400, [], 100.0)
+    sender.cargoes[0].is_delivered = True
+    assert sender.path.record_probe(100.0) is sender.cargoes[1]
+
+
+def test_an_acknowledgement_ends_the_backoff_of_probes() -> None:
+    sender = PathSender(2)
+    sender.path.record_probe(100.0)
+    sender.path.record_probe(100.0)
+    assert sender.path.probes == 2
+    sender.ack(0, 0, now=100.4)
+    assert sender.path.probes == 0
+
+
+def test_further_packets_do_not_put_off_a_probe() -> None:
+    """A busy sender finds out as soon as an idle one that its peer is gone."""
+    sender = PathSender(1)
+    due = sender.path.probe_at
+    for number in range(1, 50):
+        sender.path.record_sent(Cargo([], 1), 400, [], 100.0 + number / 1000)
+    assert sender.path.probe_at == due
+
+
+def test_a_postponed_probe_waits_anew() -> None:
+    sender = PathSender(1)
+    sender.path.record_probe(100.0)
+    sender.path.postpone_probe(200.0)
+    assert sender.path.probe_at == pytest.approx(200.1)
+
+
+def test_the_acknowledgement_frame() -> None:
+    path = Path(2, SETTINGS_PATH)
+    path.received.add(0)
+    path.received.add(4)
+    path.largest_at, path.ack_at = 100.0, 100.002
+    kind, index, delay_us, ranges = path.pop_ack(100.0015)
+    assert (kind, index, ranges) == (ACK, 2, [4, 4, 0, 0])
+    assert delay_us in (1_499, 1_500)
+    assert path.ack_at == math.inf
+
+
+def test_clearing_releases_everything_path() -> None:
+    sender = PathSender(2)
+    sender.path.received.add(0)
+    sender.path.ack_at = 100.0
+    sender.path.clear()
+    assert not sender.path.has_unacknowledged
+    assert sender.path.in_flight == 0
+    assert sender.path.received.ranges == []
+    assert sender.path.ack_at == math.inf

@@ -2,15 +2,42 @@
 test_probing and test_opening; what a service asks for in test_breaker_pauses, what an operator does in test_breaker_control.
 
 Guards against results that move a state they do not belong to (all but one breaker in any language), cancelled calls
-counted as failures or successes, and a state that is told wrongly."""
+counted as failures or successes, and a state that is told wrongly.
+What is done to a breaker from outside: an operator's choice, new settings, a listener.
+
+Guards against a reload that forgets what is open, and against a listener that finds or leaves a state half made.
+What a service asks of a breaker: to be left alone for a while, or until an instant.
+
+Guards against refusals for want of quota taken for faults, and against a retry-after that nobody keeps to.
+What a breaker is measured by: the goals of docs/explanation/goals.md, by virtual time and by structure.
+
+G4 (nothing retained), G5 (no herd), G6 (stale results), G7 (lost probes), G16 (spread), G19 (memory). G18 is in
+test_windows.
+"""
 
 from __future__ import annotations
+
+import gc
+import itertools
+import random
+import sys
+import tracemalloc
+from typing import Any
 
 import pytest
 
 from dispatch._internal import Rejection
 from dispatch.errors import Outcome
-from dispatch.resilience.breaker import BreakerPermit, State
+from dispatch.resilience.breaker import (
+    BreakerPermit,
+    BreakerRules,
+    CircuitBreaker,
+    CountWindow,
+    FailureRules,
+    OpenDuration,
+    State,
+    TimeWindow,
+)
 from tests.helpers.breaker_harness import Bench
 
 FAILURES = (Outcome.TIMEOUT, Outcome.TRANSPORT)
@@ -293,3 +320,548 @@ def test_an_open_breaker_rejects_by_the_given_time() -> None:
     bench = Bench().opened()
     assert bench.breaker.admit(bench.now + 4.0) == Rejection("breaker", "open", 1.0)
     assert isinstance(bench.breaker.admit(bench.now + 5.0), BreakerPermit)
+
+
+def test_forced_open_breaker_rejects_every_call() -> None:
+    bench = Bench()
+    bench.breaker.force_open()
+    bench.now += 1e6
+    assert bench.refusal() == ("forced-open", None)
+    assert bench.breaker.retry_after is None
+    bench.breaker.force_open()
+    bench.breaker.open_until(bench.now + 50.0)
+    assert bench.refusal() == ("forced-open", None)
+    assert (bench.told, bench.breaker.epoch) == ([("closed", "forced-open", "forced")], 1)
+    bench.breaker.reset()
+    assert bench.told[1:] == [("forced-open", "closed", "reset")]
+    bench.call()
+
+
+def test_disabled_breaker_admits_every_call_and_counts_none() -> None:
+    bench = Bench()
+    bench.breaker.disable()
+    for outcome in Outcome:
+        for _ in range(50):
+            bench.call(outcome, retry_after=60.0)
+    assert (bench.breaker.failure_rate, bench.breaker.stale) == (None, 0)
+    bench.breaker.open_until(bench.now + 50.0)
+    bench.breaker.disable()
+    assert (bench.told, bench.breaker.epoch) == ([("closed", "disabled", "disabled")], 1)
+
+
+def test_metrics_only_counts_and_never_opens() -> None:
+    bench = Bench(slow_call_duration=0.25)
+    bench.breaker.metrics_only()
+    for number in range(100):
+        bench.call(Outcome.TIMEOUT if number % 4 else Outcome.SUCCESS, took=0.25 if number % 2 else 0.0)
+        bench.call(Outcome.THROTTLED, retry_after=60.0)
+    assert (bench.breaker.failure_rate, bench.breaker.slow_call_rate) == (0.75, 0.5)
+    bench.breaker.open_until(bench.now + 50.0)
+    bench.breaker.metrics_only()
+    assert (bench.told, bench.breaker.epoch) == ([("closed", "metrics-only", "metrics-only")], 1)
+    bench.breaker.reset()
+    assert bench.breaker.failure_rate is None
+
+
+def test_rates_are_current_when_read() -> None:
+    bench = Bench(window_calls=20)
+    for _ in range(20):
+        bench.call()
+    for _ in range(4):
+        bench.call(Outcome.TIMEOUT)
+    for _ in range(20):
+        bench.call()
+    assert bench.breaker.failure_rate == 4 / 44
+    bench.now += 100.0
+    assert bench.breaker.failure_rate == 0.0
+    bench = Bench(slow_call_duration=1.0, window_calls=20)
+    for _ in range(20):
+        bench.call(took=0.0)
+    for _ in range(4):
+        bench.call(took=1.0)
+    for _ in range(20):
+        bench.call()
+    assert bench.breaker.slow_call_rate == 4 / 44
+    bench.now += 100.0
+    assert bench.breaker.slow_call_rate == 0.0
+
+
+@pytest.mark.parametrize("choose", ["force_open", "disable", "metrics_only", "reset"])
+def test_operator_state_ends_pauses_and_open_durations(choose: str) -> None:
+    for bench in (Bench(), Bench().opened(), Bench().probing(), Bench().recovered()):
+        if bench.breaker.state is State.CLOSED:
+            bench.call(Outcome.THROTTLED, retry_after=60.0)
+        getattr(bench.breaker, choose)()
+        assert bench.breaker.retry_after is None
+        assert bench.breaker.can_admit() is (choose != "force_open")
+        if choose != "force_open":
+            bench.call()
+
+
+def test_reset_forgets_everything_also_when_closed() -> None:
+    bench = Bench().recovered()
+    for _ in range(9):
+        bench.call(Outcome.TIMEOUT)
+    flying = bench.permit()
+    bench.told.clear()
+    bench.breaker.reset()
+    assert bench.told == [], "no transition"
+    flying.finish(Outcome.TIMEOUT)
+    assert bench.breaker.stale == 1
+    for _ in range(9):
+        bench.call(Outcome.TIMEOUT)
+    assert bench.breaker.state is State.CLOSED
+    bench.call(Outcome.TIMEOUT)
+    assert bench.refusal() == ("open", 5.0), "former openings are forgotten"
+
+
+def test_reconfiguration_keeps_the_state() -> None:
+    bench = Bench()
+    flying = [bench.permit() for _ in range(4)]
+    for _ in range(5):
+        bench.call(Outcome.TIMEOUT)
+    new = BreakerRules(consecutive_failures=7, open_duration=8, half_open_calls=1)
+    bench.breaker.reconfigure(new)
+    assert bench.breaker.settings is new
+    for permit in flying:
+        permit.finish(Outcome.TIMEOUT)
+    assert bench.breaker.state is State.OPEN
+    assert bench.breaker.stale == 2
+    assert bench.refusal() == ("open", 8.0)
+    bench.breaker.reconfigure(BreakerRules(open_duration=1))
+    assert bench.refusal() == ("open", 8.0)
+    bench.now += 8.0
+    half_open_calls = [bench.permit() for _ in range(3)]
+    bench.breaker.reconfigure(BreakerRules(half_open_calls=1))
+    assert bench.refusal() == ("probing", None)
+    bench.breaker.reconfigure(BreakerRules(half_open_calls=4))
+    half_open_calls.append(bench.permit())
+    for permit in half_open_calls:
+        permit.finish(Outcome.SUCCESS)
+    assert [state for _, state, _ in bench.told] == ["open", "half-open"]
+    assert len([bench.permit() for _ in range(8)]) == 8, "the second round of fours"
+    assert bench.refusal() == ("probing", None)
+
+
+def test_new_slow_call_duration_applies_at_once() -> None:
+    bench = Bench()
+    for _ in range(20):
+        bench.call()
+    flying = bench.permit()
+    bench.breaker.reconfigure(BreakerRules(slow_call_duration=1.0))
+    bench.now += 1.0
+    flying.finish(Outcome.SUCCESS)
+    assert bench.breaker.slow_call_rate == 1 / 21
+
+
+def test_listener_is_optional() -> None:
+    bench = Bench()
+    bench.breaker.on_transition = None
+    bench.recovered()
+    assert bench.told == []
+    assert bench.breaker.epoch == 3
+    assert CircuitBreaker(BreakerRules(), clock=lambda: 0.0, randomness=lambda: 0.0).on_transition is None
+
+
+def test_the_listener_sees_the_new_state_in_force() -> None:
+    bench = Bench()
+    seen = []
+    bench.breaker.on_transition = lambda old, new, why: seen.append(
+        (bench.breaker.state is new, bench.breaker.retry_after)
+    )
+    bench.recovered()
+    assert seen == [(True, 5.0), (True, None), (True, None)]
+
+
+def test_on_recovery_is_called_once_after_the_half_open_rounds_only() -> None:
+    bench, recoveries = Bench(), []
+    bench.breaker = CircuitBreaker(
+        BreakerRules(),
+        clock=lambda: bench.now,
+        randomness=lambda: 0.5,
+        on_recovery=lambda: recoveries.append(bench.breaker.state),
+    )
+    bench.opened().breaker.reset()
+    assert recoveries == []
+    bench.recovered()
+    assert recoveries == [State.CLOSED]
+    bench.call()
+    assert len(recoveries) == 1
+
+
+def test_listener_may_set_another_state() -> None:
+    bench = Bench().opened()
+    bench.now += 5.0
+    bench.breaker.on_transition = lambda old, new, why: bench.breaker.force_open()
+    assert bench.breaker.can_admit()
+    assert bench.breaker.admit() == Rejection("breaker", "forced-open")
+
+
+def test_error_of_a_listener_leaves_the_state_consistent() -> None:
+    bench = Bench(half_open_calls=1).opened()
+    bench.now += 5.0
+
+    def fail(old: State, new: State, why: str) -> None:
+        raise ZeroDivisionError
+
+    bench.breaker.on_transition = fail
+    with pytest.raises(ZeroDivisionError):
+        bench.breaker.admit()
+    probe = bench.permit()
+    assert bench.refusal() == ("probing", None)
+    with pytest.raises(ZeroDivisionError):
+        probe.finish(Outcome.TIMEOUT)
+    assert bench.refusal() == ("open", 10.0)
+
+
+def test_throttling_pauses_without_opening_the_breaker() -> None:
+    """Refusals for want of quota are no faults: taken for such they open, left out altogether they are repeated for ever."""
+    bench = Bench()
+    for _ in range(50):
+        bench.call(Outcome.THROTTLED)
+    bench.call(Outcome.THROTTLED, retry_after=2.0)
+    assert bench.breaker.state is State.CLOSED
+    assert bench.refusal() == ("paused", 2.0)
+    assert bench.breaker.retry_after == 2.0
+    bench.now += 2.0
+    assert bench.breaker.can_admit()
+    assert bench.breaker.retry_after is None
+    bench.call()
+    assert (bench.told, bench.breaker.epoch) == ([], 0)
+
+
+def test_longest_requested_pause_applies() -> None:
+    bench = Bench()
+    for permit, seconds in [(bench.permit(), seconds) for seconds in (2.0, 7.0, 3.0)]:
+        permit.finish(Outcome.THROTTLED, retry_after=seconds)
+    assert bench.refusal() == ("paused", 7.0)
+
+
+def test_calls_in_flight_are_counted_during_a_pause() -> None:
+    bench = Bench()
+    flying = [bench.permit() for _ in range(10)]
+    bench.call(Outcome.THROTTLED, retry_after=60.0)
+    for permit in flying:
+        permit.finish(Outcome.TIMEOUT)
+    assert bench.breaker.state is State.OPEN
+    assert bench.refusal() == ("open", 60.0), "what the service asked for goes on"
+
+
+@pytest.mark.parametrize("seconds", [0.0, -5.0, float("nan"), float("-inf")])
+def test_invalid_retry_after_is_ignored(seconds: float) -> None:
+    bench = Bench()
+    bench.call(Outcome.THROTTLED, retry_after=seconds)
+    assert bench.breaker.can_admit()
+    assert bench.breaker.retry_after is None
+
+
+def test_retry_after_is_capped() -> None:
+    bench = Bench()
+    bench.call(Outcome.THROTTLED, retry_after=float("inf"))
+    assert bench.refusal() == ("paused", 3600.0)
+    bench = Bench(max_retry_after=10)
+    bench.call(Outcome.THROTTLED, retry_after=10.5)
+    assert bench.refusal() == ("paused", 10.0)
+
+
+def test_throttled_probe_pauses_and_frees_its_permit() -> None:
+    bench = Bench().probing()
+    half_open_calls = [bench.permit() for _ in range(3)]
+    half_open_calls[0].finish(Outcome.THROTTLED, retry_after=4.0)
+    assert bench.breaker.state is State.HALF_OPEN
+    assert bench.refusal() == ("paused", 4.0)
+    bench.now += 4.0
+    bench.permit()
+    assert bench.refusal() == ("probing", None)
+
+
+def test_pause_stays_in_force_after_the_transition_to_closed() -> None:
+    bench = Bench(half_open_rounds=1).probing()
+    for _ in range(2):
+        bench.call()
+    flying = [bench.permit(), bench.permit()]
+    flying[0].finish(Outcome.THROTTLED, retry_after=1.5)
+    assert bench.breaker.state is State.HALF_OPEN
+    flying[1].finish(Outcome.SUCCESS)
+    assert bench.breaker.state is State.CLOSED
+    assert bench.refusal() == ("paused", 1.5)
+    bench.now += 1.5
+    bench.call()
+
+
+def test_open_duration_covers_the_requested_retry_after() -> None:
+    bench = Bench()
+    for _ in range(9):
+        bench.call(Outcome.TRANSPORT, retry_after=500.0)
+    assert bench.breaker.can_admit(), "below that it has nothing to lengthen"
+    bench.chance = 0.0
+    bench.call(Outcome.TRANSPORT, retry_after=60.0)
+    assert bench.refusal() == ("open", 60.0)
+    bench.now += 60.0
+    bench.call(Outcome.TRANSPORT, retry_after=1e9)
+    assert bench.refusal() == ("open", 3600.0)
+
+
+def test_open_until_rejects_calls_until_that_instant() -> None:
+    bench = Bench()
+    bench.breaker.open_until(bench.now + 100.0)
+    assert bench.told == [("closed", "open", "asked")]
+    assert bench.refusal() == ("open", 100.0)
+    bench.breaker.open_until(bench.now + 40.0)
+    assert bench.refusal() == ("open", 100.0), "never shorter"
+    bench.breaker.open_until(bench.now + 140.0, "quota")
+    assert bench.refusal() == ("open", 140.0)
+    assert (len(bench.told), bench.breaker.epoch) == (1, 1)
+    bench.now += 140.0
+    bench.permit()
+    bench.breaker.open_until(bench.now + 1e9, "quota")
+    assert bench.told[1:] == [("open", "half-open", "open-time-over"), ("half-open", "open", "quota")]
+    assert bench.refusal() == ("open", 3600.0)
+
+
+def test_open_until_neither_doubles_nor_decays_open_durations() -> None:
+    bench = Bench().recovered()
+    bench.breaker.open_until(bench.now + 600.0)
+    bench.now += 600.0
+    bench.call(Outcome.TIMEOUT)
+    assert bench.refusal() == ("open", 10.0)
+
+
+@pytest.mark.parametrize("instant", [0.0, 1000.0, float("nan")])
+def test_open_until_ignores_an_instant_in_the_past(instant: float) -> None:
+    bench = Bench()
+    bench.breaker.open_until(instant)
+    assert (bench.breaker.state, bench.told) == (State.CLOSED, [])
+
+
+def test_a_sign_of_recovery_ends_the_open_duration_once() -> None:
+    bench = Bench().opened()
+    opened_at = bench.now
+    assert not bench.breaker.expect_recovery(opened_at - 1), "it happened before"
+    bench.now += 1
+    assert bench.breaker.expect_recovery(bench.now)
+    bench.permit()
+    assert bench.breaker.state is State.HALF_OPEN
+    assert not bench.breaker.expect_recovery(bench.now)
+
+
+def test_a_circuit_that_an_operator_has_opened_expects_no_recovery() -> None:
+    bench = Bench()
+    bench.breaker.force_open()
+    assert not bench.breaker.expect_recovery(bench.now + 1)
+
+
+def test_another_instance_ends_a_pause_that_was_asked_for_before() -> None:
+    bench = Bench()
+    assert not bench.breaker.end_pause(bench.now), "there is none"
+    bench.call(Outcome.THROTTLED, retry_after=5.0)
+    assert not bench.breaker.end_pause(bench.now - 1), "it was known before"
+    bench.now += 1
+    assert bench.breaker.end_pause(bench.now)
+    assert bench.breaker.can_admit()
+    bench.call(Outcome.THROTTLED, retry_after=5.0)
+    assert not bench.breaker.end_pause(bench.now - 1)
+    bench.now += 6
+    assert not bench.breaker.end_pause(bench.now), "it is over"
+
+
+@pytest.mark.parametrize("how", ["force_open", "open_until"])
+def test_another_instance_closes_no_circuit_that_was_opened_on_purpose(how: str) -> None:
+    bench = Bench()
+    if how == "force_open":
+        bench.breaker.force_open()
+    else:
+        bench.breaker.open_until(bench.now + 60)
+    bench.now += 1
+    assert not bench.breaker.end_pause(bench.now)
+    assert not bench.breaker.can_admit()
+
+
+WITH_PERMITS = (State.CLOSED, State.HALF_OPEN, State.DISABLED, State.METRICS_ONLY)
+
+
+def brought_to(bench: Bench, state: State) -> None:
+    breaker = bench.breaker
+    breaker.reset()
+    if state is State.OPEN:
+        breaker.open_until(bench.now + 10.0)
+    elif state is State.HALF_OPEN:
+        breaker.open_until(bench.now + 10.0)
+        bench.now += 10.0
+        bench.permit()
+    elif state is not State.CLOSED:
+        {State.FORCED_OPEN: breaker.force_open, State.DISABLED: breaker.disable}.get(state, breaker.metrics_only)()
+    assert breaker.state is state
+
+
+def everything(part: Any) -> Any:
+    """All that a breaker knows, to its last part."""
+    ours = (CircuitBreaker, FailureRules, OpenDuration, CountWindow, TimeWindow)
+    if isinstance(part, ours) or type(part).__name__ == "HalfOpenCalls":
+        skipped = ("stale", "settings", "_settings")
+        return {name: everything(getattr(part, name)) for name in part.__slots__ if name not in skipped}
+    return repr(part)
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_outcome_of_an_earlier_epoch_is_counted_as_stale_and_ignored(outcome: Outcome) -> None:
+    """Goal G6, every pair of states, also the same one come again; peers close, open or count by such results."""
+    for before, after in itertools.product(WITH_PERMITS, State):
+        bench = Bench(
+            consecutive_failures=1, slow_call_duration=1.0, min_calls=1, half_open_rounds=1, half_open_calls=2
+        )
+        brought_to(bench, before)
+        permit = bench.permit()
+        brought_to(bench, after)
+        known, told = everything(bench.breaker), list(bench.told)
+        assert known["_failure_rules"]["_by_count"], "the comparison sees what is inside"
+        bench.now += 5.0
+        permit.finish(outcome, retry_after=60.0)
+        assert everything(bench.breaker) == known, (before, after)
+        assert (bench.breaker.stale, bench.told) == (1, told)
+
+
+def herd(seed: int, callers: int) -> int:
+    """How many of so many callers reach a sick backend that has just been half-opened, in a schedule drawn from a seed."""
+    chance = random.Random(seed)
+    bench = Bench().opened()
+    bench.now += 5.0
+    reached, flying, failed = 0, list[BreakerPermit](), False
+    for _ in range(callers):
+        admitted = bench.breaker.admit()
+        if isinstance(admitted, BreakerPermit):
+            reached += 1
+            flying.append(admitted)
+        if flying and chance.random() < 0.01:
+            flying.pop(chance.randrange(len(flying))).finish(chance.choice((Outcome.TIMEOUT, Outcome.TRANSPORT)))
+            failed = True
+    for permit in flying:
+        permit.finish(Outcome.TIMEOUT)
+    assert bench.breaker.state is State.OPEN
+    assert bench.breaker.stale == (reached - 1 if failed or flying else 0)
+    return reached
+
+
+def test_half_open_breaker_admits_no_herd() -> None:
+    """Goal G5: a thousand schedules; in five Python breakers all callers get through."""
+    assert {herd(seed, 200) for seed in range(1000)} <= {1, 2, 3}
+    assert [herd(seed, 10_000) for seed in range(10)] == [3] * 10
+
+
+def test_cancelled_callers_never_exceed_the_half_open_permits() -> None:
+    bench, flying, most = Bench().probing(), list[BreakerPermit](), 0
+    chance = random.Random(5)
+    for _ in range(10_000):
+        admitted = bench.breaker.admit()
+        if isinstance(admitted, BreakerPermit):
+            flying.append(admitted)
+        most = max(most, len(flying))
+        if chance.random() < 0.3 and flying:
+            flying.pop(0).finish(Outcome.CANCELLED)
+    assert (most, bench.breaker.state) == (3, State.HALF_OPEN)
+
+
+def test_expired_lease_of_a_lost_probe_frees_its_permit() -> None:
+    """Goal G7: in six days one lost probe refused 49,607 calls; here a healthy backend is back after the lease."""
+    bench = Bench().probing()
+    lost = [bench.permit() for _ in range(3)]
+    bench.now += 59.999
+    assert bench.refusal() == ("probing", None)
+    bench.now += 0.001
+    assert bench.breaker.can_admit()
+    bench.call()
+    assert bench.breaker.lost == 3
+    for permit in lost:
+        permit.finish(Outcome.TIMEOUT)
+    assert (bench.breaker.state, bench.breaker.stale) == (State.HALF_OPEN, 3)
+    for _ in range(20):
+        bench.call()
+    assert bench.breaker.state is State.CLOSED
+    assert bench.breaker.lost == 3, "a counter, not a state"
+
+
+def test_probe_that_ends_after_its_lease_is_stale_even_if_its_permit_is_unused() -> None:
+    bench = Bench(half_open_calls=1).probing()
+    permit = bench.permit()
+    bench.now += 60.0
+    permit.finish(Outcome.TIMEOUT)
+    assert (bench.breaker.state, bench.breaker.stale, bench.breaker.lost) == (State.HALF_OPEN, 1, 1)
+    in_time = bench.permit()
+    bench.now += 59.999
+    in_time.finish(Outcome.TIMEOUT)
+    assert (bench.breaker.state, bench.breaker.lost) == (State.OPEN, 1)
+
+
+def test_dispatchers_that_open_together_do_not_probe_together() -> None:
+    """Goal G16: of a hundred, at most fifteen start in any twentieth of the time over which they are spread."""
+    for round_of in range(20):
+        starts = []
+        for number in range(100):
+            chance = random.Random(1000 * round_of + number)
+            breaker = CircuitBreaker(BreakerRules(), clock=lambda: 0.0, randomness=chance.random)
+            for _ in range(10):
+                permit = breaker.admit()
+                assert isinstance(permit, BreakerPermit)
+                permit.finish(Outcome.TIMEOUT)
+            starts.append(breaker.retry_after or 0.0)
+        slots = [sum(2.5 + 0.25 * slot <= start < 2.75 + 0.25 * slot for start in starts) for slot in range(20)]
+        assert sum(slots) == 100, "all of them between 2.5 and 7.5 seconds"
+        assert max(slots) <= 15, slots
+
+
+@pytest.mark.parametrize("state", [State.OPEN, State.HALF_OPEN, State.FORCED_OPEN])
+def test_rejections_retain_no_memory(state: State) -> None:
+    """Goal G4: one Python breaker keeps 36 MB of 20,000 refusals. No exception is involved, and no block stays."""
+    bench = Bench(half_open_calls=1)
+    brought_to(bench, state)
+    refuse = bench.breaker.admit
+
+    def refused(times: int) -> bool:
+        return all(isinstance(refuse(), Rejection) for _ in itertools.repeat(None, times))
+
+    assert refused(100)
+    gc.collect()
+    blocks = sys.getallocatedblocks()
+    assert refused(1_000_000 if state is State.OPEN else 50_000)
+    assert sys.getallocatedblocks() - blocks < 20
+    tracemalloc.start()
+    try:
+        retained = []
+        for _ in range(3):  # the smallest counts: other threads of the test process allocate now and then
+            assert refused(10)
+            before = tracemalloc.get_traced_memory()[0]
+            assert refused(20_000)
+            retained.append(tracemalloc.get_traced_memory()[0] - before)
+        assert min(retained) < 256
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_idle_breaker_takes_less_than_two_kibibytes() -> None:
+    """Goal G19, of the allocator's own account: one of a thousand that have all they ever need."""
+    settings, chance = BreakerRules(), random.Random(1).random
+
+    def used(breaker: CircuitBreaker) -> CircuitBreaker:
+        for outcome in (Outcome.TIMEOUT, Outcome.SUCCESS, Outcome.SUCCESS):
+            permit = breaker.admit()
+            assert isinstance(permit, BreakerPermit)
+            permit.finish(outcome)
+        return breaker
+
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        kept = [used(CircuitBreaker(settings, clock=lambda: 1e9, randomness=chance)) for _ in range(1000)]
+        each = (tracemalloc.get_traced_memory()[0] - before) / len(kept)
+    finally:
+        tracemalloc.stop()
+    assert each < 2048, each
+    assert all(not hasattr(part, "__dict__") for part in (kept[0], kept[0]._failure_rules, kept[0]._open_duration))
+
+
+def test_a_permit_is_one_object_that_no_collector_tracks() -> None:
+    permit = Bench().permit()
+    assert not gc.is_tracked(permit)
+    assert not hasattr(permit, "__dict__")
+    assert not any(isinstance(each, BreakerPermit) for each in gc.get_referents(permit.breaker))

@@ -1,4 +1,7 @@
-"""Where answers go: to the caller's own topic if that may be used, within bounds, and nothing lost uncounted."""
+"""Where answers go: to the caller's own topic if that may be used, within bounds, and nothing lost uncounted.
+How old a request is: by two clocks that need not agree, the difference learnt.
+Requests that are none: counted or answered, and the next one is served.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.errors import TransportError
-from dispatch.messaging.wire import derive_key
+from dispatch.errors import InvalidArgumentsError, TransportError
+from dispatch.messaging.wire import MAX_PROPERTY_BYTES, Refusal, decode_reply, derive_key
 from dispatch.serving import plain
-from dispatch.serving.plain import LEAST_UNUSED_S, SWEEP_S, TOPICS_OF_ONE, UNUSED_S
+from dispatch.serving.plain import LEAST_UNUSED_S, SWEEP_S, TOPICS_OF_ONE, UNUSED_S, WINDOW_S, ClockOffset
 from tests.helpers.clock import advance, idle, run
-from tests.helpers.dispatcher_and_service import RESPONSES, Peer, serving
+from tests.helpers.dispatcher_and_service import RESPONSES, Peer, Service, dispatching, serving, stand
 from tests.helpers.fakes import lost
 from tests.helpers.reply_broker import ANSWER, CONTROL, OWN, Broker, asked, router
 from tests.helpers.session import KEY, SECRET
@@ -311,3 +314,134 @@ def test_properties_travel_as_they_are() -> None:
         return broker.opened[RESPONSES].sent[0].properties
 
     assert run(scene) == {"id": "1", "chunk": "0"}
+
+
+@pytest.mark.parametrize("skew", [0.0, 40.0, -40.0, 86_400.0])
+def test_clocks_that_disagree_make_nothing_old(skew: float) -> None:
+    ages = ClockOffset()
+    assert ages.age("one", 0.01 + skew, 0.0, backlog=False) == 0.0
+    for number in range(100):
+        assert ages.age("one", 0.012 + skew, number * 0.1, backlog=False) == pytest.approx(0.002)
+
+
+@pytest.mark.parametrize("skew", [0.0, 40.0, -40.0])
+def test_what_came_again_is_as_old_as_it_is(skew: float) -> None:
+    ages = ClockOffset()
+    ages.age("one", 0.01 + skew, 0.0, backlog=False)
+    assert ages.age("one", 12.01 + skew, 12.0, backlog=False) == pytest.approx(12.0)
+    assert ages.age("one", 30.01 + skew, 30.0, backlog=True) == pytest.approx(30.0)
+
+
+def test_what_waited_before_anything_is_known_is_taken_at_its_word_and_teaches_nothing() -> None:
+    ages = ClockOffset()
+    assert ages.age("one", 300.0, 0.0, backlog=True) == 300.0
+    assert ages.age("one", 200.0, 0.0, backlog=True) == 200.0
+    assert ages.age("one", -40.0, 0.0, backlog=True) == 0.0, (
+        "a clock behind the sender's makes nothing younger than new"
+    )
+    assert len(ages) == 0
+
+
+def test_a_clock_that_is_set_is_believed_after_two_windows() -> None:
+    ages = ClockOffset()
+    now = 0.0
+    while now < 3 * WINDOW_S:
+        age = ages.age("one", 0.01 if now < WINDOW_S else 40.01, now, backlog=False)
+        if now < WINDOW_S:
+            assert age == 0.0
+        elif now < 2 * WINDOW_S:
+            assert age == pytest.approx(40.0)
+        now += 1.0
+    assert ages.age("one", 40.01, now, backlog=False) == 0.0
+
+
+def test_a_window_ends_with_the_best_of_the_one_before() -> None:
+    ages = ClockOffset()
+    ages.age("one", 0.01, 0.0, backlog=False)
+    assert ages.age("one", 5.01, WINDOW_S, backlog=False) == pytest.approx(5.0)
+
+
+def test_who_was_silent_for_long_is_learnt_anew() -> None:
+    ages = ClockOffset()
+    ages.age("one", 0.0, 0.0, backlog=False)
+    assert ages.age("one", 7.0, 2 * WINDOW_S, backlog=False) == 0.0
+
+
+def test_each_sender_has_a_clock_of_its_own_and_there_are_only_so_many() -> None:
+    ages = ClockOffset(max_peers=2)
+    for number, name in enumerate(("one", "two", "one", "three")):
+        ages.age(name, 10.0 * len(name), float(number), backlog=False)
+    assert len(ages) == 2
+    assert ages.age("one", 35.0, 4.0, backlog=False) == 5.0, "it was heard of after the one that went"
+    assert ages.age("two", 35.0, 4.0, backlog=False) == 0.0
+
+
+@pytest.mark.parametrize(
+    "properties", [{}, {"id": ""}, {"id": "x" * (MAX_PROPERTY_BYTES + 1)}], ids=["none", "empty", "oversized"]
+)
+async def test_a_request_without_a_usable_id_is_counted_and_the_next_is_served(properties: dict[str, str]) -> None:
+    service = Service(lambda _: "done")
+    async with stand(service) as (dispatcher, server), Peer.as_caller() as caller:
+        await caller.ask(b"{}", **properties)
+        await idle()
+        assert (server.malformed, server.requests) == (1, 1)
+        assert not service.requests
+        assert caller.arrived.empty()
+        assert await dispatcher.call("work") == "done"
+
+
+async def test_an_id_of_just_the_limit_is_served() -> None:
+    async with serving(lambda _: "done"), Peer.as_caller() as caller:
+        await caller.ask(b"{}", id="x" * MAX_PROPERTY_BYTES)
+        assert decode_reply((await caller.arrived.get()).data()).response == "done"
+
+
+class Unreadable:
+    """A message as a broken client library may hand it over."""
+
+    def __init__(self, breaks: str) -> None:
+        self.breaks = breaks
+
+    def properties(self) -> dict[str, str]:
+        if self.breaks == "properties":
+            raise RuntimeError("cannot be read")
+        return {"id": "1"} if self.breaks == "data" else {"id": 5}  # type: ignore[dict-item]
+
+    def data(self) -> bytes:
+        raise RuntimeError("cannot be read")
+
+
+async def test_a_message_that_raises_costs_nothing_but_itself() -> None:
+    async with stand(lambda _: "done") as (dispatcher, server), Peer.as_caller() as caller:
+        for breaks in ("properties", "data"):
+            assert server._plain is not None
+            server._plain.receive_message(Unreadable(breaks))
+        answer = await caller.arrived.get()
+        assert answer.properties()["refused"] == Refusal.INVALID_REQUEST, "its caller is told"
+        assert (server.malformed, server.refused[Refusal.INVALID_REQUEST]) == (1, 1)
+        assert await dispatcher.call("work") == "done"
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xff", b"[]", b'{"config": "[1]"}', b'{"arguments": "SECRET"}'])
+async def test_an_unreadable_request_is_answered_as_the_callers_mistake(payload: bytes) -> None:
+    service = Service(lambda _: "done")
+    async with serving(service) as server, Peer.as_caller() as caller:
+        await caller.ask(payload, id="1")
+        message = await caller.arrived.get()
+        assert message.properties()["refused"] == Refusal.INVALID_REQUEST
+        error = decode_reply(message.data()).error
+        assert error is not None
+        assert error.type == "invalid-request"
+        assert "SECRET" not in error.message
+        assert server.refused[Refusal.INVALID_REQUEST] == 1
+        assert not service.requests
+
+
+async def test_the_caller_of_an_unreadable_request_gets_a_typed_error() -> None:
+    async with Peer.as_service() as peer, dispatching() as dispatcher:
+        call = asyncio.create_task(dispatcher.execute("work"))
+        _, properties = await peer.request()
+        await peer.answer(properties, error=("invalid-request", "no JSON"), refused=Refusal.INVALID_REQUEST)
+        error = (await call).error
+        assert isinstance(error, InvalidArgumentsError)
+        assert "no JSON" in error.message

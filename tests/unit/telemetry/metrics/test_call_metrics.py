@@ -1,18 +1,33 @@
 """Each way a call can end is counted in exactly its series, once. Guards against calls that are counted twice or not at all,
-and against a number in flight that never comes back to 0."""
+and against a number in flight that never comes back to 0.
+States of circuits in a text of metrics; those of a running dispatcher: tests/unit/cli/catalog/test_circuits.py.
+Counters and histograms without locks: a scrape gets the same text as of prometheus-client's own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+import math
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import Exemplar, Timestamp
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.registry import DuplicateTimeseries
 
 from dispatch import Catalog, Dispatcher, DispatchError, ToolError, ToolServiceClient
 from dispatch.errors import Outcome
-from dispatch.telemetry.observers import REFUSED
+from dispatch.telemetry.exposition import LockFreeCounter, LockFreeHistogram
+from dispatch.telemetry.gauges import CircuitCount, parse_circuit_states
+from dispatch.telemetry.observers import DURATION_BUCKETS, REFUSED
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, read, serving
 from tests.helpers.telemetry_capture import Board, telling
@@ -39,8 +54,6 @@ def nothing_left(board: Board) -> None:
 
 
 # -- one call, as its service and its caller have it ------------------------------------------------------------------
-
-
 async def answered(dispatcher: Dispatcher, peer: Peer, **how: Any) -> None:
     call = asyncio.create_task(dispatcher.execute("work"))
     _, properties = await peer.request()
@@ -109,8 +122,6 @@ async def finds_nobody(dispatcher: Dispatcher, peer: Peer) -> None:
 
 
 # -- likewise a stream ------------------------------------------------------------------------------------------------
-
-
 async def streams(dispatcher: Dispatcher, peer: Peer) -> None:
     chunks: list[str] = []
     reading = asyncio.create_task(read(dispatcher.stream("work"), chunks))
@@ -257,8 +268,6 @@ async def test_all_ends_of_calls_in_sequence() -> None:
 
 
 # -- tools that there are not, and services without one --------------------------------------------------------------
-
-
 async def test_an_unknown_tool_is_counted_as_other() -> None:
     board = Board()
     async with telling(board.telemetry()) as dispatcher:
@@ -296,3 +305,152 @@ async def test_arguments_that_raise_are_invalid_arguments() -> None:
             await read(dispatcher.stream("work", Odd(a=1)), [])
         assert board.counted() == {"calls_total work cancelled": 2}
         nothing_left(board)
+
+
+TEXT = """\
+# TYPE dispatch_circuit_state gauge
+dispatch_circuit_state{tool="tell-joke",state="open"} 1.0
+dispatch_circuit_state{tool="a \\"b\\"",state="closed"} 2.0
+# TYPE dispatch_calls counter
+dispatch_calls_total{tool="tell-joke"} 7.0
+"""
+
+
+def test_only_circuits_are_counted() -> None:
+    assert list(parse_circuit_states(TEXT)) == [
+        CircuitCount("tell-joke", "open", 1),
+        CircuitCount('a "b"', "closed", 2),
+    ]
+    assert list(parse_circuit_states("")) == []
+
+
+@pytest.mark.parametrize("text", ["<html>{", 'dispatch_circuit_state{state="open"} 1', "dispatch_circuit_state{tool="])
+def test_a_text_without_metrics(text: str) -> None:
+    with pytest.raises(ValueError, match="not the text of metrics"):
+        list(parse_circuit_states(text))
+
+
+AMOUNTS = st.one_of(st.sampled_from(DURATION_BUCKETS), st.floats(0.0, 200.0))
+
+
+@pytest.fixture
+def switching() -> Iterator[None]:
+    """Threads change as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def scraped(registry: CollectorRegistry) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """All samples, but for the times at which series were created."""
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), AMOUNTS)))
+def test_the_exposition_equals_that_of_prometheus_clients_metrics(told: list[tuple[str, float]]) -> None:
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    count, counter = (
+        LockFreeCounter("n", "N.", ("tool",), registry=ours),
+        Counter("n", "N.", ("tool",), registry=theirs),
+    )
+    timing = LockFreeHistogram("s", "S.", ("tool",), buckets=DURATION_BUCKETS, registry=ours)
+    histogram = Histogram("s", "S.", ("tool",), buckets=DURATION_BUCKETS, registry=theirs)
+    for tool, amount in told:
+        for each in (count, counter):
+            each.labels(tool).inc()
+            each.labels(tool).inc(amount)
+        for one in (timing, histogram):
+            one.labels(tool).observe(amount)
+    assert scraped(ours) == scraped(theirs)
+
+
+def test_series_are_created_once_and_removed_by_their_labels() -> None:
+    registry = CollectorRegistry()
+    counter = LockFreeCounter("n", "N.", ("tool", "outcome"), registry=registry)
+    for tool in "ab":
+        for outcome in ("ok", "bad"):
+            counter.labels(tool, outcome).inc()
+    assert counter.labels("a", "ok") is counter.labels("a", "ok")
+    counter.remove_by_labels({"tool": "a"})
+    counter.remove_by_labels({"tool": "b", "outcome": "bad"})
+    counter.remove_by_labels({"tool": "nobody"})
+    assert scraped(registry) == {("n_total", (("outcome", "ok"), ("tool", "b"))): 1}
+    with pytest.raises(ValueError, match=r"n needs a value for each label of \('tool', 'outcome'\), not \('a',\)"):
+        counter.labels("a")
+    with pytest.raises(ValueError, match="not in tuple"):
+        counter.remove_by_labels({"user": "a"})
+    with pytest.raises(ValueError, match="name the first label of n: tool"):
+        counter.remove_by_labels({"outcome": "ok"})
+    counter.labels("b", "bad").inc(3)
+    counter.remove_by_labels({"tool": "b"})
+    assert scraped(registry) == {}
+    counter.labels("b", "bad").inc(5)
+    assert scraped(registry) == {("n_total", (("outcome", "bad"), ("tool", "b"))): 5}
+
+
+def test_a_duplicate_name_is_an_error() -> None:
+    registry = CollectorRegistry()
+    LockFreeHistogram("s", "S.", (), buckets=(1.0,), registry=registry)
+    for make in (
+        lambda: LockFreeCounter("s", "S.", (), registry=registry),
+        lambda: Histogram("s", "S.", registry=registry),
+    ):
+        with pytest.raises(DuplicateTimeseries):
+            make()
+
+
+def test_an_exemplar_stays_at_its_bucket_until_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.telemetry.exposition.time.time", lambda: 1_000.5)
+    registry = CollectorRegistry()
+    timing = LockFreeHistogram("s", "S.", ("tool",), buckets=(0.1, 1.0), registry=registry).labels("a")
+    timing.observe(0.1, {"trace_id": "first"})
+    timing.observe(0.05, {"trace_id": "second"})
+    timing.observe(0.07)
+    timing.observe(50.0, {"trace_id": "slow"})
+    text = openmetrics(registry).decode()
+    exemplars = {
+        sample.labels["le"]: sample.exemplar
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "s_bucket"
+    }
+    assert exemplars == {
+        "0.1": Exemplar({"trace_id": "second"}, 0.05, Timestamp(1_000, 5e8)),
+        "1.0": None,
+        "+Inf": Exemplar({"trace_id": "slow"}, 50.0, Timestamp(1_000, 5e8)),
+    }
+    assert "_created" not in text
+    assert scraped(registry)["s_count", (("tool", "a"),)] == 4
+    assert scraped(registry)["s_sum", (("tool", "a"),)] == math.fsum((0.1, 0.05, 0.07, 50.0))
+
+
+@pytest.mark.usefixtures("switching")
+def test_increments_of_threads_are_not_lost() -> None:
+    registry = CollectorRegistry()
+    counter = LockFreeCounter("n", "N.", ("tool",), registry=registry)
+    timing = LockFreeHistogram("s", "S.", ("tool",), buckets=(0.1,), registry=registry).labels("a")
+    together = threading.Barrier(4)
+
+    def work() -> None:
+        together.wait()
+        for _ in range(20_000):
+            counter.labels("a").inc()
+            timing.observe(0.5)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        seen = scraped(registry)
+        assert seen["s_bucket", (("le", "+Inf"), ("tool", "a"))] == seen["s_count", (("tool", "a"),)]
+    for thread in threads:
+        thread.join()
+    assert counter.labels("a").value == 80_000
+    assert timing.counts == [0, 80_000]
+    assert timing.sum == 40_000.0

@@ -1,4 +1,6 @@
-"""Metrics of a tool service's process: requests, rejections, run times; counters never decrease."""
+"""Metrics of a tool service's process: requests, rejections, run times; counters never decrease.
+Metrics of sessions are what the sessions count, on both sides; their counters never decrease.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,24 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from dispatch import Catalog, Dispatcher, Telemetry, ToolServer
 from dispatch.errors import ToolError
+from dispatch.protocol.session import SessionState
+from dispatch.telemetry.gauges import END_REASONS, SessionCollector
 from dispatch.telemetry.observers import NULL_SERVER, SILENT
 from dispatch.transports.memory import MemoryTransport
-from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, UNGUARDED, Service, catalog
+from tests.helpers.clock import idle
+from tests.helpers.delayed_session_pair import DelayedSessionPair
+from tests.helpers.dispatcher_and_service import (
+    BROKER,
+    REQUESTS,
+    RESPONSES,
+    UNGUARDED,
+    Service,
+    catalog,
+    dispatching,
+    serving,
+)
+from tests.helpers.session_pair import DISPATCHER, INSTANCE
+from tests.helpers.telemetry_capture import telling
 
 
 def values(registry: CollectorRegistry) -> dict[str, float]:
@@ -159,3 +176,170 @@ async def test_dispatcher_and_service_give_a_service_one_name(
             if "service" in sample.labels
         }
     assert found == {(True, "joke-service"), (False, "joke-service"), (False, "_OTHER")}
+
+
+ROLES = ("caller", "callee")
+
+
+class Scraped:
+    """A pair of processes and the metrics of both."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.pair = DelayedSessionPair()
+        collector = SessionCollector.of(self.registry)
+        collector.add(self.pair.dispatcher, "caller")
+        collector.add(self.pair.instance, "callee")
+
+    def values(self) -> dict[str, float]:
+        """Every sample by ``name{role,…}``, as a scrape reads it."""
+        return {
+            f"{sample.name}{{{','.join(sorted(sample.labels.values(), key=lambda it: not it.startswith('calle')))}}}": (
+                sample.value
+            )
+            for family in text_string_to_metric_families(generate_latest(self.registry).decode())
+            for sample in family.samples
+        }
+
+    def states(self, role: str) -> dict[str, float]:
+        values = self.values()
+        found = {str(state): values[f"dispatch_sessions{{{role},{state}}}"] for state in SessionState}
+        return {state: value for state, value in found.items() if value}
+
+
+@pytest.fixture
+def scraped() -> Scraped:
+    return Scraped()
+
+
+def test_packets_and_frames_of_both_sides_are_counted(scraped: Scraped) -> None:
+    scraped.pair.ask(b"x" * 1000)
+    stream = scraped.pair.requests[0].number
+    assert scraped.pair.callee.send_reply(stream, b"y" * 3000)
+    scraped.pair.exchange()
+    values = scraped.values()
+    assert values["dispatch_session_frames_sent_total{caller}"] == 2, "PING after the handshake, and REQUEST"
+    assert values["dispatch_session_frames_sent_total{callee}"] == 1
+    scraped.pair.ask()
+    scraped.pair.callee.refuse(scraped.pair.requests[1].number, "overloaded")
+    scraped.pair.callee.drain()
+    scraped.pair.exchange()
+    values = scraped.values()
+    assert values["dispatch_session_frames_sent_total{caller}"] == 3
+    assert values["dispatch_session_frames_sent_total{callee}"] == 3, "REPLY, REFUSED and GOAWAY"
+    for role, inbox in (("caller", INSTANCE), ("callee", DISPATCHER)):
+        # ACCEPT belongs to no session.
+        sent = [packet for to, packet in scraped.pair.packets if to == inbox][inbox == DISPATCHER :]
+        assert values[f"dispatch_session_packets_sent_total{{{role}}}"] == len(sent)
+        assert values[f"dispatch_session_bytes_sent_total{{{role}}}"] == sum(map(len, sent))
+        assert values[f"dispatch_session_retransmissions_total{{{role}}}"] == 0
+    assert 0 < values["dispatch_session_rtt_seconds{caller,median}"] <= 0.003
+    assert values["dispatch_session_window_bytes{callee}"] == 48_000
+
+
+def test_a_lost_packet_is_a_retransmission_and_a_probe(scraped: Scraped) -> None:
+    scraped.pair.down = {INSTANCE}
+    scraped.pair.ask()
+    assert scraped.values()["dispatch_session_inflight_bytes{caller}"] > 0
+    scraped.pair.advance(0.05)
+    scraped.pair.down = set()
+    scraped.pair.advance(1)
+    values = scraped.values()
+    assert values["dispatch_session_probes_total{caller}"] >= 2
+    assert values["dispatch_session_packets_received_total{callee}"] >= 1
+    assert values["dispatch_session_inflight_bytes{caller}"] == 0
+    assert len(scraped.pair.requests) == 1
+
+
+def test_packets_that_change_nothing_are_counted_by_reason(scraped: Scraped) -> None:
+    pair = scraped.pair
+    pair.instance.receive_packet(b"\x9a", pair.now)
+    genuine = next(packet for to, packet in pair.packets if to == INSTANCE)
+    pair.dispatcher.receive_packet(genuine, pair.now)  # a HELLO from whose inbox a dispatcher takes none
+    values = scraped.values()
+    assert values["dispatch_session_packets_rejected_total{callee,malformed}"] == 1
+    assert values["dispatch_session_packets_rejected_total{caller,refused-hello}"] == 1
+    assert values["dispatch_session_packets_rejected_total{caller,unknown}"] == 0
+
+
+def test_sessions_are_counted_by_state(scraped: Scraped) -> None:
+    pair = scraped.pair
+    assert scraped.states("caller") == scraped.states("callee") == {"open": 1}
+    pair.callee.drain()
+    pair.exchange()
+    assert scraped.states("caller") == scraped.states("callee") == {"draining": 1}
+    pair.down = {DISPATCHER}
+    pair.ask()
+    pair.advance(1)
+    assert scraped.states("caller") == {"suspect": 1}
+    pair.caller.suspend()
+    assert scraped.states("caller") == {"suspended": 1}
+    pair.dispatcher.connect(INSTANCE, pair.now)
+    assert scraped.states("caller") == {"suspended": 1, "half-open": 1}
+
+
+def test_a_lost_instance_is_counted_with_its_reason_and_its_counts_stay(scraped: Scraped) -> None:
+    pair = scraped.pair
+    pair.ask()
+    before = scraped.values()
+    pair.down = {INSTANCE, DISPATCHER}
+    pair.ask()
+    pair.advance(12)
+    values = scraped.values()
+    assert values["dispatch_sessions_closed_total{caller,silent}"] == 1
+    assert scraped.states("caller") == {}
+    assert values["dispatch_session_packets_sent_total{caller}"] > before["dispatch_session_packets_sent_total{caller}"]
+    assert "dispatch_session_window_bytes{caller}" not in values
+    pair.connect()
+    pair.advance(11)
+    assert scraped.values()["dispatch_sessions_closed_total{caller,handshake}"] == 1
+
+
+def test_every_reason_has_a_series_from_the_start(scraped: Scraped) -> None:
+    values = scraped.values()
+    assert all(
+        values[f"dispatch_sessions_closed_total{{{role},{each}}}"] == 0 for each in END_REASONS for role in ROLES
+    )
+
+
+def test_counters_stay_when_a_table_is_removed(scraped: Scraped) -> None:
+    scraped.pair.ask()
+    before = scraped.values()
+    collector = SessionCollector.of(scraped.registry)
+    collector.remove(scraped.pair.dispatcher)
+    collector.remove(scraped.pair.dispatcher)
+    values = scraped.values()
+    counters = {name: value for name, value in before.items() if "_total" in name}
+    assert {name: values[name] for name in counters} == counters
+    assert scraped.states("caller") == {}
+
+
+def test_no_counter_decreases_when_a_session_ends_during_a_scrape(scraped: Scraped) -> None:
+    pair = scraped.pair
+    pair.ask()
+    before = scraped.values()["dispatch_session_packets_sent_total{caller}"]
+    pair.dispatcher.sessions.clear()  # removed from the table, and not yet among the ended ones
+    assert scraped.values()["dispatch_session_packets_sent_total{caller}"] == before
+
+
+def count_closed(registry: CollectorRegistry, role: str) -> float | None:
+    return registry.get_sample_value("dispatch_sessions_closed_total", {"role": role, "reason": "closed"})
+
+
+async def test_a_session_that_the_dispatcher_ends_when_it_closes_is_counted() -> None:
+    registry = CollectorRegistry()
+    telemetry = Telemetry(registry=registry)
+    async with serving(lambda _: "done", telemetry=telemetry):
+        async with telling(telemetry, catalog(work={})) as dispatcher:
+            assert await dispatcher.call("work") == "done"
+        assert count_closed(registry, "caller") == 1
+        await idle()
+        assert count_closed(registry, "callee") == 1
+
+
+async def test_a_session_that_the_instance_ends_when_it_closes_is_counted() -> None:
+    registry = CollectorRegistry()
+    async with serving(lambda _: "done", telemetry=Telemetry(registry=registry)) as server, dispatching() as dispatcher:
+        assert await dispatcher.call("work") == "done"
+        await server.close()
+        assert count_closed(registry, "callee") == 1

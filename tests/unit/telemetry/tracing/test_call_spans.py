@@ -1,24 +1,34 @@
-"""The spans of one exchange, from the agent's own to the tool's and back: one trace, whatever happens on the way."""
+"""The spans of one exchange, from the agent's own to the tool's and back: one trace, whatever happens on the way.
+The spans of calls that take more than one attempt, or whose answers come in chunks: still one trace, and no span more.
+What callers send and tools answer is user data: it is nowhere unless it was asked for, and then as the hook has it.
+Every span that is begun is ended, once, whatever happens: whichever way the call ends, and wherever it is cancelled.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given, settings
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
+from prometheus_client.openmetrics.exposition import generate_latest
 
-from dispatch import CallTimeoutError, Catalog, Dispatcher, RejectedError, ToolError
+from dispatch import CallTimeoutError, Catalog, Dispatcher, DispatchError, RejectedError, Telemetry, ToolError
 from dispatch.protocol.events import ReplyReceived
-from tests.helpers.clock import idle
+from dispatch.telemetry.events import Event
+from dispatch.telemetry.tracing import MAX_CONTENT_CHARS
+from tests.helpers.clock import advance, idle, run
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, UNGUARDED, Peer, catalog, read, serving
 from tests.helpers.internals import correlator_of
 from tests.helpers.session_caller import calling
-from tests.helpers.telemetry_capture import Spans, short, telling
+from tests.helpers.telemetry_capture import Board, Spans, short, telling
 
 ONCE = {"policy": UNGUARDED}
 
@@ -53,8 +63,6 @@ async def deaf(spans: Spans, **keys: Any) -> AsyncIterator[tuple[Dispatcher, Pee
 
 
 # -- a call -----------------------------------------------------------------------------------------------------------
-
-
 async def test_one_call_is_one_trace() -> None:
     spans = Spans()
     agent = spans.provider.get_tracer("agent")
@@ -228,8 +236,6 @@ async def test_concurrent_calls_are_separate_traces() -> None:
 
 
 # -- calls that fail --------------------------------------------------------------------------------------------------
-
-
 async def test_a_tools_own_error() -> None:
     spans = Spans()
 
@@ -344,3 +350,400 @@ async def test_a_request_that_its_service_rejects_has_no_process_span() -> None:
         *("execute_tool work", "send REQUESTS", "process REQUESTS", "send REPLIES"),
         *("execute_tool work !overloaded", "send REQUESTS !overloaded"),
     ]
+
+
+# -- more than one attempt --------------------------------------------------------------------------------------------
+async def test_retries_are_children_and_no_new_traces() -> None:
+    spans = Spans()
+    async with deaf(spans, policy={"retry": {"initial-backoff": 0.01, "max-backoff": 0.01}}) as (dispatcher, peer):
+        call = asyncio.create_task(dispatcher.execute("work"))
+        carried = []
+        for _ in range(2):
+            _, properties = await peer.request()
+            carried.append(properties["traceparent"])
+            await peer.answer(properties, error=("overloaded", "full"), refused="overloaded", retry_after_ms="100")
+        _, properties = await peer.request()
+        carried.append(properties["traceparent"])
+        await peer.answer(properties, "done")
+        assert (await call).ok
+    assert short(spans.tree()) == [
+        "execute_tool work",
+        "  send REQUESTS !overloaded",
+        "  send REQUESTS !overloaded",
+        "  send REQUESTS",
+    ]
+    sends = spans.named("send")
+    assert [attributes(each)["dispatch.attempt.number"] for each in sends] == [1, 2, 3]
+    assert [attributes(each)["dispatch.attempt.reason"] for each in sends] == ["first", "retry", "retry"]
+    assert carried == [traceparent(each) for each in sends]
+    call_span = spans.one("execute_tool")
+    assert [event.name for event in call_span.events] == ["dispatch.retry"] * 2
+    assert all(dict(event.attributes or {})["dispatch.wait.seconds"] >= 0.1 for event in call_span.events)
+    assert attributes(call_span)["dispatch.attempts"] == 3
+    assert "error.type" not in attributes(call_span)
+    assert spans.open == []
+
+
+async def test_the_span_of_a_hedge_that_loses_is_cancelled() -> None:
+    spans = Spans()
+
+    async def slow(_: dict[str, Any]) -> str:
+        await asyncio.sleep(60)
+        return "slow"
+
+    tools = catalog(work={"read-only": True, "policy": {"hedging": 0.2, "breaker": None}})
+    async with (
+        serving(slow, instance="a", telemetry=spans.telemetry()),
+        serving(lambda _: "fast", instance="b", telemetry=spans.telemetry()),
+        telling(spans.telemetry(), tools) as dispatcher,
+    ):
+        for _ in range(2):  # each has the first turn once
+            assert await dispatcher.call("work") == "fast"
+            await idle()
+        hedged = next(each for each in spans.named("execute_tool") if each.events)
+        assert [event.name for event in hedged.events] == ["dispatch.hedge"]
+        tree = short(spans.tree())
+        begin = tree.index("  send REQUESTS !cancelled")
+        assert tree[begin - 1 : begin + 5] == [
+            "execute_tool work",
+            "  send REQUESTS !cancelled",
+            "    process REQUESTS !cancelled",
+            "  send REQUESTS",
+            "    process REQUESTS",
+            "      send REPLIES",
+        ]
+        sends = [each for each in spans.named("send") if each.parent and each.parent.span_id == hedged.context.span_id]
+        assert [attributes(each)["dispatch.attempt.reason"] for each in sends] == ["first", "hedge"]
+        assert [attributes(each)["dispatch.instance"] for each in sends] == ["a", "b"]
+        assert spans.open == []
+
+
+async def test_calls_that_share_an_exchange_have_a_span_each() -> None:
+    spans, gate = Spans(), asyncio.Event()
+
+    async def slow(_: dict[str, Any]) -> str:
+        await gate.wait()
+        return "done"
+
+    async with traced(spans, slow, catalog(work={"read-only": True, "policy": {"single-flight": True}})) as dispatcher:
+        calls = [asyncio.create_task(dispatcher.call("work")) for _ in range(3)]
+        await idle()
+        calls[0].cancel()  # the one that began it: its span ends, and what it began goes on
+        with pytest.raises(asyncio.CancelledError):
+            await calls[0]
+        assert [each.name for each in spans.ended] == ["execute_tool work"]
+        gate.set()
+        assert await asyncio.gather(*calls[1:]) == ["done", "done"]
+        await idle()
+    assert short(spans.tree()) == [
+        "execute_tool work !cancelled",
+        "  send REQUESTS",
+        "    process REQUESTS",
+        "      send REPLIES",
+        "execute_tool work",
+        "execute_tool work",
+    ]
+    assert spans.open == []
+
+
+# -- a stream ---------------------------------------------------------------------------------------------------------
+async def test_a_stream_has_no_span_a_chunk() -> None:
+    spans = Spans()
+
+    async def work(_: dict[str, Any]) -> Any:
+        async def chunks() -> AsyncIterator[str]:
+            for index in range(50):
+                await asyncio.sleep(0.5)
+                yield str(index)
+
+        return chunks()
+
+    async with traced(spans, work) as dispatcher:
+        got: list[str] = []
+        await read(dispatcher.stream("work"), got)
+        await idle()
+        assert len(got) == 50
+    assert short(spans.tree()) == [
+        "execute_tool work",
+        "  send REQUESTS",
+        "    process REQUESTS",
+        "      send REPLIES",
+    ]
+    call, reply = spans.one("execute_tool"), spans.named("send")[1]
+    assert attributes(call)["dispatch.first_chunk.seconds"] == pytest.approx(0.5, abs=0.01)
+    assert attributes(call)["dispatch.chunks"] == 50
+    assert attributes(reply)["dispatch.chunks"] == 51
+    assert spans.open == []
+
+
+async def test_a_stream_that_is_closed_early() -> None:
+    spans = Spans()
+
+    async def work(_: dict[str, Any]) -> Any:
+        async def chunks() -> AsyncIterator[str]:
+            while True:
+                yield "x"
+                await asyncio.sleep(1)
+
+        return chunks()
+
+    async with traced(spans, work) as dispatcher:
+        async with contextlib.aclosing(dispatcher.stream("work")) as stream:
+            async for _ in stream:
+                break
+        await advance(1)
+        assert short(spans.tree()) == [
+            "execute_tool work !cancelled",
+            "  send REQUESTS !cancelled",
+            "    process REQUESTS !cancelled",
+            "      send REPLIES",
+        ]
+        assert spans.open == []
+
+
+MARK = "s3cr3t-of-a-user"
+ONCE_CONTENT = catalog(work={"policy": UNGUARDED})
+
+
+async def work(arguments: dict[str, Any]) -> Any:
+    do = arguments.get("do")
+    if do == "fail":
+        raise ToolError(f"busy-{MARK}", f"{MARK} is not there")
+    if do == "raise":
+        raise ValueError(MARK)
+    if do == "sleep":
+        await asyncio.sleep(60)
+    return _chunks() if do == "stream" else f"{MARK} was here"
+
+
+async def _chunks() -> AsyncIterator[str]:
+    yield MARK
+    yield MARK
+
+
+def told(spans: Spans) -> str:
+    """Everything that a span would export."""
+    return "\n".join(each.to_json() for each in spans.ended)
+
+
+async def test_content_is_not_recorded_by_default(caplog: pytest.LogCaptureFixture) -> None:
+    """In arguments, answers, chunks, errors' types and texts, idempotency keys, users."""
+    spans, board = Spans(), Board()
+    telemetry = Telemetry(registry=board.registry, tracer_provider=spans.provider)
+    tools = catalog(work={"policy": {"breaker": {"consecutive-failures": 5, "count-tool-errors": True}, "retry": 1}})
+    events: list[Event] = []
+    with caplog.at_level(logging.INFO):
+        async with serving(work, telemetry=telemetry), telling(telemetry, tools) as dispatcher:
+            dispatcher.on_event(events.append)
+            for do in ("answer", "stream", "fail", "raise", "sleep", "sleep", "fail"):
+                arguments = {"do": do, "text": MARK}
+                await dispatcher.execute("work", arguments, user=MARK, idempotency_key=f"{do}-{MARK}", timeout=1)
+                with contextlib.suppress(DispatchError):
+                    await read(dispatcher.stream("work", arguments, user=MARK), [])
+            await dispatcher.execute("work", {MARK: object()})
+            await idle()
+        async with Peer.as_service() as peer, telling(telemetry, ONCE_CONTENT) as dispatcher:
+            call = asyncio.create_task(dispatcher.execute("work", {"text": MARK}))
+            _, properties = await peer.request()
+            await peer.answer(properties, payload=f'{{"what": "{MARK}"'.encode())
+            assert (await call).error is not None
+    assert len(spans.ended) > 20
+    assert "tool-error" in told(spans)
+    assert MARK not in told(spans)
+    assert MARK not in generate_latest(board.registry).decode()
+    assert events
+    assert MARK not in repr(events)
+    assert caplog.records
+    assert not [record.getMessage() for record in caplog.records if MARK in caplog.handler.format(record)]
+    assert not [record for record in caplog.records if MARK in repr(vars(record))]
+
+
+async def test_content_is_recorded_when_it_is_on() -> None:
+    spans = Spans()
+    async with telling(spans.telemetry(content=True), ONCE_CONTENT) as dispatcher, serving(work):
+        await dispatcher.execute("work", {"topic": "cats"})
+        await read(dispatcher.stream("work", {"do": "stream"}), [])
+        await dispatcher.execute("work", {"do": "fail"})
+    found = [
+        (
+            (each.attributes or {}).get("gen_ai.tool.call.arguments"),
+            (each.attributes or {}).get("gen_ai.tool.call.result"),
+        )
+        for each in spans.named("execute_tool")
+    ]
+    assert found == [
+        ('{"topic":"cats"}', f"{MARK} was here"),
+        ('{"do":"stream"}', MARK * 2),
+        ('{"do":"fail"}', None),
+    ]
+    assert "gen_ai.tool.call" not in "".join(
+        key for each in spans.named("send") for key in (each.attributes or {}) if "call.id" not in key
+    )
+
+
+async def test_the_redaction_hook_decides_what_is_recorded() -> None:
+    spans, asked = Spans(), []
+
+    def redact(kind: str, tool: str, text: str) -> str | None:
+        asked.append((kind, tool, text))
+        return None if kind == "arguments" else text.replace(MARK, "***")
+
+    async with serving(work), telling(spans.telemetry(content=True, redact=redact), ONCE_CONTENT) as dispatcher:
+        await dispatcher.execute("work", {"topic": MARK})
+        await read(dispatcher.stream("work", {"do": "stream"}), [])
+    assert asked == [
+        ("arguments", "work", f'{{"topic":"{MARK}"}}'),
+        ("result", "work", f"{MARK} was here"),
+        ("arguments", "work", '{"do":"stream"}'),
+        ("result", "work", MARK * 2),
+    ]
+    recorded = [dict(each.attributes or {}) for each in spans.named("execute_tool")]
+    assert [each["gen_ai.tool.call.result"] for each in recorded] == ["*** was here", "******"]
+    assert not [each for each in recorded if "gen_ai.tool.call.arguments" in each]
+
+
+async def test_a_failing_redaction_hook_records_nothing_and_fails_no_call(caplog: pytest.LogCaptureFixture) -> None:
+    spans = Spans()
+
+    def redact(kind: str, tool: str, text: str) -> str | None:
+        raise LookupError(f"the hook's own mistake, with {text}")
+
+    async with serving(work), telling(spans.telemetry(content=True, redact=redact), ONCE_CONTENT) as dispatcher:
+        assert (await dispatcher.execute("work", {"topic": MARK})).ok
+    assert spans.open == []
+    assert MARK not in told(spans)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == [
+        "the redaction hook failed (LookupError): arguments of 'work' not recorded",
+        "the redaction hook failed (LookupError): result of 'work' not recorded",
+    ]
+    assert MARK not in caplog.text
+
+
+async def test_recorded_content_is_bounded() -> None:
+    spans = Spans()
+    async with serving(lambda _: "x" * 200_000), telling(spans.telemetry(content=True), ONCE_CONTENT) as dispatcher:
+        await dispatcher.execute("work", {"topic": "y" * 200_000})
+    recorded = dict(spans.one("execute_tool").attributes or {})
+    assert len(recorded["gen_ai.tool.call.arguments"]) == len(recorded["gen_ai.tool.call.result"]) == MAX_CONTENT_CHARS
+
+
+async def test_content_is_not_encoded_unless_it_is_recorded() -> None:
+    """Not sampled, or not listened to: the hook is not even asked."""
+    spans, asked = Spans(), []
+
+    def redact(kind: str, tool: str, text: str) -> str | None:
+        asked.append(kind)
+        return text
+
+    async with serving(work):
+        for settings in ({"sample": 0.0}, {"traces": "propagation-only"}, {"traces": "off"}, {"content": False}):
+            telemetry = spans.telemetry(**{"content": True, "redact": redact, **settings})
+            async with telling(telemetry, ONCE_CONTENT) as dispatcher:
+                assert (await dispatcher.execute("work", {"topic": MARK})).ok
+                await read(dispatcher.stream("work", {"do": "stream"}), [])
+        await advance(1)
+    assert asked == []
+
+
+TOOLS = catalog(
+    service={"policy": {"max-response-bytes": 1_000_000}},
+    plain={"policy": {"bulkhead": {"max-concurrent-calls": 2, "max-wait": 1}}},
+    safe={"read-only": True, "policy": {"hedging": 0.2, "attempt-timeout": 0.6, "retry": {"initial-backoff": 0.05}}},
+    shared={"read-only": True, "policy": {"single-flight": True}},
+    rated={"policy": {"rate-limit": {"rate": "2/s", "burst": 1, "max-wait": 1}}},
+)
+WAYS = ("succeed", "fail", "sleep", "stream", "stream and fail", "stream for ever", "too large")
+
+
+async def work_end(arguments: dict[str, Any]) -> Any:
+    do = arguments["do"]
+    if do == "fail":
+        raise ToolError("failed", "as told")
+    if do == "sleep":
+        await asyncio.sleep(30)
+    if do == "too large":
+        return "x" * 6_000_000
+    return _chunks_end(do) if do.startswith("stream") else "done"
+
+
+async def _chunks_end(do: str) -> AsyncIterator[str]:
+    yield "a"
+    await asyncio.sleep(0.3)
+    if do == "stream and fail":
+        raise ToolError("failed", "half-way")
+    while do == "stream for ever":
+        yield "b"
+        await asyncio.sleep(0.3)
+
+
+calls = st.fixed_dictionaries(
+    {
+        "tool": st.sampled_from([*TOOLS.tools, "unheard-of"]),
+        "do": st.sampled_from(WAYS),
+        "streamed": st.booleans(),
+        "timeout": st.sampled_from([0.1, 1.0, 3.0]),
+        "at": st.sampled_from([0.0, 0.1, 0.5]),
+        "cancel after": st.none() | st.floats(0, 1.2) | st.just(0.0),
+        "turns": st.integers(0, 40),
+        "leave after": st.none() | st.integers(1, 3),
+        "arguments": st.sampled_from([{}, {"bad": object()}]),
+    }
+)
+
+
+@settings(max_examples=150)  # in both profiles: pytest retains the log records of each example, megabytes of replies
+@given(st.lists(calls, min_size=1, max_size=6), st.booleans())
+def test_every_span_ends_once_and_every_call_is_counted_once(story: list[dict[str, Any]], close: bool) -> None:
+    async def told() -> None:
+        spans, board = Spans(), Board()
+        telemetry = Telemetry(registry=board.registry, tracer_provider=spans.provider)
+        begun = 0
+
+        async def make(call: dict[str, Any]) -> None:
+            nonlocal begun
+            await asyncio.sleep(call["at"])
+            arguments = {"do": call["do"], **call["arguments"]}
+            begun += 1
+            with contextlib.suppress(DispatchError):
+                if not call["streamed"]:
+                    await dispatcher.call(call["tool"], arguments, timeout=call["timeout"])
+                    return
+                async with contextlib.aclosing(
+                    dispatcher.stream(call["tool"], arguments, timeout=call["timeout"])
+                ) as stream:
+                    count = 0
+                    async for _ in stream:
+                        count += 1
+                        if count == call["leave after"]:
+                            break
+
+        async def cancel(task: asyncio.Task[None], call: dict[str, Any]) -> None:
+            if call["cancel after"] is not None:
+                await asyncio.sleep(call["at"] + call["cancel after"])
+                for _ in range(call["turns"]):  # any point of its way
+                    await asyncio.sleep(0)
+                task.cancel()
+
+        async with (
+            serving(work_end, instance="a", telemetry=telemetry, drain_timeout=0),
+            serving(work_end, instance="b", telemetry=telemetry, drain_timeout=0),
+        ):
+            async with telling(telemetry, TOOLS) as dispatcher:
+                tasks = [asyncio.create_task(make(call)) for call in story]
+                cancels = [asyncio.create_task(cancel(*pair)) for pair in zip(tasks, story, strict=True)]
+                if close:
+                    await advance(0.4)
+                    await dispatcher.close()
+                await asyncio.gather(*tasks, *cancels, return_exceptions=True)
+                made = sum(n for key, n in board.read().items() if key.startswith("calls_total"))
+                running = [n for key, n in board.read().items() if key.startswith("inflight_calls")]
+            await advance(5)  # until services have heard of it
+        assert spans.open == []
+        assert made == begun == len(spans.named("execute_tool"))
+        assert not any(running)
+        for span in spans.ended:
+            wrong = "error.type" in (span.attributes or {})
+            assert wrong == (span.status.status_code is StatusCode.ERROR)
+            assert span.events == () or span.name.startswith("execute_tool")
+
+    run(told)

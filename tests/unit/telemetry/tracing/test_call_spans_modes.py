@@ -1,28 +1,49 @@
-"""What travels to the service, and when spans are begun: with and without somebody who listens, and with every mode."""
+"""What travels to the service, and when spans are begun: with and without somebody who listens, and with every mode.
+Trace context in message properties.
+The tracer is looked up once a second while no SDK is set up, and not for every request.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from opentelemetry import baggage, trace
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, ParentBased, Sampler, SamplingResult
 from opentelemetry.trace import (
     NonRecordingSpan,
+    NoOpTracerProvider,
     SpanContext,
     TraceFlags,
+    Tracer,
     TraceState,
     get_current_span,
     set_span_in_context,
 )
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from dispatch import Dispatcher, Telemetry
-from dispatch.telemetry.tracing import decode_context
+from dispatch.telemetry import tracing as service_spans
+from dispatch.telemetry.observers import NULL_SERVED_REQUEST, ServerNames
+from dispatch.telemetry.tracing import (
+    TRACER_CHECK_S,
+    ServiceTracing,
+    decode_context,
+    decode_span_context,
+    encode_context,
+    find_tracer,
+    generate_unsampled,
+)
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, read, serving
 from tests.helpers.telemetry_capture import Board, Spans, telling
@@ -63,8 +84,6 @@ async def carried(telemetry: Telemetry, context: Context | None = None, *, calls
 
 
 # -- what travels -----------------------------------------------------------------------------------------------------
-
-
 async def test_native_carries_the_spans_own_context_and_no_baggage() -> None:
     spans = Spans()
     (properties,) = await carried(spans.telemetry(), foreign(sampled=True, state="vendor=1"))
@@ -123,8 +142,6 @@ async def test_a_stream_carries_the_trace_context() -> None:
 
 
 # -- sampling ---------------------------------------------------------------------------------------------------------
-
-
 async def test_an_unsampled_call_sends_an_unsampled_context() -> None:
     spans = Spans()
     found = [each["traceparent"] for each in await carried(spans.telemetry(sample=0.0), calls=50)]
@@ -237,8 +254,6 @@ async def test_exemplars_point_to_sampled_spans_only(sampler: Sampler, exemplars
 
 
 # -- an SDK that comes later ------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def no_global_provider(monkeypatch: pytest.MonkeyPatch) -> Any:
     """As when a program starts. Gives what sets the global one."""
@@ -261,8 +276,6 @@ async def test_an_sdk_that_is_set_up_after_the_dispatcher_is_noticed(no_global_p
 
 
 # -- at the service ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", ["native", "propagation-only", "off"])
 async def test_a_tools_own_spans_are_part_of_the_callers_trace(mode: str) -> None:
     """Its own spans, and the calls that it makes itself, are part of it; with ``off`` it knows nothing of it."""
@@ -348,3 +361,93 @@ async def test_a_reply_with_a_malformed_context_is_accepted() -> None:
 def test_invalid_settings_are_errors(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Telemetry(**settings)
+
+
+STATES = st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.from_regex(r"[!-+]{1,8}", fullmatch=True))
+ORIGINS = st.builds(
+    lambda trace_id, span_id, flags, state: SpanContext(
+        trace_id, span_id, is_remote=False, trace_flags=TraceFlags(flags), trace_state=TraceState(list(state.items()))
+    ),
+    st.integers(0, 2**128 - 1),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 3),
+    STATES,
+)
+
+
+@given(ORIGINS)
+def test_encoded_context_equals_the_propagators_and_is_decodable(origin: SpanContext) -> None:
+    expected: dict[str, str] = {}
+    if origin.is_valid:
+        TraceContextTextMapPropagator().inject(expected, set_span_in_context(NonRecordingSpan(origin)))
+    assert encode_context(origin) == encode_context(NonRecordingSpan(origin)) == expected
+    read = decode_span_context(expected)
+    if origin.is_valid:
+        assert read is not None
+        assert (read.trace_id, read.span_id, read.trace_flags, dict(read.trace_state)) == (
+            *(origin.trace_id, origin.span_id, origin.trace_flags),
+            dict(origin.trace_state),
+        )
+    else:
+        assert read is decode_context(expected) is None
+
+
+def test_unsampled_contexts_have_distinct_trace_ids() -> None:
+    made = list(islice(generate_unsampled(), 2_000))
+    traces = Counter()  # type: Counter[str]
+    for text in made:
+        found = re.fullmatch(r"00-([0-9a-f]{32})-([0-9a-f]{16})-00", text)
+        assert found, text
+        traces[found[1]] += 1
+        origin = decode_span_context({"traceparent": text})
+        assert origin is not None
+        assert not origin.trace_flags.sampled
+    assert set(traces.values()) == {1}
+
+
+def test_a_sampler_by_trace_id_samples_its_share_of_them() -> None:
+    """What a service without a look at the flag would do: an eighth of them, whatever was drawn."""
+    low = [int(text.split("-")[1][16:], 16) for text in islice(generate_unsampled(), 256 * 8)]
+    assert sum(each < 2**61 for each in low) == 256
+
+
+class _Request:
+    """A request without a trace context."""
+
+    id = "id"
+    headers: Mapping[str, str] = {}
+    reply_topic = "responses"
+
+
+REQUEST = _Request()
+
+
+def test_a_tracer_of_the_settings_provider_is_found_unless_it_is_a_no_op() -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    assert find_tracer(Telemetry(tracer_provider=provider)) is not None
+    assert find_tracer(Telemetry(tracer_provider=NoOpTracerProvider())) is None
+    assert find_tracer(Telemetry(tracer_provider=provider, traces="propagation-only")) is None
+    assert find_tracer(Telemetry()) is None, "this process has no global provider"
+
+
+async def test_a_service_checks_once_a_second_for_an_sdk_until_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks, is_set_up = [], False
+    provider = TracerProvider(shutdown_on_exit=False)
+
+    def check(settings: Telemetry) -> Tracer | None:
+        checks.append(settings)
+        return find_tracer(Telemetry(tracer_provider=provider)) if is_set_up else None
+
+    monkeypatch.setattr(service_spans, "find_tracer", check)
+    tracing = ServiceTracing(Telemetry(), ServerNames("s", "i", "t", "r-{dispatcher}", "responses"))
+    now = 1_000.0
+    for _ in range(50):
+        assert tracing.start_request(REQUEST, now, NULL_SERVED_REQUEST) is NULL_SERVED_REQUEST
+    assert len(checks) == 1
+    is_set_up = True
+    assert tracing.start_request(REQUEST, now + TRACER_CHECK_S / 2, NULL_SERVED_REQUEST) is NULL_SERVED_REQUEST
+    for _ in range(3):
+        request = tracing.start_request(REQUEST, now + TRACER_CHECK_S, NULL_SERVED_REQUEST)
+        assert request is not NULL_SERVED_REQUEST
+        request.on_end()
+    assert len(checks) == 2, "no further check once there is an SDK"

@@ -390,7 +390,7 @@ async def test_topics_are_opened_again_when_the_owner_of_one_hangs(cluster: Clus
     async with cluster.connected() as transport:
         stuck, fine = await transport.publisher(TOPIC), await transport.publisher(OTHER)
         cluster.away.add(B)
-        for _ in range(16):
+        for _ in range(24):
             if is_packet:
                 assert stuck.send_packet(b"a")
                 assert fine.send_packet(b"b")

@@ -1,24 +1,58 @@
-"""Publishing over Pulsar: the window, receipts from other threads, failures told once, and shared publishers."""
+"""Publishing over Pulsar: the window, receipts from other threads, failures told once, and shared publishers.
+From the start to the end of a connection: who shares what is open, and that its end leaves nothing behind.
+Receiving over Pulsar: from its threads to handlers on the loop, in bursts, within bounds, and never an exception back.
+Inboxes of peers after an outage: opened again with the next message only, since their owners may have ended.
+Packets of sessions over Pulsar: best effort, bounded by receipts, and part of the supervision.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dispatch.errors import TransportError
-from tests.helpers.clock import idle
+from dispatch.messaging.wire import PROPERTIES_BYTES, instance_topic, reply_topic
+from dispatch.transports import Message, Mode, open_transport
+from dispatch.transports.base import Security
+from dispatch.transports.errors import unreachable
+from dispatch.transports.pulsar import transport as transport_module
+from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S, SILENT_S
+from dispatch.transports.pulsar.transport import (
+    CLOSE_FLUSH_S,
+    DRAIN_BATCH,
+    MAX_PACKETS_IN_DOUBT,
+    MAX_WAITING,
+    PulsarTransport,
+)
+from tests.helpers.clock import advance, idle
 from tests.helpers.fake_pulsar import (
     DROPPED,
+    KEPT,
     OTHER,
+    REPLACED_S,
+    SEEN_S,
     TOPIC,
+    URL,
     Failures,
     FakeBroker,
+    FakeConsumer,
+    FakeProducer,
+    Kept,
     MessageId,
     connected,
     counting_wakeups,
+    listen,
     send,
+    texts,
 )
 
 
@@ -276,3 +310,960 @@ async def test_what_has_left_is_not_kept(broker: FakeBroker) -> None:
         for _ in range(2):
             broker.producer().receipts()
             await idle()
+
+
+async def test_a_topic_has_one_producer_however_many_ask_for_it(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        broker.gate.clear()
+        asking = [asyncio.create_task(transport.publisher(TOPIC)) for _ in range(3)]
+        await idle()
+        broker.gate.set()
+        one, two, three = await asyncio.gather(*asking)
+        assert one is two is three
+        assert broker.openings == [TOPIC]
+        raw = broker.producer()
+        await one.close()
+        await two.close()
+        assert not raw.closed
+        await three.close()
+        assert raw.closed
+        again = await transport.publisher(TOPIC)
+        assert again is not one
+        assert broker.openings == [TOPIC, TOPIC]
+
+
+async def test_a_publisher_that_cannot_be_opened_is_not_remembered(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        for number in range(20):
+            topic = f"{TOPIC}-{number}"
+            broker.refusals[topic] = TransportError("no-such-namespace", "none", may_have_run=False)
+            with pytest.raises(TransportError, match="none"):
+                await transport.publisher(topic)
+            assert (await transport.publisher(topic)).topic == topic
+        assert not list(transport._opening.items())
+
+
+async def test_whoever_gives_up_while_a_topic_opens_leaves_no_orphan(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        broker.gate.clear()
+        first, second = (asyncio.create_task(transport.publisher(TOPIC)) for _ in range(2))
+        await idle()
+        first.cancel()
+        await idle()
+        assert broker.link.producers[0].closed
+        broker.gate.set()
+        publisher = await second
+        assert broker.openings == [TOPIC, TOPIC], "the one who waited opens it for itself"
+        await publisher.close()
+        assert all(raw.closed for raw in broker.link.producers)
+
+
+async def test_security_is_what_was_given_or_what_the_environment_says(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISPATCH_TOKEN", "from the environment")
+    for given, token in ((Security(token="given"), "given"), (Security(), None), (None, "from the environment")):
+        transport = PulsarTransport(URL, security=given)
+        await transport.start()
+        await transport.close()
+        assert {security.token for security in broker.securities} == {token}
+        broker.securities.clear()
+
+
+async def test_without_a_handshake_there_is_no_connection(broker: FakeBroker) -> None:
+    broker.handshake = TransportError("unauthorized", "no", may_have_run=False)
+    transport = PulsarTransport(URL, security=Security())
+    with pytest.raises(TransportError, match="no"):
+        await transport.start()
+    assert broker.links == []
+    await transport.close()
+
+
+async def test_before_the_start_and_after_the_end_everything_says_closed(broker: FakeBroker) -> None:
+    transport = open_transport(URL, security=Security())
+    with pytest.raises(TransportError) as caught:
+        await transport.publisher(TOPIC)
+    assert (caught.value.type, caught.value.may_have_run) == ("closed", False)
+    await transport.start()
+    publisher = await transport.publisher(TOPIC)
+    await transport.close()
+    with pytest.raises(TransportError, match="closed"):
+        send(publisher, Failures(), "a1")
+    with pytest.raises(TransportError, match="closed"):
+        await transport.publisher(TOPIC)
+    await publisher.writable("a")
+    await transport.flush()
+    await publisher.close()
+    assert not transport.connected
+
+
+async def test_closing_waits_for_what_was_published(broker: FakeBroker) -> None:
+    failures = Failures()
+    transport = PulsarTransport(URL, security=Security(), publish_window=2)
+    await transport.start()
+    send(await transport.publisher(TOPIC), failures, "a1", "a2", "a3", "a4")
+    closing = asyncio.create_task(transport.close())
+    for _ in range(2):
+        await idle()
+        assert not closing.done()
+        broker.producer().receipts()
+    await closing
+    assert broker.producer().payloads == [b"a1", b"a2", b"a3", b"a4"]
+    assert broker.link.closed
+    assert failures.told == []
+
+
+async def test_closing_does_not_wait_for_ever_and_says_what_became_of_each(broker: FakeBroker) -> None:
+    failures = Failures()
+    loop = asyncio.get_running_loop()
+    transport = PulsarTransport(URL, security=Security(), publish_window=2)
+    await transport.start()
+    publisher = await transport.publisher(TOPIC)
+    send(publisher, failures, "a1", "a2", "a3", "a4")
+    writable = asyncio.create_task(publisher.writable("a"))
+    started = loop.time()
+    await transport.close()
+    await writable
+    assert loop.time() - started == pytest.approx(CLOSE_FLUSH_S)
+    await idle()
+    assert sorted(failures.types) == [
+        ("a1", "connection-lost", True),
+        ("a2", "connection-lost", True),
+        ("a3", "closed", False),
+        ("a4", "closed", False),
+    ]
+    await transport.close()
+
+
+async def test_what_nobody_closed_is_closed_when_the_process_ends(broker: FakeBroker) -> None:
+    """A client of pulsar-client that is still open then would abort the process."""
+    forgotten, closed = (PulsarTransport(URL, security=Security()) for _ in range(2))
+    for transport in (forgotten, closed):
+        await transport.start()
+    await closed.close()
+    assert closed not in transport_module._open_transports
+    transport_module._close_forgotten()
+    assert [link.closed for link in broker.links] == [True, True]
+    assert [link.closings for link in broker.links] == [0, 1]
+    await forgotten.close()
+    assert forgotten not in transport_module._open_transports
+
+
+async def test_closing_twice_closes_once(broker: FakeBroker) -> None:
+    transport = PulsarTransport(URL, security=Security())
+    await transport.start()
+    send(await transport.publisher(TOPIC), Failures(), "a1")
+    await asyncio.gather(transport.close(), transport.close())
+    await transport.close()
+    assert broker.link.closings == 1
+
+
+async def test_closing_while_it_is_away_is_a_matter_of_no_time(broker: FakeBroker) -> None:
+    failures = Failures()
+    loop = asyncio.get_running_loop()
+    transport = PulsarTransport(URL, security=Security())
+    await transport.start()
+    publisher = await transport.publisher(TOPIC)
+    broker.up = False
+    await advance(SEEN_S)
+    send(publisher, failures, "a1")
+    started = loop.time()
+    await transport.close()
+    assert loop.time() == started
+    assert failures.types == [("a1", "closed", False)]
+
+
+async def test_closing_in_the_middle_of_a_reconnect_leaves_nothing(broker: FakeBroker) -> None:
+    transport = PulsarTransport(URL, security=Security())
+    await transport.start()
+    await listen(transport, list[Any]().append)
+    broker.restarts()
+    broker.gate.clear()
+    await advance(REPLACED_S)
+    assert len(broker.links) == 2
+    await transport.close()
+    assert all(link.closed for link in broker.links)
+    assert all(not raw.is_connected() for raw in broker.link.consumers)
+
+
+async def test_whoever_is_cancelled_while_closing_has_closed(broker: FakeBroker) -> None:
+    transport = PulsarTransport(URL, security=Security())
+    await transport.start()
+    send(await transport.publisher(TOPIC), Failures(), "a1")
+    closing = asyncio.create_task(transport.close())
+    await idle()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert broker.link.closed
+    assert not transport.connected
+    await idle()
+
+
+async def test_closing_a_publisher_waits_for_its_receipts(broker: FakeBroker) -> None:
+    failures = Failures()
+    async with connected() as transport:
+        publisher, other = await transport.publisher(TOPIC), await transport.publisher(OTHER)
+        send(publisher, failures, "a1", "a2")
+        send(other, failures, "b1")
+        raw = broker.producer(TOPIC)
+        closing = asyncio.create_task(publisher.close())
+        raw.receipts(1)
+        await idle()
+        assert not raw.closed
+        raw.receipts(1)
+        await closing
+        assert raw.closed, "the receipts of another publisher are not waited for"
+        broker.producer(OTHER).receipts()
+    assert failures.told == []
+
+
+async def test_closing_a_publisher_without_receipts_takes_a_bounded_time(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        send(publisher, Failures(), "a1")
+        raw = broker.producer(TOPIC)
+        closing = asyncio.create_task(publisher.close())
+        await advance(CLOSE_FLUSH_S + 0.01)
+        assert closing.done()
+        assert raw.closed
+
+
+async def test_closing_a_publisher_without_a_connection_does_not_wait(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        send(publisher, Failures(), "a1")
+        broker.up = False
+        await advance(SEEN_S)
+        began = asyncio.get_running_loop().time()
+        await publisher.close()
+        assert asyncio.get_running_loop().time() == began
+
+
+@pytest.fixture
+def small_inbox(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Room for so many messages before pulsar-client's thread has to wait."""
+    monkeypatch.setattr(transport_module, "RECEIVER_QUEUE", 50)
+    return 50
+
+
+@pytest.fixture
+def quick_switches() -> Iterator[None]:
+    """Threads take turns as often as they can, so that races show."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+async def test_handlers_run_on_the_loop_and_in_order(broker: FakeBroker) -> None:
+    got: list[Any] = []
+    threads: set[int] = set()
+
+    def handler(message: Any) -> None:
+        got.append(message)
+        threads.add(threading.get_ident())
+
+    async with connected() as transport:
+        await listen(transport, handler)
+        await asyncio.to_thread(broker.consumer().deliver, *range(5_000))
+        await idle()
+        assert got == list(range(5_000))
+        assert threads == {threading.get_ident()}
+
+
+async def test_a_burst_from_a_thread_wakes_the_loop_once(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    got: list[Any] = []
+    async with connected() as transport:
+        await listen(transport, got.append)
+        calls = counting_wakeups(monkeypatch)
+        burst = threading.Thread(target=broker.consumer().deliver, args=range(DRAIN_BATCH))
+        burst.start()
+        burst.join()  # the loop stands still meanwhile
+        assert calls == ["_drain"]
+        await idle()
+        assert len(got) == DRAIN_BATCH
+        broker.consumer().deliver("next")
+        assert calls == ["_drain", "_drain"]
+        await idle()
+
+
+async def test_others_get_their_turn_in_a_long_burst(broker: FakeBroker) -> None:
+    got: list[Any] = []
+    async with connected() as transport:
+        await listen(transport, got.append)
+        broker.consumer().deliver(*range(4 * DRAIN_BATCH))
+        seen = []
+        while len(got) < 4 * DRAIN_BATCH:
+            await asyncio.sleep(0)
+            seen.append(len(got))
+        assert max(after - before for before, after in pairwise(seen)) <= DRAIN_BATCH
+
+
+async def test_a_handler_that_raises_costs_one_message_only(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    got: list[Any] = []
+
+    def handler(message: Any) -> None:
+        number = int(message.data())
+        if number % 3 == 0:
+            raise ValueError(f"secret {number}")
+        got.append(number)
+
+    async with connected() as transport:
+        await listen(transport, handler, KEPT)
+        messages = [Kept(str(number)) for number in range(9)]
+        broker.consumer(KEPT).deliver(*messages)
+        await idle()
+        assert got == [1, 2, 4, 5, 7, 8]
+        assert transport.handler_errors == 3
+        assert broker.consumer(KEPT).acknowledged == messages, "what cannot be handled would come again for ever"
+    assert "ValueError" in caplog.text
+    assert "secret" not in caplog.text, "a message's content is a user's"
+
+
+@pytest.mark.parametrize(
+    ("topic", "mode", "acknowledged"),
+    [(KEPT, Mode.SHARED, True), (KEPT, Mode.FANOUT, False), (TOPIC, Mode.SHARED, False), (TOPIC, Mode.FANOUT, False)],
+)
+async def test_only_a_durable_subscription_is_acknowledged(
+    broker: FakeBroker, topic: str, mode: Mode, acknowledged: bool
+) -> None:
+    async with connected() as transport:
+        await listen(transport, lambda message: None, topic, mode)
+        broker.consumer(topic).deliver(Kept("one"))
+        await idle()
+        assert broker.consumer(topic).acknowledged == (["one"] if acknowledged else [])
+
+
+async def test_what_comes_before_the_subscription_is_known_here_is_acknowledged_too(broker: FakeBroker) -> None:
+    """A backlog comes at once, while the subscription's own round trip is still under way."""
+    got: list[Any] = []
+    async with connected() as transport:
+        broker.gate.clear()
+        broker.while_opening = lambda consumer: consumer.deliver(Kept("early"))
+        opening = asyncio.create_task(listen(transport, texts(got), KEPT))
+        await idle()
+        assert got == ["early"]
+        broker.gate.set()
+        await opening
+        assert broker.consumer(KEPT).acknowledged == ["early"]
+        assert transport.handler_errors == 0
+
+
+async def test_an_acknowledgement_that_cannot_be_said_is_no_failure_of_the_handler(broker: FakeBroker) -> None:
+    got: list[Any] = []
+    async with connected() as transport:
+        await listen(transport, texts(got), KEPT)
+        consumer = broker.consumer(KEPT)
+        consumer.deliver(Kept("one"))
+        consumer.closed = True
+        await idle()
+        assert (got, consumer.acknowledged, transport.handler_errors) == (["one"], [], 0)
+
+
+async def test_pulsars_thread_waits_when_the_loop_does_not_keep_up(broker: FakeBroker, small_inbox: int) -> None:
+    got: list[Any] = []
+    most = 0
+
+    def handler(message: Any) -> None:
+        nonlocal most
+        most = max(most, len(transport._inbox))
+        got.append(message)
+
+    async with connected() as transport:
+        await listen(transport, handler)
+        await asyncio.to_thread(broker.consumer().deliver, *range(20 * small_inbox))
+        await idle()
+        assert got == list(range(20 * small_inbox))
+        assert most <= small_inbox
+
+
+async def test_closing_lets_a_waiting_thread_go(
+    broker: FakeBroker, small_inbox: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, go_on = threading.Event(), threading.Event()
+
+    def sleep(_seconds: float) -> None:
+        waits.set()
+        assert go_on.wait(10)
+
+    monkeypatch.setattr(transport_module, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    async with connected() as transport:
+        await listen(transport, lambda message: None)
+        thread = threading.Thread(target=broker.consumer().deliver, args=range(3 * small_inbox))
+        thread.start()
+        assert waits.wait(10), "the loop stands still here, so that there is no room"
+        assert len(transport._inbox) == small_inbox
+        transport._closed = True  # what closing does first
+        go_on.set()
+        thread.join(10)
+        assert not thread.is_alive()
+    assert not transport._inbox
+
+
+async def test_the_thread_of_a_client_that_was_replaced_never_waits(broker: FakeBroker, small_inbox: int) -> None:
+    """Its connection is gone: there is nobody to hold back, and closing it waits for this very thread."""
+    got: list[Any] = []
+    async with connected() as transport:
+        await listen(transport, got.append)
+        old = broker.consumer()
+        broker.restarts()
+        await advance(REPLACED_S)
+        assert transport.reconnects == 1
+        thread = threading.Thread(target=old.deliver, args=range(3 * small_inbox))
+        thread.start()
+        thread.join(10)  # the loop stands still meanwhile
+        assert not thread.is_alive()
+        await idle()
+        assert got == list(range(3 * small_inbox)), "they have arrived: nobody else will get them"
+
+
+async def test_what_has_arrived_is_handled_before_a_subscription_is_closed(broker: FakeBroker) -> None:
+    got: list[Any] = []
+    async with connected() as transport:
+        subscription = await listen(transport, got.append)
+        consumer = broker.consumer()
+        consumer.on_close = lambda: consumer.deliver(*range(2, 10 * DRAIN_BATCH), "at the last moment")
+        consumer.deliver(0, 1)
+        await subscription.close()
+        assert got == [*range(10 * DRAIN_BATCH), "at the last moment"]
+        assert consumer.closed
+        consumer.deliver("too late")
+        await idle()
+        assert got[-1] == "at the last moment"
+        await subscription.close()
+
+
+@pytest.mark.wall_clock
+async def test_a_subscription_is_closed_while_others_get_their_messages(
+    broker: FakeBroker, quick_switches: None
+) -> None:
+    """Pulsar's threads go on appending to what the closing one looks through."""
+    for _ in range(10):
+        async with connected() as transport:
+            closing = await listen(transport, lambda message: None, TOPIC)
+            await listen(transport, lambda message: None, OTHER)
+            mine, others = broker.consumer(TOPIC), broker.consumer(OTHER)
+            others.deliver(*range(4_000))
+            mine.on_close = lambda: mine.deliver("last")  # noqa: B023 - it is called in this very round
+            stop = threading.Event()
+
+            def pump() -> None:
+                while not stop.is_set():  # noqa: B023 - as above
+                    others.deliver("more")  # noqa: B023
+
+            thread = threading.Thread(target=pump)
+            thread.start()
+            try:
+                await closing.close()
+            finally:
+                stop.set()
+                while thread.is_alive():  # noqa: ASYNC110 - it may wait for the loop to make room
+                    await asyncio.sleep(0)
+
+
+async def test_whoever_gives_up_subscribing_leaves_no_orphan(broker: FakeBroker) -> None:
+    got: list[Any] = []
+    async with connected() as transport:
+        broker.gate.clear()
+        subscribing = asyncio.create_task(listen(transport, got.append))
+        await idle()
+        subscribing.cancel()
+        await idle()
+        assert subscribing.cancelled()
+        assert broker.consumer().closed
+        assert not transport._subscriptions
+        broker.gate.set()
+        await listen(transport, got.append)
+        broker.consumer().deliver("one")
+        await idle()
+        assert got == ["one"]
+
+
+@pytest.mark.parametrize("what", ["subscribe", "publisher"])
+async def test_what_opens_while_the_connection_is_closed_is_closed_too(broker: FakeBroker, what: str) -> None:
+    transport = PulsarTransport(URL, security=Security())
+    await transport.start()
+    broker.gate.clear()
+    opening: asyncio.Task[object] = asyncio.create_task(
+        listen(transport, lambda message: None) if what == "subscribe" else transport.publisher(TOPIC)
+    )
+    await idle()
+    await transport.close()
+    broker.link.closed = False  # it was made all the same
+    broker.gate.set()
+    with pytest.raises(TransportError) as caught:
+        await opening
+    assert (caught.value.type, caught.value.may_have_run) == ("closed", False)
+    opened: list[FakeConsumer] | list[FakeProducer] = broker.link.consumers or broker.link.producers
+    assert [raw.closed for raw in opened] == [True]
+
+
+async def test_no_handler_is_called_after_closing(broker: FakeBroker) -> None:
+    got: list[Message] = []
+    async with connected() as transport:
+        await listen(transport, got.append)
+        consumer = broker.consumer()
+    consumer.deliver("late")
+    await idle()
+    assert got == []
+
+
+def test_nothing_escapes_into_pulsars_threads_even_when_the_loop_is_gone(broker: FakeBroker) -> None:
+    """An exception there ends the process."""
+    failures = Failures()
+    transport = PulsarTransport(URL, security=Security(), publish_window=2)
+
+    async def scenario() -> tuple[FakeConsumer, FakeProducer]:
+        await transport.start()
+        await listen(transport, lambda message: None)
+        publisher = await transport.publisher(TOPIC)
+        for number in range(4):
+            publisher.publish(b"", {}, flow="", on_failure=failures.of(str(number)))
+        assert transport._supervisor is not None
+        transport._supervisor.cancel()  # the loop ends without anybody having closed anything
+        return broker.consumer(), broker.producer()
+
+    consumer, producer = asyncio.run(scenario())
+    escaped: list[BaseException] = []
+
+    def client() -> None:
+        try:
+            for number in range(10):
+                consumer.deliver(number)
+            producer.sent[0].ok()
+            producer.sent[1].fails("AlreadyClosed")
+            producer.sent[0].fails("Timeout")
+        except BaseException as error:
+            escaped.append(error)
+
+    thread = threading.Thread(target=client)
+    thread.start()
+    thread.join()
+    assert escaped == []
+    assert failures.told == []
+    transport_module._open_transports.discard(transport)
+
+
+async def test_messages_are_answered_on_the_other_thread_while_the_loop_is_blocked(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered: list[int] = []
+
+    def answer_late(payload: bytes) -> tuple[str, bytes] | None:
+        answered.append(threading.get_ident())
+        if payload == b"broken":
+            raise ValueError("a message that cannot be answered")
+        return (OTHER, b"alive") if payload == b"probe" else None
+
+    async with connected() as transport:
+        await transport.publisher(OTHER)
+        await transport.subscribe(TOPIC, lambda _message: None, mode=Mode.FANOUT, name="x", answer_late=answer_late)
+
+        def deliver(*payloads: bytes) -> None:
+            """On a thread of pulsar-client, while this one, the loop's, waits."""
+            consumer = broker.consumer()
+            thread = threading.Thread(
+                target=consumer.deliver, args=[SimpleNamespace(data=lambda p=p: p) for p in payloads]
+            )
+            thread.start()
+            thread.join()
+
+        deliver(b"probe", b"probe")
+        assert answered == [], "the loop may be about to process them"
+        monkeypatch.setattr(transport_module, "LATE_S", 0.0)
+        deliver(b"probe", b"broken", b"request")
+        assert len(answered) == 3
+        assert threading.get_ident() not in answered
+        await idle()
+        deliver(b"probe")
+        assert len(answered) == 3, "the loop runs again"
+        assert [bytes(each.payload) for each in broker.producer(OTHER).sent] == [b"alive"]
+
+
+REPLIES = reply_topic("non-persistent://tg/response/work", "0123456789abcdef-agent")
+INSTANCE = instance_topic(TOPIC, "one")
+GONE = TransportError("no-such-namespace", "The broker has no namespace 'tg/response'.", may_have_run=False)
+
+
+@pytest.mark.parametrize("inbox", [REPLIES, INSTANCE, REPLIES.replace("non-persistent", "persistent")])
+async def test_an_inbox_is_opened_again_for_the_next_message_and_not_before(broker: FakeBroker, inbox: str) -> None:
+    failures = Failures()
+    async with connected() as transport:
+        await listen(transport, lambda _: None)
+        own, peer = await transport.publisher(OTHER), await transport.publisher(inbox)
+        broker.restarts()
+        await advance(REPLACED_S)
+        assert transport.reconnects == 1
+        await advance(60)
+        assert [raw.topic for raw in broker.link.producers] == [OTHER]
+        send(peer, failures, "a1", "a2")
+        send(own, failures, "b1")
+        await idle()
+        assert broker.producer(inbox).payloads == [b"a1", b"a2"]
+        assert broker.producer(OTHER).payloads == [b"b1"]
+        for topic in (inbox, OTHER):
+            broker.producer(topic).receipts()
+    assert failures.told == []
+
+
+async def test_thousands_of_inboxes_do_not_delay_the_end_of_an_outage(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        await listen(transport, lambda _: None)
+        for number in range(2_000):
+            await transport.publisher(f"{REPLIES}-{number}")
+        broker.openings.clear()
+        broker.up = False
+        await advance(GRACE_S + 2 * POLL_S)
+        assert all(producer.closed for producer in broker.link.producers), (
+            "pulsar-client would open them again by itself"
+        )
+        broker.restarts()
+        broker.up = True
+        await advance(REPLACED_S)
+        assert transport.connected
+        assert broker.openings == [TOPIC]
+
+
+async def test_what_is_published_during_an_outage_arrives_after_it(broker: FakeBroker) -> None:
+    failures = Failures()
+    async with connected() as transport:
+        await listen(transport, lambda _: None)
+        peer, silent = await transport.publisher(REPLIES), await transport.publisher(INSTANCE)
+        broker.up = False
+        await advance(5)
+        send(peer, failures, "a1", "a2")
+        broker.restarts()
+        broker.up = True
+        await advance(REPLACED_S)
+        assert broker.producer(REPLIES).payloads == [b"a1", b"a2"]
+        assert [raw.topic for raw in broker.link.producers] == [REPLIES]
+        broker.producer(REPLIES).receipts()
+        await silent.close()
+    assert failures.told == []
+
+
+async def test_packets_open_an_inbox_too_and_leave_in_order(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        await listen(transport, lambda _: None)
+        peer = await transport.publisher(REPLIES)
+        broker.restarts()
+        await advance(REPLACED_S)
+        broker.gate.clear()
+        for number in range(3):
+            assert peer.send_packet(b"%d" % number)
+        await idle()
+        assert broker.openings.count(REPLIES) == 2, "once for all of them"
+        broker.gate.set()
+        await idle()
+        assert broker.producer(REPLIES).payloads == [b"0", b"1", b"2"]
+        assert peer.send_packet(b"3")
+        broker.producer(REPLIES).receipts()
+
+
+async def test_what_waits_for_an_inbox_is_bounded_can_be_withdrawn_and_delays_nothing_else(broker: FakeBroker) -> None:
+    failures = Failures()
+    async with connected(publish_window=1) as transport:
+        await listen(transport, lambda _: None)
+        own, peer = await transport.publisher(OTHER), await transport.publisher(REPLIES)
+        broker.restarts()
+        await advance(REPLACED_S)
+        broker.gate.clear()
+        first, *_ = send(peer, failures, *(f"a{number}" for number in range(MAX_WAITING)))
+        assert first.waits
+        assert not peer.send_packet(b"p")
+        send(peer, failures, "a-one-too-many")
+        send(own, failures, "b1")
+        await idle()
+        assert failures.types == [("a-one-too-many", "publish-queue-full", False)]
+        assert broker.producer(OTHER).payloads == [b"b1"]
+        broker.producer(OTHER).receipts()
+        assert first.cancel()
+        writable = asyncio.create_task(peer.writable("a"))
+        await idle()
+        assert not writable.done()
+        broker.gate.set()
+        producer = broker.producer(REPLIES)
+        while not writable.done():
+            await idle()
+            producer.receipts()
+        assert producer.payloads == [b"a%d" % number for number in range(1, MAX_WAITING)]
+        await transport.flush()
+
+
+async def test_an_inbox_that_is_refused_fails_what_waited_for_it_and_says_why(broker: FakeBroker) -> None:
+    failures = Failures()
+    async with connected() as transport:
+        await listen(transport, lambda _: None)
+        peer = await transport.publisher(REPLIES)
+        broker.always_refused[REPLIES] = GONE
+        broker.restarts()
+        await advance(REPLACED_S)
+        assert peer.opening_error is None
+        send(peer, failures, "a1")
+        await advance(60)
+        assert failures.types == [("a1", "no-such-namespace", False)]
+        assert peer.opening_error is GONE
+        assert broker.openings.count(REPLIES) == 2, "not again without a message"
+        broker.always_refused.clear()
+        send(peer, failures, "a2")
+        await idle()
+        assert peer.opening_error is None
+        assert broker.producer(REPLIES).payloads == [b"a2"]
+        broker.producer(REPLIES).receipts()
+
+
+async def test_a_connection_that_is_lost_while_an_inbox_is_opened_loses_nothing(broker: FakeBroker) -> None:
+    failures = Failures()
+    async with connected() as transport:
+        await listen(transport, lambda _: None)
+        peer = await transport.publisher(REPLIES)
+        broker.restarts()
+        await advance(REPLACED_S)
+        broker.gate.clear()
+        send(peer, failures, "a1")
+        await idle()
+        broker.restarts()
+        broker.up = False
+        await advance(5)
+        broker.gate.set()
+        broker.up = True
+        await advance(2 * REPLACED_S)
+        assert broker.producer(REPLIES).payloads == [b"a1"]
+        broker.producer(REPLIES).receipts()
+    assert failures.told == []
+
+
+async def test_what_waits_for_an_inbox_fails_when_the_connection_is_closed(broker: FakeBroker) -> None:
+    failures = Failures()
+    async with connected() as transport:
+        await listen(transport, lambda _: None)
+        peer = await transport.publisher(REPLIES)
+        broker.restarts()
+        await advance(REPLACED_S)
+        broker.gate.clear()
+        send(peer, failures, "a1")
+        await idle()
+    assert failures.types == [("a1", "closed", False)]
+
+
+async def test_an_inbox_that_is_lost_alone_is_not_opened_again_either(broker: FakeBroker) -> None:
+    failures = Failures()
+    async with connected() as transport:
+        await listen(transport, lambda _: None)
+        peer = await transport.publisher(REPLIES)
+        broker.producer(REPLIES).closed = True
+        await advance(60)
+        assert broker.openings == [TOPIC, REPLIES]
+        assert transport.connected
+        send(peer, failures, "a1")
+        await idle()
+        assert broker.producer(REPLIES).payloads == [b"a1"]
+        broker.producer(REPLIES).receipts()
+    assert failures.told == []
+
+
+async def test_a_connection_of_inboxes_alone_is_back_when_the_broker_is(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        await transport.publisher(REPLIES)
+        broker.up = False
+        await advance(10)
+        assert not transport.connected, "no handle is left that could show it"
+        broker.restarts()
+        broker.up = True
+        await advance(REPLACED_S)
+        assert transport.connected
+
+
+async def test_a_reconnection_logs_one_line_however_many_topics_cannot_be_opened(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "dispatch.transport")
+    async with connected() as transport:
+        topics = [f"{TOPIC}-{number}" for number in range(12)] + [f"non-persistent://tg/response/{n}" for n in "ab"]
+        for topic in topics:
+            await transport.publisher(topic)
+            broker.always_refused[topic] = TransportError("no-such-namespace", "x" * 500, may_have_run=False)
+        await transport.publisher("non-persistent://tg/other/work")
+        broker.restarts()
+        await advance(REPLACED_S + 60)
+        (warning,) = (text for record in caplog.records if "cannot be opened" in (text := record.getMessage()))
+        assert warning.startswith(
+            "14 topics cannot be opened (no namespace tg/request, no namespace tg/response); retrying"
+        )
+        assert len(warning) < 200
+        caplog.clear()
+        broker.always_refused.clear()
+        await advance(31 + SEEN_S)
+        assert "14 topics are open again" in caplog.text
+        assert len(caplog.records) == 1
+
+
+async def test_packets_bypass_the_window_and_its_queue(broker: FakeBroker) -> None:
+    async with connected(publish_window=1) as transport:
+        publisher = await transport.publisher(TOPIC)
+        send(publisher, Failures(), "a1", "a2")
+        assert publisher.send_packet(b"p1")
+        assert publisher.send_packet(b"p2")
+        assert broker.producer().payloads == [b"a1", b"p1", b"p2"]
+        assert broker.producer().sent[1].properties == {}
+        broker.producer().receipts()
+
+
+async def test_packets_without_a_receipt_are_bounded(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        publisher, other = await transport.publisher(TOPIC), await transport.publisher(OTHER)
+        for _ in range(MAX_PACKETS_IN_DOUBT):
+            assert publisher.send_packet(b"p")
+        assert not publisher.send_packet(b"p")
+        assert not other.send_packet(b"p"), "the broker's limit counts all producers of a connection"
+        broker.producer().receipts(3)
+        assert [other.send_packet(b"p") for _ in range(5)] == [True, True, True, False, False]
+        assert len(broker.producer(OTHER).sent) == 3
+
+
+async def test_a_packet_is_not_sent_while_the_connection_is_down(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        broker.up = False
+        await advance(SEEN_S)
+        assert not publisher.send_packet(b"p1")
+        broker.up = True
+        await advance(SEEN_S)
+        assert publisher.send_packet(b"p2")
+        assert broker.producer().payloads == [b"p2"], "pulsar-client would send it long afterwards"
+        broker.producer().receipts()
+    assert not publisher.send_packet(b"p3")
+
+
+async def test_a_packet_is_not_sent_to_a_topic_that_cannot_be_opened(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        publisher, other = await transport.publisher(TOPIC), await transport.publisher(OTHER)
+        broker.always_refused[TOPIC] = unreachable(URL)
+        broker.producer(TOPIC).closed = True
+        await advance(GRACE_S + 2 * POLL_S)
+        assert not publisher.send_packet(b"p")
+        assert other.send_packet(b"p")
+        broker.producer(OTHER).receipts()
+
+
+async def test_packets_that_were_dropped_or_not_sent_are_counted(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        for _ in range(3):
+            publisher.send_packet(b"p")
+        first, second, third = broker.producer().sent
+        first.ok(DROPPED)
+        second.ok()
+        third.fails("Timeout")
+        assert transport.packets_dropped == 2
+        broker.producer().refusal = RuntimeError("too large")
+        assert not publisher.send_packet(b"p")
+        assert transport.packets_dropped == 3
+        await transport.flush()
+
+
+async def test_a_broker_that_confirms_no_packet_is_out_of_reach_until_it_answers(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        publisher.send_packet(b"p1")
+        broker.handshake = unreachable(URL)
+        await advance(SILENT_S + 2 * POLL_S)
+        assert not transport.connected
+        assert not publisher.send_packet(b"p2")
+        broker.handshake = None
+        broker.producer().receipts()
+        await advance(SEEN_S)
+        assert transport.connected
+        assert publisher.send_packet(b"p3")
+        broker.producer().receipts()
+
+
+async def test_a_broker_that_stalls_excuses_the_silence_of_peers_until_it_confirms_again(broker: FakeBroker) -> None:
+    """Its handshakes are answered, so that the connection is kept; packets of living peers came a second late."""
+    loop = asyncio.get_running_loop()
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        publisher.send_packet(b"p1")
+        began = loop.time()
+        await advance(SILENT_S + 2 * POLL_S)
+        assert transport.connected
+        assert transport.was_disconnected_since(began, [TOPIC])
+        broker.producer().receipts()
+        await advance(2 * POLL_S)
+        assert transport.was_disconnected_since(began, [TOPIC])
+        assert not transport.was_disconnected_since(loop.time() - POLL_S / 2, [TOPIC])
+
+
+async def test_a_broker_that_confirms_one_packet_after_the_other_is_not_asked(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        asked = broker.handshakes
+        for _ in range(20):
+            publisher.send_packet(b"p")
+            publisher.send_packet(b"p")
+            await advance(POLL_S)
+            broker.producer().receipts(1)
+        assert transport.connected
+        assert broker.handshakes == asked
+        broker.producer().receipts()
+
+
+async def test_receipts_of_packets_that_the_old_client_did_not_bring_are_not_waited_for(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        for _ in range(MAX_PACKETS_IN_DOUBT):
+            publisher.send_packet(b"p")
+        old = broker.producer()
+        old.sent[0].ok(DROPPED)
+        old.settled = len(old.sent)  # as if its callbacks had got lost with it
+        broker.restarts()
+        await advance(REPLACED_S)
+        assert transport.reconnects == 1
+        assert publisher.send_packet(b"q")
+        old.sent[1].ok()
+        assert transport.packets_dropped == 1
+        await advance(POLL_S)
+        broker.producer().receipts()
+        await advance(2 * SILENT_S)
+        assert transport.connected
+
+
+async def test_a_packet_that_is_too_large_makes_the_transport_ask_for_the_limit(broker: FakeBroker) -> None:
+    """pulsar-client has reconnected by itself, and learned of a lower limit."""
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        asked = broker.handshakes
+        broker.limit = 1_000_000
+        publisher.send_packet(b"p1")
+        broker.producer().sent[0].fails("Timeout")
+        await advance(SEEN_S)
+        assert broker.handshakes == asked
+        publisher.send_packet(b"p2")
+        broker.producer().sent[1].fails("MessageTooBig")
+        broker.handshake = unreachable(URL)
+        await advance(SEEN_S)
+        assert transport.connected
+        broker.handshake = None
+        await advance(SEEN_S)
+        assert transport.max_message_bytes == 1_000_000 - PROPERTIES_BYTES
+        asked = broker.handshakes
+        await advance(10 * POLL_S)
+        assert broker.handshakes == asked, "once"
+
+
+async def test_flush_waits_for_the_receipts_of_packets(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        publisher.send_packet(b"p1")
+        publisher.send_packet(b"p2")
+        flush = asyncio.create_task(transport.flush())
+        await idle()
+        broker.producer().receipts(1)
+        await idle()
+        assert not flush.done()
+        broker.producer().receipts(1)
+        await idle()
+        assert flush.done()

@@ -1,0 +1,62 @@
+"""Pytest plugin: a test must leave the state of the process as it found it, or the tests after it depend on their order.
+
+Compared are the environment, the handlers of signals, the event loop policy, the levels of loggers, and which module objects
+``sys.modules`` has for packages that tests replace. Registered by tests/conftest.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Generator
+from types import ModuleType
+
+import pytest
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LOGGERS = tuple(map(logging.getLogger, (None, "dispatch", "asyncio", "pulsar", "trustgraph")))
+REPLACED = ("trustgraph", "dispatch")
+"""Packages whose modules a test can remove from ``sys.modules`` or load again."""
+_before = pytest.StashKey[dict[str, object]]()
+_modules: dict[str, ModuleType] = {}
+_count = 0
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    item.stash[_before] = _read()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    result = yield
+    before, after = item.stash[_before], _read()
+    names = before.keys() | after.keys()
+    changed = [f"{name} was {before.get(name)!r:.60}" for name in names if before.get(name) != after.get(name)]
+    replaced = [name for name, module in _modules.items() if sys.modules.get(name) is not module]
+    for name in replaced:
+        del _modules[name]
+    if changed or replaced:
+        pytest.fail(f"{item.nodeid} leaves the process changed: {', '.join(changed + replaced)}", pytrace=False)
+    _remember_modules()
+    return result
+
+
+def _read() -> dict[str, object]:
+    state: dict[str, object] = dict(os.environ)
+    state.pop("PYTEST_CURRENT_TEST", None)
+    state["handlers of signals"] = tuple(map(signal.getsignal, SIGNALS))
+    state["event loop policy"] = asyncio.get_event_loop_policy()
+    state["levels of loggers"] = tuple(logger.level for logger in LOGGERS)
+    return state
+
+
+def _remember_modules() -> None:
+    global _count
+    if len(sys.modules) != _count:
+        _count = len(sys.modules)
+        _modules.update({name: module for name, module in sys.modules.items() if name.startswith(REPLACED)})

@@ -1,0 +1,615 @@
+"""The circuit breaker as a caller sees it: open, forced open, unaffected by callers, and alternatives to its tool.
+Limits as a caller sees them: bulkhead and its queue, priorities, and rate limits of tools and users.
+Retries of calls, over the embedded broker, on a virtual clock.
+Calls with more than one attempt at once (hedging), and attempts with more than one call (single-flight).
+Calls while their dispatcher drains or its catalogue is reloaded.
+Calls of a service with several instances: load balancing and outlier detection.
+A caller that repeats refused calls in a loop leaves the event loop to others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from dispatch import (
+    CallTimeoutError,
+    Dispatcher,
+    DispatchError,
+    Policy,
+    RejectedError,
+    ThrottledError,
+    ToolError,
+    TransportError,
+)
+from dispatch._internal import RETENTION_S
+from dispatch.errors import Outcome
+from dispatch.messaging.wire import Property
+from dispatch.policy import Breaker, Bulkhead
+from dispatch.resilience.breaker import State
+from dispatch.resilience.bulkhead import QueueLimits
+from dispatch.transports.memory import MemoryTransport
+from tests.helpers.clock import advance, idle, now
+from tests.helpers.dispatcher_and_service import BROKER, UNGUARDED, Peer, Service, catalog, dispatching, serving, stand
+from tests.helpers.guarded_tool import Gate, deaf, tools
+
+
+@pytest.mark.usefixtures("exact_breakers")
+async def test_a_tool_that_fails_is_left_alone_and_found_again() -> None:
+    settings = {"consecutive-failures": 3, "open-duration": 5, "half-open-calls": 1}
+    alive = False
+
+    async def work(arguments: dict[str, Any]) -> str:
+        if not alive:
+            await asyncio.sleep(100)
+        return "done"
+
+    async with stand(work, tools(policy={"timeout": 1, "breaker": settings})) as (dispatcher, server):
+        for _ in range(3):
+            with pytest.raises(CallTimeoutError):
+                await dispatcher.call("work")
+        assert dispatcher.breaker("work").state is State.OPEN
+        began, before = now(), server.requests
+        with pytest.raises(RejectedError) as caught:
+            await dispatcher.call("work")
+        error = caught.value
+        assert now() == began, "at once"
+        assert (error.type, error.rejected_by, error.retryable) == ("circuit-open", "breaker", True)
+        assert error.retry_after == pytest.approx(5, abs=0.01)
+        assert "in 5 s or later" in error.message
+        assert "try again" not in error.message
+        result = await dispatcher.execute("work")
+        assert (result.outcome, result.attempts, result.request_id) == (Outcome.REJECTED, 0, "")
+        assert server.requests == before
+        alive = True
+        await advance(5)
+        assert await dispatcher.call("work") == "done"
+        assert dispatcher.breaker("work").state is State.CLOSED
+
+
+async def test_an_operator_takes_a_tool_out_of_use() -> None:
+    async with stand(lambda _: "done") as (dispatcher, _):
+        dispatcher.breaker("work").force_open()
+        with pytest.raises(RejectedError, match="an operator has opened its circuit breaker") as caught:
+            await dispatcher.call("work")
+        assert not caught.value.retryable
+        with pytest.raises(RejectedError):
+            await anext(dispatcher.stream("work"))
+        dispatcher.breaker("work").reset()
+        assert await dispatcher.call("work") == "done"
+
+
+async def test_who_has_no_breaker_is_told_so() -> None:
+    async with stand(lambda _: "done", tools(policy={"breaker": None})) as (dispatcher, _):
+        with pytest.raises(ValueError, match="has no breaker"):
+            dispatcher.breaker("work")
+        with pytest.raises(RejectedError):
+            dispatcher.breaker("nothing")
+
+
+async def test_a_caller_that_leaves_counts_as_nothing() -> None:
+    async with stand(Gate(), tools(policy={"breaker": {"consecutive-failures": 1}})) as (dispatcher, _):
+        for _ in range(5):
+            call = asyncio.create_task(dispatcher.call("work"))
+            await idle()
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        assert dispatcher.breaker("work").state is State.CLOSED
+        stream = dispatcher.stream("work")
+        reading = asyncio.ensure_future(anext(stream))
+        await idle()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert dispatcher.breaker("work").state is State.CLOSED
+
+
+async def test_what_the_caller_did_wrong_says_nothing_of_the_service() -> None:
+    """Against one careless caller who closes a tool to all: too much sent or asked for, and timeouts nobody could meet."""
+    settings = {"breaker": {"consecutive-failures": 3}, "max-response-bytes": 100}
+
+    async def work(arguments: dict[str, Any]) -> str:
+        await asyncio.sleep(0.1)
+        return "x" * arguments.get("size", 0)
+
+    async with stand(work, tools(policy=settings)) as (dispatcher, _):
+        for _ in range(120):
+            assert (await dispatcher.execute("work")).ok
+        for _ in range(5):
+            assert (await dispatcher.execute("work", {"size": 1_000})).outcome is Outcome.TRANSPORT
+            assert (await dispatcher.execute("work", timeout=0.01)).outcome is Outcome.TIMEOUT
+        assert dispatcher.breaker("work").state is State.CLOSED
+        await advance(120)  # what it usually takes is forgotten: any timeout may be the service's
+        for _ in range(3):
+            assert (await dispatcher.execute("work", timeout=0.01)).outcome is Outcome.TIMEOUT
+        assert dispatcher.breaker("work").state is State.OPEN
+
+
+async def test_an_error_names_tools_that_could_do_instead() -> None:
+    listed = {
+        "joke": {"tags": ["fun"], "category": "talk"},
+        "riddle": {"tags": ["fun"]},
+        "poem": {"category": "talk"},
+        "weather": {"tags": ["sky"]},
+    }
+    async with stand(lambda _: "done", catalog(**listed)) as (dispatcher, _):
+        dispatcher.breaker("joke").force_open()
+        with pytest.raises(RejectedError) as caught:
+            await dispatcher.call("joke")
+        assert caught.value.alternatives == ("riddle", "poem")
+        assert caught.value.message.endswith("Use another tool (riddle, poem), or report the failure.")
+        assert str(caught.value) == caught.value.message
+        dispatcher.breaker("weather").force_open()
+        with pytest.raises(RejectedError) as caught:
+            await dispatcher.call("weather")
+        assert caught.value.alternatives == ()
+
+
+# -- bulkhead -------------------------------------------------------------------------------------------------------
+async def test_so_many_at_once_so_many_in_line_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.resilience.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=1))
+    gate = Gate()
+    policy = {"bulkhead": {"max-concurrent-calls": 2, "max-wait": 1}}
+    async with stand(gate, tools(policy=policy)) as (dispatcher, _):
+        calls = [asyncio.create_task(dispatcher.call("work")) for _ in range(3)]
+        await advance(0.01)
+        assert gate.running == 2
+        with pytest.raises(ThrottledError) as caught:
+            await dispatcher.call("work")
+        assert (caught.value.type, caught.value.rejected_by) == ("bulkhead-full", "bulkhead")
+        gate.event.set()
+        assert await asyncio.gather(*calls) == ["done"] * 3
+        assert gate.most == 2
+
+
+@pytest.mark.usefixtures("strangers")
+async def test_whoever_waits_for_a_place_sees_the_circuit_open() -> None:
+    """Against a herd: those in line were let in by a breaker that has opened since."""
+    policy = {
+        "timeout": 2,
+        "bulkhead": {"max-concurrent-calls": 3, "max-wait": 5},
+        "breaker": {"consecutive-failures": 3},
+    }
+    async with deaf(policy=policy) as (dispatcher, peer):
+        results = await asyncio.gather(*(dispatcher.execute("work", timeout=2 + 2 * (n > 2)) for n in range(9)))
+        assert Counter(result.outcome for result in results) == {Outcome.TIMEOUT: 3, Outcome.REJECTED: 6}
+        assert peer.arrived.qsize() == 3
+
+
+async def test_the_urgent_goes_first() -> None:
+    order: list[str] = []
+
+    async def work(arguments: dict[str, Any]) -> str:
+        order.append(arguments["who"])
+        await asyncio.sleep(0.1)
+        return "done"
+
+    async with stand(work, tools(policy={"bulkhead": 1})) as (dispatcher, _):
+        first = asyncio.create_task(dispatcher.call("work", {"who": "first"}))
+        await idle()
+        batch = asyncio.create_task(dispatcher.call("work", {"who": "batch"}, priority="batch"))
+        await idle()
+        chat = asyncio.create_task(dispatcher.call("work", {"who": "chat"}, priority="interactive"))
+        await asyncio.gather(first, batch, chat)
+        assert order == ["first", "chat", "batch"]
+
+
+# -- rate limits ----------------------------------------------------------------------------------------------------
+async def test_a_rate_is_kept_and_who_would_wait_too_long_is_told_when_to_come_back() -> None:
+    policy = {"rate-limit": {"rate": "10/s", "burst": 1, "max-wait": 0.5}}
+    async with stand(lambda _: "done", tools(policy=policy)) as (dispatcher, _):
+        began = now()
+        results = await asyncio.gather(*(dispatcher.execute("work") for _ in range(10)))
+        done = [result for result in results if result.ok]
+        refused = [result.error for result in results if not result.ok]
+        assert len(done) == 6
+        assert now() - began == pytest.approx(0.5, abs=0.02)
+        for error in refused:
+            assert isinstance(error, ThrottledError)
+            assert (error.type, error.rejected_by) == ("rate-limited", "rate-limit")
+            assert error.retry_after == pytest.approx(0.6, abs=0.01)
+
+
+async def test_one_user_does_not_take_the_others_share() -> None:
+    async with stand(lambda _: "done", tools(policy={"user-rate-limit": {"rate": "1/s", "max-wait": 0}})) as (
+        dispatcher,
+        _,
+    ):
+        hog = await asyncio.gather(*(dispatcher.execute("work", user="hog") for _ in range(5)))
+        assert sum(result.ok for result in hog) == 1
+        assert (await dispatcher.execute("work", user="ann")).ok
+
+
+async def test_a_users_rate_can_be_for_several_tools_together() -> None:
+    both = {"policy": {"shared-user-rate-limit": {"rate": "2/s", "max-wait": 0}}}
+    async with stand(lambda _: "done", catalog(one=both, two=both)) as (dispatcher, _):
+        results = [await dispatcher.execute(tool, user="ann") for tool in ("one", "two", "one", "two")]
+        assert [result.ok for result in results] == [True, True, False, False]
+        assert (await dispatcher.execute("one", user="bob")).ok
+
+
+async def test_what_never_left_costs_nothing_of_the_rate() -> None:
+    policy = {"rate-limit": {"rate": "1/h", "max-wait": 0}, "bulkhead": 1, "retry": 1}
+    async with serving(lambda _: "done"), dispatching(tools(policy=policy)) as dispatcher:
+        dispatcher.breaker("work").force_open()
+        for _ in range(3):
+            assert (await dispatcher.execute("work")).outcome is Outcome.REJECTED
+        dispatcher.breaker("work").reset()
+        assert (await dispatcher.execute("work")).ok
+        assert (await dispatcher.execute("work")).outcome is Outcome.THROTTLED
+
+
+async def test_what_was_refused_for_want_of_room_is_tried_again_when_it_may_be() -> None:
+    async with deaf() as (dispatcher, peer):
+        call = asyncio.create_task(dispatcher.execute("work"))
+        request, first = await peer.request()
+        began = now()
+        await peer.answer(first, error=("overloaded", "full"), refused="overloaded", retry_after_ms="500")
+        again, second = await peer.request()
+        assert 0.5 <= now() - began <= 0.55
+        assert again == request
+        assert second[Property.ID] != first[Property.ID]
+        assert (first.get(Property.ATTEMPT), second[Property.ATTEMPT]) == (None, "2")
+        await peer.answer(second, "done")
+        result = await call
+        assert (result.text, result.attempts, result.request_id) == ("done", 2, second[Property.ID])
+
+
+async def test_what_may_have_run_is_not_tried_again_unless_it_may_run_twice() -> None:
+    async with deaf(policy={"attempt-timeout": 1}) as (dispatcher, peer):
+        with pytest.raises(CallTimeoutError) as caught:
+            await dispatcher.call("work", timeout=5)
+        assert caught.value.limit_name == "attempt"
+        assert peer.arrived.qsize() == 1
+    async with deaf(policy={"attempt-timeout": 1}, idempotent=True) as (dispatcher, peer):
+        result = await dispatcher.execute("work", timeout=5)
+        assert (result.outcome, result.attempts) == (Outcome.TIMEOUT, 3)
+        assert peer.arrived.qsize() == 3
+    async with deaf(policy={"attempt-timeout": 1}) as (dispatcher, peer):
+        result = await dispatcher.execute("work", timeout=5, idempotency_key="once")
+        assert (result.outcome, result.attempts) == (Outcome.TIMEOUT, 1), "it is not known to keep keys"
+
+
+async def test_a_key_is_repeated_where_it_is_known_and_runs_once() -> None:
+    service = Service(Gate())
+    slow = {"attempt-timeout": 1, "retry": {"initial-backoff": 0.01, "max-backoff": 0.01}}
+    async with stand(service, tools(policy=slow), instance="first") as (dispatcher, _):
+        call = asyncio.create_task(dispatcher.execute("work", timeout=10, idempotency_key="once"))
+        await advance(2.5)
+        assert len(service.requests) == 1
+        service._work.event.set()  # type: ignore[attr-defined] # the gate above
+        result = await call
+        assert (result.text, result.attempts) == ("done", 3)
+        assert len(service.requests) == 1
+
+
+async def test_a_tools_own_error_is_its_answer() -> None:
+    runs = []
+
+    def fail(arguments: dict[str, Any]) -> str:
+        runs.append(1)
+        raise ToolError("busy", "come back")
+
+    async with stand(fail, tools(idempotent=True)) as (dispatcher, _):
+        for _ in range(30):
+            with pytest.raises(ToolError):
+                await dispatcher.call("work")
+        assert len(runs) == 30
+        assert dispatcher.breaker("work").state is State.CLOSED, "and says nothing of its service's health"
+    async with stand(fail, tools(idempotent=True, policy={"retry": {"retryable-errors": ["busy"]}})) as (dispatcher, _):
+        result = await dispatcher.execute("work")
+        assert (result.outcome, result.attempts) == (Outcome.TOOL_ERROR, 3)
+
+
+async def test_retries_are_a_share_of_the_calls_however_many_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.calls.guards.MIN_REPEATS_PER_S", 0.1)
+    policy = {"attempt-timeout": 0.5, "breaker": None}
+    async with deaf(policy=policy, idempotent=True) as (dispatcher, peer):
+        results = await asyncio.gather(*(dispatcher.execute("work", timeout=5) for _ in range(50)))
+        assert all(result.outcome is Outcome.TIMEOUT for result in results)
+        assert peer.arrived.qsize() == sum(result.attempts for result in results) == 50 + 50 * 0.2 + 1
+
+
+async def test_a_caller_that_leaves_during_the_wait_leaves_nothing_behind() -> None:
+    async with deaf() as (dispatcher, peer):
+        call = asyncio.create_task(dispatcher.execute("work"))
+        _, properties = await peer.request()
+        await peer.answer(properties, error=("overloaded", "full"), refused="overloaded", retry_after_ms="5000")
+        await advance(1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await advance(10)
+        assert peer.arrived.empty()
+        assert dispatcher.pending_requests == 0
+
+
+async def test_a_stream_is_tried_again_until_its_first_chunk() -> None:
+    async with deaf() as (dispatcher, peer):
+        stream = dispatcher.stream("work")
+        first = asyncio.ensure_future(anext(stream))
+        _, properties = await peer.request()
+        await peer.answer(properties, error=("overloaded", "full"), refused="overloaded", retry_after_ms="100")
+        _, properties = await peer.request()
+        assert properties[Property.ATTEMPT] == "2"
+        await peer.answer(properties, "a", end=False)
+        assert await first == "a"
+        await peer.answer(properties, error=("overloaded", "full"), refused="overloaded", retry_after_ms="100")
+        with pytest.raises(ThrottledError):
+            await anext(stream)
+        await advance(5)
+        assert peer.arrived.empty()
+
+
+# -- hedging --------------------------------------------------------------------------------------------------------
+async def test_a_slow_first_attempt_is_hedged_at_another_instance() -> None:
+    slow, fast = Gate(), Service(lambda _: "fast")
+    async with (
+        serving(slow, instance="slow"),
+        dispatching(tools(read_only=True, policy={"hedging": 0.2})) as dispatcher,
+    ):
+        running = asyncio.create_task(dispatcher.call("work"))
+        await advance(0.5)
+        async with serving(fast, instance="fast"):
+            await advance(12)  # until the dispatcher looks who is there
+            before, began = slow.most, now()
+            for _ in range(4):
+                assert await dispatcher.call("work") == "fast"
+            assert slow.most > before, "some began there"
+            assert 0.2 <= now() - began <= 0.9
+            await idle()
+            assert slow.running == 1, "losers are cancelled, and their service hears of it"
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+async def test_an_instance_that_is_silent_is_ejected_although_its_calls_are_hedged() -> None:
+    silent, fast = Gate(), Service(lambda _: "fast")
+    async with (
+        serving(silent, instance="silent") as server,
+        serving(fast, instance="fast"),
+        dispatching(tools(read_only=True, policy={"hedging": 0.2})) as dispatcher,
+    ):
+        assert [await dispatcher.call("work") for _ in range(40)] == ["fast"] * 40
+        assert server.requests == 5
+        assert {view.id: view.state for view in dispatcher.instances("lab")}["silent"] == "ejected"
+
+
+# -- single-flight --------------------------------------------------------------------------------------------------
+async def test_calls_that_are_the_same_share_one_exchange() -> None:
+    gate = Gate()
+    service = Service(gate)
+    async with stand(service, tools(read_only=True, policy={"single-flight": True})) as (dispatcher, _):
+        same = [asyncio.create_task(dispatcher.execute("work", {"n": 1}, user="ann")) for _ in range(5)]
+        other = asyncio.create_task(dispatcher.execute("work", {"n": 2}, user="ann"))
+        bob = asyncio.create_task(dispatcher.execute("work", {"n": 1}, user="bob"))
+        await advance(0.01)
+        assert len(service.requests) == 3
+        same[0].cancel()  # even the one that began it
+        await idle()
+        gate.event.set()
+        results = await asyncio.gather(*same[1:], other, bob)
+        assert {result.text for result in results} == {"done"}
+        assert len(service.requests) == 3
+        assert (await dispatcher.execute("work", {"n": 1}, user="ann")).ok
+        assert len(service.requests) == 4, "only while it is under way"
+
+
+async def test_a_shared_call_whose_own_exchange_ends_as_expired_is_not_made_again() -> None:
+    tools = catalog(work={"read-only": True, "policy": {**UNGUARDED, "single-flight": True}})
+    async with Peer.as_service() as peer, dispatching(tools) as dispatcher:
+        call = asyncio.create_task(dispatcher.execute("work", timeout=5))
+        _, properties = await peer.request()
+        await peer.answer(properties, error=("expired", "The deadline had passed."), refused="expired")
+        result = await call
+        assert result.outcome is Outcome.TIMEOUT
+        assert result.duration < 5
+        assert peer.arrived.empty(), "one request"
+
+
+# -- drain ----------------------------------------------------------------------------------------------------------
+def _memory() -> MemoryTransport:
+    return MemoryTransport(BROKER)
+
+
+async def test_draining_lets_finish_what_runs_and_refuses_the_rest() -> None:
+    gate = Gate()
+    async with serving(gate):
+        dispatcher = Dispatcher(_memory(), tools(policy={"bulkhead": 1}))
+        await dispatcher.start()
+        running = asyncio.create_task(dispatcher.execute("work"))
+        await idle()
+        waiting = asyncio.create_task(dispatcher.execute("work"))
+        await idle()
+        closing = asyncio.create_task(dispatcher.close(drain=5))
+        await idle()
+        queued = await waiting
+        late = await dispatcher.execute("work")
+        for result in (queued, late):
+            assert isinstance(result.error, TransportError)
+            assert (result.error.type, result.error.may_have_run) == ("closed", False)
+        gate.event.set()
+        assert (await running).ok
+        await closing
+
+
+async def test_a_drain_ends_when_its_time_is_over() -> None:
+    async with serving(Gate()):
+        dispatcher = Dispatcher(_memory(), tools())
+        await dispatcher.start()
+        running = asyncio.create_task(dispatcher.execute("work"))
+        await idle()
+        began = now()
+        await dispatcher.close(drain=5)
+        assert now() - began == pytest.approx(5, abs=0.1)
+        error = (await running).error
+        assert error is not None
+        assert error.type == "closed"
+
+
+# -- reload ---------------------------------------------------------------------------------------------------------
+async def test_a_new_policy_keeps_the_breaker_and_what_is_under_way() -> None:
+    gate = Gate()
+    async with stand(gate, tools(policy={"breaker": {"consecutive-failures": 3}})) as (dispatcher, _):
+        running = asyncio.create_task(dispatcher.call("work"))
+        await idle()
+        breaker = dispatcher.breaker("work")
+        breaker.force_open()
+        await dispatcher.reload(tools(policy={"breaker": {"consecutive-failures": 7}, "bulkhead": 1}))
+        assert dispatcher.breaker("work") is breaker
+        assert breaker.state is State.FORCED_OPEN
+        assert breaker.settings.consecutive_failures == 7
+        breaker.reset()
+        waiting = asyncio.create_task(dispatcher.call("work"))
+        await idle()
+        assert gate.running == 1, "the new limit counts the call that began under the old one"
+        gate.event.set()
+        assert await asyncio.gather(running, waiting) == ["done", "done"]
+
+
+async def test_a_removed_tool_finds_its_guards_again_for_a_time() -> None:
+    async with stand(lambda _: "done", catalog(one={}, two={})) as (dispatcher, _):
+        assert await dispatcher.call("one") == "done"
+        former = dispatcher.breaker("one")
+        former.force_open()
+        await dispatcher.reload(catalog(two={}, three={}))
+        with pytest.raises(RejectedError, match="no tool 'one'"):
+            await dispatcher.call("one")
+        assert await dispatcher.call("three") == "done"
+        await advance(RETENTION_S - 1)
+        await dispatcher.reload(
+            catalog(one={}), policy=Policy(breaker=Breaker(consecutive_failures=4), bulkhead=Bulkhead(max_wait=0))
+        )
+        assert dispatcher.breaker("one") is former
+        assert former.settings.consecutive_failures == 4
+        await advance(RETENTION_S)  # it is no longer removed
+        with pytest.raises(RejectedError, match="operator"):
+            await dispatcher.call("one")
+        await dispatcher.reload(catalog(two={}))
+        await advance(RETENTION_S)
+        await dispatcher.reload(catalog(one={}))
+        assert dispatcher.breaker("one") is not former
+        assert await dispatcher.call("one") == "done"
+
+
+async def test_instances_with_topics_of_their_own_take_turns() -> None:
+    topics = [
+        {
+            "id": name,
+            "request-queue": f"non-persistent://tg/request/lab-{name}",
+            "response-queue": f"non-persistent://tg/response/lab-{name}",
+        }
+        for name in ("x", "y")
+    ]
+    async with contextlib.AsyncExitStack() as stack:
+        for each in topics:
+            await stack.enter_async_context(
+                serving(
+                    lambda _, name=each["id"]: name,
+                    request_queue=each["request-queue"],
+                    response_queue=each["response-queue"],
+                    instance=each["id"],
+                )
+            )
+        dispatcher = await stack.enter_async_context(dispatching(catalog(service={"instances": topics})))
+        assert dispatcher.instances("lab") == ()
+        answers = Counter([await dispatcher.call("work") for _ in range(10)])
+        assert answers == {"x": 5, "y": 5}
+        assert {view.id: view.state for view in dispatcher.instances("lab")} == {"x": "warming", "y": "warming"}
+        with pytest.raises(RejectedError):
+            dispatcher.instances("nothing")
+
+
+async def test_an_instance_that_fails_is_left_out() -> None:
+    async def fine(_: dict[str, Any]) -> str:
+        return "fine"
+
+    stuck = Gate()
+    tool = tools(idempotent=True, policy={"attempt-timeout": 0.5, "timeout": 5})
+    async with serving(stuck, instance="stuck"), serving(fine, instance="fine"), dispatching(tool) as dispatcher:
+        await dispatcher.execute("work")
+        await advance(0.5)
+        results = [await dispatcher.execute("work") for _ in range(40)]
+        assert all(result.ok for result in results)
+        assert sum(result.attempts for result in results) <= 40 + 8
+        assert {view.id: view.state for view in dispatcher.instances("lab")}["stuck"] == "ejected"
+
+
+@pytest.mark.usefixtures("exact_breakers")
+async def test_when_a_tool_is_well_again_its_instances_are() -> None:
+    well = False
+
+    async def work(_: dict[str, Any]) -> str:
+        if not well:
+            await asyncio.sleep(100)
+        return "done"
+
+    settings = {"consecutive-failures": 20, "open-duration": 5, "half-open-calls": 2}
+    policy = {"timeout": 1, "breaker": settings, "outlier-detection": {"consecutive-failures": 3}}
+    async with contextlib.AsyncExitStack() as stack:
+        for name in "abcd":
+            await stack.enter_async_context(serving(work, instance=name))
+        dispatcher = await stack.enter_async_context(dispatching(tools(policy=policy)))
+        while dispatcher.breaker("work").state is not State.OPEN:
+            await dispatcher.execute("work")
+        assert sum(view.state == "ejected" for view in dispatcher.instances("lab")) == 2
+        well = True
+        await advance(5)
+        assert [await dispatcher.call("work") for _ in range(2)] == ["done"] * 2
+        assert dispatcher.breaker("work").state is State.CLOSED
+        assert [view.state for view in dispatcher.instances("lab") if view.state == "ejected"] == []
+
+
+CALLS = 20
+
+
+async def by_call(dispatcher: Dispatcher, tool: str) -> None:
+    await dispatcher.call(tool)
+
+
+async def by_execute(dispatcher: Dispatcher, tool: str) -> None:
+    result = await dispatcher.execute(tool)
+    assert result.error is not None
+    raise result.error
+
+
+async def by_stream(dispatcher: Dispatcher, tool: str) -> None:
+    async for _ in dispatcher.stream(tool):
+        pass
+
+
+@contextlib.asynccontextmanager
+async def counted_turns() -> AsyncIterator[list[int]]:
+    """Count the turns of the event loop that another task gets meanwhile."""
+    turns = [0]
+
+    async def count() -> None:
+        while True:
+            await asyncio.sleep(0)
+            turns[0] += 1
+
+    task = asyncio.create_task(count())
+    await asyncio.sleep(0)
+    try:
+        yield turns
+    finally:
+        task.cancel()
+
+
+@pytest.mark.parametrize("tool", ["work", "nothing"], ids=["open circuit", "unknown tool"])
+@pytest.mark.parametrize("call", [by_call, by_execute, by_stream])
+async def test_a_loop_of_refused_calls(call: Callable[[Dispatcher, str], Awaitable[None]], tool: str) -> None:
+    async with stand(lambda _: "done", tools()) as (dispatcher, _):
+        dispatcher.breaker("work").force_open()
+        async with counted_turns() as turns:
+            for _ in range(CALLS):
+                with pytest.raises(DispatchError):
+                    await call(dispatcher, tool)
+            assert turns[0] >= CALLS
