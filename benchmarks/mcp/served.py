@@ -12,7 +12,7 @@ from mcp.server import Server, ServerRequestContext
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent, Tool
 
 import dispatch
-from dispatch.http import open_listener
+from dispatch.admin.http import open_listener
 from dispatch.mcp import McpServer
 from dispatch.mcp.server import serve_http
 

@@ -20,6 +20,7 @@ from dispatch._internal import loop_clock
 from dispatch.admin import Admin, parse_host_port
 from dispatch.admin.actions import ActionError, Actions, decode_request
 from dispatch.admin.console import Console
+from dispatch.admin.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, running_app
 from dispatch.admin.recent import RecentCalls, RecordedCall
 from dispatch.admin.views import (
     DispatcherViews,
@@ -34,7 +35,6 @@ from dispatch.admin.views import (
 from dispatch.calls.resolution import LiveCatalog
 from dispatch.calls.runtime import Runtime
 from dispatch.errors import ErrorType, TransportError
-from dispatch.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, running_app
 from dispatch.telemetry.events import Events
 from dispatch.telemetry.exposition import metrics_app
 from dispatch.telemetry.observers import Telemetry

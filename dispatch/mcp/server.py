@@ -57,11 +57,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dispatch._internal import encode_text, scalar_value, type_name
 from dispatch.admin import is_loopback
+from dispatch.admin.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, running_app
 from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.dispatcher import BoundTool
 from dispatch.documents import DocumentError, FileWatch, parse_typed, read_regular_file, thaw
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError
-from dispatch.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, running_app
 from dispatch.result import CallResult
 from dispatch.results import ReadResultTool, ResultFormatter, ResultStore
 from dispatch.schemas import SchemaValidator, join_mistakes

@@ -8,12 +8,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = {
-    "people": ("#fef3c7", "#d97706", "cli devtools testing admin __main__"),
+    "people": ("#fef3c7", "#d97706", "cli devtools testing __main__"),
     "models": ("#fae8ff", "#a21caf", "adapters toolkit mcp calling results search functions trustgraph"),
     "calls and services": ("#dbeafe", "#2563eb", "dispatcher server relay calls routing serving messaging"),
     "pure cores": ("#dcfce7", "#16a34a", "protocol resilience balancing"),
     "what may be called": ("#ffe4e6", "#e11d48", "catalog permissions announcements"),
-    "seen": ("#cffafe", "#0891b2", "telemetry"),
+    "seen": ("#cffafe", "#0891b2", "telemetry admin"),
 }
 """Fill, border and packages of each kind; any other package is one of the values, or the border to the broker."""
 OTHER = ("#f3f4f6", "#6b7280")

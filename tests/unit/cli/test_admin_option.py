@@ -20,7 +20,7 @@ def test_while_the_demonstration_runs_its_metrics_can_be_scraped() -> None:
         with urlopen(request, timeout=10) as answer:
             assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
             text = answer.read().decode()
-        assert 'dispatch_calls_total{outcome="success",tool="' in text
+        assert 'dispatch_calls_total{outcome="success",' in text
         assert 'dispatch_service_requests_total{service="' in text
         assert text.endswith("# EOF\n")
 

@@ -25,7 +25,7 @@ from starlette.routing import Mount
 
 from dispatch import Dispatcher
 from dispatch.admin import is_loopback
-from dispatch.http import list_own_hosts
+from dispatch.admin.http import list_own_hosts
 from dispatch.mcp import McpServer
 from dispatch.mcp.server import BearerTokens, TokenFileError, protect_against_rebinding, read_tokens, serve_http
 from tests.helpers.dispatcher_and_service import Service, stand
