@@ -46,6 +46,9 @@ _TICKET = _Ticket()
 
 
 class _Publisher:
+    opening_error = None
+    is_connected = True
+
     def __init__(self, owner: AnsweringTransport, topic: str) -> None:
         self._owner = owner
         self.topic = topic

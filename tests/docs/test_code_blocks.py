@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import re
 import shlex
 import subprocess
@@ -44,7 +45,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
+    logger = logging.getLogger("dispatch")  # commands set it up
+    level, handlers = logger.level, [*logger.handlers]
     yield tmp_path
+    logger.setLevel(level)
+    logger.handlers[:] = handlers
     for name in set(sys.modules) - before:
         if (tmp_path / f"{name}.py").exists():
             del sys.modules[name]

@@ -64,7 +64,10 @@ TOOLS: Mapping[str, Mapping[str, Any]] = {
     },
     "transfer": {
         "service": "bank-service",
-        "policy": {"rate-limit": {"rate": "20/s", "burst": 4, "max-wait": 0.3}},
+        "policy": {
+            "rate-limit": {"rate": "20/s", "burst": 4, "max-wait": 0.3, "scope": "fleet"},
+            "quota": "100000/day",
+        },
     },
     "statement": {
         "service": "bank-service",
@@ -162,6 +165,7 @@ class Troubled:
             approvals=Path(folder) / "approved.json",
             telemetry=telemetry,
             client_id="troubled",
+            fleet="troubled",
         )
 
     def _within(self, begin: float, end: float) -> bool:
