@@ -47,14 +47,14 @@ def parse_host_port(text: str) -> tuple[str, int]:
     """Return host and port of ``HOST:PORT``; an IPv6 address is in brackets.
 
     Raises:
-        ValueError: it has another form.
+        ValueError: it has another form; the message is a clause without a full stop.
     """
     host, separator, port = text.rpartition(":")
     is_bracketed = host.startswith("[") and host.endswith("]")
     if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ValueError(f"'{text}' is not HOST:PORT. Write for instance 127.0.0.1:9464")
+        raise ValueError(f"'{text}' is not HOST:PORT, such as 127.0.0.1:9464")
     if ":" in host and not is_bracketed:
-        raise ValueError(f"the address in '{text}' is not unambiguous. Write [{host}]:{port}")
+        raise ValueError(f"the address in '{text}' is ambiguous: write [{host}]:{port}")
     return host.strip("[]"), int(port)
 
 

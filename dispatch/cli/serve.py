@@ -655,7 +655,7 @@ def parse_address(text: str) -> tuple[str, int]:
     try:
         return parse_host_port(text)
     except ValueError as error:
-        raise CliError(f"--http: {error}.") from None
+        raise CliError(f"--http: {error}.", "use for instance --http 127.0.0.1:8080") from None
 
 
 def _report_ready(url: str) -> None:

@@ -165,7 +165,7 @@ async def test_no_more_wait_than_there_are_places() -> None:
     async with stand(taking(5), policy=Policy(bulkhead=Bulkhead(max_wait=MAX_WAIT_S))) as (dispatcher, _):
         calls = asyncio.create_task(answers_at_once(dispatcher, 64 + PLACES + 100))
         await advance(0.5)
-        assert dispatcher._running.queued() == {"work": PLACES}
+        assert dispatcher._running.queued() == {("work", "lab"): PLACES}
         refused = [result.error.type for result in await calls if result.error is not None]
         assert Counter(refused) == {"bulkhead-full": PLACES + 100}
 

@@ -116,7 +116,7 @@ async def test_the_loop_runs_while_the_metrics_are_built() -> None:
         asyncio.get_running_loop().call_soon(waiting.loop_ran.set)
         _, _, body = await asked(dispatcher.metrics_app(), OPEN_METRICS)
     assert "\nloop_ran 1.0\n" in body
-    assert 'dispatch_calls_total{outcome="success",tool="work"} 1.0\n' in body
+    assert 'dispatch_calls_total{outcome="success",service="lab",tool="work"} 1.0\n' in body
 
 
 async def test_the_text_is_built_in_pieces_of_bounded_size() -> None:

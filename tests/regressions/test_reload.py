@@ -92,7 +92,7 @@ async def test_a_call_that_began_before_a_reload_does_not_undo_it() -> None:
         _, properties = await peer.request()
         await peer.answer(properties, "done")
         assert (await call).ok
-        (pool,) = dispatcher._running._pools.of_service("lab")
+        (pool,) = dispatcher._running.pool_registry.of_service("lab")
         assert pool.balancer._detector.settings.consecutive_failures == 77
 
 
@@ -169,11 +169,11 @@ async def test_a_catalogue_that_comes_back_finds_its_pool() -> None:
     async with servers("a@1", "a@2", work=wait), dispatching(services("a@1")) as dispatcher:
         call = asyncio.create_task(dispatcher.execute("a", {"wait": 1}))
         await asyncio.sleep(1)
-        (before,) = dispatcher._running._pools.of_service("a")
+        (before,) = dispatcher._running.pool_registry.of_service("a")
         await dispatcher.reload(services("a@2"))
         assert (await dispatcher.execute("a")).ok
         await dispatcher.reload(services("a@1"))
-        assert dispatcher._running._pools.of_service("a") == [before]
+        assert dispatcher._running.pool_registry.of_service("a") == [before]
         gate.set()
         assert (await call).ok
         await asyncio.sleep(1)
@@ -353,4 +353,4 @@ async def test_times_of_the_next_tries_are_dropped_with_their_services() -> None
 
 
 def retained(dispatcher: dispatch.Dispatcher) -> int:
-    return len(dispatcher._running._pools._entries)
+    return len(dispatcher._running.pool_registry._entries)

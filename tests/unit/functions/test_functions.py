@@ -623,11 +623,11 @@ def test_the_first_provided_member_is_injected() -> None:
     assert find_injected_type(str | None, lambda type: type is Shop) is None
 
 
-class DatabaseProviders:
+class Store:
     pass
 
 
-class CallableDatabase(DatabaseProviders):
+class CallableStore(Store):
     def __call__(self) -> str:
         return "not a factory"
 
@@ -643,13 +643,13 @@ class File:
 
 def test_an_instance_and_a_factory() -> None:
     providers = Providers()
-    assert DatabaseProviders not in providers
-    database = CallableDatabase()
-    providers.add(DatabaseProviders, database)
-    assert DatabaseProviders in providers
-    assert providers.get(DatabaseProviders) is providers.get(DatabaseProviders) is database
-    providers.add(DatabaseProviders, DatabaseProviders)
-    assert providers.get(DatabaseProviders) is not providers.get(DatabaseProviders)
+    assert Store not in providers
+    database = CallableStore()
+    providers.add(Store, database)
+    assert Store in providers
+    assert providers.get(Store) is providers.get(Store) is database
+    providers.add(Store, Store)
+    assert providers.get(Store) is not providers.get(Store)
 
 
 def test_a_protocol_that_cannot_be_checked() -> None:
@@ -666,17 +666,15 @@ def test_a_protocol_that_cannot_be_checked() -> None:
 def test_what_cannot_be_provided() -> None:
     providers = Providers()
     with pytest.raises(TypeError, match=r"provide\(\) needs a class, not 'Database'\. Fix"):
-        providers.add("Database", DatabaseProviders())  # type: ignore[arg-type]
-    with pytest.raises(
-        TypeError, match=r"the provider of Database is 3, neither an instance of it nor a function\. Fix"
-    ):
-        providers.add(DatabaseProviders, 3)
-    with pytest.raises(LookupError, match=r"no provider of Database\. Fix: call dispatcher\.provide\(Database"):
-        providers.get(DatabaseProviders)
+        providers.add("Database", Store())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"the provider of Store is 3, neither an instance of it nor a function\. Fix"):
+        providers.add(Store, 3)
+    with pytest.raises(LookupError, match=r"no provider of Store\. Fix: call dispatcher\.provide\(Store"):
+        providers.get(Store)
 
 
 @dataclasses.dataclass
-class PointJsonTypes:
+class Spot:
     x: int
     y: int = 0
 
@@ -685,14 +683,14 @@ class Place(TypedDict, total=False):
     city: str
 
 
-class ColourJsonTypes(enum.Enum):
+class Paint(enum.Enum):
     RED = "red"
     BLUE = "blue"
 
 
-class OrderJsonTypes(pydantic.BaseModel):
+class Purchase(pydantic.BaseModel):
     id: int
-    parts: list[OrderJsonTypes] = []
+    parts: list[Purchase] = []
 
 
 @pydantic.dataclasses.dataclass
@@ -702,10 +700,10 @@ class Checked:
 
 @dataclasses.dataclass
 class Basket:
-    order: OrderJsonTypes | None = None
+    order: Purchase | None = None
 
 
-class DatabaseJsonTypes: ...
+class Vault: ...
 
 
 UserId = NewType("UserId", int)
@@ -759,70 +757,68 @@ def test_simple_types(annotation: Any, schema: dict[str, Any], value: Any, conve
 
 
 def test_classes_become_definitions() -> None:
-    schema, definitions = schema_of(dict[str, PointJsonTypes | None])
-    assert schema["additionalProperties"]["anyOf"][0] == {"$ref": "#/$defs/Point"}
-    assert definitions["Point"]["required"] == ["x"]
-    assert convert({"a": {"x": 1}}, dict[str, PointJsonTypes | None]) == {"a": PointJsonTypes(1)}
+    schema, definitions = schema_of(dict[str, Spot | None])
+    assert schema["additionalProperties"]["anyOf"][0] == {"$ref": "#/$defs/Spot"}
+    assert definitions["Spot"]["required"] == ["x"]
+    assert convert({"a": {"x": 1}}, dict[str, Spot | None]) == {"a": Spot(1)}
     assert schema_of(Place)[1]["Place"]["properties"] == {"city": {"type": "string"}}
     assert convert({"city": "Kyōto"}, Place) == {"city": "Kyōto"}
-    assert schema_of(ColourJsonTypes)[1]["Colour"]["enum"] == ["blue", "red"]
-    assert convert("red", ColourJsonTypes) is ColourJsonTypes.RED
+    assert schema_of(Paint)[1]["Paint"]["enum"] == ["blue", "red"]
+    assert convert("red", Paint) is Paint.RED
 
 
 def test_unions_that_msgspec_does_not_support_try_their_members_in_order() -> None:
-    schema, definitions = schema_of(list[PointJsonTypes | OrderJsonTypes | ColourJsonTypes | str])
-    members = [{"$ref": "#/$defs/Point"}, {"$ref": "#/$defs/Order"}, {"$ref": "#/$defs/Colour"}, {"type": "string"}]
+    schema, definitions = schema_of(list[Spot | Purchase | Paint | str])
+    members = [{"$ref": "#/$defs/Spot"}, {"$ref": "#/$defs/Purchase"}, {"$ref": "#/$defs/Paint"}, {"type": "string"}]
     assert schema == {"type": "array", "items": {"anyOf": members}}
-    assert sorted(definitions) == ["Colour", "Order", "Point"]
+    assert sorted(definitions) == ["Paint", "Purchase", "Spot"]
     given = [{"x": 1}, {"id": 2}, "red", "green"]
-    assert convert(given, list[PointJsonTypes | OrderJsonTypes | ColourJsonTypes | str]) == [
-        PointJsonTypes(1),
-        OrderJsonTypes(id=2),
-        ColourJsonTypes.RED,
+    assert convert(given, list[Spot | Purchase | Paint | str]) == [
+        Spot(1),
+        Purchase(id=2),
+        Paint.RED,
         "green",
     ]
     with pytest.raises(msgspec.ValidationError, match=r"missing required field `x`; or /id Field required .*\[1\]"):
-        convert([{"x": 1}, {}], list[PointJsonTypes | OrderJsonTypes])
+        convert([{"x": 1}, {}], list[Spot | Purchase])
 
 
 def test_pydantic_models_anywhere() -> None:
-    schema, definitions = schema_of(OrderJsonTypes)
-    assert schema == {"$ref": "#/$defs/Order"}
-    assert definitions["Order"]["properties"]["parts"]["items"] == {"$ref": "#/$defs/Order"}
-    assert convert({"id": 1, "parts": [{"id": 2}]}, OrderJsonTypes) == OrderJsonTypes(
-        id=1, parts=[OrderJsonTypes(id=2)]
-    )
-    assert sorted(schema_of(Basket)[1]) == ["Basket", "Order"]
-    assert convert({"order": {"id": 1}}, Basket) == Basket(OrderJsonTypes(id=1))
+    schema, definitions = schema_of(Purchase)
+    assert schema == {"$ref": "#/$defs/Purchase"}
+    assert definitions["Purchase"]["properties"]["parts"]["items"] == {"$ref": "#/$defs/Purchase"}
+    assert convert({"id": 1, "parts": [{"id": 2}]}, Purchase) == Purchase(id=1, parts=[Purchase(id=2)])
+    assert sorted(schema_of(Basket)[1]) == ["Basket", "Purchase"]
+    assert convert({"order": {"id": 1}}, Basket) == Basket(Purchase(id=1))
     assert convert({"amount": 1}, Checked) == Checked(1)
     with pytest.raises(msgspec.ValidationError, match=r"^/amount Input should be greater than or equal to 1$"):
         convert({"amount": 0}, Checked)
     with pytest.raises(msgspec.ValidationError, match=r"/parts/0/id Field required - at `\$\.order`"):
         convert({"order": {"id": 1, "parts": [{}]}}, Basket)
-    assert msgspec.to_builtins(OrderJsonTypes(id=1), enc_hook=encode_custom) == {"id": 1, "parts": []}
+    assert msgspec.to_builtins(Purchase(id=1), enc_hook=encode_custom) == {"id": 1, "parts": []}
 
 
 def test_definitions_of_one_name_are_kept_apart() -> None:
     @dataclasses.dataclass
-    class OrderJsonTypes:
+    class Purchase:
         number: str
 
     definitions = Definitions()
-    first = definitions.write(as_json_type(OrderJsonTypes))
-    second = definitions.write(as_json_type(globals()["Order"]))
-    assert (first, second) == ({"$ref": "#/$defs/Order"}, {"$ref": "#/$defs/Order-2"})
-    assert definitions.schemas["Order-2"]["properties"]["parts"]["items"] == {"$ref": "#/$defs/Order-2"}
-    assert definitions.write(as_json_type(OrderJsonTypes)) == first
-    assert sorted(definitions.schemas) == ["Order", "Order-2"]
+    first = definitions.write(as_json_type(Purchase))
+    second = definitions.write(as_json_type(globals()["Purchase"]))
+    assert (first, second) == ({"$ref": "#/$defs/Purchase"}, {"$ref": "#/$defs/Purchase-2"})
+    assert definitions.schemas["Purchase-2"]["properties"]["parts"]["items"] == {"$ref": "#/$defs/Purchase-2"}
+    assert definitions.write(as_json_type(Purchase)) == first
+    assert sorted(definitions.schemas) == ["Purchase", "Purchase-2"]
 
 
 @pytest.mark.parametrize(
     ("annotation", "name"),
     [
-        (DatabaseJsonTypes, "Database"),
-        (DatabaseJsonTypes | None, "Database"),
-        (list[DatabaseJsonTypes], "Database"),
-        (DatabaseJsonTypes | str, "Database"),
+        (Vault, "Vault"),
+        (Vault | None, "Vault"),
+        (list[Vault], "Vault"),
+        (Vault | str, "Vault"),
         (complex, "complex"),
         (collections.abc.Callable[[int], int], "collections.abc.Callable[[int], int]"),
     ],
@@ -834,11 +830,11 @@ def test_types_that_json_cannot_express(annotation: Any, name: str) -> None:
 
 
 def test_a_field_of_a_type_that_json_cannot_express() -> None:
-    holder = dataclasses.make_dataclass("Holder", [("database", DatabaseJsonTypes)])
-    with pytest.raises(UnsupportedTypeError, match="'Database' is no type of JSON values"):
+    holder = dataclasses.make_dataclass("Holder", [("database", Vault)])
+    with pytest.raises(UnsupportedTypeError, match="'Vault' is no type of JSON values"):
         schema_of(holder)
 
 
 def test_a_default_value_that_json_cannot_express() -> None:
-    with pytest.raises(TypeError, match="JSON cannot express a Database"):
-        msgspec.to_builtins([DatabaseJsonTypes()], enc_hook=encode_custom)
+    with pytest.raises(TypeError, match="JSON cannot express a Vault"):
+        msgspec.to_builtins([Vault()], enc_hook=encode_custom)

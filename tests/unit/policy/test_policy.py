@@ -435,7 +435,7 @@ def test_a_tools_descriptor_is_asked_as_it_is() -> None:
     check_repeats(tool, Policy(hedging="p95", retry=THRICE.retry), ("hedging", "retry"))
 
 
-def test_every_key_is_read_slo() -> None:
+def test_every_key_of_an_slo_is_read() -> None:
     raw = {"availability": 0.999, "latency": 2.0, "latency-share": 0.9}
     assert parse_slo(raw) == Slo(0.999, 2.0, 0.9)
 

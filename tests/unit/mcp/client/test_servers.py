@@ -352,7 +352,7 @@ def test_a_tool_is_called_at_servers_of_the_version_that_it_requires() -> None:
         servers = [Server("1.4.0"), Server("2.1.0")]
         async with calling(*servers) as dispatcher:
             work = dispatcher.catalog.tools["work"]
-            pool = dispatcher._running._pools.of_service(work.service)[0]
+            pool = dispatcher._running.pool_registry.of_service(work.service)[0]
             assert pool.versions == ("2.1.0", "1.4.0")
 
     run(test)
