@@ -49,7 +49,7 @@ def test_by_default_a_short_block_a_tool_and_the_defaults_once(run: Run, tools: 
         "  no effect     hedging p95 (user): off: neither read-only nor idempotent",
         "",
         "All else is default: timeout 30 s, 3 attempts, breaker, bulkhead 64, balancing round-robin; off: rate-limit, "
-        "user-rate-limit, shared-user-rate-limit, hedging, slo, single-flight. Times are in seconds, sizes in "
+        "user-rate-limit, shared-user-rate-limit, quota, hedging, slo, single-flight. Times are in seconds, sizes in "
         "bytes, shares from 0 to 1.",
         "Every value and its source: --tool NAME, or --plan full.",
     ]
