@@ -299,6 +299,9 @@ async def test_a_dispatcher_without_references_is_not_read() -> None:
 
         sources = pools
 
+        def fleet_figures(self) -> None:
+            return None
+
     small = Small()
     gone = weakref.ref(small)
     watch = TelemetryDispatcherObserver(board.telemetry(), Events(), "", lambda: 0.0)
