@@ -252,7 +252,9 @@ async def test_a_function_that_hangs_occupies_a_bounded_number_of_threads(
         rejected = [await dispatcher.execute(name) for _ in range(CALLS)]
         registry = prometheus_client.REGISTRY
         if bulkhead is not None:
-            assert registry.get_sample_value("dispatch_abandoned_threads", {"tool": name, "service": "functions"}) == limit
+            assert (
+                registry.get_sample_value("dispatch_abandoned_threads", {"tool": name, "service": "functions"}) == limit
+            )
         assert {result.outcome for result in rejected} == {"throttled"}, "at once: no thread becomes free"
         assert {error.rejected_by for result in rejected if (error := result.error)} == {"bulkhead"}
         assert time.perf_counter() - began < CALLS * 0.01

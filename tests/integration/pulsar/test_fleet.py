@@ -12,11 +12,10 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 import dispatch
-from benchmarks.fleet.__main__ import LEAST_SHARE, Member, main, own_broker, run
+from benchmarks.fleet.__main__ import Member
 from dispatch.calls.fleet import quota_topic
 from dispatch.devtools.localbroker import Endpoint
 from tests.helpers.python_processes import environment
-from tests.helpers.run_profile import is_long_profile
 
 pytestmark = pytest.mark.pulsar
 
@@ -84,17 +83,3 @@ async def test_a_quota_survives_the_end_of_all(pulsar_endpoint: Endpoint) -> Non
             results = [await dispatcher.execute("work") for _ in range(8)]
             counts.append(sum(each.error is None for each in results))
     assert counts == [8, 8, 4]
-
-
-@pytest.mark.soak
-def test_eight_processes_with_a_kill_a_restart_and_a_clock_that_steps() -> None:
-    assert is_long_profile()
-    with own_broker() as (url, restart):
-        rows, is_met = run(url, 8, 60.0, restart, 1)
-    assert is_met, rows
-    assert LEAST_SHARE >= 0.95
-
-
-def test_a_call_costs_a_microsecond_more_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["fleet", "--cost"])
-    assert main() == 0
