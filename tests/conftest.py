@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -224,3 +225,14 @@ def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test's services are none of ours: no time passes while the first call looks for some that are."""
     monkeypatch.setattr("dispatch.routing.instance.HELLO_WAIT_S", 0.0)
     monkeypatch.setattr("dispatch.routing.instance.DISCOVERY_S", 0.0)
+
+
+@pytest.fixture
+def own_logging() -> Iterator[None]:
+    """Restores what commands that run in this process set up for their logs."""
+    loggers = [logging.getLogger(name) for name in ("dispatch", "dispatch.transport")]
+    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import logging
 import re
 import shlex
 import subprocess
@@ -38,18 +37,14 @@ EACH = [block for page in PAGES for block in blocks(page)]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_logging: None) -> Iterator[Path]:
     """An empty folder of a user without settings, from which Python imports modules."""
     for name in ("BROKER", "CATALOG", "POLICY", "GRANTS", "TOKEN", "TOKEN_FILE", "TRUST_CERTS", "ADMIN"):
         monkeypatch.delenv(f"DISPATCH_{name}", raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
-    logger = logging.getLogger("dispatch")  # commands set it up
-    level, handlers = logger.level, [*logger.handlers]
     yield tmp_path
-    logger.setLevel(level)
-    logger.handlers[:] = handlers
     for name in set(sys.modules) - before:
         if (tmp_path / f"{name}.py").exists():
             del sys.modules[name]

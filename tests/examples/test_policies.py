@@ -165,6 +165,7 @@ def test_the_defaults_written_out_are_the_default_policy() -> None:
     assert parse_policy(written) == DEFAULT_POLICY
 
 
+@pytest.mark.usefixtures("own_logging")
 def test_the_policy_to_copy_is_accepted_by_check(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["check", str(TOOLS), "--policy", str(EXAMPLES / "policy.json"), "--json"])
     said = json.loads(capsys.readouterr().out)

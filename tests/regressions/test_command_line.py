@@ -207,6 +207,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "pulsar://127.0.0.1:6650"
 
 
+@pytest.mark.usefixtures("own_logging")
 @pytest.mark.parametrize(("option", "port"), [("--port", "7000"), ("--web-port", "7001")])
 def test_start_on_another_port_than_the_running_broker_is_an_error(
     running: str, capsys: pytest.CaptureFixture[str], option: str, port: str

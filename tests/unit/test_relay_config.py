@@ -14,6 +14,7 @@ from dispatch import Catalog
 from dispatch.cli import main
 from dispatch.relay import RelayConfig, RelayError, describe_mcp_tool, plan_services
 
+pytestmark = pytest.mark.usefixtures("own_logging")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 JOKE = "non-persistent://tg/request/joke"
 ANSWERS = "non-persistent://tg/response/joke"

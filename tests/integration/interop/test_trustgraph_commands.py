@@ -33,7 +33,7 @@ def options(url: str) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def command(options: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+def command(options: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path, own_logging: None) -> Command:
     """``command(…)`` in this process, with these options: exit code, stdout, stderr."""
 
     def run(*words: str, value: object = None) -> tuple[int, str, str]:

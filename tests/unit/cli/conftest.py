@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,17 +48,11 @@ Run = Callable[..., Ended]
 
 
 @pytest.fixture(autouse=True)
-def as_if_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def as_if_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own_logging: None) -> None:
     """A user's machine without settings, in a folder without ``tools/``; other tests' logging stays as it is."""
     for variable in VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.chdir(tmp_path)
-    loggers = [logging.getLogger(name) for name in ("dispatch", "dispatch.transport")]
-    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
-    yield
-    for logger, level, handlers in before:
-        logger.setLevel(level)
-        logger.handlers[:] = handlers
 
 
 @pytest.fixture
