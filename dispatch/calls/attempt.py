@@ -48,6 +48,7 @@ from dispatch.resilience.retry import ANSWERED, NoHedgeReason, NoRetryReason, Re
 from dispatch.routing.instance import DISCOVERY_S, GONE_S, IN_PROCESS, Channel, Claim, Connection, Holder, Instance
 from dispatch.routing.pool import InstancePool, SelectedInstance
 from dispatch.telemetry.observers import NO_PROPERTIES, NULL_REQUEST, CallObserver, RequestObserver
+from dispatch.transports.base import PEER_BACK_S
 
 # Admission of one attempt by its tool's guards: a breaker · b rate limit · c bulkhead. Every permit is returned.
 #
@@ -649,8 +650,6 @@ _TIMED = ANSWERED | {_TIMEOUT}
 
 LEAST_REST = 0.1
 """Share of a call's time that is left to the tool when its call waits for an instance, where it usually takes less."""
-PEER_BACK_S = 5.0
-"""Seconds after a topic has moved to another broker in which the service may not be back there."""
 MAX_WAITING = 20_000
 """Calls that wait for an instance at once: some kilobytes each."""
 MAX_HOPS = 4

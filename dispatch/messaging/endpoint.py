@@ -20,6 +20,7 @@ from dispatch.protocol import CalleeSession, CallerSession, Session, SessionTabl
 from dispatch.protocol.events import Event, Failure
 from dispatch.resilience.rate_limit import LeakyBucket
 from dispatch.transports import Message, Mode, Subscription, TopicPublisher, Transport
+from dispatch.transports.base import PEER_BACK_S
 from dispatch.transports.errors import closed, opening_failed, too_many_inboxes
 
 # Timers of many sessions behind one timer of the event loop. Pure.
@@ -989,8 +990,9 @@ class Endpoint:
                 topics = (session.peer_inboxes[0], self.table.inboxes[0])
                 publisher = self.publishers.find(topics[0])
                 is_open = publisher is not None and publisher.opening_error is None
-                if not is_open or self._transport.was_disconnected_since(session.silent_since, topics):
-                    session.excuse_silence(now)  # the broker, or its connection to a topic, is the cause
+                if not is_open or self._transport.was_disconnected_since(session.silent_since - PEER_BACK_S, topics):
+                    # The broker is the cause, or a connection to a topic, here or at the peer.
+                    session.excuse_silence(now)
             events = session.handle_timer(now)
             if session.is_closed:
                 self.table.forget(session)

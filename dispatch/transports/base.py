@@ -26,6 +26,10 @@ TAKEOVER_WAIT_S = 10.0
 """The same where another broker can take over: the URL is a list, or topics on other brokers are connected. A broker that is
 killed keeps its topics until its session with the metadata store ends."""
 
+PEER_BACK_S = 5.0
+"""Seconds after a topic was lost in which a peer may not be back there yet: its client finds the new owner by itself, with a
+backoff, and what is sent to a topic without a consumer is dropped."""
+
 
 POLL_S = 0.1
 """Seconds between two times at which a subscriber with :attr:`Mode.POLLED` receives messages."""

@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -249,6 +250,35 @@ async def test_sessions_survive_an_outage_that_is_longer_than_they_wait_for_a_si
         outcome = await request.outcome
         assert isinstance(outcome, RequestFailed)
         assert outcome.reason is Failure.SILENT, "it is given up again"
+
+
+class Moving(FaultyTransport):
+    """A connection whose topics have moved to another broker ``at`` some time, where the peer is back later."""
+
+    at = -math.inf
+
+    def was_disconnected_since(self, instant: float, topics: Collection[str] = ()) -> bool:
+        return bool(topics) and self.at >= instant
+
+
+@pytest.mark.parametrize("has_moved", [True, False])
+async def test_a_peer_may_be_back_later_at_a_topic_that_has_moved(has_moved: bool) -> None:
+    """Its client finds the new owner by itself; until then the broker drops what is sent there."""
+    injector = FaultInjector()
+    async with peers(URL, wrap=lambda inner: Moving(inner, injector)) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        assert isinstance(caller.transport, Moving)
+        if has_moved:
+            caller.transport.at = asyncio.get_running_loop().time()
+        injector.inject(Faults(drop=1.0))
+        request = caller.send(session, b"1:10")
+        await advance(4)
+        injector.heal()
+        await advance(2)
+        assert callee.runs[b"1"] == has_moved
+        outcome = await request.outcome
+        assert outcome == b"1".ljust(10, b".") if has_moved else isinstance(outcome, RequestFailed)
 
 
 async def test_deadlines_that_pass_during_an_outage_are_kept() -> None:
