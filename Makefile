@@ -97,6 +97,7 @@ test-fast: $(VENV)/.dev
 
 test-long: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --long-profile $(ARGS)
+	@$(BIN)/python -m pytest --long-profile -m alone $(ARGS)
 
 test-cluster: $(VENV)/.dev
 	@$(BIN)/python -m pytest --long-profile tests/integration/pulsar/test_cluster.py $(ARGS)

@@ -94,6 +94,8 @@ def _unavailable() -> LocalBrokerUnavailableError | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _deselect_other_profile(config, items)
     if config.pluginmanager.hasplugin("xdist"):
+        if config.getoption("long_profile") and hasattr(config, "workerinput"):
+            _deselect(config, items, [item for item in items if item.get_closest_marker("alone")])
         for item in items:
             # The broker of the run belongs to one worker, and so does a broker that a module starts for itself.
             if _uses_shared_broker(item):

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 import dispatch
-from benchmarks.fleet.__main__ import Member
+from benchmarks.fleet.__main__ import Member, own_broker, run
 from dispatch.calls.fleet import quota_topic
 from dispatch.devtools.localbroker import Endpoint
 from tests.helpers.python_processes import environment
@@ -83,3 +83,11 @@ async def test_a_quota_survives_the_end_of_all(pulsar_endpoint: Endpoint) -> Non
             results = [await dispatcher.execute("work") for _ in range(8)]
             counts.append(sum(each.error is None for each in results))
     assert counts == [8, 8, 4]
+
+
+@pytest.mark.soak
+@pytest.mark.alone
+def test_eight_processes_with_a_kill_a_restart_and_a_clock_that_steps() -> None:
+    with own_broker() as (url, restart):
+        rows, is_met = run(url, 8, 60.0, restart, 1)
+    assert is_met, rows

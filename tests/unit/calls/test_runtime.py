@@ -104,13 +104,13 @@ def holdings(dispatcher: Dispatcher, transport: CountedTransport) -> Counter[str
 
 
 def measure() -> int:
-    """Return the bytes in use that code of dispatch has allocated: what other threads of a test run do is not counted."""
+    """Return the bytes in use."""
     gc.collect()
-    own = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/dispatch/*")])
-    return sum(trace.size for trace in own.traces)
+    return tracemalloc.get_traced_memory()[0]
 
 
 @pytest.mark.long
+@pytest.mark.alone
 async def test_activations_leave_nothing_behind() -> None:
     board, transport = Board(), CountedTransport()
     topics = {
