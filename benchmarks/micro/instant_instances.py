@@ -67,6 +67,10 @@ class InstantInstance:
         """Settle ``request`` in the next turn."""
         self._turn.settle(request)
 
+    def find_requests(self) -> tuple[Request, ...]:
+        """Return none: each request ends at once."""
+        return ()
+
     def find_absence(self, _tool: str) -> None:
         """See :class:`~dispatch.routing.instance.Instance`."""
 

@@ -326,12 +326,15 @@ class Correlator:
     def on_read(self, request: Request, size: int) -> None:
         """Do nothing: a third-party service cannot be held back."""
 
+    def find_requests(self, topic: object) -> list[Request]:
+        """Return the requests to ``topic`` that wait for a reply."""
+        return [pending.request for pending in self._pending.values() if pending.topic is topic]
+
     def on_instance(self, topic: object) -> None:
         """An instance of dispatch's own consumes the shared ``topic`` now. What was sent there before has probably reached
         nothing: repeatable requests end, to be sent again, and the others hold no place."""
-        for pending in list(self._pending.values()):
-            request = pending.request
-            if pending.topic is not topic or request.chunks:
+        for request in self.find_requests(topic):
+            if request.chunks:
                 continue
             if request.is_repeatable:
                 request.settle(Lost(Failure.REPLACED, may_have_run=False))

@@ -18,7 +18,6 @@ from dispatch._internal import cancel_and_wait, retrieve_error
 from dispatch.errors import TransportError
 from dispatch.messaging.endpoint import Endpoint
 from dispatch.messaging.plain import Correlator, read_properties
-from dispatch.messaging.request import Request
 from dispatch.messaging.sessions import SessionExchange
 from dispatch.messaging.wire import Feature, Property, instance_topic, is_oversized
 from dispatch.protocol.events import (
@@ -32,7 +31,7 @@ from dispatch.protocol.events import (
     SessionOpened,
 )
 from dispatch.protocol.session import CallerSession
-from dispatch.routing.instance import MAX_INSTANCES, SessionInstance, TopicChannel
+from dispatch.routing.instance import MAX_INSTANCES, SessionInstance, TopicChannel, resume_places, suspend_places
 from dispatch.transports import Message
 
 logger = logging.getLogger("dispatch.dispatcher")
@@ -270,9 +269,9 @@ class Discovery:
             if type(event) is SessionClosed:
                 self._on_handshake_failed(session)
         elif type(event) is PeerSuspected:
-            _suspend_places(instance)
+            suspend_places(instance)
         elif type(event) is PeerRecovered:
-            _resume_places(instance)
+            resume_places(instance)
             for channel in self._channels_of(instance):
                 channel.next_turn()
         elif type(event) is PeerDraining:
@@ -379,19 +378,6 @@ class Discovery:
         for key in keys:
             self._give_up(key)
         await cancel_and_wait([task for task in tasks if task is not None])
-
-
-def _suspend_places(instance: SessionInstance) -> None:
-    """Let other calls have the places of the requests at an instance that cannot be reached."""
-    for request in instance.session.waiting.values():
-        if isinstance(request, Request) and request.place is not None:
-            request.place.suspend()
-
-
-def _resume_places(instance: SessionInstance) -> None:
-    for request in instance.session.waiting.values():
-        if isinstance(request, Request) and request.place is not None:
-            request.place.resume()
 
 
 def _is_usable(session: CallerSession) -> bool:

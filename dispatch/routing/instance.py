@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import count
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -62,6 +62,23 @@ class Instance(Protocol):
 
     def find_absence(self, tool: str) -> DispatchError | None:
         """Return why a call of ``tool`` need not wait for this instance, which cannot be reached; None: it may."""
+
+    def find_requests(self) -> Iterable[Request]:
+        """Return the requests that wait for its replies."""
+
+
+def suspend_places(instance: Instance) -> None:
+    """Let other calls have the places of the requests at an instance that cannot be reached, or is not well."""
+    for request in instance.find_requests():
+        if request.place is not None:
+            request.place.suspend()
+
+
+def resume_places(instance: Instance) -> None:
+    """Count the requests at an instance again."""
+    for request in instance.find_requests():
+        if request.place is not None:
+            request.place.resume()
 
 
 class SessionInstance:
@@ -126,6 +143,10 @@ class SessionInstance:
     def find_absence(self, _tool: str) -> None:
         """See :class:`Instance`."""
 
+    def find_requests(self) -> Iterable[Request]:
+        """See :class:`Instance`."""
+        return [each for each in self.session.waiting.values() if isinstance(each, Request)]
+
     @property
     def in_flight(self) -> int:
         """Pending requests of this dispatcher."""
@@ -185,6 +206,10 @@ class SharedTopic:
 
     def find_absence(self, _tool: str) -> None:
         """See :class:`Instance`."""
+
+    def find_requests(self) -> Iterable[Request]:
+        """See :class:`Instance`."""
+        return self._exchange.find_requests(self)
 
 
 InstanceT = TypeVar("InstanceT", bound=Instance)

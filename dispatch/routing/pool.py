@@ -30,7 +30,17 @@ from dispatch.messaging.wire import is_local_queue
 from dispatch.policy import Balancing, OutlierDetection, Policy
 from dispatch.resilience.breaker import BreakerPermit, CircuitBreaker
 from dispatch.routing.channels import Channels
-from dispatch.routing.instance import SHARED, Channel, Connection, Holder, InFlight, Instance, KeyHolders
+from dispatch.routing.instance import (
+    SHARED,
+    Channel,
+    Connection,
+    Holder,
+    InFlight,
+    Instance,
+    KeyHolders,
+    resume_places,
+    suspend_places,
+)
 from dispatch.telemetry.observers import (
     NULL_DISPATCHER,
     DispatcherObserver,
@@ -151,6 +161,11 @@ class InstancePool:
         self.tally = None if replies is None else Tally(replies)
 
     def _on_change(self, name: str, change: str, why: str) -> None:
+        instance = self._places.get(name, (None, None))[1]
+        if instance is not None and change == "ejected":
+            suspend_places(instance)  # what hangs there leaves its places to calls at other instances
+        elif instance is not None and change == "returned":
+            resume_places(instance)
         if not self._is_former:
             self._observer.on_instance_change(self._service, name, change, why)
 
