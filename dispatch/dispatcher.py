@@ -417,6 +417,9 @@ class Dispatcher:
         use_providers = getattr(source, "use_providers", None)
         if use_providers is not None:
             use_providers(self._providers)
+        use_shares = getattr(source, "use_shares", None)
+        if use_shares is not None:
+            use_shares(self._running.channels.set_shares)
         instances: Instances[LocalInstance] | None = getattr(source, "instances", None)
         if instances is not None and is_in_force:
             self._running.set_local(source.request_queue, instances)  # type: ignore[attr-defined] # it has both

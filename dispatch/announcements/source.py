@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from dispatch._internal import cancel_and_wait, explain_keywords
@@ -32,6 +32,10 @@ RESEND_S: Final = 0.25
 """Seconds without an answer after which a question is sent again: the topics may drop a message."""
 WHO_AGAIN_S: Final = 0.1
 """Seconds after which ``who`` is sent a second time."""
+
+
+SetShares = Callable[[str, Mapping[str, float]], None]
+"""Takes a request topic, and the shares of its calls by instance, where they are not 1; 0: while there are others, none."""
 
 
 class Announced:
@@ -78,6 +82,7 @@ class Announced:
         self._has_progress = asyncio.Event()
         self._is_settled = False
         self._is_proceeding = False
+        self._set_shares: SetShares | None = None
         self._version = 0
         self._items: list[Item] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -97,6 +102,12 @@ class Announced:
         self._has_progress = asyncio.Event()
         self._is_settled = self._is_proceeding = False
         self._tasks = set()
+
+    def use_shares(self, set_shares: SetShares) -> None:
+        """Call ``set_shares`` with the shares of a service's instances, by its request topic, when they change."""
+        self._set_shares = set_shares
+        for queue, shares in self.table.shares.items():
+            set_shares(queue, dict(shares))
 
     async def close(self) -> None:
         """End the subscription, and the questions."""
@@ -188,6 +199,9 @@ class Announced:
         broker = self._connected
         for inquiry in self.table.pop_inquiries():
             self._start(self._ask(broker, inquiry))
+        for queue, shares in self.table.pop_changed_shares():
+            if self._set_shares is not None:
+                self._set_shares(queue, shares)
         for report in self.table.pop_reports():
             logger.warning("%s", report)
         if self.table.version != self._version:

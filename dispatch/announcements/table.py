@@ -33,6 +33,9 @@ from dispatch.documents import Problem
 GONE_S: Final = 60.0
 """Seconds for which the tools of a service stay in the catalogue after its last instance: while it restarts, calls fail as
 ``no-instance``, with the time to try again."""
+MIN_WEIGHT: Final = 0.01
+MAX_WEIGHT: Final = 100.0
+"""Bounds of an announced weight: no instance gets all calls of a service by its own word."""
 MAX_ASKED: Final = 64
 """Questions in flight: each opens a topic, so that a flood of claims must not open them without a limit."""
 MAX_WAITING: Final = 1_024
@@ -143,6 +146,7 @@ class AnnouncementTable:
         services: by id and version.
         version: increases when :meth:`items` changes.
         refused: counts refused messages by reason.
+        shares: by request topic and instance, where it is not 1: the weight of a proved instance, 0 while it is held back.
     """
 
     def __init__(self, trust: Trust, *, source: str = "announced", namespace: str = "") -> None:
@@ -152,6 +156,8 @@ class AnnouncementTable:
         self.services: dict[Key, AnnouncedService] = {}
         self.version = 0
         self.refused = {"malformed": 0, "untrusted": 0, "unsigned": 0, "limit": 0}
+        self.shares: dict[str, dict[str, float]] = {}
+        self._changed_shares: set[str] = set()
         self._count = 0
         self._conflicts: dict[Key, dict[str, Item]] = {}
         """Refused items, by the instances that are held back."""
@@ -255,10 +261,12 @@ class AnnouncementTable:
         return not problem
 
     def _can_claim(self, service: AnnouncedService, ref: ServiceRef, message: Announcement) -> bool:
-        """Whether another instance of a service that is alive needs no proof: it has the same topics and descriptors."""
+        """Whether another instance of a service that is alive needs no proof: it has the same topics and descriptors, and
+        wants no other share of the calls."""
         return (
             service.ref == ref
             and service.digest == message.digest
+            and message.instance.weight == 1.0
             and any(each.is_proved and each.digest == service.digest for each in service.instances.values())
         )
 
@@ -275,6 +283,7 @@ class AnnouncementTable:
             message.instance, message.sequence, self._life, ttl, message.digest, is_proved, is_signed
         )
         service.gone_at = None
+        self._share(service, message.instance.id)
 
     def _receive_signed(
         self,
@@ -332,9 +341,12 @@ class AnnouncementTable:
             waiting.popitem(last=False)
 
     def pop_inquiries(self) -> Iterator[Inquiry]:
-        """Yield the questions that are to be sent now. Each ends with :meth:`receive_answer` or :meth:`abandon`."""
+        """Yield the questions that are to be sent now. Each ends with :meth:`receive_answer` or :meth:`abandon`.
+
+        The newest claim is first: a service that announces itself does not wait for the questions about forged ones.
+        """
         while self._waiting and len(self._asked) < MAX_ASKED:
-            target, inquiry = self._waiting.popitem(last=False)
+            target, inquiry = self._waiting.popitem()
             self._asked[target] = inquiry
             _remember(self._asked_at, target, self._life)
             yield inquiry
@@ -427,7 +439,6 @@ class AnnouncementTable:
         self._waiting[target] = msgspec.structs.replace(
             inquiry, part=part, tools=tools, digest=digest, is_signed=is_signed, count=inquiry.count + 1
         )
-        self._waiting.move_to_end(target, last=False)
 
     # -- what is believed ---------------------------------------------------------------------------------------
 
@@ -453,11 +464,34 @@ class AnnouncementTable:
         self._add(service, message, is_proved=True, is_signed=is_signed)
         self._update_conflicts(key, service)
 
+    def _share(self, service: AnnouncedService, name: str) -> None:
+        """Find the share of an instance, which may have gone."""
+        queue, instance = service.ref.request_queue, service.instances.get(name)
+        share = 1.0
+        if instance is not None and instance.is_proved:
+            is_held = instance.digest != service.digest
+            share = 0.0 if is_held else min(max(instance.info.weight, MIN_WEIGHT), MAX_WEIGHT)
+        shares = self.shares.setdefault(queue, {})
+        if shares.get(name, 1.0) != share:
+            shares[name] = share
+            self._changed_shares.add(queue)
+        if share == 1.0:
+            shares.pop(name, None)
+            if not shares:
+                del self.shares[queue]
+
+    def pop_changed_shares(self) -> list[tuple[str, dict[str, float]]]:
+        """Return request topics whose instances have other shares than at the last call, with all that are not 1."""
+        changed, self._changed_shares = self._changed_shares, set()
+        return [(queue, dict(self.shares.get(queue, {}))) for queue in changed]
+
     def _update_conflicts(self, key: Key, service: AnnouncedService) -> None:
         """Report the instances that are held back as refused items, so that logs, events and metrics name them."""
         former = self._conflicts.get(key, {})
         names = {each.info.id for each in service.conflicting}
         if names != former.keys():
+            for name in names.symmetric_difference(former):
+                self._share(service, name)
             self._conflicts[key] = {name: former.get(name) or self._refuse(service, name) for name in names}
             self.version += 1
 
@@ -514,6 +548,7 @@ class AnnouncementTable:
 
     def _remove(self, key: Key, service: AnnouncedService, instance: AnnouncedInstance) -> None:
         service.instances.pop(instance.info.id, None)
+        self._share(service, instance.info.id)
         self._update_conflicts(key, service)
         if not service.instances:
             service.gone_at = self._life

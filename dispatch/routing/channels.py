@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import math
 import os
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Mapping
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -158,6 +158,8 @@ class Channels:
         """Of services that this process has, by their request topics."""
         self._local_instances: WeakValueDictionary[str, Instances[Any]] = WeakValueDictionary()
         """The same; their sources own them."""
+        self._shares: dict[str, Mapping[str, float]] = {}
+        """By request topic; see :attr:`Instances.shares`."""
         self._subscriptions = SharedSubscriptions(transport, f"dispatch-{name}")
         self._closing: set[asyncio.Task[None]] = set()
         self._replies: dict[str, CountedReplies] = {}
@@ -179,6 +181,16 @@ class Channels:
         channel = self._local.get(request_queue)
         if channel is not None:
             channel.replace_instances(instances)
+
+    def set_shares(self, request_queue: str, shares: Mapping[str, float]) -> None:
+        """Set the shares of the instances of a service; empty: all have the same."""
+        if shares:
+            self._shares[request_queue] = shares
+        else:
+            self._shares.pop(request_queue, None)
+        for (queue, _), channel in self._open.items():
+            if queue == request_queue:
+                channel.instances.share(shares)
 
     async def open(self, request_queue: str, response_queue: str) -> Channel:
         """Return the channel over these topics, opened if necessary. Concurrent callers share one opening, which the
@@ -222,6 +234,7 @@ class Channels:
             publisher = PacedPublisher(publisher, pace, replies.window)
         exchange = self._exchange
         channel = TopicChannel(request_queue, publisher, reply_to, endpoint, exchange, self._transport, exchange.now())
+        channel.instances.share(self._shares.get(request_queue, {}))
         channel.topic = topic
         channel.discovery = self.discovery
         if has_sessions:

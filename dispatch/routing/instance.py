@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -222,10 +222,12 @@ class Instances(Generic[InstanceT]):
 
     Attributes:
         version: another number after each change, larger than any before.
+        shares: factors of the weights of instances, by name, where they are not 1; 0: no calls while there are others.
     """
 
     def __init__(self, *instances: InstanceT) -> None:
         self._known: dict[str, InstanceT] = {each.name: each for each in instances}
+        self.shares: Mapping[str, float] = {}
         self.version = next(_changes)
 
     def __len__(self) -> int:
@@ -252,6 +254,11 @@ class Instances(Generic[InstanceT]):
         self._known[instance.name] = instance
         self.version = next(_changes)
         return former
+
+    def share(self, shares: Mapping[str, float]) -> None:
+        """Replace the shares."""
+        self.shares = shares
+        self.version = next(_changes)
 
     def renew(self) -> None:
         """The version of an instance has changed."""

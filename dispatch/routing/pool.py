@@ -360,9 +360,10 @@ class InstancePool:
         self._versions, self._in_range = {}, {}
         for name, weight, channel in self._channels:
             version = self._channel_versions.get(name)
-            for each in channel.instances:
+            shares = channel.instances.shares
+            for each in [each for each in channel.instances if shares.get(each.name, 1.0)] or channel.instances:
                 places[each.name] = channel, each
-                weights[each.name] = weight
+                weights[each.name] = weight * (shares.get(each.name) or 1.0)
                 self._versions[each.name] = each.version or version
             if not len(channel.instances) and channel.shared is not None:
                 places[name] = channel, channel.shared

