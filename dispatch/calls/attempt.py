@@ -651,7 +651,7 @@ _TIMED = ANSWERED | {_TIMEOUT}
 LEAST_REST = 0.1
 """Share of a call's time that is left to the tool when its call waits for an instance, where it usually takes less."""
 MAX_WAITING = 20_000
-"""Calls that wait for an instance at once: some kilobytes each."""
+"""Calls that wait for the broker or an instance at once: some kilobytes each."""
 MAX_HOPS = 4
 """Instances that are tried in turn while each one declines the request, because it is draining or overloaded."""
 
@@ -829,7 +829,7 @@ class Attempts:
         return pool is not None and pool.has_untried(call.tried, call.tool.requires)
 
     async def _await_ready(self, call: Call) -> None:
-        """Wait for the broker, briefly, and for an instance of the tool's service: until :meth:`_latest_start`. The call
+        """Wait for the broker, and for an instance of the tool's service: until :meth:`_latest_start`. The call
         holds no permit meanwhile.
 
         Raises:
@@ -837,8 +837,15 @@ class Attempts:
         """
         tool, deadline = call.tool, call.deadline
         broker = IN_PROCESS if tool.is_local else self._broker
-        if not broker.connected and not await broker.await_connection(deadline):
-            raise error_from_disconnection(tool.label, broker.url)
+        if not broker.connected:
+            if self._waiting >= MAX_WAITING:
+                raise error_from_disconnection(tool.label, broker.url)
+            self._waiting += 1
+            try:
+                if not await broker.await_connection(deadline):
+                    raise error_from_disconnection(tool.label, broker.url)
+            finally:
+                self._waiting -= 1
         pool = self._pools.get(tool) or await self._pools.open(tool, deadline)
         if _can_send(pool, call):
             return

@@ -18,13 +18,10 @@ from typing import Generic, Protocol, TypeVar
 from dispatch._internal import explain_keywords
 from dispatch.errors import TransportError
 
-RECONNECT_WAIT_S = 2.0
-"""Seconds after the loss of a connection during which calls wait for it. pulsar-client reconnects within milliseconds to a
-second when its topics have moved to another broker; a client that does not is replaced after a second."""
-
-TAKEOVER_WAIT_S = 10.0
-"""The same where another broker can take over: the URL is a list, or topics on other brokers are connected. A broker that is
-killed keeps its topics until its session with the metadata store ends."""
+RECONNECT_WAIT_S = 10.0
+"""Seconds after the loss of the connection, or of a topic, during which calls wait for it; later ones fail at once.
+pulsar-client reconnects within milliseconds to a second when topics have moved to another broker. A broker that is killed
+keeps its topics until its session with the metadata store ends, and the only one of a cluster starts in seven seconds."""
 
 PEER_BACK_S = 5.0
 """Seconds after a topic was lost in which a peer may not be back there yet: its client finds the new owner by itself, with a
@@ -187,7 +184,7 @@ class Transport(Protocol):
 
     async def await_connection(self, deadline: float) -> bool:
         """Return whether the broker is in reach. Wait for it up to :data:`RECONNECT_WAIT_S` after the loss of the
-        connection (:data:`TAKEOVER_WAIT_S` for a list of brokers), not beyond ``deadline`` (on the loop's clock)."""
+        connection, not beyond ``deadline`` (on the loop's clock)."""
 
     def was_disconnected_since(self, instant: float, topics: Collection[str] = ()) -> bool:
         """Return whether the broker was known to be out of reach at some time since ``instant`` (on the loop's clock), or

@@ -19,6 +19,7 @@ from dispatch import CallResult, CallTimeoutError, CircuitChanged, Dispatcher, E
 from dispatch.devtools.localbroker import Endpoint
 from dispatch.resilience.breaker import State
 from dispatch.testing import FaultyTransport
+from dispatch.transports.base import RECONNECT_WAIT_S
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.clock import advance
@@ -94,7 +95,9 @@ async def test_after_an_outage_of_a_minute_calls_succeed_at_once() -> None:
         during = [result for at, result in ended if at < began + seconds - 1]
         after = [result for at, result in ended if at >= began + seconds]
         assert errors(during) == {"disconnected": len(during)}
-        assert max(result.duration for result in during) <= 2.01, "no call waits for its whole deadline"
+        assert max(result.duration for result in during) <= RECONNECT_WAIT_S + 0.01, (
+            "no call waits for its whole deadline"
+        )
         assert all(result.attempts == 0 for result in during)
         assert errors(after) == {"": len(after)}
         assert transitions == []
@@ -121,7 +124,7 @@ async def test_while_the_broker_is_away_no_other_guard_is_asked(policy: dict[str
     async with instances(taking(0.01), "one", policy=policy) as (dispatcher, connection, _):
         assert (await dispatcher.execute("work")).ok
         await advance(5)
-        connection.disconnect(5)
+        connection.disconnect(RECONNECT_WAIT_S + 1)
         results = await asyncio.gather(*(dispatcher.execute("work") for _ in range(20)))
         assert errors(results) == {"disconnected": 20}
         assert all(result.error is not None and not result.error.may_have_run for result in results)  # type: ignore[attr-defined]
@@ -129,10 +132,10 @@ async def test_while_the_broker_is_away_no_other_guard_is_asked(policy: dict[str
         assert (await dispatcher.execute("work")).ok
 
 
-async def test_a_connection_that_is_back_within_two_seconds_costs_no_call() -> None:
+async def test_a_connection_that_is_back_within_ten_seconds_costs_no_call() -> None:
     async with instances(taking(0.01), "one") as (dispatcher, connection, _):
         assert (await dispatcher.execute("work")).ok
-        connection.disconnect(1.9)
+        connection.disconnect(RECONNECT_WAIT_S - 0.1)
         assert errors(await asyncio.gather(*(dispatcher.execute("work") for _ in range(20)))) == {"": 20}
 
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from dispatch._internal import cancel_and_wait
 from dispatch.errors import ErrorType, TransportError
-from dispatch.transports.base import RECONNECT_WAIT_S, TAKEOVER_WAIT_S, ConnectionListener, Security
+from dispatch.transports.base import RECONNECT_WAIT_S, ConnectionListener, Security
 from dispatch.transports.errors import closed, describe_refusal, unreachable
 from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S, PulsarClient, close_opened
 from dispatch.transports.pulsar.handshake import TIMEOUT_S, broker_urls, find_broker, shake_hands
@@ -64,7 +64,7 @@ class ReopenBackoff(Generic[T]):
     def error(self, handle: T, now: float) -> TransportError | None:
         """Return why ``handle`` cannot be opened. None: it is not in backoff, or another broker may take over."""
         wait = self._waits.get(handle)
-        if wait is None or (wait.error.type in self._transient and now - wait.since < TAKEOVER_WAIT_S):
+        if wait is None or (wait.error.type in self._transient and now - wait.since < RECONNECT_WAIT_S):
             return None
         return wait.error
 
@@ -74,7 +74,7 @@ class ReopenBackoff(Generic[T]):
         if wait is None:
             self._waits[handle] = _Wait(now, error)
             return True
-        is_taken_over = error.type in self._transient and now - wait.since < TAKEOVER_WAIT_S
+        is_taken_over = error.type in self._transient and now - wait.since < RECONNECT_WAIT_S
         is_brief = is_taken_over or error.type == ErrorType.UNREACHABLE
         wait.delay = FIRST_RETRY_S if is_brief else min(2 * wait.delay, LAST_RETRY_S)
         wait.due = now + wait.delay
@@ -196,7 +196,6 @@ class ConnectionSupervisor:
         self._stuck: object | None = None
         self._stuck_since = 0.0
         self._has_alternatives = len(broker_urls(url)) > 1
-        self._wait_s = TAKEOVER_WAIT_S if self._has_alternatives else RECONNECT_WAIT_S
         self._broker_url = url
         """The broker of the current client: one of ``url``."""
         self._is_in_doubt = False
@@ -318,7 +317,7 @@ class ConnectionSupervisor:
     async def await_connection(self, deadline: float) -> bool:
         """See :class:`dispatch.transports.base.Transport`."""
         if self.down_since is not None and not self._ended:
-            ends = min(deadline, self.down_since + self._wait_s)
+            ends = min(deadline, self.down_since + RECONNECT_WAIT_S)
             if ends > asyncio.get_running_loop().time():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(ends):

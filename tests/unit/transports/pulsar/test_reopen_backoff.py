@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatch.errors import TransportError
-from dispatch.transports.base import TAKEOVER_WAIT_S
+from dispatch.transports.base import RECONNECT_WAIT_S
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.supervisor import FIRST_RETRY_S, LAST_RETRY_S, ReopenBackoff
 
@@ -50,5 +50,5 @@ def test_a_failed_broker_has_time_to_be_taken_over() -> None:
     aside.record_failure("topic", error, 0.0)
     aside.record_failure("topic", error, 1.0)
     assert aside.due(1.0 + FIRST_RETRY_S) == ["topic"]
-    assert aside.error("topic", TAKEOVER_WAIT_S - 1) is None
-    assert aside.error("topic", TAKEOVER_WAIT_S) is error
+    assert aside.error("topic", RECONNECT_WAIT_S - 1) is None
+    assert aside.error("topic", RECONNECT_WAIT_S) is error

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.transports.base import RECONNECT_WAIT_S, TAKEOVER_WAIT_S, Mode, Security
+from dispatch.transports.base import RECONNECT_WAIT_S, Mode, Security
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar import supervisor
 from dispatch.transports.pulsar.handshake import HEAD_START_S
@@ -104,7 +104,7 @@ async def test_what_is_held_for_a_topic_fails_when_no_broker_takes_it_over(broke
         broker.producer(TOPIC).closed = True
         await advance(REPLACED_S)
         send(lost, failures, "a1")
-        await advance(TAKEOVER_WAIT_S - 1)
+        await advance(RECONNECT_WAIT_S - 1)
         assert failures.told == []
         await advance(2)
         assert failures.types == [("a1", "unreachable", False)]
