@@ -852,17 +852,6 @@ def _read_hedging(delay: Any, report: Report, path: str) -> Any:
     return refuse(report, path, f"{delay!r} is not a percentile from p50 to p99.9", 'give "p95", or seconds')
 
 
-def check_hedging(delay: object) -> None:
-    """Check a hedging delay: seconds, or a percentile of the tool's attempt durations from ``"p50"`` to ``"p99.9"``.
-
-    Raises:
-        PolicyError: it is neither.
-    """
-    found = _Found()
-    _read_hedging(delay, found, "hedging")
-    found.raise_all()
-
-
 def hedging_quantile(delay: float | str) -> float | None:
     """The share of attempts that end before the delay, which is valid: 0.95 for ``"p95"``; None for one in seconds."""
     return float(delay[1:]) / 100 if isinstance(delay, str) else None

@@ -69,18 +69,6 @@ def load_target(target: str) -> Target:
     return Target(module, _instance(found[0], f"{module_name}:{names[0]}"), ())
 
 
-def load_service(target: str) -> object:
-    """Load the tool service that ``target`` names, see :func:`load_target`.
-
-    Raises:
-        CliError: as :func:`load_target`, or it names functions.
-    """
-    loaded = load_target(target)
-    if loaded.implementation is None:
-        raise CliError(f"'{target}' names functions, not a service class.", "name the class after a ':'")
-    return loaded.implementation
-
-
 def _split(target: str) -> tuple[str, list[str]]:
     has_names = ":" in target and not target.endswith(".py")
     module_name, _, names = target.rpartition(":") if has_names else (target, "", "")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.cli.base import CliError
-from dispatch.cli.targets import load_service, load_target, name_target
+from dispatch.cli.targets import load_target, name_target
 
 MODULE = """
 from dispatch import ToolService
@@ -56,7 +56,7 @@ def modules(tmp_path: Path) -> Iterator[None]:
     ("name", "kind"), [("Joke", "Joke"), ("ready", "Needy"), ("made", "Needy"), ("Space.inner", "Needy")]
 )
 def test_a_class_an_instance_a_function_from_a_module_or_a_file(module: str, name: str, kind: str) -> None:
-    assert type(load_service(f"{module}:{name}")).__name__ == kind
+    assert type(load_target(f"{module}:{name}").implementation).__name__ == kind
 
 
 def test_without_a_name_the_only_service_class_is_taken(tmp_path: Path) -> None:
@@ -64,9 +64,9 @@ def test_without_a_name_the_only_service_class_is_taken(tmp_path: Path) -> None:
         "from dispatch import ToolService\n"
         "class Only(ToolService):\n    async def invoke(self, config, arguments):\n        return ''\n"
     )
-    assert type(load_service("one.py")).__name__ == "Only"
+    assert type(load_target("one.py").implementation).__name__ == "Only"
     with pytest.raises(CliError, match="has several services: Joke, Needy") as told:
-        load_service("services")
+        load_target("services")
     assert told.value.fix == "select one: services:Joke"
 
 
@@ -88,7 +88,7 @@ def test_without_a_name_the_only_service_class_is_taken(tmp_path: Path) -> None:
 )
 def test_what_is_no_service_is_told_with_its_fix(target: str, problem: str, fix: str) -> None:
     with pytest.raises(CliError) as told:
-        load_service(target)
+        load_target(target)
     assert problem in told.value.message
     assert fix in told.value.fix
 
@@ -107,7 +107,7 @@ def test_a_module_that_cannot_be_imported_is_told_with_file_and_line(
 ) -> None:
     (tmp_path / "broken.py").write_text(source)
     with pytest.raises(CliError, match=problem):
-        load_service(target)
+        load_target(target)
 
 
 FUNCTIONS = """
@@ -152,8 +152,6 @@ def test_functions(tmp_path: Path, target: str, names: str) -> None:
     loaded = load_target(target)
     assert loaded.implementation is None
     assert " ".join(getattr(each, "__name__", repr(each)) for each in loaded.functions) == names
-    with pytest.raises(CliError, match="names functions, not a service class"):
-        load_service(target)
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,11 @@ from dispatch.policy import (
     PolicyError,
     RateLimit,
     Retry,
-    check_hedging,
     hedging_quantile,
     parse_balancing,
     parse_bulkhead,
     parse_outlier_detection,
+    parse_policy,
     parse_rate_limit,
     parse_retry,
 )
@@ -670,7 +670,7 @@ def test_error_types_are_a_list_of_names(errors: object) -> None:
     ("text", "share"), [("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999), ("p97.25", 0.9725)]
 )
 def test_percentiles(text: str, share: float) -> None:
-    check_hedging(text)
+    assert parse_policy({"hedging": text}).hedging == text
     assert hedging_quantile(text) == pytest.approx(share)
 
 
@@ -679,19 +679,18 @@ def test_percentiles(text: str, share: float) -> None:
 )
 def test_what_is_no_percentile(text: str) -> None:
     with pytest.raises(PolicyError) as caught:
-        check_hedging(text)
+        parse_policy({"hedging": text})
     assert caught.value.key == "hedging"
     assert caught.value.problem == f"{text!r} is not a percentile from p50 to p99.9"
     assert caught.value.fix == 'give "p95", or seconds'
 
 
-@pytest.mark.parametrize("delay", [0, -0.1, math.nan, MAX_SECONDS + 1, True, None, [1], b"p95"])
+@pytest.mark.parametrize("delay", [0, -0.1, math.nan, MAX_SECONDS + 1, True, [1], b"p95"])
 def test_a_hedging_delay_is_seconds_or_a_percentile(delay: object) -> None:
     with pytest.raises(PolicyError) as caught:
-        check_hedging(delay)
+        parse_policy({"hedging": delay})
     assert caught.value.key == "hedging"
 
 
 def test_a_hedging_delay_in_seconds_has_no_quantile() -> None:
-    check_hedging(0.2)
     assert hedging_quantile(0.2) is None
