@@ -13,7 +13,7 @@ AFTER_S = 5.0
 
 Do = Literal[
     *("kill", "serve", "stop", "pause", "resume", "hang", "slow", "heal", "block"),
-    *("cut", "mend", "reset", "kill-server", "restart-server", "cancel", "cancel-none", "rate"),
+    *("cut", "restore", "reset", "kill-server", "restart-server", "cancel", "cancel-none", "rate"),
 ]
 
 
@@ -26,7 +26,7 @@ class Step:
         do: to an instance: ``kill`` (SIGKILL), ``serve`` (a new process in its place), ``stop`` (gracefully), ``pause`` and
             ``resume`` (SIGSTOP, SIGCONT), ``hang`` (calls do not return), ``slow`` (``value`` times), ``heal`` (end of
             both), ``block`` (its event loop, for ``value`` seconds); to the client's connections: ``cut`` (closed, and
-            new ones refused), ``mend``, ``reset`` (closed once); ``kill-server``, ``restart-server``; to the load:
+            new ones refused), ``restore``, ``reset`` (closed once); ``kill-server``, ``restart-server``; to the load:
             ``cancel`` (every fourth call after ``value`` seconds), ``cancel-none``, ``rate`` (from then on).
         instance: its place.
         value: a number.
@@ -91,7 +91,7 @@ FAULTS: Sequence[Fault] = (
         T + 4.5,
         work_s=0.05,
     ),
-    Fault("cut", "the client's connections cut for 5 s", (Step(T, "cut"), Step(T + 5, "mend")), T + 5),
+    Fault("cut", "the client's connections cut for 5 s", (Step(T, "cut"), Step(T + 5, "restore")), T + 5),
     Fault(
         "killed-server",
         "broker or server killed, and started again at once",

@@ -214,7 +214,7 @@ class Play:
                 worker.signal(signal.SIGSTOP if step.do == "pause" else signal.SIGCONT)
             case "hang" | "slow" | "heal" | "block" if worker is not None:
                 worker.ask(command, ANSWER_S)
-            case "cut" | "mend" | "reset":
+            case "cut" | "restore" | "reset":
                 self._relay.ask(command, ANSWER_S)
             case "kill-server" if self._meeting.server is not None:
                 self._meeting.server.kill()

@@ -98,7 +98,7 @@ async def main() -> None:
                     relay.reset()
                 case "cut":
                     relay.cut(True)
-                case "mend":
+                case "restore":
                     relay.cut(False)
             channel.say({})
         relay.cut(True)

@@ -179,7 +179,7 @@ async def test_calls_after_the_namespace_was_deleted_fail_at_once(small: LocalBr
             await asyncio.sleep(0.01)
         await asyncio.to_thread(ask_admin, small, "DELETE", f"namespaces/{namespace}?force=true")
         deleted_at = asyncio.get_running_loop().time()
-        # pulsar-client is given a moment to mend it. What is called meanwhile left, and its instance does not answer.
+        # pulsar-client is given a moment to reconnect. What is called meanwhile left, and its instance does not answer.
         result = await dispatcher.execute("echo", {"text": "gone"}, timeout=20)
         assert isinstance(result.error, dispatch.TransportError)
         assert (result.error.type, result.error.may_have_run) in (("instance-lost", True), ("no-such-namespace", False))

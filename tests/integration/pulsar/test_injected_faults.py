@@ -151,7 +151,7 @@ TOLD = {
         *((kind, "non-persistent") for kind in ("tool_error", "disconnect", "outage")),
     ],
 )
-async def test_what_cannot_be_mended_is_told_and_passes(pulsar_endpoint: Endpoint, kind: str, scheme: str) -> None:
+async def test_what_cannot_be_repaired_is_told_and_passes(pulsar_endpoint: Endpoint, kind: str, scheme: str) -> None:
     values, types = TOLD[kind]
     injector = FaultInjector()
     async with calling(pulsar_endpoint.service_url, injector, scheme, timeout=10.0) as dispatcher:

@@ -199,7 +199,7 @@ def _conventions(module: Any) -> tuple[set[str], set[str]]:
             if isinstance(doc, ast.Constant) and str(doc.value).strip().startswith("Deprecated"):
                 deprecated.add(node.value.value)
     assert found
-    assert deprecated, "it is written another way by now: mend this test"
+    assert deprecated, "it is written another way by now: change this test"
     return found, deprecated
 
 

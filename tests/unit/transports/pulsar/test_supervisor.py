@@ -201,7 +201,7 @@ async def test_a_broker_that_hangs_is_out_of_reach_until_it_answers(broker: Fake
         assert now() - asked <= RECONNECT_WAIT_S
         asked = now()
         assert not await transport.await_connection(asked + 30)
-        assert now() == asked, "it has been away for longer than a connection takes to mend"
+        assert now() == asked, "it has been away for longer than calls wait for it"
         send(publisher, failures, "a2")
         assert broker.producer().payloads == [b"a1"], "held back: nobody could take it back from pulsar-client"
         broker.handshake = None
@@ -251,7 +251,7 @@ async def test_a_broker_that_answers_is_not_out_of_reach_because_a_receipt_is_la
         assert not transport.was_disconnected_since(sent_at)
 
 
-async def test_a_call_waits_for_a_connection_that_mends_at_once(broker: FakeBroker) -> None:
+async def test_a_call_waits_for_a_connection_that_is_back_at_once(broker: FakeBroker) -> None:
     async with connected() as transport:
         await transport.publisher(TOPIC)
         assert await transport.await_connection(now() + 30)
