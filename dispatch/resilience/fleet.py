@@ -32,7 +32,7 @@ LEADER_LOST_S: Final = 3.0
 MEMBER_LOST_S: Final = 4.0
 """Seconds without a report after which a member's leases are divided among the others."""
 BLIND_S: Final = 1.5
-"""Seconds without its own messages after which a member takes the topic for unreachable, and does not count others as dead."""
+"""Seconds without its own messages after which a member takes the topic for unreachable, and declares no other dead."""
 KEEP_S: Final = 4.0
 """Seconds for which a member without a table keeps its leases. Then it has an equal share."""
 RAISE_AFTER_S: Final = 2.0
