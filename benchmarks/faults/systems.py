@@ -32,6 +32,13 @@ SYSTEMS: Mapping[str, Compared] = {
         "dispatch on Pulsar, default settings and rate limits",
         "retries and hedging of calls declared read-only, circuit breaker, bulkhead, outlier ejection, sessions",
     ),
+    "dispatch-mcp": Compared(
+        "dispatch_mcp",
+        "dispatch's MCP server (50 calls/s)",
+        "dispatch's MCP server over HTTP in front of the same services, with FastMCP's client",
+        "as dispatch; the client connects again after its session has ended",
+        0.25,
+    ),
     "trustgraph": Compared(
         "trustgraph_pulsar",
         "TrustGraph (50 calls/s)",

@@ -57,9 +57,8 @@ async def serve(place: Place, instance: int, tool: Tool) -> AsyncIterator[None]:
             await server.drain()
 
 
-@asynccontextmanager
-async def connect(place: Place) -> AsyncIterator[Call]:
-    """Connect a dispatcher with two tools of one service: one declared read-only."""
+def describe(place: Place) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the service and its two tools, one of them declared read-only."""
     topics = {name.replace("_", "-"): topic for name, topic in queues(place).items()}
     tools = [
         {
@@ -72,7 +71,14 @@ async def connect(place: Place) -> AsyncIterator[Call]:
         }
         for name in ("read", "write")
     ]
-    catalog = dispatch.Catalog.of(services=[{"id": SERVICE, **topics}], tools=tools)
+    return [{"id": SERVICE, **topics}], tools
+
+
+@asynccontextmanager
+async def connect(place: Place) -> AsyncIterator[Call]:
+    """Connect a dispatcher."""
+    services, tools = describe(place)
+    catalog = dispatch.Catalog.of(services=services, tools=tools)
     async with dispatch.connect(place.url, catalog, security=dispatch.Security(token=None)) as dispatcher:
 
         async def call(arguments: dict[str, Any], *, repeatable: bool) -> str:
