@@ -424,6 +424,10 @@ class Balancer:
         """End all ejections at once: the service as a whole had failed, and has recovered."""
         self._detector.end_ejections(self._clock())
 
+    def eject_silent(self, id: str) -> None:
+        """Eject an instance that accepts calls and does not answer them."""
+        self._detector.eject_silent(self._members[id], self._clock())
+
     def hold(self, id: str) -> None:
         """Eject an instance on behalf of an operator, until :meth:`admit`, or until it restarts."""
         self._detector.hold(self._members[id], self._clock())

@@ -288,7 +288,13 @@ class ChunkBuffer:
 
 
 class Place(Protocol):
-    """The place of a call in the bulkhead."""
+    """The place of a call in the bulkhead.
+
+    Attributes:
+        since: when the call had it, or went to another instance; on the loop's clock.
+    """
+
+    since: float
 
     def suspend(self) -> None:
         """Let another call have the place: the request is where it cannot be reached. Idempotent."""

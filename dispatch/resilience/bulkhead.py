@@ -304,7 +304,7 @@ class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
     needs no garbage collection."""
 
     _guard: BulkheadGuard | None
-    _since: float
+    since: float
     _is_suspended: bool = False
     _is_measured: bool = True
     """How long it is held is a service time."""
@@ -331,7 +331,7 @@ class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
     def restart(self, now: float) -> None:
         """Measure the service time from now on: another instance gets the request."""
         self.resume()
-        self._since = now
+        self.since = now
         self._is_measured = True
 
     def finish(self, outcome: Outcome, *, retry_after: float | None = None, now: float | None = None) -> None:
@@ -347,7 +347,7 @@ class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
         if now is None:
             now = guard._clock()
         if self._is_measured and (outcome is _SUCCESS or outcome in _SERVED):
-            elapsed = now - self._since
+            elapsed = now - self.since
             mean = guard._service_s
             guard._service_s = elapsed if mean is None else mean + RECENT * (elapsed - mean)
             if outcome is _SUCCESS or outcome not in _UNANSWERED:

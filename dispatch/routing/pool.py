@@ -48,6 +48,8 @@ from dispatch.telemetry.observers import (
 
 WeightedChannels = Sequence[tuple[str, float, Channel]]
 """Channels, each with its name and weight as an instance."""
+SILENT_RATIO = 5
+"""As many calls at one instance, for each call at another and one more, are no chance: calls are divided evenly."""
 MAX_RANGES = 1_000
 """Ranges of versions whose instances are remembered."""
 NO_VERSIONS: Mapping[str, str | None] = {}
@@ -290,6 +292,27 @@ class InstancePool:
             if channel.can_send(now, needs_instance=needs_instance, repeatable=repeatable):
                 return True
         return False
+
+    def eject_silent(self, tool: str, before: float) -> None:
+        """Eject an instance that accepts requests and does not answer.
+
+        Of those of ``tool`` from before that time it has :data:`SILENT_RATIO` times as many as another instance. Counted are
+        calls that all present instances could have had.
+        """
+        self._refresh_if_changed()
+        since = self.joined_at
+        waiting = {
+            name: sum(
+                request.tool == tool and request.buffer is None and since <= place.since <= before
+                for request in instance.find_requests()
+                if (place := request.place) is not None
+            )
+            for name, (_, instance) in self._places.items()
+            if not instance.is_suspect
+        }
+        for name, count in waiting.items():
+            if count >= SILENT_RATIO * (min(waiting.values()) + 1):
+                self.balancer.eject_silent(name)
 
     def has_other(self, name: str) -> bool:
         """Return whether there is another instance that can be reached and has asked for no pause."""
