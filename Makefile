@@ -10,6 +10,7 @@
 # make bench-peers  measure dispatch beside NATS, gRPC, FastMCP, MCP's SDK, taskiq and TrustGraph; needs Go and redis-server
 # make faults  play the same faults on all of them; one case: make faults ONLY=killed-instance/dispatch
 # make bench-cluster  measure calls while brokers of a cluster fail, and write docs/explanation/cluster.md: 10 minutes
+# make bench-scale  measure a call's cost and the memory from one to many tools, instances, users, dispatchers and calls in flight
 # make bench-search  measure tool search on MetaTool's queries; select the data with: make bench-search DATA=FOLDER
 # make adapters  test the adapters of agent frameworks, each in an environment of its own; select with ADAPTERS='langchain'
 # make bench-learning  evaluate learned scores of a toolkit: recall@3 of the next tool; no broker, a minute
@@ -44,7 +45,7 @@ SOURCES := pyproject.toml dispatch/version.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: soak release tools adapters dev figures help setup demo test test-fast test-long lint bench bench-learning bench-peers bench-search faults simulate dashboards mutation coverage clean docs docs-serve test-cluster test-versions bench-cluster
+.PHONY: soak release tools adapters dev figures help setup demo test test-fast test-long lint bench bench-learning bench-peers bench-search faults simulate dashboards mutation coverage clean docs docs-serve test-cluster test-versions bench-cluster bench-scale
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -166,6 +167,9 @@ faults: $(VENV)/.dev $(VENV)/.peers
 
 bench-cluster: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.cluster $(ARGS)
+
+bench-scale: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.scale $(ARGS)
 
 bench-search: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.search $(if $(DATA),--data $(DATA)) $(ARGS)

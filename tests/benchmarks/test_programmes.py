@@ -31,6 +31,7 @@ from benchmarks.mcp import __main__ as mcp
 from benchmarks.micro import call_path, guards, rounds, telemetry, thousand_tools
 from benchmarks.micro.guard_behaviours import BEHAVIOURS, Behaviour
 from benchmarks.micro.memory import retained
+from benchmarks.scale import __main__ as scale
 from benchmarks.search import __main__ as search
 from benchmarks.search.recall import BM25, CONTENDERS, DISPATCH, SPLITS
 from benchmarks.toolkit import __main__ as toolkit
@@ -231,3 +232,11 @@ def test_every_edit_of_a_watched_folder_is_in_force_and_no_call_fails() -> None:
 def test_an_unwritable_result_file_is_reported_before_measuring(main: Main, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert main(["--json", str(tmp_path / "file" / "figures.json")]) == 2
+
+
+@pytest.mark.parametrize("dimension", scale.SIZES)
+async def test_scale(dimension: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scale, "CALLS", 100)
+    found = await scale.measure(dimension, 3)
+    assert all(value > 0 for value in found.values())
+    assert f"| {dimension} | 3 | {found['us']:.1f} | 1.00 |" in scale.render({dimension: {3: found}}, None)
