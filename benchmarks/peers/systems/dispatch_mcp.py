@@ -23,6 +23,12 @@ from dispatch.devtools.localbroker import find_free_ports
 LABEL: Final = "dispatch's MCP server"
 OFFERS: Final = f"over MCP: {dispatch_pulsar.OFFERS}"
 ARGUMENTS: Final = [{"name": "call", "type": "number", "description": "Number of the call", "required": True}]
+RUN: Final = """
+import ctypes, signal, sys
+from dispatch.cli import main
+ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: the client's process may be killed
+sys.exit(main(sys.argv[1:]))
+"""
 SERVER: Final[Literal["pulsar"]] = "pulsar"
 
 serve = dispatch_pulsar.serve
@@ -41,7 +47,7 @@ async def connect(place: Place) -> AsyncIterator[Call]:
             for item in items:
                 (folder / kind / f"{item.get('name', item.get('id'))}.json").write_text(json.dumps(item))
         address = f"127.0.0.1:{place.ports[0]}"
-        words = ("-m", "dispatch", "mcp", "--http", address, "--catalog", str(folder), "--broker", place.url)
+        words = ("-c", RUN, "mcp", "--http", address, "--catalog", str(folder), "--broker", place.url)
         null = asyncio.subprocess.DEVNULL
         server = await asyncio.create_subprocess_exec(sys.executable, *words, stdin=null, stdout=null, stderr=null)
         stack.callback(server.kill)
