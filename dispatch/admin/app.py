@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib.util
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
+
+from dispatch._internal import install_extra
+
+if missing := [each for each in ("starlette", "uvicorn", "jinja2") if importlib.util.find_spec(each) is None]:
+    text = f"The admin endpoint needs {' and '.join(missing)}. Install what it needs: {install_extra('http')}"
+    raise ImportError(text, name=missing[0])
+
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -27,6 +29,15 @@ def test_an_address_that_others_reach_requires_tokens(address: str) -> None:
 def test_an_address_has_a_host_and_a_port(address: str) -> None:
     with pytest.raises(ValueError, match=r"such as |ambiguous: write "):
         dispatch.connect("memory://", admin=address)
+
+
+@pytest.mark.parametrize("missing", ["jinja2", "starlette"])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(missing: str) -> None:
+    code = f"import sys; sys.modules['{missing}'] = None; import dispatch.admin.app"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    said = ended.stderr.splitlines()[-1]
+    assert f"ImportError: The admin endpoint needs {missing}. Install what it needs: pip install" in said
+    assert "[http]" in said
 
 
 @pytest.mark.parametrize("tokens", [{"alice": "short"}, {"alice": ACT, "bob": ACT}, {"alice": "with blanks 0123456"}])
