@@ -133,9 +133,12 @@ def draw(found: dict[str, dict[int, dict[str, float]]], path: Path) -> None:
     for place, (dimension, sizes) in enumerate(found.items()):
         for row, name in enumerate(("us", "mib")):
             axes[row][place].plot(list(sizes), [each[name] for each in sizes.values()], "o-", color="#0072B2")
-            axes[row][place].set(xscale="log", ylim=(0, None))
+            axes[row][place].set_xscale("log")
             axes[row][place].grid(alpha=0.3)
         axes[1][place].set_xlabel(dimension)
+    for row, name in enumerate(("us", "mib")):
+        greatest = max(each[name] for sizes in found.values() for each in sizes.values())
+        axes[row][0].set_ylim(0, 1.1 * greatest)  # of the row
     axes[0][0].set_ylabel("µs of a call, both sides")
     axes[1][0].set_ylabel("MiB of the process")
     figure.savefig(path, dpi=120)
