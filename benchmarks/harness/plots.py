@@ -33,6 +33,7 @@ COLOURS = {
     "fastmcp": "#E69F00",
     "mcp": "#F0E442",
     "taskiq": "#8C510A",
+    "dispatch-mcp": "#56B4E9",
 }
 MARKERS = {
     "dispatch": "o",
@@ -55,6 +56,7 @@ MARKERS = {
     "fastmcp": "P",
     "mcp": "X",
     "taskiq": "*",
+    "dispatch-mcp": "h",
 }
 LINES = {"1x1": "-", "2x1": "--", "1x2": ":", "2x2": "-.", "1x4": (0, (1, 3))}
 """Of contenders that differ in the number of their processes."""
