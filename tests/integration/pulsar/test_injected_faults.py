@@ -165,4 +165,4 @@ async def test_what_cannot_be_repaired_is_told_and_passes(pulsar_endpoint: Endpo
         injector.heal()
         assert await dispatcher.call("echo", {"text": "well again"}) == "well again"
         assert dispatcher.pending_requests == 0
-    assert sum(injector.count.values()) > 5
+    assert sum(injector.count.values()) > (0 if kind == "outage" else 5), "one outage ends all calls"
