@@ -23,7 +23,7 @@ WAIT_S = 30.0
 
 def environment(**changes: str) -> dict[str, str]:
     """The environment of a user who has this checkout installed."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("DISPATCH_")}
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("DISPATCH_", "MAKE"))}
     path = os.pathsep.join(filter(None, [str(REPO), os.environ.get("PYTHONPATH")]))
     return inherited | {"PYTHONPATH": path, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"} | changes
 
