@@ -16,6 +16,8 @@ SPEED, FAULTS = Path("benchmarks/peers/recorded.json"), Path("benchmarks/faults/
 SYSTEMS = {
     "dispatch": "dispatch",
     "trustgraph": "TrustGraph's client and service",
+    "trustgraph-client": "TrustGraph's client, dispatch's service",
+    "trustgraph-service": "dispatch's client, TrustGraph's service",
     "nats": "NATS, nats-py",
     "grpc": "gRPC, grpc.aio",
     "fastmcp": "FastMCP over HTTP",
@@ -72,7 +74,8 @@ def _share(outcome: dict[str, Any] | None, figure: str) -> str:
 
 
 def _sum(outcomes: list[dict[str, Any]], system: str, figure: str) -> str:
-    return f"{sum(each[figure] for each in outcomes if each['system'] == system):,}"
+    found = [each[figure] for each in outcomes if each["system"] == system]
+    return f"{sum(found):,}" if found else "n/a"
 
 
 def main() -> int:
