@@ -48,8 +48,6 @@ from dispatch.telemetry.observers import (
 
 WeightedChannels = Sequence[tuple[str, float, Channel]]
 """Channels, each with its name and weight as an instance."""
-SILENT_RATIO = 5
-"""As many calls at one instance, for each call at another and one more, are no chance: calls are divided evenly."""
 MAX_RANGES = 1_000
 """Ranges of versions whose instances are remembered."""
 NO_VERSIONS: Mapping[str, str | None] = {}
@@ -166,7 +164,7 @@ class InstancePool:
         instance = self._places.get(name, (None, None))[1]
         if instance is not None and change == "ejected":
             suspend_places(instance)  # what hangs there leaves its places to calls at other instances
-        elif instance is not None and change == "returned":
+        elif instance is not None and change == "returned" and not instance.is_suspect:
             resume_places(instance)
         if not self._is_former:
             self._observer.on_instance_change(self._service, name, change, why)
@@ -294,14 +292,11 @@ class InstancePool:
         return False
 
     def eject_silent(self, tool: str, before: float) -> None:
-        """Eject an instance that accepts requests and does not answer.
-
-        Of those of ``tool`` from before that time it has :data:`SILENT_RATIO` times as many as another instance. Counted are
-        calls that all present instances could have had.
-        """
+        """Eject an instance that accepts requests and does not answer, by the requests of ``tool`` from before that time.
+        Counted are those that all present instances could have had."""
         self._refresh_if_changed()
         since = self.joined_at
-        waiting = {
+        old = {
             name: sum(
                 request.tool == tool and request.buffer is None and since <= place.since <= before
                 for request in instance.find_requests()
@@ -310,9 +305,7 @@ class InstancePool:
             for name, (_, instance) in self._places.items()
             if not instance.is_suspect
         }
-        for name, count in waiting.items():
-            if count >= SILENT_RATIO * (min(waiting.values()) + 1):
-                self.balancer.eject_silent(name)
+        self.balancer.eject_silent(old)
 
     def has_other(self, name: str) -> bool:
         """Return whether there is another instance that can be reached and has asked for no pause."""

@@ -1017,3 +1017,41 @@ def test_a_pause_ends_at_its_moment() -> None:
     state = states("a", paused_until=(START + 1,))[0]
     assert [view(state, START + after).state for after in (0.5, 1.0)] == ["paused", "up"]
     assert view(state, START + 0.5).seconds_left == 0.5
+
+
+@pytest.mark.parametrize(
+    ("strategy", "weights", "old", "ejected"),
+    [
+        ("round-robin", (1, 1), (5, 0), "a"),
+        ("round-robin", (1, 1), (4, 0), ""),
+        ("round-robin", (1, 1), (9, 1), ""),
+        ("round-robin", (1, 1), (10, 1), "a"),
+        ("round-robin", (3, 1), (5, 0), "a"),
+        ("weighted", (3, 1), (14, 0), ""),
+        ("weighted", (3, 1), (15, 0), "a"),
+        ("weighted", (3, 1), (0, 5), "b"),
+        ("weighted", (3, 1), (60, 20), ""),
+    ],
+)
+def test_an_instance_with_many_old_calls_for_its_share_is_ejected(
+    strategy: str, weights: tuple[float, float], old: tuple[int, int], ejected: str
+) -> None:
+    stand = Stand(dict(zip("ab", weights, strict=True)), strategy)
+    stand.balancer.eject_silent(dict(zip("ab", old, strict=True)))
+    assert stand.changes == [(each, "ejected", "silent") for each in ejected]
+
+
+def test_an_instance_that_has_few_calls_because_it_has_just_returned_condemns_no_other() -> None:
+    stand = Stand("ab")
+    stand.state("b").level = 0.1
+    stand.balancer.eject_silent({"a": 49, "b": 0})
+    assert stand.changes == []
+
+
+def test_no_instance_is_silent_without_outlier_detection_or_another_one() -> None:
+    off = Stand("ab", consecutive_failures=None, success_rate_stdev_factor=None, latency_ratio=None)
+    off.balancer.eject_silent({"a": 64, "b": 0})
+    alone = Stand("a")
+    alone.balancer.eject_silent({"a": 64})
+    alone.balancer.eject_silent({})
+    assert off.changes == alone.changes == []
