@@ -108,8 +108,9 @@ async def test_a_source_is_read_again_and_a_held_definition_is_approved(tmp_path
         await act(it, f"/api/sources/{before['id']}/refresh")
         (held,) = (await it.get("/api/sources"))[0]["held"]
         assert (held["name"], dispatcher.catalog.tools["work"].description) == ("work", "Works")
-        await act(it, "/api/tools/work/approve", 404, fingerprint="0" * 64)
-        await act(it, "/api/tools/work/approve", fingerprint=held["new"])
+        approve = f"/api/tools/{held['name']}/approve"
+        await act(it, approve, 404, fingerprint="0" * 64)
+        await act(it, approve, fingerprint=held["new"])
         await eventually(lambda: dispatcher.catalog.tools["work"].description == "Works harder")
 
 
