@@ -63,9 +63,10 @@ def writers(services: int, instances: int) -> Iterator[tuple[DescriptorParts, st
 
 
 def fill(table: AnnouncementTable, services: int, instances: int) -> Iterator[bytes]:
-    """Let all instances announce and prove themselves. Yield the next heartbeat of each."""
+    """Let all instances announce and prove themselves. Yield the next heartbeat of each. They stay for a minute: by then
+    the process that sends further heartbeats has started, however slow the machine is."""
     for parts, instance in writers(services, instances):
-        writer = AnnouncementWriter(InstanceInfo(instance, "1"), {})
+        writer = AnnouncementWriter(InstanceInfo(instance, "1"), {}, ttl=60.0)
         table.receive(writer.write(HERE, parts))
         for inquiry in table.pop_inquiries():
             table.receive_answer(inquiry, writer.write(HERE, parts, part=1))

@@ -484,8 +484,8 @@ class AdminEndpoint:
         except OSError as error:
             raise TransportError(
                 ErrorType.PORT_TAKEN,
-                f"No tool was executed: the admin endpoint cannot be served on {host}:{port} ({error.strerror}). Use "
-                "another port (0: any free one).",
+                f"The admin endpoint cannot be served on {host}:{port} ({error.strerror}). Use another port "
+                "(0: any free one).",
                 may_have_run=False,
             ) from None
         self.url = describe_address(own_hosts[0].strip("[]"), self._listener.getsockname()[1])

@@ -403,8 +403,7 @@ def expose_metrics(telemetry: Telemetry, port: int, address: str = METRICS_ADDRE
         reason = getattr(error, "strerror", None) or error
         raise TransportError(
             ErrorType.PORT_TAKEN,
-            f"No tool was executed: the metrics cannot be served on {address}:{port} ({reason}). Use another port "
-            "(0: any free one).",
+            f"The metrics cannot be served on {address}:{port} ({reason}). Use another port (0: any free one).",
             may_have_run=False,
         ) from None
     thread = threading.Thread(target=server.serve_forever, name="dispatch-metrics-server", daemon=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -127,3 +128,13 @@ async def test_metrics_are_compressed_where_the_client_accepts_it() -> None:
             assert response.headers["Content-Encoding"] == "gzip"
             text = gzip.decompress(b"".join([part async for part in response.aiter_raw()])).decode()
         assert text.endswith("# EOF\n")
+
+
+async def test_a_port_that_is_taken_is_told_without_a_word_about_tools() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        dispatcher = dispatch.connect("memory://", admin=f"127.0.0.1:{taken.getsockname()[1]}")
+        with pytest.raises(
+            dispatch.TransportError, match=r"^The admin endpoint cannot be served on .*Use another port"
+        ):
+            await dispatcher.start()
+        await dispatcher.close()
