@@ -69,7 +69,7 @@ def build_dashboard() -> Dashboard:
         line_panel(
             "Ejections",
             "Ejections of an instance per interval, by reason: failures (consecutive failures), success-rate (below that of "
-            "the other instances), latency (much slower than these), silent (accepts calls, does not answer).",
+            "the other instances), latency (much slower than these), unresponsive (accepts calls, does not answer).",
             "none",
             query(
                 sum_by(

@@ -224,7 +224,7 @@ class PeakEwma(Learning):
         return one if ours < theirs else other
 
 
-SILENT_RATIO = 5
+UNRESPONSIVE_RATIO = 5
 """As many old calls at one instance, for each one at another and one more, are no chance: calls are divided by share."""
 MAX_INSTANCES = 256
 """Maximum number of instances of one service: as many as a dispatcher knows by name."""
@@ -426,9 +426,9 @@ class Balancer:
         """End all ejections at once: the service as a whole had failed, and has recovered."""
         self._detector.end_ejections(self._clock())
 
-    def eject_silent(self, old: Mapping[str, int]) -> None:
+    def eject_unresponsive(self, old: Mapping[str, int]) -> None:
         """Eject instances that accept calls and do not answer them: for their share of the calls they have
-        :data:`SILENT_RATIO` times as many old ones as another instance.
+        :data:`UNRESPONSIVE_RATIO` times as many old ones as another instance.
 
         Args:
             old: by instance, calls that should have ended long ago.
@@ -437,8 +437,8 @@ class Balancer:
         shares = {id: (self._members[id].weight if weighs else 1.0) * self._members[id].level for id in old}
         least = min((count + 1) / shares[id] for id, count in old.items()) if old else NEVER
         for id, count in old.items():
-            if count >= SILENT_RATIO * least * shares[id] and count >= SILENT_RATIO:
-                self._detector.eject_silent(self._members[id], now)
+            if count >= UNRESPONSIVE_RATIO * least * shares[id] and count >= UNRESPONSIVE_RATIO:
+                self._detector.eject_unresponsive(self._members[id], now)
 
     def hold(self, id: str) -> None:
         """Eject an instance on behalf of an operator, until :meth:`admit`, or until it restarts."""

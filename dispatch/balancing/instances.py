@@ -201,8 +201,8 @@ class Learning(Strategy):
 
 Listener = Callable[[str, str, str], object]
 """Called with the id of an instance, the change (``ejected``, ``returned``) and its reason: ``failures``, ``success-rate``,
-``latency``, ``silent``; ``over`` (the ejection time), ``answered``, ``service-recovered``; of both: ``operator``. It must
-neither raise nor change the balancer."""
+``latency``, ``unresponsive``; ``over`` (the ejection time), ``answered``, ``service-recovered``; of both: ``operator``. It
+must neither raise nor change the balancer."""
 
 
 class EjectionRules(OutlierDetection, frozen=True, rename="kebab"):
@@ -399,10 +399,10 @@ class OutlierDetector:
         allowed = int(count * self.settings.max_ejection_ratio + 1e-9)  # in floating point, 0.29 * 100 < 29
         return self.ejected < max(allowed, 1 if count >= 3 else 0)
 
-    def eject_silent(self, state: InstanceState, now: float) -> None:
+    def eject_unresponsive(self, state: InstanceState, now: float) -> None:
         """Eject an instance that accepts calls and does not answer them, as far as the ejection ratio permits."""
         if self.settings.ejects and state.ejected_until is None and self.can_eject():
-            self._eject(state, now, "silent")
+            self._eject(state, now, "unresponsive")
 
     def _eject(self, state: InstanceState, now: float, reason: str) -> None:
         settings = self.settings

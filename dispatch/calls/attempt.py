@@ -788,7 +788,7 @@ class Attempts:
             return Rejection("bulkhead", "full")
         call = attempt.call
         began = self._now()
-        call.guards.eject_silent_instance(began)
+        call.guards.eject_unresponsive(began)
         try:
             return await attempt.admission.wait(call.deadline, call.options.priority)
         finally:

@@ -39,9 +39,9 @@ USUAL_QUANTILE = 0.95
 """The usual duration of an attempt is this quantile of the measured ones."""
 MAX_INSTANCE_BREAKERS = 512
 """Instances with a circuit breaker of their own, for each tool: twice as many as a service has at once."""
-SILENT_S, SILENT_FACTOR = 1.0, 3.0
+UNRESPONSIVE_S, UNRESPONSIVE_FACTOR = 1.0, 3.0
 """Seconds without an answer, and the multiple of the usual duration, after which a call may be at an instance that hangs."""
-SILENCE_CHECK_S = 0.1
+RESPONSE_CHECK_S = 0.1
 """Seconds between two searches for an instance that hangs: each reads the requests in flight."""
 USUAL_OF = 64
 """Answers over which the usual duration of a tool is averaged, as the base of comparisons between instances."""
@@ -85,7 +85,7 @@ class ToolGuards:
         "_fleet",
         "_randomness",
         "_rate_limiter",
-        "_silence_checked_at",
+        "_responses_checked_at",
         "_slots",
         "_usual_log",
         "answered_at",
@@ -142,7 +142,7 @@ class ToolGuards:
         self.pool: InstancePool | None = None
         self.answered_by = ""
         self.answered_at = 0.0
-        self._silence_checked_at = -inf
+        self._responses_checked_at = -inf
         self._usual_log: float | None = None
         self.durations = LatencyHistogram(clock)
         self.usual = Quantile(self.durations, USUAL_QUANTILE)
@@ -271,13 +271,15 @@ class ToolGuards:
             return False
         return now - self.answered_at < breaker.settings.window_duration and answered_by in pool.balancer
 
-    def eject_silent_instance(self, now: float) -> None:
+    def eject_unresponsive(self, now: float) -> None:
         """A call must wait: find out whether the places are taken by calls at an instance that hangs."""
-        pool, usual = self.pool, self.usual.value(now)
-        if pool is None or usual is None or now < self._silence_checked_at + SILENCE_CHECK_S:
+        if now < self._responses_checked_at + RESPONSE_CHECK_S:
             return
-        self._silence_checked_at = now
-        pool.eject_silent(self.label, now - max(SILENT_S, SILENT_FACTOR * usual))
+        self._responses_checked_at = now
+        pool, usual = self.pool, self.usual.value(now)
+        if pool is None or usual is None:
+            return
+        pool.eject_unresponsive(self.label, now - max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * usual))
 
     def record_slowness(self, duration: float) -> float:
         """Record the duration of an answered attempt. Return the logarithm of its ratio to the tool's usual one: the

@@ -291,7 +291,7 @@ class InstancePool:
                 return True
         return False
 
-    def eject_silent(self, tool: str, before: float) -> None:
+    def eject_unresponsive(self, tool: str, before: float) -> None:
         """Eject an instance that accepts requests and does not answer, by the requests of ``tool`` from before that time.
         Counted are those that all present instances could have had."""
         self._refresh_if_changed()
@@ -305,7 +305,7 @@ class InstancePool:
             for name, (_, instance) in self._places.items()
             if not instance.is_suspect
         }
-        self.balancer.eject_silent(old)
+        self.balancer.eject_unresponsive(old)
 
     def has_other(self, name: str) -> bool:
         """Return whether there is another instance that can be reached and has asked for no pause."""

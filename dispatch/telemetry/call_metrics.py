@@ -160,7 +160,7 @@ MAX_INSTANCES = 2_000
 """Instances with series of their own: of ejections those that joined or were ejected last; of requests in flight the first
 ones."""
 
-EJECTION_REASONS = ("failures", "success-rate", "latency", "silent", "operator")
+EJECTION_REASONS = ("failures", "success-rate", "latency", "unresponsive", "operator")
 """Reasons of ejections (:mod:`dispatch.balancing.instances`)."""
 REJECTED_BY = ("permissions", "breaker", "rate-limit", "bulkhead", "balancer", "service", "exchange")
 """Parts that reject attempts. The catalogue rejects only calls of tools that do not exist, which have no series."""

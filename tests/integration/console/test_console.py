@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver import ActionChains, Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
@@ -34,8 +35,22 @@ async def look(work: Callable[..., Any], *arguments: Any) -> Any:
     return await asyncio.to_thread(work, *arguments)
 
 
+REPLACED = (NoSuchElementException, StaleElementReferenceException)
+"""Raised for an element of a page that is left or a part that is refreshed at that moment."""
+
+
 def wait_for(chrome: Chrome, text: str, selector: str = "main") -> None:
-    WebDriverWait(chrome, 20).until(lambda _: text in chrome.find_element(By.CSS_SELECTOR, selector).text)
+    WebDriverWait(chrome, 20, ignored_exceptions=REPLACED).until(
+        lambda _: text in chrome.find_element(By.CSS_SELECTOR, selector).text
+    )
+
+
+def click(chrome: Chrome, by: str, selector: str) -> None:
+    def clicked(_: Chrome) -> bool:
+        chrome.find_element(by, selector).click()
+        return True
+
+    WebDriverWait(chrome, 20, ignored_exceptions=REPLACED).until(clicked)
 
 
 def press(chrome: Chrome, *keys: str) -> None:
@@ -68,9 +83,9 @@ async def test_the_cause_of_a_failing_tool_is_two_clicks_away(chrome: Chrome) ->
 
         def find() -> None:
             chrome.get(str(it.dispatcher.admin_url))
-            chrome.find_element(By.CSS_SELECTOR, ".attention a").click()
+            click(chrome, By.CSS_SELECTOR, ".attention a")
             wait_for(chrome, "ValueError")
-            chrome.find_element(By.CSS_SELECTOR, "[data-live=errors] td.mono a").click()
+            click(chrome, By.CSS_SELECTOR, "[data-live=errors] td.mono a")
             wait_for(chrome, "shop-1")
             assert chrome.find_element(By.CSS_SELECTOR, ".waterfall rect.warn")
 
@@ -89,7 +104,7 @@ async def test_an_action_asks_for_a_reason_and_is_undone_by_another(chrome: Chro
 
         def act(label: str) -> None:
             chrome.get(f"{it.dispatcher.admin_url}/tools/price")
-            chrome.find_element(By.XPATH, f"//button[text()='{label}']").click()
+            click(chrome, By.XPATH, f"//button[text()='{label}']")
             press(chrome, "wrong prices", "\t", "alice", "\n")
             wait_for(chrome, "wrong prices", "[data-live=events]")
 
@@ -106,7 +121,7 @@ async def test_an_instance_is_ejected_and_a_service_drained(chrome: Chrome) -> N
 
         def act(url: str | None, label: str, expected: str) -> None:
             chrome.get(f"{url}/instances/shop-1")
-            chrome.find_element(By.XPATH, f"//button[text()='{label}']").click()
+            click(chrome, By.XPATH, f"//button[text()='{label}']")
             press(chrome, "new disk", "\t", "alice", "\n")
             wait_for(chrome, expected)
 

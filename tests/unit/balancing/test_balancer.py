@@ -1037,21 +1037,21 @@ def test_an_instance_with_many_old_calls_for_its_share_is_ejected(
     strategy: str, weights: tuple[float, float], old: tuple[int, int], ejected: str
 ) -> None:
     stand = Stand(dict(zip("ab", weights, strict=True)), strategy)
-    stand.balancer.eject_silent(dict(zip("ab", old, strict=True)))
-    assert stand.changes == [(each, "ejected", "silent") for each in ejected]
+    stand.balancer.eject_unresponsive(dict(zip("ab", old, strict=True)))
+    assert stand.changes == [(each, "ejected", "unresponsive") for each in ejected]
 
 
 def test_an_instance_that_has_few_calls_because_it_has_just_returned_condemns_no_other() -> None:
     stand = Stand("ab")
     stand.state("b").level = 0.1
-    stand.balancer.eject_silent({"a": 49, "b": 0})
+    stand.balancer.eject_unresponsive({"a": 49, "b": 0})
     assert stand.changes == []
 
 
-def test_no_instance_is_silent_without_outlier_detection_or_another_one() -> None:
+def test_no_instance_is_unresponsive_without_outlier_detection_or_another_one() -> None:
     off = Stand("ab", consecutive_failures=None, success_rate_stdev_factor=None, latency_ratio=None)
-    off.balancer.eject_silent({"a": 64, "b": 0})
+    off.balancer.eject_unresponsive({"a": 64, "b": 0})
     alone = Stand("a")
-    alone.balancer.eject_silent({"a": 64})
-    alone.balancer.eject_silent({})
+    alone.balancer.eject_unresponsive({"a": 64})
+    alone.balancer.eject_unresponsive({})
     assert off.changes == alone.changes == []

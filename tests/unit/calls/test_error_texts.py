@@ -238,6 +238,8 @@ def test_the_text_has_two_sentences_at_most_and_the_last_names_the_next_step() -
 
 def test_the_text_says_whether_the_tool_was_executed_and_agrees_with_the_flags() -> None:
     for error in ERRORS:
+        if error.type == ErrorType.PORT_TAKEN:  # concerns the process, no call
+            continue
         assert EXECUTED.search(error.message), error.message
         surely_not = "not executed" in error.message or "No tool was executed" in error.message
         if isinstance(error, TransportError):
