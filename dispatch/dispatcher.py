@@ -735,6 +735,7 @@ class Dispatcher:
         version: str | None = None,
         by_model: bool = False,
         context: Any = None,
+        on_begin: Callable[[bool], object] | None = None,
         on_result: Callable[[CallResult], object] | None = None,
     ) -> AsyncGenerator[str, None]:
         """Call a tool and yield the chunks of its reply as they arrive. Leaving the loop early cancels the call.
@@ -743,6 +744,8 @@ class Dispatcher:
             timeout: seconds for the whole stream; None: the policy's ``stream_timeout``.
             idle_timeout: seconds that may pass without a chunk; None: the policy's ``stream_idle_timeout``.
             by_model, context: see :meth:`execute`.
+            on_begin: for a caller that cannot know whether the tool streams: until the first chunk the limits are those of a
+                call (the policy's ``timeout``). Called before it is yielded, with whether it is the whole reply.
             on_result: receives the result at the end, without its text, also of a failed call. An exception that it raises
                 is logged.
 
@@ -751,7 +754,7 @@ class Dispatcher:
         """
         options = CallOptions(user, timeout, idle_timeout, idempotency_key, priority, None, by_model, context)
         resolved = await self._resolve(tool, version, user, idempotency_key)
-        chunks = self._running_calls.stream(resolved, arguments, options, on_result)
+        chunks = self._running_calls.stream(resolved, arguments, options, on_result, on_begin=on_begin)
         async with contextlib.aclosing(chunks):  # closing the outer generator closes the inner one at once
             async for chunk in chunks:
                 yield chunk

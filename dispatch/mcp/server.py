@@ -816,15 +816,19 @@ class ToolCalls:
     async def _stream(
         self, context: ServerRequestContext[Any], name: str, arguments: Mapping[str, Any], user: str
     ) -> CallResult:
-        """Call a tool and report each chunk of its reply as progress."""
+        """Call a tool. If its reply is a stream, report each chunk as progress: clients ask for that with any call."""
         chunks: list[str] = []
         results: list[CallResult] = []
-        stream = self._dispatcher.stream(name, arguments, user=user, by_model=True, on_result=results.append)
+        whole: list[bool] = []
+        stream = self._dispatcher.stream(
+            name, arguments, user=user, by_model=True, on_begin=whole.append, on_result=results.append
+        )
         try:
             async with contextlib.aclosing(stream):
                 async for chunk in stream:
                     chunks.append(chunk)
-                    await context.session.report_progress(float(len(chunks)), message=chunk[:MAX_PROGRESS_CHARS])
+                    if whole != [True]:
+                        await context.session.report_progress(float(len(chunks)), message=chunk[:MAX_PROGRESS_CHARS])
         except DispatchError as error:
             return CallResult(name, error.outcome, error=error)
         return msgspec.structs.replace(results[0], text="".join(chunks))

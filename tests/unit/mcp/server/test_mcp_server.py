@@ -404,6 +404,30 @@ async def test_chunks_are_progress(channel: Channel, mode: Mode) -> None:
 
 @pytest.mark.wall_clock
 @pytest.mark.parametrize("mode", MODES)
+async def test_a_reply_that_is_no_stream_is_no_progress_and_has_the_timeout_of_a_call(mode: Mode) -> None:
+    async def work(arguments: dict[str, Any]) -> str:
+        if not arguments:
+            await asyncio.Event().wait()
+        return "done"
+
+    seen: list[str | None] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        seen.append(message)
+
+    async with (
+        stand(work, policy=Policy(timeout=0.2)) as (dispatcher, _),
+        connected(McpServer(dispatcher), "stdio", mode) as client,
+        asyncio.timeout(10),
+    ):
+        assert text_of(await client.call_tool("work", {"more": 1}, progress_callback=on_progress)) == "done"
+        result = await client.call_tool("work", progress_callback=on_progress)
+    assert json.loads(text_of(result))["error"] == "timeout"
+    assert seen == []
+
+
+@pytest.mark.wall_clock
+@pytest.mark.parametrize("mode", MODES)
 async def test_a_failure_behind_chunks_is_a_result(mode: Mode) -> None:
     async def tell() -> AsyncIterator[str]:
         yield "one"
