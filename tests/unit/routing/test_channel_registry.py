@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatch.errors import Outcome, TransportError
-from dispatch.messaging.flow import MEAN_OF, PACE_BURST, PACE_RATE, CountedReplies, PacedPublisher
+from dispatch.messaging.flow import MEAN_OF, PACE_BURST, STALL_S, CountedReplies, PacedPublisher
 from dispatch.messaging.plain import Correlator
 from dispatch.messaging.request import Settled
 from dispatch.messaging.sessions import SessionExchange
@@ -229,7 +229,7 @@ async def test_small_answers_are_not_waited_for() -> None:
 async def test_large_answers_are_asked_for_at_their_pace() -> None:
     size, calls = 100_000, 64
     took = await burst("x" * size, calls)
-    assert took == pytest.approx((calls - 1) * size / PACE_RATE, rel=0.1)
+    assert took == pytest.approx((calls - 1) * STALL_S, rel=0.1)
 
 
 @pytest.mark.usefixtures("strangers")
