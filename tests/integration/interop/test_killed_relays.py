@@ -21,13 +21,13 @@ from tests.helpers.python_processes import running
 from tests.helpers.run_profile import by_profile
 from tests.integration.interop.peers import request_topic, response_topic, their_client
 
-pytestmark = pytest.mark.pulsar
+pytestmark = [pytest.mark.pulsar, pytest.mark.long]
 
-CALLS = by_profile(short=200, long=50_000)
+CALLS = by_profile(short=200, long=4_000)
 """On each of the two topics."""
 IN_FLIGHT = 16
 RELAYS, INSTANCES = 3, 2
-KILL_EVERY_S = 1.0
+KILL_EVERY_S = by_profile(short=1, long=4)
 SLACK_S = 1.0
 """A message may be given to a relay while the broker learns that it was killed."""
 READ, WRITE = {"kind": "read"}, {"kind": "write"}
