@@ -1,14 +1,14 @@
 """Services that announce themselves, on a genuine broker: ``python -m benchmarks.announcements``.
 
 Seconds from ``here`` of a service that starts to the first reply to a call; processor time and memory of an agent that
-follows many services, whose heartbeats another process publishes. The broker is ``PULSAR_URL``, ``DISPATCH_BROKER``, or this
-machine's.
+follows many services, whose heartbeats another process publishes. The broker is ``PULSAR_URL``, or one of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -23,13 +23,14 @@ from typing import Any, Final
 
 import dispatch
 from benchmarks.harness.environment import load
-from benchmarks.harness.processes import READY_S, Child
+from benchmarks.harness.processes import READY_S, Child, say
 from benchmarks.harness.report import aligned
 from benchmarks.micro.rounds import positive, writable
 from dispatch.announcements.messages import HERE, AnnouncementWriter, DescriptorParts, InstanceInfo
 from dispatch.announcements.table import AnnouncementTable
+from dispatch.devtools.localbroker import provide_broker
 from dispatch.serving.announcer import HEARTBEAT_S
-from dispatch.transports import default_broker, open_transport
+from dispatch.transports import open_transport
 
 TOOLS: Final = 5
 """Tools of a service, each with the descriptor of a usual one: half a kilobyte."""
@@ -189,19 +190,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--instances", type=positive, default=8, metavar="N", help="of each of them (default 8)")
     parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="of the load (default 20)")
-    parser.add_argument("--broker", default=None, metavar="URL", help="default: PULSAR_URL, else this machine's")
+    parser.add_argument("--broker", default=None, metavar="URL", help="default: PULSAR_URL, else one of its own")
     parser.add_argument("--publish", metavar="TOPIC", help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     options = parser.parse_args(arguments)
-    broker = options.broker or os.environ.get("PULSAR_URL") or default_broker()
     if options.publish:
-        asyncio.run(publish(broker, options.publish, options.services, options.instances))
+        asyncio.run(publish(options.broker, options.publish, options.services, options.instances))
         return 0
     if not writable(options.json):
         return 2
     print(f"load before: {load()}", file=sys.stderr)
-    starts = sorted(asyncio.run(measure_starts(broker, options.starts)))
-    followed = asyncio.run(measure_load(broker, options.services, options.instances, options.seconds))
+    with contextlib.ExitStack() as stack:
+        broker = options.broker or stack.enter_context(provide_broker(report=say)).service_url
+        starts = sorted(asyncio.run(measure_starts(broker, options.starts)))
+        followed = asyncio.run(measure_load(broker, options.services, options.instances, options.seconds))
     table = measure_table(options.services, options.instances)
     p99 = starts[min(len(starts) - 1, int(len(starts) * 0.99))]
     rows = [

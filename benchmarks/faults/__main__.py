@@ -18,7 +18,7 @@ from benchmarks.faults.play import Play, choose_seed, meet
 from benchmarks.faults.report import table
 from benchmarks.faults.systems import SYSTEMS
 from benchmarks.harness.environment import load as load_average
-from benchmarks.harness.processes import BenchmarkError
+from benchmarks.harness.processes import BenchmarkError, say
 from benchmarks.peers.system import load
 from dispatch.devtools.localbroker import LocalBrokerError
 
@@ -99,11 +99,6 @@ def chosen(names: Sequence[str]) -> list[tuple[str, Fault]]:
         faults = [known[fault]] if fault else FAULTS
         cases += [(each, one) for each in ([system] if system else SYSTEMS) for one in faults]
     return list(dict.fromkeys(cases))
-
-
-def say(line: str) -> None:
-    """Write a line of progress."""
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

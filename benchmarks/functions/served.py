@@ -1,7 +1,7 @@
 """Processor time of a service for a call of a served function, and of a hand-written ``ToolService``:
 ``python -m benchmarks.functions.served``.
 
-On a genuine broker (``PULSAR_URL``, ``DISPATCH_BROKER``, else this machine's); a minute. Each service is a process of
+On a genuine broker (``PULSAR_URL``, else one of its own); a minute. Each service is a process of
 ``dispatch serve``; one dispatcher calls them in turn. Ratios are formed within a round.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import secrets
 import sys
 from collections.abc import Sequence
@@ -20,12 +19,12 @@ import dispatch
 from benchmarks.functions.adder import add
 from benchmarks.harness.environment import load
 from benchmarks.harness.plan import rotated
-from benchmarks.harness.processes import READY_S, Child
+from benchmarks.harness.processes import READY_S, Child, say
 from benchmarks.harness.report import aligned, shown
 from benchmarks.harness.statistics import ratios, spread
 from benchmarks.micro.rounds import positive
 from benchmarks.workers.processor_time import read_processor_time
-from dispatch.transports import default_broker
+from dispatch.devtools.localbroker import provide_broker
 
 LIMIT: Final = 1.15
 """Target of the ratio, at most."""
@@ -80,9 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--calls", type=positive, default=16_000, metavar="N", help="of each in a round (default 16000)"
     )
     options = parser.parse_args(arguments)
-    broker = os.environ.get("PULSAR_URL") or default_broker()
     print(f"load before: {load()}", file=sys.stderr)
-    costs = asyncio.run(measure(broker, options.rounds, options.calls))
+    with provide_broker(report=say) as broker:
+        costs = asyncio.run(measure(broker.service_url, options.rounds, options.calls))
     ratio = spread(ratios(costs["function"], costs["service"]).values())
     assert ratio is not None
     verdict = "ok" if ratio.median <= LIMIT else "MISSED"

@@ -7,17 +7,14 @@ import importlib.util
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from benchmarks.harness.environment import load
 from benchmarks.harness.plan import DEFAULT, QUICK, Settings, Suite, estimated_seconds
 from benchmarks.harness.plots import draw, draw_systems
-from benchmarks.harness.processes import ROOT, BenchmarkError
+from benchmarks.harness.processes import ROOT, BenchmarkError, say, terminated
 from benchmarks.harness.report import report
 from benchmarks.harness.results import Results
 from benchmarks.harness.runner import Driver, Products, rounds_of
@@ -98,14 +95,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = rounds_of(QUICK if options.quick else DEFAULT, options.rounds, options.seconds)
     missing = [package for module, package in NEEDED.items() if importlib.util.find_spec(module) is None]
     if missing:
-        _say(f"missing: {', '.join(missing)}; install them with: pip install -e '.[bench]'")
+        say(f"missing: {', '.join(missing)}; install them with: pip install -e '.[bench]'")
         return 2
     stamp = time.strftime("%Y%m%d-%H%M%S")
     json_path: Path = options.json or options.out / f"{stamp}.json"
     png_path: Path = options.png or options.out / f"{stamp}.png"
     former = options.before or export_former_release(ROOT, RESULTS / "releases")
     if former is None:
-        _say(f"commit {COMMIT} is not in this clone: the release before is not measured (git fetch --unshallow)")
+        say(f"commit {COMMIT} is not in this clone: the release before is not measured (git fetch --unshallow)")
         suites = without_former(suites)
     products = Products(*(None if folder is None else folder.resolve() for folder in (options.code, former)))
     pictures = _pictures(suites, png_path)
@@ -116,20 +113,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with path.open("ab"):
                 pass
     except OSError as error:
-        _say(f"the results cannot be written: {error}; choose another place with --out, --json or --png")
+        say(f"the results cannot be written: {error}; choose another place with --out, --json or --png")
         return 2
     # SIGTERM must raise, so that the broker and the worker processes are stopped.
-    before = signal.signal(signal.SIGTERM, _terminated)
+    before = signal.signal(signal.SIGTERM, terminated)
     written = False
     try:
         results = _run(suites, settings, products)
         _publish(results, json_path, pictures)
         written = True
     except (BenchmarkError, LocalBrokerError, OSError) as error:
-        _say(f"the run failed: {error}")
+        say(f"the run failed: {error}")
         return 1
     except KeyboardInterrupt:
-        _say("Interrupted; nothing was written.")
+        say("Interrupted; nothing was written.")
         return 130
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -143,12 +140,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(suites: Sequence[Suite], settings: Settings, products: Products) -> Results:
     load_before = load()
     if load_before is not None and load_before > 0.25 * (os.cpu_count() or 1):
-        _say(f"this machine is busy (load {load_before:g}): figures will be low and scattered")
+        say(f"this machine is busy (load {load_before:g}): figures will be low and scattered")
     seconds = estimated_seconds(suites, settings)
     what = ", ".join(suite.name for suite in suites)
-    _say(f"{settings.rounds} round(s) of {what}: about {seconds:.0f} s, besides a broker's start")
-    with provide_broker(report=_say) as endpoint:
-        return Driver(endpoint, suites, settings, _say, load_before=load_before, products=products).run()
+    say(f"{settings.rounds} round(s) of {what}: about {seconds:.0f} s, besides a broker's start")
+    with provide_broker(report=say) as endpoint:
+        return Driver(endpoint, suites, settings, say, load_before=load_before, products=products).run()
 
 
 def _pictures(suites: Sequence[Suite], png_path: Path) -> dict[Path, Draw]:
@@ -170,15 +167,7 @@ def _publish(results: Results, json_path: Path, pictures: Mapping[Path, Draw]) -
     json_path.write_text(json.dumps(everything, indent=1, ensure_ascii=False) + "\n")
     for path, drawn in pictures.items():
         drawn(results, path)
-    _say(f"written: {', '.join(map(str, [json_path, *pictures]))}")
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _terminated(number: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
+    say(f"written: {', '.join(map(str, [json_path, *pictures]))}")
 
 
 def _positive_int(text: str) -> int:

@@ -13,8 +13,8 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from types import FrameType, TracebackType
+from typing import IO, Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_S = 60.0
@@ -193,6 +193,16 @@ def start(module: str, stack: contextlib.ExitStack, product: Path | None = None)
 def product_command(product: Path, module: str) -> list[str]:
     """Return the command line that runs ``module`` of this checkout with the package ``dispatch`` of ``product``."""
     return [sys.executable, "-P", "-c", BOOTSTRAP, str(product), str(ROOT), module]
+
+
+def say(line: str) -> None:
+    """Report progress."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def terminated(number: int, _frame: FrameType | None) -> NoReturn:
+    """Handler of a signal: leave by an exception, so that what was started is stopped."""
+    raise SystemExit(128 + number)
 
 
 @contextlib.contextmanager

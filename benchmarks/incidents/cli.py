@@ -6,15 +6,13 @@ import argparse
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from benchmarks.harness.environment import load
-from benchmarks.harness.processes import ROOT, BenchmarkError
+from benchmarks.harness.processes import ROOT, BenchmarkError, say, terminated
 from benchmarks.incidents.figures import Figure
 from benchmarks.incidents.lab import Brokers, Lab
 from benchmarks.incidents.progress import Progress
@@ -90,15 +88,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json is not None:
             options.json.write_text(json.dumps(as_dict(runs, short=options.short), indent=1, ensure_ascii=False) + "\n")
 
-    before = signal.signal(signal.SIGTERM, _terminated)
+    before = signal.signal(signal.SIGTERM, terminated)
     status = 0
     try:
         run(scenarios, products, runs, failures, save, short=options.short)
     except LocalBrokerUnavailableError as error:
-        _say(str(error))
+        say(str(error))
         return 2
     except KeyboardInterrupt:
-        _say("Interrupted; the table has the scenarios that were complete.")
+        say("Interrupted; the table has the scenarios that were complete.")
         status = 130
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -107,9 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     matrices = {each.name for each in scenarios if each.is_matrix}
     print(report({each.name: each.title for each in scenarios}, runs, matrices), flush=True)
     if options.json is not None and options.json.exists():
-        _say(f"written: {options.json}")
+        say(f"written: {options.json}")
     for failure in failures:
-        _say(failure)
+        say(failure)
     return status or (1 if failures else 0)
 
 
@@ -152,10 +150,10 @@ def run(
         LocalBrokerUnavailableError: no broker can be started here.
     """
     seconds = sum(each.short_seconds if short else each.seconds for each in scenarios) * len(products)
-    _say(f"{len(scenarios)} scenario(s), {len(products)} checkout(s): about {max(1, round(seconds / 60))} min")
+    say(f"{len(scenarios)} scenario(s), {len(products)} checkout(s): about {max(1, round(seconds / 60))} min")
     busy = load()
     if busy is not None and busy > 0.25 * (os.cpu_count() or 1):
-        _say(f"this machine is busy already (load {busy:g}): figures scatter")
+        say(f"this machine is busy already (load {busy:g}): figures scatter")
     with Progress() as progress, Brokers(progress) as brokers:
         for scenario in scenarios:
             for column, product in products.items():
@@ -201,11 +199,3 @@ def read(path: Path) -> dict[str, list[Figure]]:
         return {name: [Figure(**figure) for figure in figures] for name, figures in last.items()}
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"{path} holds no figures of this script: {type(error).__name__}: {error}") from None
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _terminated(number: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)

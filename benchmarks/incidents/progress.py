@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
+
+from benchmarks.harness.processes import say
 
 FIRST_S = 2.0
 EVERY_S = 10.0
@@ -21,7 +22,7 @@ class Progress:
     """
 
     def __init__(self, write: Callable[[str], None] | None = None, every: float = EVERY_S) -> None:
-        self._write = write or _to_stderr
+        self._write = write or say
         self._every = every
         self._step: tuple[str, float] | None = None
         self._stop = threading.Event()
@@ -57,7 +58,3 @@ class Progress:
     ) -> None:
         self._stop.set()
         self._thread.join()
-
-
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

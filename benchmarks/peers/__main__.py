@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.harness.environment import load
 from benchmarks.harness.plan import DEFAULT, QUICK, Suite
-from benchmarks.harness.processes import BenchmarkError
+from benchmarks.harness.processes import BenchmarkError, say
 from benchmarks.harness.report import report
 from benchmarks.harness.runner import Driver, rounds_of
 from benchmarks.peers import system
@@ -47,16 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with contextlib.ExitStack() as stack:
             servers = {name: stack.enter_context(SERVERS[kind]()) for name, kind in _servers(suites).items()}
-            endpoint = stack.enter_context(provide_broker(report=_say))
-            results = Driver(endpoint, suites, settings, _say, load_before=load_before, servers=servers).run()
+            endpoint = stack.enter_context(provide_broker(report=say))
+            results = Driver(endpoint, suites, settings, say, load_before=load_before, servers=servers).run()
     except (BenchmarkError, LocalBrokerError) as error:
-        _say(f"the run failed: {error}")
+        say(f"the run failed: {error}")
         return 1
     targets = [find(ratio, results) for ratio in TARGETS]
     print(report(results, targets, []), flush=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results.as_dict(targets), indent=1, ensure_ascii=False) + "\n")
-    _say(f"written: {path}")
+    say(f"written: {path}")
     return 0
 
 
@@ -65,10 +65,6 @@ def _servers(suites: Sequence[Suite]) -> dict[str, str]:
     systems = {contender.system for suite in suites for contender in suite.contenders if contender.system}
     kinds = {name: system.load(name).SERVER for name in sorted(systems)}
     return {name: kind for name, kind in kinds.items() if kind in SERVERS}
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ import json
 import logging
 import multiprocessing
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
+from benchmarks.harness.processes import say
 from benchmarks.simulation.plots import draw
 from benchmarks.simulation.record import Record
 from benchmarks.simulation.report import as_dict, report
@@ -81,9 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser().error(f"there is no scenario {error}; choose from: {', '.join(each.name for each in ALL)}")
     pictures = not options.no_pictures and any(each.pictured for each in scenarios)
     if pictures and importlib.util.find_spec("matplotlib") is None:
-        _say(
-            "missing: matplotlib; install it with: pip install -e '.[bench]', or leave the pictures out: --no-pictures"
-        )
+        say("missing: matplotlib; install it with: pip install -e '.[bench]', or leave the pictures out: --no-pictures")
         return 2
     try:  # before the run: an unwritable path would lose a minute
         if pictures:
@@ -93,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with options.json.open("ab"):
                 pass
     except OSError as error:
-        _say(f"the results cannot be written: {error}; choose another place with --out or --json")
+        say(f"the results cannot be written: {error}; choose another place with --out or --json")
         return 2
     began = time.monotonic()
     try:
@@ -102,20 +100,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json is not None:
             found = as_dict(records, seed=options.seed, short=options.quick)
             options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-            _say(f"written: {options.json}")
+            say(f"written: {options.json}")
         if pictures:
             for scenario in scenarios:
                 if scenario.pictured:
                     path = options.out / f"{scenario.name}.png"
                     draw([record for (name, _), record in records.items() if name == scenario.name], path)
-                    _say(f"written: {path}")
+                    say(f"written: {path}")
     except KeyboardInterrupt:
-        _say("Interrupted.")
+        say("Interrupted.")
         return 130
     except OSError as error:
-        _say(f"the results cannot be written: {error}; choose another place with --out or --json")
+        say(f"the results cannot be written: {error}; choose another place with --out or --json")
         return 2
-    _say(f"{time.monotonic() - began:.0f} s")
+    say(f"{time.monotonic() - began:.0f} s")
     return 0
 
 
@@ -127,11 +125,11 @@ def play(scenarios: Sequence[Scenario], *, seed: int, short: bool, jobs: int | N
         jobs: processes at a time; 1: this one. None: as many as there are processors.
     """
     todo = [(scenario.name, contender, seed, short) for scenario in scenarios for contender in scenario.contenders]
-    _say(f"{len(todo)} runs of {len(scenarios)} scenario(s), seed {seed}")
+    say(f"{len(todo)} runs of {len(scenarios)} scenario(s), seed {seed}")
     found: dict[tuple[str, str], Record] = {}
     for number, record in enumerate(_played(todo, jobs or min(os.cpu_count() or 1, MAX_JOBS)), 1):
         found[record.scenario, record.contender] = record
-        _say(f"[{number}/{len(todo)}] {record.scenario}, {record.contender}: {len(record.calls):,} calls")
+        say(f"[{number}/{len(todo)}] {record.scenario}, {record.contender}: {len(record.calls):,} calls")
     return {(name, contender): found[name, contender] for name, contender, _, _ in todo}
 
 
@@ -154,10 +152,6 @@ def _one(job: Job) -> Record:
     name, contender, seed, short = job
     logging.getLogger("dispatch").setLevel(logging.CRITICAL)  # failures are expected here
     return simulate(name, contender, seed, short=short)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _jobs(text: str) -> int:
