@@ -1,11 +1,12 @@
-"""``python -m benchmarks.cluster [FAULT …]``: measure all faults, and write the table of docs/explanation/cluster.md."""
+"""``python -m benchmarks.cluster``: faults of the brokers of a cluster, under load. All of them: about eight minutes, and
+the table of docs/explanation/cluster.md is written."""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import os
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -41,8 +42,14 @@ def render(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def main(faults: Sequence[str]) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print each finding, and write the page if all faults were measured."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
+    known = ", ".join(map(repr, FAULTS))
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"these only, and no page: {known}")
+    faults = parser.parse_args(arguments).faults
+    if unknown := [each for each in faults if each not in FAULTS]:
+        parser.error(f"there is no fault {unknown[0]!r}; there are {known}")
     findings = []
     with LocalCluster.start(settings=SETTINGS, report=_report) as cluster, loaded(cluster.service_url) as load:
         for fault in faults or FAULTS:
@@ -61,4 +68,4 @@ def _report(line: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
