@@ -910,8 +910,7 @@ class Endpoint:
             for topic, packet in table.outbox:
                 self.publishers.post(topic, packet)
             table.outbox.clear()
-        if self._waiters:
-            self._waiters.release_at_rest(table.sessions.values())
+        self._waiters.release_at_rest(table.sessions.values())
         self._arm_timer()
 
     def _send_due(self, session: Session, now: float) -> None:
@@ -931,8 +930,7 @@ class Endpoint:
                 return
             # A packet names its path, so that it may travel on the first one while another is being opened.
             (publishers.find(inboxes[index]) or first).send_packet(packet)
-        if self._waiters:
-            self._waiters.release(session)
+        self._waiters.release(session)
 
     def _on_publisher_open(self, topic: str) -> None:
         for session in self._unready.pop(topic, ()):

@@ -933,8 +933,8 @@ class PacketSender:
             if path is not None:
                 return path, lost.popleft()
         is_allowed = self.data < self.data_limit
-        if is_allowed and self.peer_window < self._settings.window:
-            queue.cut_oversized(self.peer_window - PACKET_BYTES)
+        if is_allowed and self._peer_window < self._settings.window:
+            queue.cut_oversized(self._peer_window - PACKET_BYTES)
         has_small = bool(queue.control) or (is_allowed and queue.has_small)
         has_large = is_allowed and queue.has_large
         path = self._open_path() if has_small else None
@@ -965,7 +965,7 @@ class PacketSender:
         # Sessions begin with different paths: otherwise all of them would send their first payloads on the same one. They
         # keep to it while they share the window: the same bytes in fewer packets.
         first = 1 + self.peer_address % (self.usable_paths - 1)
-        if self.peer_window < self._settings.window:
+        if self._peer_window < self._settings.window:
             return self.paths[first] if self._room(self.paths[first]) else None
         usable = self.paths[first : self.usable_paths] + self.paths[1:first]
         return min([path for path in usable if self._room(path)], key=_in_flight, default=None)
@@ -973,8 +973,8 @@ class PacketSender:
     def _window(self, path: Path) -> int:
         """Return the unacknowledged bytes that ``path`` may have. One for large payloads has the shares of all of these."""
         if not path.index:
-            return self.peer_window
-        return min(self.peer_window * (self.usable_paths - 1), self._settings.window)
+            return self._peer_window
+        return min(self._peer_window * (self.usable_paths - 1), self._settings.window)
 
     def _room(self, path: Path) -> int:
         """Return the bytes that a packet may have. The last packet in a whole window has any size; a divided one is kept to,
@@ -982,7 +982,7 @@ class PacketSender:
         window, in_flight = self._window(path), path.in_flight
         if in_flight >= window:
             return 0
-        if self.peer_window >= self._settings.window:
+        if self._peer_window >= self._settings.window:
             return self._settings.packet_bytes
         room = window - in_flight - PACKET_BYTES
         return room if room >= _LEAST_ROOM else 0 if in_flight else max(room, 1)
@@ -990,7 +990,7 @@ class PacketSender:
     def _load(self, path: Path, *, small: bool, large: bool) -> Cargo:
         """Take fresh frames from the queue."""
         queue, room = self.queue, self._room(path)
-        is_whole = self.peer_window >= self._settings.window
+        is_whole = self._peer_window >= self._settings.window
         if small and queue.has_small:
             cargo = queue.pop_small(room)
             self.early_frames = 1 if len(cargo.frames) == 1 else self._settings.early_frames
