@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+from collections.abc import AsyncIterator
 from typing import Any
 
 from dispatch import Policy, ToolError
@@ -20,7 +21,13 @@ TOOLS = catalog(
 )
 
 
-async def work(arguments: dict[str, Any]) -> str:
+async def tell(topic: str) -> AsyncIterator[str]:
+    """Do it in chunks."""
+    yield "about "
+    yield topic
+
+
+async def work(arguments: dict[str, Any]) -> str | AsyncIterator[str]:
     """Do what the arguments say."""
     if "print" in arguments:
         print("stray output")  # noqa: T201 - it must not reach the protocol
@@ -30,7 +37,7 @@ async def work(arguments: dict[str, Any]) -> str:
         return f'{{"name": "{arguments["city"]}"}}'
     if "topic" not in arguments:
         raise ToolError("no-topic", "there is no topic")
-    return f"about {arguments['topic']}"
+    return tell(arguments["topic"]) if "chunks" in arguments else f"about {arguments['topic']}"
 
 
 async def main() -> None:

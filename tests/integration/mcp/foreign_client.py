@@ -53,7 +53,7 @@ async def use_v1(target: list[str]) -> dict[str, Any]:
             return [tool.name for tool in (await session.list_tools()).tools]
 
         seen = await use(call, list_names)
-        await session.call_tool("work", {"topic": "cats"}, progress_callback=on_progress)
+        await session.call_tool("work", {"topic": "cats", "chunks": True}, progress_callback=on_progress)
         return seen | {"progress": chunks}
 
 
@@ -78,7 +78,7 @@ async def use_fastmcp(target: list[str]) -> dict[str, Any]:
             return [tool.name for tool in await client.list_tools()]
 
         seen = await use(call, list_names)
-        await client.call_tool("work", {"topic": "cats"}, progress_handler=on_progress)
+        await client.call_tool("work", {"topic": "cats", "chunks": True}, progress_handler=on_progress)
         return seen | {"progress": chunks}
 
 

@@ -31,7 +31,7 @@ def check(output: str) -> None:
     assert seen["success"] == ["about größe 🦊\u2028", False, None]
     assert seen["structured"] == ['{"name":"Köln"}', False, {"name": "Köln"}]
     assert seen["rest of a large result"] == ["x" * 6, False, None]
-    assert seen["progress"] == ["about cats"]
+    assert seen["progress"] == ["about ", "cats"]
     for name, error in (
         ("tool error", "no-topic"),
         ("bad arguments", "invalid-arguments"),
