@@ -108,7 +108,7 @@ class Finding:
         calls: number of calls, of which ``repeatable`` are of repeatable tools, by kind of exchange.
         failed, failed_once: failed calls by kind of exchange and error type, of repeatable tools and of the others.
         lost: calls in sessions without an answer, whose error does not say that they were not executed.
-        twice: calls of tools that are not repeatable, executed more than once.
+        twice: calls of tools that are not repeatable, executed more than once; ``twice_in_sessions``: of these, in sessions.
         back_after: until a call of each tool with sessions whose request topic the victim owned has succeeded that began
             half a second after the fault or later; None: the fault has no victim, or it owned no such topic.
         p99, slowest: durations of all calls.
@@ -124,6 +124,7 @@ class Finding:
     failed_once: dict[str, int] = field(default_factory=dict)
     lost: int = 0
     twice: int = 0
+    twice_in_sessions: int = 0
     back_after: float | None = None
     p99: float = 0.0
     slowest: float = 0.0
@@ -250,7 +251,9 @@ def evaluate(
         if how != RIGHT:
             (failed if tool["read-only"] else failed_once)[f"{kind} {how}"] += 1
             finding.lost += kind == "session" and not certain
-        finding.twice += not tool["read-only"] and executions[number] > 1
+        is_twice = not tool["read-only"] and executions[number] > 1
+        finding.twice += is_twice
+        finding.twice_in_sessions += is_twice and kind == "session"
         if (
             kind == "session"
             and before.get(queues[service]) == victim_number

@@ -115,6 +115,7 @@ def test_served_functions(
     pulsar_endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PULSAR_URL", pulsar_endpoint.service_url)
+    monkeypatch.setenv("PULSAR_ADMIN_URL", pulsar_endpoint.web_url)
     assert served.main(["--rounds", "2", "--calls", "800"]) == 0
     assert "≤ 1.15" in capsys.readouterr().out
 

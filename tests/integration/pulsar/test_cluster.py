@@ -67,7 +67,7 @@ def load(cluster: LocalCluster) -> Iterator[Load]:
 def test_no_call_in_a_session_is_lost_and_none_runs_twice(fault: str, cluster: LocalCluster, load: Load) -> None:
     finding = measure(cluster, load, fault)
     assert finding.calls > 1_000
-    assert (finding.lost, finding.twice) == (0, 0), finding
+    assert (finding.lost, finding.twice_in_sessions) == (0, 0), finding
     assert finding.failed_share("session") <= 0.002, finding
 
 
