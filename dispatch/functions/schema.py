@@ -442,6 +442,9 @@ class Arguments:
                 return [], dict(arguments)
         if not self._known.issuperset(arguments):
             raise self._error_from_unknown(tool, arguments)
+        if not self._required.issubset(arguments):
+            missing = next(name for name in self.schema["properties"] if name in self._required.difference(arguments))
+            raise _invalid(tool, f"the argument '{missing}' is missing")
         try:
             values = msgspec.convert(arguments, self._struct, str_keys=True, dec_hook=decode_custom)
         except msgspec.ValidationError:

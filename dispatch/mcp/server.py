@@ -827,7 +827,7 @@ class ToolCalls:
             async with contextlib.aclosing(stream):
                 async for chunk in stream:
                     chunks.append(chunk)
-                    if whole != [True]:
+                    if not whole[0]:
                         await context.session.report_progress(float(len(chunks)), message=chunk[:MAX_PROGRESS_CHARS])
         except DispatchError as error:
             return CallResult(name, error.outcome, error=error)

@@ -442,7 +442,8 @@ def test_positional_parameters() -> None:
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({}, "Object missing required field `point`"),
+        ({}, "the argument 'point' is missing"),
+        ({"point": {}}, "/point: Object missing required field `x`"),
         ({"point": {"x": "1"}}, "/point/x: Expected `int`, got `str`"),
         ({"point": {"x": 1.5}}, "/point/x: Expected `int`, got `float`"),
         ({"point": {"x": True}}, "/point/x: Expected `int`, got `bool`"),
