@@ -14,10 +14,10 @@ from importlib.metadata import version
 from benchmarks.cluster.faults import FAULTS, SETTINGS, Finding, loaded, measure
 from benchmarks.cluster.load import KINDS
 from benchmarks.harness.processes import ROOT
+from benchmarks.suites.docs_page import replace_figures
 from dispatch.devtools.localbroker import VERSION, LocalCluster
 
 PAGE = ROOT / "docs" / "explanation" / "cluster.md"
-BEGIN, END = "<!-- begin of the figures of a run -->", "<!-- end of the figures of a run -->"
 
 
 def render(findings: Sequence[Finding]) -> str:
@@ -58,9 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table = render(findings)
     _report(table)
     if not faults:
-        text = PAGE.read_text(encoding="utf-8")
-        head, _, rest = text.partition(BEGIN)
-        PAGE.write_text(f"{head}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+        PAGE.write_text(replace_figures(PAGE.read_text(encoding="utf-8"), table), encoding="utf-8")
 
 
 def _report(line: str) -> None:

@@ -2,7 +2,7 @@
 
 ``python -m tests.helpers.calling_process URL TOPIC RECORDS FIRST LAST IN_FLIGHT`` makes the calls of ``range(FIRST, LAST)``
 that no earlier process has started, so many at once, and records the end of each one in the file. It prints ``ready`` after
-its first answer, and exits when all calls have ended.
+its first answer, and exits when all calls have ended. SIGUSR1 and SIGUSR2 move its wall clock by an hour.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.helpers import wall_clock  # isort: skip - before what keeps time.time
 
 import dispatch
 from tests.helpers.call_records import End, Record, RecordFile, record_error
@@ -41,6 +43,7 @@ async def call(dispatcher: dispatch.Dispatcher, number: int, record: Record) -> 
 
 
 async def _main(url: str, topic: str, path: str, first: int, last: int, in_flight: int) -> None:
+    wall_clock.step_on_signals()
     records = RecordFile(Path(path)).records
     numbers = iter(number for number in range(first, last) if records[number].end == End.NOT_STARTED)
 

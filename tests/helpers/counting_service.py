@@ -1,7 +1,7 @@
 """A tool that changes state and counts, as a process of its own:
 ``python -m tests.helpers.counting_service URL TOPIC COUNTS [INSTANCES]``.
 ``TOPIC`` is a short name, or two whole ones with a comma between; ``INSTANCES`` are the names of the instances in this
-process, with commas between. It prints ``ready``; SIGTERM drains it.
+process, with commas between. It prints ``ready``; SIGTERM drains it, SIGUSR1 and SIGUSR2 move its wall clock by an hour.
 
 Each call has a number; the service keeps how often it was told to do each, in a file of its own that survives it, one byte
 a number, written before it answers: a process that is killed has still counted what it did.
@@ -19,6 +19,8 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+
+from tests.helpers import wall_clock  # isort: skip - before what keeps time.time
 
 import dispatch
 from tests.helpers.python_processes import running
@@ -99,6 +101,7 @@ async def _main(url: str, topic: str, path: str, instances: str = "") -> None:
             for server in servers:
                 await stack.enter_async_context(server)
             loop.add_signal_handler(signal.SIGTERM, drained.set)
+            wall_clock.step_on_signals()
             print("ready", flush=True)  # noqa: T201 - what the parent waits for
             await drained.wait()
             await asyncio.gather(*(server.drain() for server in servers))

@@ -96,6 +96,12 @@ class FaultLab:
         """Drain it (SIGTERM) and wait for its end. No call may fail for that."""
         assert self.instances.pop(name).end(signal.SIGTERM) == 0
 
+    def step_clocks(self, *, ahead: bool) -> None:
+        """Move the wall clock of every second process by an hour. No call may fail for that."""
+        programs = [*self.instances.values(), *(each for each in self._dispatchers if each is not None)]
+        for program in programs[::2]:
+            program.process.send_signal(signal.SIGUSR1 if ahead else signal.SIGUSR2)
+
     # -- dispatchers --------------------------------------------------------------------------------------------
 
     def start_dispatcher(self, number: int) -> None:
@@ -175,7 +181,7 @@ class FaultLab:
         for program in self._dispatchers:
             assert program is not None
             code = program.process.wait(max(1.0, deadline - time.monotonic()))
-            assert code == 0, program.text()
+            assert code == 0, f"exit code {code}:\n{program.text()}"
 
     def output(self) -> str:
         """The last lines of all dispatchers."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
+
+from tests.helpers import wall_clock  # isort: skip - before what keeps time.time
 
 import dispatch
 from benchmarks.incidents.roles.load import answer_to
@@ -24,13 +25,6 @@ class Digest(dispatch.ToolService):
         return answer_to(arguments["secret"])
 
 
-def set_clock_back(seconds: float) -> None:
-    """Let the wall clock of this process be behind, as on a machine that was restarted without the right time."""
-    real_s, real_ns = time.time, time.time_ns
-    time.time = lambda: real_s() - seconds
-    time.time_ns = lambda: real_ns() - int(seconds * 1e9)
-
-
 async def main() -> None:
     """Serve until the driver ends this process or closes its stdin."""
     channel = Channel()
@@ -38,7 +32,7 @@ async def main() -> None:
     if spec is None:
         return
     if spec.get("clock_behind"):
-        set_clock_back(spec["clock_behind"])
+        wall_clock.step(-spec["clock_behind"])
     async with dispatch.ToolServer(
         Digest(spec.get("tool_seconds", 0.0)),
         spec["url"],
