@@ -77,6 +77,12 @@ $(VENV)/.peers: $(VENV)/.dev
 	@$(PIP) install -e '.[peers]'
 	@touch $@
 
+$(VENV)/proxies/.made: $(BIN)/python pyproject.toml
+	@echo "Setting up ($(VENV)/proxies), with proxies of MCP whose dependencies do not go together with the others' …"
+	@$(BIN)/python -m venv $(VENV)/proxies
+	@$(VENV)/proxies/bin/python -m pip install --quiet --disable-pip-version-check -e '.[proxies]'
+	@touch $@
+
 $(VENV)/.mutation: $(VENV)/.dev
 	@echo "Setting up ($(VENV)), with mutmut …"
 	@$(PIP) install -e '.[mutation]'
@@ -162,7 +168,7 @@ bench: $(VENV)/.dev $(VENV)/.peers
 bench-peers: $(VENV)/.dev $(VENV)/.peers
 	@$(BIN)/python -m benchmarks.peers $(ARGS)
 
-faults: $(VENV)/.dev $(VENV)/.peers
+faults: $(VENV)/.dev $(VENV)/.peers $(VENV)/proxies/.made
 	@$(BIN)/python -m benchmarks.faults $(addprefix --only ,$(ONLY)) $(ARGS)
 
 bench-cluster: $(VENV)/.dev

@@ -72,6 +72,27 @@ SYSTEMS: Mapping[str, Compared] = {
         "a timeout; the next session follows when one has ended",
         0.25,
     ),
+    "fastmcp-proxy": Compared(
+        "fastmcp_proxy",
+        "FastMCP's proxy (20 calls/s)",
+        "FastMCP's proxy over HTTP in front of the same workers as FastMCP's column, with FastMCP's client",
+        "a timeout; the client connects again after its session has ended; a session with the workers for each call",
+        0.1,
+    ),
+    "mcp-proxy": Compared(
+        "mcp_proxy",
+        "mcp-proxy (20 calls/s)",
+        "mcp-proxy 0.13 over stdio in front of the same workers, with FastMCP's client",
+        "a timeout; the client connects again after its session has ended",
+        0.1,
+    ),
+    "contextforge": Compared(
+        "contextforge",
+        "ContextForge (20 calls/s)",
+        "ContextForge 1.0.7 over HTTP in front of the same workers, with FastMCP's client",
+        "a timeout; health checks of the workers; attempts by its HTTP client",
+        0.1,
+    ),
     "taskiq": Compared(
         "taskiq_redis",
         "taskiq (50 calls/s)",

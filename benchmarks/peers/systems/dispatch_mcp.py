@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import tempfile
@@ -12,23 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import fastmcp
 from fastmcp.exceptions import ToolError
 
 from benchmarks.peers.system import Call, Failure, Place
 from benchmarks.peers.systems import dispatch_pulsar, fastmcp_http
-from benchmarks.peers.systems.http import START_S, url_of
+from benchmarks.peers.systems.http import url_of
+from benchmarks.peers.systems.mcp_client import connected, running
 from dispatch.devtools.localbroker import find_free_ports
 
 LABEL: Final = "dispatch's MCP server"
 OFFERS: Final = f"over MCP: {dispatch_pulsar.OFFERS}"
 ARGUMENTS: Final = [{"name": "call", "type": "number", "description": "Number of the call", "required": True}]
-RUN: Final = """
-import ctypes, signal, sys
-from dispatch.cli import main
-ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: the client's process may be killed
-sys.exit(main(sys.argv[1:]))
-"""
 SERVER: Final[Literal["pulsar"]] = "pulsar"
 
 serve = dispatch_pulsar.serve
@@ -47,33 +40,14 @@ async def connect(place: Place) -> AsyncIterator[Call]:
             for item in items:
                 (folder / kind / f"{item.get('name', item.get('id'))}.json").write_text(json.dumps(item))
         address = f"127.0.0.1:{place.ports[0]}"
-        words = ("-c", RUN, "mcp", "--http", address, "--catalog", str(folder), "--broker", place.url)
-        null = asyncio.subprocess.DEVNULL
-        server = await asyncio.create_subprocess_exec(sys.executable, *words, stdin=null, stdout=null, stderr=null)
-        stack.callback(server.kill)
-        client = await stack.enter_async_context(await _first_client(url_of(place)))
+        words = ("-m", "dispatch", "mcp", "--http", address, "--catalog", str(folder), "--broker", place.url)
+        await stack.enter_async_context(running(sys.executable, *words))
+        call_tool = await stack.enter_async_context(connected(url_of(place)))
 
         async def call(arguments: dict[str, Any], *, repeatable: bool) -> str:
-            nonlocal client
-            if not client.is_connected():
-                client = await fastmcp.Client(url_of(place)).__aenter__()
-            name = "read" if repeatable else "write"
-            result = await client.call_tool(name, arguments, timeout=place.timeout + 1)
-            return "".join(getattr(each, "text", "") for each in result.content)
+            return await call_tool("read" if repeatable else "write", arguments, timeout=place.timeout + 1)
 
         yield call
-
-
-async def _first_client(url: str) -> fastmcp.Client[Any]:
-    """Wait until the server answers."""
-    async with asyncio.timeout(START_S):
-        while True:
-            client = fastmcp.Client(url)
-            try:
-                async with client:
-                    return fastmcp.Client(url)
-            except RuntimeError:
-                await asyncio.sleep(0.1)
 
 
 def read_failure(error: Exception) -> Failure:
