@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from dispatch._internal import Clock, excerpt, write_json
+from dispatch._internal import Clock, excerpt, scalar_text, write_json
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.resilience.retry import may_have_run
 from dispatch.result import CallResult
@@ -228,7 +228,8 @@ class ToolCalls(CallObserver):
 
     def start_call(self, tool: ObservedTool, started: float, user: str = "") -> CallObserver:
         self.in_flight += 1
-        return RecordedCall(self, self._inner.start_call(tool, started, user), tool, started, user)
+        inner = self._inner.start_call(tool, started, user)
+        return RecordedCall(self, inner, tool, started, user if user.isascii() else scalar_text(user))
 
     def count(self, call: RecordedCall, now: float) -> None:
         """Count a call that ended ``now``."""

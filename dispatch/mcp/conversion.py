@@ -273,8 +273,12 @@ def _read_urls(given: Any, report: Report, path: str) -> Any:
         return WRONG
     urls = [text.strip() for text in (texts if is_list(texts) else (texts,))]
     for url in urls:
-        if url and not url.startswith(("http://", "https://")):
-            return refuse(report, path, f"{describe_value(url)} is no HTTP address", 'write "url": "https://host/mcp"')
+        if url and not url.lower().startswith(("http://", "https://")):
+            # Without the value: it may be a secret from a variable.
+            problem = "an address does not begin with http:// or https://"
+            return refuse(
+                report, path, problem, 'write "url": "https://host/mcp", or correct the variable that it is from'
+            )
     return tuple(dict.fromkeys(filter(None, urls)))
 
 

@@ -22,7 +22,7 @@ from mcp.types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 from mcp_types import ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse, ListToolsResult, jsonrpc_message_adapter
 from mcp_types.methods import validate_server_result
 
-from dispatch._internal import excerpt
+from dispatch._internal import excerpt, scalar_value
 from dispatch.documents import describe_kind
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
@@ -94,6 +94,9 @@ def read_messages(data: bytes, *, is_modern: bool) -> list[JSONRPCMessage]:
 
 
 def _read_unusual(data: bytes, problem: str, is_modern: bool) -> Iterator[JSONRPCMessage]:
+    if (whole := _complete_pairs(data)) is not None and whole != data:
+        yield from read_messages(whole, is_modern=is_modern)
+        return
     with suppress(ValueError, RecursionError):
         if data.lstrip()[:1] == b"[":  # a batch, as in MCP 2025-03-26
             for part in msgspec.json.decode(data, type=list[msgspec.Raw]):
@@ -108,6 +111,24 @@ def _read_unusual(data: bytes, problem: str, is_modern: bool) -> Iterator[JSONRP
     if outline.id is None or not outline.is_message or outline.is_request:
         raise UnreadableMessageError(problem, outline)
     yield failed_reply(outline.id, TransportFailure.MALFORMED, problem)
+
+
+def _complete_pairs(data: bytes) -> bytes | None:
+    """Return a list of tools without halves of surrogate pairs, which JavaScript's ``JSON.stringify`` writes where a text
+    was cut: one description must not cost the other tools; None: there are no such halves, or it is no list."""
+    if _SURROGATE.search(data) is None:
+        return None
+    try:
+        value = json.loads(data, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return None
+    result = value.get("result") if isinstance(value, dict) else None
+    is_list = isinstance(result, dict) and isinstance(result.get("tools"), list)
+    return json.dumps(scalar_value(value), ensure_ascii=False).encode() if is_list else None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
 
 
 def failed_reply(id: RequestId | None, failure: TransportFailure, message: str, data: object = None) -> JSONRPCError:
@@ -143,6 +164,7 @@ def describe_invalid(error: BaseException) -> str:
 # -- what an unreadable message names ---------------------------------------------------------------------------------
 
 _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}:,]|[^\s\[\]{}:,"]+', re.DOTALL)
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _LAST_ID: Final = re.compile(rb'"id"\s*:\s*(-?\d+|"[^"\\]*")\s*\}\s*$')
 """The id behind the result, which may be long."""
 
@@ -282,6 +304,8 @@ def _complete_tool_list(result: dict[str, Any], is_modern: bool) -> None:
     for tool in tools:
         if isinstance(tool, dict):
             tool["inputSchema"] = _complete_schema(tool.get("inputSchema"))
+            if tool.get("outputSchema") in ([], {}):  # it demands nothing, not even structured content
+                del tool["outputSchema"]
             if not is_modern and tool.get("outputSchema") is not None:
                 tool["outputSchema"] = _complete_schema(tool["outputSchema"])
     if _find_mistake(result, is_modern) is None:

@@ -122,7 +122,8 @@ async def serve_http(
 MAX_TOKENS: Final = 10_000
 """Texts and brackets that are searched for the id of an unreadable message: some milliseconds on the event loop. Clients
 write the id in front of the arguments."""
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]+|[\]}]+', re.DOTALL)
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[{]+|[\]}]+', re.DOTALL)
+"""A text that does not end goes to the end of the data, and is searched once."""
 _ID: Final = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*[,}]', re.DOTALL)
 
 

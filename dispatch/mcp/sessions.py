@@ -6,12 +6,13 @@ import asyncio
 import logging
 import os
 import random
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from mcp import Client, MCPError, types
+from mcp import Client, ClientSession, MCPError, types
 from mcp.client.session import IncomingMessage
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.types import HEADER_MISMATCH, INVALID_PARAMS
@@ -439,6 +440,7 @@ class McpSession:
             **self._callbacks.as_options(),
         )
         async with client:
+            _check_what_can_be(client.session)
             ready.set_result(client)
             await transport.ended.wait()
         raise SessionEndedError("it does not know the session any more" if self._is_unknown else "the server has ended")
@@ -574,6 +576,22 @@ class McpInstance(LocalInstance):
             return await client.call_tool(name, call.arguments)  # was not executed; it reads the tool's schema again
         assert isinstance(result, (types.CallToolResult, types.InputRequiredResult))
         return result
+
+
+def _check_what_can_be(session: ClientSession) -> None:
+    """Let the SDK keep a result whose output schema it cannot read, such as one of another dialect: the tool has run."""
+    validate = session.validate_tool_result
+
+    async def check(name: str, result: types.CallToolResult) -> None:
+        try:
+            await validate(name, result)
+        except re.error:  # a pattern in JavaScript's syntax
+            pass
+        except RuntimeError as error:
+            if not str(error).startswith("Invalid schema for tool"):
+                raise
+
+    session.validate_tool_result = check  # type: ignore[method-assign] # no option of the SDK does this
 
 
 class McpInstances(Instances[McpInstance]):

@@ -428,7 +428,9 @@ PING_S: Final = 2.0
 
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _REPLIES: Final = (JSONRPCResponse, JSONRPCError)
-_BODY_HEADERS: Final = ("content-length", "content-encoding", "content-type", "transfer-encoding")
+_BODY_HEADERS: Final = (b"content-length", b"content-encoding", b"content-type", b"transfer-encoding")
+_NO_REPLY: Final = httpx2.Timeout(PING_S, connect=CONNECT_S)
+"""Of notifications and the end of a session: the SDK sends nothing else before their response, and closing waits for it."""
 _ABOUT_SESSIONS: Final = re.compile("session|initiali[sz]", re.IGNORECASE)
 _OF_CREDENTIALS: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 """Statuses that concern a session only where their text says so."""
@@ -549,7 +551,11 @@ class HttpClient(httpx2.AsyncClient):
         """Send a request; see :meth:`httpx2.AsyncClient.send`."""
         if request.method == "DELETE" and self._is_forgotten:  # the end of the session
             return httpx2.Response(HTTPStatus.NO_CONTENT, request=request)
+        if request.method == "POST":
+            await request.aread()  # that of a redirect is a stream
         exchange = Exchange.of(request)
+        if exchange is None:
+            request.extensions = {**request.extensions, "timeout": _NO_REPLY.as_dict()}
         is_request = exchange is not None and exchange.id is not None
         self.in_flight += is_request
         try:
@@ -763,18 +769,19 @@ def _is_event_stream(response: httpx2.Response) -> bool:
 
 def _response(response: httpx2.Response, reply: JSONRPCMessage) -> httpx2.Response:
     """Return ``response`` with another body and without its status, of which the SDK reports nothing."""
-    headers = {**_other_headers(response), "content-type": "application/json"}
+    headers = [*_other_headers(response), (b"content-type", b"application/json")]
     return httpx2.Response(HTTPStatus.OK, headers=headers, content=_encode(reply), request=response.request)
 
 
 def _stream(response: httpx2.Response, events: AsyncGenerator[bytes, None]) -> httpx2.Response:
-    headers = {**_other_headers(response), "content-type": "text/event-stream"}
+    headers = [*_other_headers(response), (b"content-type", b"text/event-stream")]
     stream = _EventBytes(response, events)
     return httpx2.Response(response.status_code, headers=headers, stream=stream, request=response.request)
 
 
-def _other_headers(response: httpx2.Response) -> dict[str, str]:
-    return {name: value for name, value in response.headers.items() if name not in _BODY_HEADERS}
+def _other_headers(response: httpx2.Response) -> list[tuple[bytes, bytes]]:
+    # As bytes: they may be in any encoding.
+    return [(name, value) for name, value in response.headers.raw if name.lower() not in _BODY_HEADERS]
 
 
 def _encode(message: JSONRPCMessage) -> bytes:
@@ -823,6 +830,6 @@ def read_retry_after(value: str, now: float) -> float | None:
     except ValueError:
         try:
             seconds = parsedate_to_datetime(value).timestamp() - now
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
     return max(0.0, seconds) if math.isfinite(seconds) else None

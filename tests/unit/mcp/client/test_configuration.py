@@ -90,7 +90,7 @@ def test_servers_without_the_outer_object_and_disabled_ones() -> None:
         ({"command": "x", "args": "-y"}, "one: args: 'args' is not a list of texts"),
         ({"command": "x", "env": {"A": 1}}, "one: env.A: a number, not a text"),
         ({"command": "${NONE}"}, "one: command: the environment variable 'NONE' is not set"),
-        ({"url": "host/mcp"}, "one: url: 'host/mcp' is no HTTP address"),
+        ({"url": "host/mcp"}, "one: url: an address does not begin with http:// or https://"),
         ({"url": ["https://host", 3]}, "one: url: 'url' is not a list of texts"),
         ({"type": "sse", "url": "https://host"}, "one: type: the transport 'sse' was withdrawn"),
         ({"type": "carrier-pigeon", "url": "https://host"}, "one: type: the transport 'carrier-pigeon' is unknown"),

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from typing import Any
 
+import httpx2
 import pytest
 from mcp import types
 
@@ -20,7 +21,8 @@ import dispatch.mcp.sessions
 from dispatch.calls.local import LocalResult
 from dispatch.errors import ToolError
 from dispatch.mcp.conversion import read_result
-from dispatch.mcp.transports import read_retry_after
+from dispatch.mcp.replies import TransportFailure
+from dispatch.mcp.transports import HttpClient, read_retry_after
 from dispatch.result import ResultContent
 from tests.helpers.mcp_servers.programs import call_until_ok, connected, until
 from tests.helpers.mcp_servers.scripted import Answer, event, result, scripted_http, scripted_stdio, tool
@@ -679,3 +681,73 @@ def test_an_error_of_the_tool() -> None:
     with pytest.raises(ToolError, match="no such order") as caught:
         read_result(result_results(text("no such order"), is_error=True), "")
     assert caught.value.type == "tool-error"
+
+
+OUTPUTS = {
+    "a pattern of JavaScript": {
+        "type": "object",
+        "properties": {"y": {"type": "string", "pattern": "^(?<y>\\\\p{L}+)$"}},
+    },
+    "draft-04": {"type": "object", "properties": {"n": {"type": "number", "minimum": 0, "exclusiveMinimum": True}}},
+    "a reference to nowhere": {"type": "object", "properties": {"y": {"$ref": "#/definitions/none"}}},
+}
+
+
+def test_a_result_is_kept_whose_output_schema_cannot_be_read(logged: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        names = [f"tool-{number}" for number in range(len(OUTPUTS))]
+        page = [tool(name, outputSchema=schema) for name, schema in zip(names, OUTPUTS.values(), strict=True)]
+        page.append(tool("any", outputSchema={}))
+        given = result({"content": [{"type": "text", "text": "fine"}], "structuredContent": {"y": "a", "n": 1}})
+        answers = {**dict.fromkeys(names, given), "any": GOOD}
+        async with connected({"s": scripted_stdio(answers, pages=[result({"tools": page})])}) as dispatcher:
+            for name in answers:
+                assert await dispatcher.call(name, {}) == "fine"
+
+    run(test)
+
+
+def test_half_a_surrogate_pair_in_a_description_costs_no_tool(logged: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        page = result({"tools": [tool("good"), tool("cut", description="an emoji, cut \ud83d")]})
+        answers = {"good": GOOD, "cut": GOOD}
+        async with connected({"s": scripted_stdio(answers, pages=[page])}) as dispatcher:
+            assert await dispatcher.call("good", {}) == await dispatcher.call("cut", {}) == "fine"
+
+    run(test)
+
+
+async def test_a_redirected_request_and_headers_in_any_encoding() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        body = GOOD.replace("@ID@", "7").encode()
+        moved = b"HTTP/1.1 307 Moved\r\nLocation: /mcp\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        found = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Region: S\xe3o Paulo\r\n"
+        found += b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        writer.write(found if head.startswith(b"POST /mcp ") else moved)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp/"
+        async with HttpClient(lambda: None, lambda: None, {}) as client:
+            message = {"jsonrpc": "2.0", "id": 7, "method": "tools/call"}
+            answered = await client.post(url, json=message, follow_redirects=True)
+    assert answered.json()["result"]["content"] == [{"type": "text", "text": "fine"}]
+
+
+async def test_a_notification_without_a_response_does_not_hold_later_messages() -> None:
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1_000)
+        await released.wait()
+        writer.close()
+
+    released = asyncio.Event()
+    async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+        async with HttpClient(lambda: None, lambda: None, {}) as client, asyncio.timeout(20):
+            answered = await client.post(url, json={"jsonrpc": "2.0", "method": "notifications/cancelled"})
+            assert answered.json()["error"]["code"] == TransportFailure.REPLY_LOST
+            with pytest.raises(httpx2.ReadTimeout):
+                await client.delete(url)
+        released.set()

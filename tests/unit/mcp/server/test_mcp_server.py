@@ -210,6 +210,7 @@ def test_what_is_no_request(data: bytes, id: object, is_answered: bool) -> None:
 def test_the_search_for_an_id_is_bounded() -> None:
     assert find_id(b'{"id":7,"a":' + b"[]{}" * 1_000_000) == b"7"
     assert find_id(b'{"a":[' + b"{}[]" * 1_000_000 + b'],"id":7,') == b"null"
+    assert find_id(b'{"id":7,"a":"' + b'\\"' * 1_000_000) == b"7"
 
 
 @given(st.binary(max_size=60) | st.text('{}[]",:\\ id0."').map(str.encode))
