@@ -342,6 +342,7 @@ def test_dates_and_nonsense_in_retry_after() -> None:
     now = 1_800_000_000.0
     assert read_retry_after(formatdate(now + 90, usegmt=True), now) == 90
     assert read_retry_after(formatdate(now - 90, usegmt=True), now) == 0
+    assert read_retry_after("Fri, 01 Jan 99999999999999999999 00:00:00 GMT", now) is None
     assert [read_retry_after(text, now) for text in ("2.5", "-1", "", "soon", "nan", "inf")] == [
         2.5,
         0,
