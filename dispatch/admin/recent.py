@@ -143,6 +143,9 @@ class RecordedCall(CallObserver):
     def on_rejected(self, error: DispatchError) -> None:
         self.inner.on_rejected(error)
 
+    def on_refused(self, user: str, reason: str) -> None:
+        self.inner.on_refused(user, reason)
+
     def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
         inner, clock = self.inner.on_request(topic, template, id, number, reason), self.calls.clock
         self.attempt = attempt = RecordedAttempt(inner, clock, id, number, reason, self.attempt)
@@ -229,7 +232,7 @@ class ToolCalls(CallObserver):
     def start_call(self, tool: ObservedTool, started: float, user: str = "") -> CallObserver:
         self.in_flight += 1
         inner = self._inner.start_call(tool, started, user)
-        return RecordedCall(self, inner, tool, started, user if user.isascii() else scalar_text(user))
+        return RecordedCall(self, inner, tool, started, scalar_text(user) if isinstance(user, str) else "")
 
     def count(self, call: RecordedCall, now: float) -> None:
         """Count a call that ended ``now``."""

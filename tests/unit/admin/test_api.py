@@ -54,6 +54,8 @@ async def test_a_call_is_found_by_its_number_its_request_and_shows_its_attempts(
         assert await it.get("/api/calls?failed=1") == await it.get("/api/calls?user=bob")
         await it.dispatcher.execute("price", {"item": "a"}, user="caf\udce9")  # refused: no text of Unicode
         assert "caf?" in {each["user"] for each in await it.get("/api/users")}
+        refused = await it.dispatcher.execute("price", {"item": "a"}, user=None)  # type: ignore[arg-type] # a mistake
+        assert refused.outcome == "invalid_arguments"
         call = await it.get(f"/api/calls/{failed['id']}")
         (attempt,) = call["trail"]
         assert (attempt["instance"], attempt["reason"], attempt["sent"]) == ("shop-1", "first", True)
