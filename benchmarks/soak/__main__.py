@@ -82,8 +82,10 @@ class Held(NamedTuple):
     topics: int
 
     def exceeds(self, before: Held) -> bool:
-        """Whether it is more. Memory is not compared: allocators keep what a load needed."""
-        return any(now > then for now, then in zip(self[1:], before[1:], strict=True))
+        """Whether it is more; of memory, which no process gives back, 1.5 times as much."""
+        return self.memory_mb > 1.5 * before.memory_mb or any(
+            now > then for now, then in zip(self[1:], before[1:], strict=True)
+        )
 
 
 @dataclass
