@@ -90,7 +90,7 @@ SYSTEMS: Mapping[str, Compared] = {
         "contextforge",
         "ContextForge (20 calls/s)",
         "ContextForge 1.0.7 over HTTP in front of the same workers, with FastMCP's client",
-        "a timeout; health checks of the workers; attempts by its HTTP client",
+        "a timeout; health checks of the workers",
         0.1,
     ),
     "taskiq": Compared(

@@ -15,11 +15,13 @@ import httpx
 from benchmarks.peers.system import SERVICE, Call, Place
 from benchmarks.peers.systems import fastmcp_http
 from benchmarks.peers.systems.http import START_S, url_of
-from benchmarks.peers.systems.mcp_client import PROXIES, connected, running
+from benchmarks.peers.systems.mcp_client import connected, proxy_command, running
 from dispatch.devtools.localbroker import find_free_ports
 
 LABEL: Final = "ContextForge"
-OFFERS: Final = "a catalogue, permissions, health checks of its gateways, attempts by its HTTP client; no breaker"
+OFFERS: Final = (
+    "a catalogue, permissions, health checks of its gateways; its plugins, a breaker among them, are not set up"
+)
 SERVER: Final[Literal["http"]] = "http"
 SETTINGS: Final = {
     "AUTH_REQUIRED": "false",
@@ -29,7 +31,7 @@ SETTINGS: Final = {
     "CACHE_TYPE": "memory",
     "LOG_LEVEL": "ERROR",
 }
-"""It asks nobody who they are, and its servers may be on this machine."""
+"""Without authentication, and with gateways on loopback addresses."""
 
 serve, read_failure = fastmcp_http.serve, fastmcp_http.read_failure
 
@@ -42,7 +44,7 @@ async def connect(place: Place) -> AsyncIterator[Call]:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         keys = {name: secrets.token_hex(32) for name in ("JWT_SECRET_KEY", "AUTH_ENCRYPTION_SECRET")}
         env = {**os.environ, **SETTINGS, **keys, "DATABASE_URL": f"sqlite:///{folder}/mcp.db"}
-        words = (str(PROXIES / "python"), str(PROXIES / "mcpgateway"), "--port", str(port))
+        words = (*proxy_command("mcpgateway"), "--port", str(port))
         await stack.enter_async_context(running(*words, cwd=folder, env=env))
         await _register(f"http://127.0.0.1:{port}/gateways", url_of(place))
         call_tool = await stack.enter_async_context(connected(f"http://127.0.0.1:{port}/mcp/"))

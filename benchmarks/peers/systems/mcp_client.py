@@ -11,13 +11,24 @@ from typing import Any, Final, Protocol
 
 import fastmcp
 
-from benchmarks.harness.processes import ROOT
+from benchmarks.harness.processes import ROOT, BenchmarkError
 from benchmarks.peers.systems.http import START_S
 
 DIES_WITH_PARENT: Final = (sys.executable, str(ROOT / "tests" / "helpers" / "die_with_parent.py"))
 """The client's process may be killed."""
 PROXIES: Final = Path(sys.prefix) / "proxies" / "bin"
 """Programs whose dependencies do not go together with the others': the extra ``proxies``, by ``make faults``."""
+
+
+def proxy_command(name: str) -> tuple[str, str]:
+    """Return the command of one of these programs.
+
+    Raises:
+        BenchmarkError: it is not installed.
+    """
+    if not (PROXIES / name).exists():
+        raise BenchmarkError(f"{name} is not installed: run the faults by `make faults`, which installs it")
+    return str(PROXIES / "python"), str(PROXIES / name)
 
 
 class CallTool(Protocol):

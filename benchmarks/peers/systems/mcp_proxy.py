@@ -11,7 +11,7 @@ from fastmcp.client.transports import StdioTransport
 from benchmarks.peers.system import SERVICE, Call, Place
 from benchmarks.peers.systems import fastmcp_http
 from benchmarks.peers.systems.http import url_of
-from benchmarks.peers.systems.mcp_client import DIES_WITH_PARENT, PROXIES, connected
+from benchmarks.peers.systems.mcp_client import DIES_WITH_PARENT, connected, proxy_command
 
 LABEL: Final = "mcp-proxy"
 OFFERS: Final = "MCP over stdio in front of HTTP; no guards, no retries"
@@ -24,7 +24,7 @@ serve, read_failure = fastmcp_http.serve, fastmcp_http.read_failure
 async def connect(place: Place) -> AsyncIterator[Call]:
     """Start the proxy as the client's server."""
     python, launcher = DIES_WITH_PARENT
-    words = [str(PROXIES / "python"), str(PROXIES / "mcp-proxy"), "--log-level", "ERROR"]
+    words = [*proxy_command("mcp-proxy"), "--log-level", "ERROR"]
     transport = StdioTransport(python, [launcher, *words, "--transport", "streamablehttp", url_of(place)])
     async with connected(transport) as call_tool:
 
