@@ -94,8 +94,8 @@ def read_messages(data: bytes, *, is_modern: bool) -> list[JSONRPCMessage]:
 
 
 def _read_unusual(data: bytes, problem: str, is_modern: bool) -> Iterator[JSONRPCMessage]:
-    if (whole := _complete_pairs(data)) is not None and whole != data:
-        yield from read_messages(whole, is_modern=is_modern)
+    if (replaced := _replace_half_pairs(data)) is not None and replaced != data:
+        yield from read_messages(replaced, is_modern=is_modern)
         return
     with suppress(ValueError, RecursionError):
         if data.lstrip()[:1] == b"[":  # a batch, as in MCP 2025-03-26
@@ -113,7 +113,7 @@ def _read_unusual(data: bytes, problem: str, is_modern: bool) -> Iterator[JSONRP
     yield failed_reply(outline.id, TransportFailure.MALFORMED, problem)
 
 
-def _complete_pairs(data: bytes) -> bytes | None:
+def _replace_half_pairs(data: bytes) -> bytes | None:
     """Return a list of tools without halves of surrogate pairs, which JavaScript's ``JSON.stringify`` writes where a text
     was cut: one description must not cost the other tools; None: there are no such halves, or it is no list."""
     if _SURROGATE.search(data) is None:

@@ -440,7 +440,7 @@ class McpSession:
             **self._callbacks.as_options(),
         )
         async with client:
-            _check_what_can_be(client.session)
+            _keep_results_of_unreadable_schemas(client.session)
             ready.set_result(client)
             await transport.ended.wait()
         raise SessionEndedError("it does not know the session any more" if self._is_unknown else "the server has ended")
@@ -578,7 +578,7 @@ class McpInstance(LocalInstance):
         return result
 
 
-def _check_what_can_be(session: ClientSession) -> None:
+def _keep_results_of_unreadable_schemas(session: ClientSession) -> None:
     """Let the SDK keep a result whose output schema it cannot read, such as one of another dialect: the tool has run."""
     validate = session.validate_tool_result
 
