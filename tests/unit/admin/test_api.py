@@ -56,6 +56,9 @@ async def test_a_call_is_found_by_its_number_its_request_and_shows_its_attempts(
         assert "caf?" in {each["user"] for each in await it.get("/api/users")}
         refused = await it.dispatcher.execute("price", {"item": "a"}, user=None)  # type: ignore[arg-type] # a mistake
         assert refused.outcome == "invalid_arguments"
+        await it.dispatcher.execute("price", {"item": 5}, user="alice")
+        metrics = (await it.client.get("/metrics")).text
+        assert 'dispatch_refused_calls_total{reason="invalid-arguments"' in metrics
         call = await it.get(f"/api/calls/{failed['id']}")
         (attempt,) = call["trail"]
         assert (attempt["instance"], attempt["reason"], attempt["sent"]) == ("shop-1", "first", True)
