@@ -74,10 +74,10 @@ SYSTEMS: Mapping[str, Compared] = {
     ),
     "fastmcp-proxy": Compared(
         "fastmcp_proxy",
-        "FastMCP's proxy (20 calls/s)",
+        "FastMCP's proxy (5 calls/s)",
         "FastMCP's proxy over HTTP in front of the same workers as FastMCP's column, with FastMCP's client",
         "a timeout; the client connects again after its session has ended; a session with the workers for each call",
-        0.1,
+        0.025,
     ),
     "mcp-proxy": Compared(
         "mcp_proxy",
@@ -88,10 +88,10 @@ SYSTEMS: Mapping[str, Compared] = {
     ),
     "contextforge": Compared(
         "contextforge",
-        "ContextForge (20 calls/s)",
+        "ContextForge (5 calls/s)",
         "ContextForge 1.0.7 over HTTP in front of the same workers, with FastMCP's client",
         "a timeout; health checks of the workers",
-        0.1,
+        0.025,
     ),
     "taskiq": Compared(
         "taskiq_redis",

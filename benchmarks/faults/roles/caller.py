@@ -18,7 +18,7 @@ HUNG_S = 2.0
 """Seconds after its deadline at which a call counts as hung."""
 CATCH_UP_S = 1.0
 """Calls later than this are skipped: a stalled process must not send a burst afterwards."""
-REACH_S = 60.0
+REACH_S = 30.0
 WARM_UP = 100
 
 Row = tuple[float, float, str, int, bool, bool]

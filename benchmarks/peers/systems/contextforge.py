@@ -28,10 +28,11 @@ SETTINGS: Final = {
     "ALLOW_UNAUTHENTICATED_ADMIN": "true",
     "SSRF_ALLOW_LOCALHOST": "true",
     "SSRF_ALLOW_PRIVATE_NETWORKS": "true",
+    "RATE_LIMITING_ENABLED": "false",
     "CACHE_TYPE": "memory",
     "LOG_LEVEL": "ERROR",
 }
-"""Without authentication, and with gateways on loopback addresses."""
+"""Without authentication and its limit of 100 calls a minute, and with gateways on loopback addresses."""
 
 serve, read_failure = fastmcp_http.serve, fastmcp_http.read_failure
 
