@@ -229,6 +229,9 @@ async def test_a_restarted_broker_leaves_the_catalogue_as_it_is(tmp_path: Path) 
             await asyncio.sleep(20)  # longer than the ttl
             await asyncio.to_thread(broker.restart)
             await asyncio.to_thread(first_lookup, broker.service_url)
+            async with asyncio.timeout(30):  # calls of a longer outage than RECONNECT_WAIT_S are refused until its end
+                while not dispatcher.is_connected:
+                    await asyncio.sleep(0.05)
             assert await dispatcher.call("price", {"product": "lamp"}, timeout=30) == "price of lamp"
             await asyncio.sleep(8)
             assert dispatcher.catalog is catalog
