@@ -11,7 +11,8 @@ document.getElementById("theme")?.addEventListener("click", () => {
 });
 
 // -- what changes: parts with data-live are replaced by those of the same page, read again --------------------------
-let reading = false, due = 0;
+const shown = new WeakMap();
+let reading = false, due = 0, events = null;
 async function refresh() {
   if (reading || document.hidden || document.querySelector("dialog[open]")) return;
   reading = true;
@@ -20,22 +21,38 @@ async function refresh() {
     if (response.redirected) { location.href = response.url; return; }
     const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
     for (const part of document.querySelectorAll("[data-live]")) {
-      const other = fresh.querySelector(`[data-live="${part.dataset.live}"]`);
-      if (!other || other.innerHTML === part.dataset.html) continue;
-      if (part.contains(document.activeElement) && document.activeElement !== part) continue;
-      part.dataset.html = other.innerHTML;
-      part.replaceChildren(...other.childNodes);
+      const other = fresh.querySelector(`[data-live="${part.dataset.live}"]`), html = other?.innerHTML;
+      if (!other || html === (shown.get(part) ?? part.innerHTML)) continue;
+      shown.set(part, html);
+      replace(part, other);
     }
     for (const table of document.querySelectorAll("table.sortable")) sort(table);
     for (const input of document.querySelectorAll("[data-filter]")) filter(input);
     root.dataset.offline = "";
   } catch { root.dataset.offline = "1"; } finally { reading = false; }
 }
+// Focus and sideways scroll stay: an element is the same if it and the first link of its row lead to the same place.
+const identify = each => [each.closest("tr")?.querySelector("a")?.href, each.href, each.dataset.path, each.dataset.action, each.ariaLabel].join();
+function replace(part, other) {
+  const focused = part.contains(document.activeElement) && identify(document.activeElement);
+  const scrolled = [...part.querySelectorAll(".scroll")].map(each => each.scrollLeft);
+  part.replaceChildren(...other.childNodes);
+  part.querySelectorAll(".scroll").forEach((each, at) => { each.scrollLeft = scrolled[at] ?? 0; });
+  if (focused) [...part.querySelectorAll("a, button, .scroll")].find(each => identify(each) === focused)?.focus({preventScroll: true});
+}
+// A browser has six connections to a host for all its tabs: only a page that is seen, not one in the history, has a stream.
+function listen(isSeen) {
+  if (isSeen === (events !== null)) return;
+  events?.close();
+  events = isSeen ? new EventSource("/api/events/stream") : null;
+  for (const kind of ["circuit", "instance", "catalog", "source", "change-held", "action", "broker"])
+    events?.addEventListener(kind, () => { clearTimeout(due); due = setTimeout(refresh, 100); });
+}
 if (document.querySelector("[data-live]")) {
   setInterval(refresh, REFRESH_MS);
-  const events = new EventSource("/api/events/stream");
-  for (const kind of ["circuit", "instance", "catalog", "source", "change-held", "action"])
-    events.addEventListener(kind, () => { clearTimeout(due); due = setTimeout(refresh, 100); });
+  addEventListener("pageshow", () => listen(!document.hidden));
+  addEventListener("pagehide", () => listen(false));
+  document.addEventListener("visibilitychange", () => listen(!document.hidden));
 }
 
 // -- tables ----------------------------------------------------------------------------------------------------
@@ -83,16 +100,16 @@ document.addEventListener("click", event => {
 dialog?.querySelector("[value=cancel]").addEventListener("click", () => dialog.close());
 dialog?.querySelector("form").addEventListener("submit", async event => {
   event.preventDefault();
-  const form = event.target, body = {reason: form.reason.value};
-  if (acting.action) body.action = acting.action;
-  if (acting.fingerprint) body.fingerprint = acting.fingerprint;
+  const form = event.target, button = event.submitter, body = {reason: form.reason.value};
+  for (const name of ["action", "fingerprint", "version"]) if (acting[name]) body[name] = acting[name];
   if (form.user) localStorage.setItem("user", body.user = form.user.value);
   if (acting.durable !== undefined && form.for.value) body.for = Number(form.for.value);
+  button.disabled = true;
   try {
     await post(acting.path, body);
     dialog.close();
     refresh();
-  } catch (error) { dialog.querySelector(".error").textContent = error.message; }
+  } catch (error) { dialog.querySelector(".error").textContent = error.message; } finally { button.disabled = false; }
 });
 async function post(path, body) {
   const response = await fetch(path, {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body)});

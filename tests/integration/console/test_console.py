@@ -92,11 +92,46 @@ async def test_the_cause_of_a_failing_tool_is_two_clicks_away(chrome: Chrome) ->
         await look(find)
 
 
-async def test_a_page_follows_the_process(chrome: Chrome) -> None:
+async def test_a_page_follows_the_process_and_the_focus_stays_where_it_is(chrome: Chrome) -> None:
     async with observed() as it:
-        await look(chrome.get, f"{it.dispatcher.admin_url}/tools")
+
+        def focus() -> None:
+            chrome.get(f"{it.dispatcher.admin_url}/tools")
+            chrome.execute_script("document.querySelector('#rows td a[href$=price]').focus()")
+
+        await look(focus)
         await it.dispatcher.call("price", {"item": "a"})
         await look(wait_for, chrome, "closed", "#rows")
+        assert await look(lambda: chrome.switch_to.active_element.text) == "price"
+
+
+async def test_many_pages_of_one_tab_and_many_tabs_do_not_use_up_the_connections_of_the_browser(chrome: Chrome) -> None:
+    """A browser has six connections to a host. Pages that are left stay in memory, for its back button."""
+    async with observed() as it:
+
+        def visit() -> None:
+            chrome.set_page_load_timeout(10)
+            first = chrome.current_window_handle
+            chrome.get(str(it.dispatcher.admin_url))
+            for _ in range(5):
+                click(chrome, By.CSS_SELECTOR, "nav [data-key=t]")
+                wait_for(chrome, "Tools", "h1")
+                click(chrome, By.CSS_SELECTOR, "nav [data-key=o]")
+                wait_for(chrome, "Overview", "h1")
+            for _ in range(7):
+                chrome.switch_to.new_window("tab")
+                chrome.get(f"{it.dispatcher.admin_url}/tools")
+            wait_for(chrome, "price", "#rows")
+            asyncio.run_coroutine_threadsafe(it.dispatcher.call("price", {"item": "a"}), loop).result(5)
+            wait_for(chrome, "closed", "#rows")
+            for handle in chrome.window_handles:
+                chrome.switch_to.window(handle)
+                if handle != first:
+                    chrome.close()
+            chrome.switch_to.window(first)
+
+        loop = asyncio.get_running_loop()
+        await look(visit)
 
 
 async def test_an_action_asks_for_a_reason_and_is_undone_by_another(chrome: Chrome) -> None:
@@ -113,6 +148,15 @@ async def test_an_action_asks_for_a_reason_and_is_undone_by_another(chrome: Chro
         assert (circuit["state"], circuit["until"] is None) == ("forced-open", False)
         await look(act, "Reset")
         assert (await it.get("/api/circuits"))[0]["state"] == "closed"
+
+        def offer(label: str) -> bool:
+            click(chrome, By.XPATH, f"//button[text()='{label}']")
+            offers = chrome.find_element(By.CSS_SELECTOR, "dialog .duration").is_displayed()
+            press(chrome, "\ue00c")  # Escape
+            return bool(offers)
+
+        assert not await look(offer, "Reset")
+        assert await look(offer, "Disable")
 
 
 async def test_an_instance_is_ejected_and_a_service_drained(chrome: Chrome) -> None:
