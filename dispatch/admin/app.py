@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import importlib.util
+import ipaddress
+import secrets
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -19,6 +22,7 @@ if missing := [each for each in ("starlette", "uvicorn", "jinja2") if importlib.
     raise ImportError(text, name=missing[0])
 
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -53,15 +57,20 @@ MAX_BEHIND: Final = 1_000
 """Events that a reader of a stream may be behind."""
 KEEP_ALIVE_S: Final = 15.0
 CLOCK_STEP_S: Final = 0.05
-COOKIE: Final = "dispatch-token"
+SESSION_S: Final = 12 * 3600.0
+"""Seconds after which a browser signs in again."""
+MAX_SESSIONS: Final = 1_000
 _OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/sign-in"})
 ERROR_TEXTS: Final = {404: "There is no such page.", 405: "Use GET to read, POST to act."}
 _HEADERS: Final = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; form-action 'self'; base-uri 'none'",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
 }
+"""Of every response."""
 
 
 class ApiError(Exception):
@@ -82,7 +91,7 @@ class Caller(NamedTuple):
 
 def answer_json(value: object, status: int = 200) -> Response:
     """Return a response with ``value`` as JSON."""
-    return Response(msgspec.json.encode(value), status, _HEADERS, "application/json")
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
 def answer_error(status: int, text: str) -> Response:
@@ -93,26 +102,83 @@ def answer_error(status: int, text: str) -> Response:
     return response
 
 
-class Guard:
-    """ASGI application that refuses what must not reach the endpoint: other hosts (DNS rebinding), requests of other sites,
-    unknown tokens, large bodies.
+class SignIn(msgspec.Struct):
+    """The body of ``POST /sign-in``."""
+
+    token: str
+
+
+class Callers:
+    """The callers by their tokens, and by the sessions of browsers that have signed in.
+
+    The cookie of a browser has the id of a session, not the token: browsers send cookies to all ports of a host.
 
     Args:
-        app: receives all others.
         settings: of the endpoint.
-        hosts: accepted values of ``Host``, without a port.
     """
 
-    def __init__(self, app: ASGIApp, settings: Admin, hosts: Iterable[str]) -> None:
-        self._app = app
-        self._hosts = frozenset(each.lower() for each in hosts)
+    def __init__(self, settings: Admin) -> None:
         # By their hashes: the time of a lookup reveals nothing about a token.
         self._callers = {hash_token(token): Caller(user, False) for user, token in settings.read.items()}
         self._callers |= {hash_token(token): Caller(user, True) for user, token in settings.act.items()}
+        self._sessions: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._callers)
+
+    def find(self, request: Request) -> Caller | None:
+        """Return who sends a request; None: it has no valid token or session."""
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return self._callers.get(hash_token(token.strip()))
+        key = hash_token(request.cookies.get(name_cookie(request), ""))
+        until, caller = self._sessions.get(key, (0.0, None))
+        return caller if time.monotonic() < until else None
+
+    def sign_in(self, token: str) -> str | None:
+        """Return the id of a new session; None: the token is unknown."""
+        caller = self._callers.get(hash_token(token))
+        if caller is None:
+            return None
+        id = secrets.token_urlsafe()
+        self._sessions[hash_token(id)] = time.monotonic() + SESSION_S, caller
+        if len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+        return id
+
+
+def name_cookie(request: Request) -> str:
+    """Return the name of the cookie, which differs by port: consoles of one host do not replace the cookies of others."""
+    _, _, port = request.headers.get("host", "").rpartition(":")
+    return f"dispatch-session-{port if port.isascii() and port.isdigit() else 'default'}"
+
+
+class Guard:
+    """ASGI application that refuses what must not reach the endpoint: other hosts (DNS rebinding), requests of other sites,
+    unknown tokens, large bodies. It adds the headers of every response.
+
+    Args:
+        app: receives all others.
+        callers: of the endpoint.
+        hosts: accepted names in ``Host``, without a port; every address is accepted.
+    """
+
+    def __init__(self, app: ASGIApp, callers: Callers, hosts: Iterable[str]) -> None:
+        self._app = app
+        self._hosts = frozenset(each.lower() for each in hosts)
+        self._callers = callers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
         request = Request(scope)
         try:
             scope["caller"] = self._check(request)
@@ -120,7 +186,7 @@ class Guard:
         except ApiError as error:
             is_page = error.status == 401 and "text/html" in request.headers.get("accept", "")
             refusal = Response(status_code=303, headers={"Location": "/sign-in"}) if is_page else None
-            await (refusal or answer_error(error.status, error.text))(scope, receive, send)
+            await (refusal or answer_error(error.status, error.text))(scope, receive, send_with_headers)
             return
 
         async def replay() -> Message:
@@ -131,29 +197,26 @@ class Guard:
             body = None
             return {"type": "http.request", "body": sent}
 
-        await self._app(scope, replay, send)
+        await self._app(scope, replay, send_with_headers)
 
     def _check(self, request: Request) -> Caller:
-        host = split_port(request.headers.get("host", ""))
-        if host not in self._hosts:
+        host, path = split_port(request.headers.get("host", "")), request.scope["path"]
+        if host not in self._hosts and not is_address(host):
             raise ApiError(421, f"The endpoint is not reached as '{host[:80]}'. Add the name to Admin(hosts=…).")
         if request.method not in ("GET", "HEAD", "POST"):
             raise ApiError(405, "Use GET or POST.")
         if request.method == "POST":
             origin = request.headers.get("origin")
-            if origin is not None and urlsplit(origin).netloc.lower() != request.headers["host"].lower():
+            if origin is not None and origin.partition("://")[2].lower() != request.headers["host"].lower():
                 raise ApiError(403, "The request comes from a page of another site.")
             if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
                 raise ApiError(415, "Send JSON with Content-Type: application/json.")
         if not self._callers:
             return Caller("", True)
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer":
-            token = request.cookies.get(COOKIE, "")
-        caller = self._callers.get(hash_token(token.strip()))
-        if caller is None and request.url.path not in _OPEN_PATHS and not request.url.path.startswith("/static/"):
+        caller = self._callers.find(request)
+        if caller is None and path not in _OPEN_PATHS and not path.startswith("/static/"):
             raise ApiError(401, "Send Authorization: Bearer TOKEN.")
-        if request.method == "POST" and request.url.path not in _OPEN_PATHS and not (caller and caller.may_act):
+        if request.method == "POST" and path not in _OPEN_PATHS and not (caller and caller.may_act):
             raise ApiError(403, "This token may read only; an action needs one with the role act.")
         return caller or Caller("", False)
 
@@ -173,7 +236,7 @@ class Guard:
 
 def hash_token(token: str) -> bytes:
     """Return the hash by which a token is looked up."""
-    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
+    return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
 
 
 def split_port(host: str) -> str:
@@ -181,6 +244,14 @@ def split_port(host: str) -> str:
     host = host.strip().lower()
     name, separator, port = host.rpartition(":")
     return name if separator and port.isdigit() and not (":" in name and not name.endswith("]")) else host
+
+
+def is_address(host: str) -> bool:
+    """Return whether a value of ``Host`` is an IP address: DNS rebinding needs a name. The addresses at which others reach
+    this machine, or its container, are not known here."""
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.ip_address(host.removeprefix("[").removesuffix("]")))
+    return False
 
 
 class Streams:
@@ -196,8 +267,12 @@ class Streams:
         for queue in self._readers:
             put_or_end(queue, None)
 
-    def respond(self, subscribe: Callable[[Callable[[bytes], object]], Callable[[], None]]) -> Response:
+    def respond(
+        self, request: Request, subscribe: Callable[[Callable[[bytes], object]], Callable[[], None]]
+    ) -> Response:
         """Return a response that sends what is published until the client leaves."""
+        if request.method == "HEAD":  # nothing would be sent, and the response would not end
+            return Response(media_type="text/event-stream")
 
         async def read() -> AsyncIterator[bytes]:
             queue: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_BEHIND)
@@ -217,7 +292,7 @@ class Streams:
                 unsubscribe()
                 self._readers.discard(queue)
 
-        return StreamingResponse(read(), headers=_HEADERS, media_type="text/event-stream")
+        return StreamingResponse(read(), media_type="text/event-stream")
 
 
 def put_or_end(queue: asyncio.Queue[bytes | None], text: bytes | None) -> None:
@@ -283,14 +358,17 @@ class AdminApi:
         settings: of the endpoint.
         started: of the process, in seconds since the epoch.
         actions: on the process.
+        callers: of the endpoint.
     """
 
-    def __init__(self, views: Views, events: EventLog, settings: Admin, started: float, actions: Actions) -> None:
+    def __init__(
+        self, views: Views, events: EventLog, settings: Admin, started: float, actions: Actions, callers: Callers
+    ) -> None:
         self._actions = actions
         self._views = views
         self._events = events
         self._settings = settings
-        self._tokens = frozenset(hash_token(each) for each in (*settings.read.values(), *settings.act.values()))
+        self._callers = callers
         self._started = started
         self._clock = loop_clock()
         self._wall = 0.0
@@ -369,19 +447,24 @@ class AdminApi:
         return self._events.latest()
 
     async def _sign_in(self, request: Request) -> Response:
-        """Set the cookie of a token, which no script can read."""
-        token = (await request.json()).get("token", "")
-        if hash_token(token) not in self._tokens:
+        """Begin a session for a token. No script can read its cookie."""
+        try:
+            token = msgspec.json.decode(await request.body(), type=SignIn).token
+        except ValueError:
+            raise ApiError(400, 'Send {"token": "TOKEN"}.') from None
+        id = self._callers.sign_in(token)
+        if id is None:
             raise ApiError(401, "The token is not known here.")
         response = answer_json({})
-        response.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+        is_secure = request.scope["scheme"] == "https"
+        response.set_cookie(name_cookie(request), id, httponly=True, samesite="strict", secure=is_secure)
         return response
 
     async def answer_error(self, request: Request, error: Exception) -> Response:
         """Return the response to a request that failed: a page for browsers, JSON under ``/api/``."""
         status = getattr(error, "status", getattr(error, "status_code", 500))
         text = error.text if isinstance(error, ApiError) else ERROR_TEXTS[status]
-        if "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/"):
+        if "text/html" in request.headers.get("accept", "") and not request.scope["path"].startswith("/api/"):
             return self._console.render_error(request, status, text)
         return answer_error(status, text)
 
@@ -439,11 +522,11 @@ class AdminApi:
 
             return (lambda: None) if recent is None else recent.subscribe(listener)
 
-        return self.streams.respond(subscribe)
+        return self.streams.respond(request, subscribe)
 
-    async def _stream_events(self, _request: Request) -> Response:
+    async def _stream_events(self, request: Request) -> Response:
         return self.streams.respond(
-            lambda send: self._events.subscribe(lambda event: send(encode_event(event["event"], event)))
+            request, lambda send: self._events.subscribe(lambda event: send(encode_event(event["event"], event)))
         )
 
 
@@ -467,7 +550,8 @@ class AdminEndpoint:
     def __init__(self, settings: Admin, views: Views, events: EventLog, telemetry: Telemetry, actions: Actions) -> None:
         self._actions = actions
         host, port = parse_host_port(settings.address)
-        self._api = AdminApi(views, events, settings, time.time(), actions)
+        callers = Callers(settings)
+        self._api = AdminApi(views, events, settings, time.time(), actions, callers)
         answer = self._api.answer_error
         handlers: dict[Any, Any] = {ApiError: answer, 404: answer, 405: answer}
         app = Starlette(routes=self._api.routes(), exception_handlers=handlers)
@@ -478,7 +562,7 @@ class AdminEndpoint:
             await (metrics if scope["path"] == "/metrics" else app)(scope, receive, send)
 
         own_hosts = list_own_hosts(host)
-        self._app = Guard(choose, settings, [*LOOPBACK_HOSTS, *own_hosts, *settings.hosts])
+        self._app = Guard(choose, callers, [*LOOPBACK_HOSTS, *own_hosts, *settings.hosts])
         try:
             self._listener = open_listener(host, port)
         except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import time
 import urllib.error
@@ -114,6 +115,11 @@ def shorten(text: str) -> str:
     return text if len(text) <= 32 else f"{text[:15]}…{text[-16:]}"
 
 
+def find_link(url: str | None) -> str | None:
+    """Return a URL that another process has announced, if a page may link it: it may be a script, ``javascript:…``."""
+    return url if url is not None and url.startswith(("http://", "https://")) else None
+
+
 def tell_event(event: Values) -> str:
     """Return an event in words."""
     kind = event["event"]
@@ -204,6 +210,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "value": write_value,
     "shorten": shorten,
     "path": lambda name: quote(name, safe=""),
+    "http": find_link,
     "story": tell_event,
     "chart": draw_history,
     "waterfall": draw_waterfall,
@@ -271,8 +278,8 @@ class Console:
 
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
-        path = FOLDER / name
-        if path.suffix not in TYPES or path.parent != FOLDER or not path.is_file():
+        path = next((each for each in FOLDER.iterdir() if each.name == name and each.suffix in TYPES), None)
+        if path is None:
             return self.render_error(request, 404, "There is no such page.")
         return Response(path.read_bytes(), media_type=TYPES[path.suffix], headers={"Cache-Control": "no-cache"})
 
@@ -309,8 +316,9 @@ class Console:
         if not known or now - asked_at > PEER_CACHE_S:
             try:
                 known = await asyncio.to_thread(read_peer, url)
-            except (OSError, ValueError) as error:
-                known = {"problem": "sign-in needed" if getattr(error, "code", 0) == 401 else "out of reach"}
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                problem = "out of reach" if isinstance(error, OSError) else "no admin endpoint"
+                known = {"problem": "sign-in needed" if getattr(error, "code", 0) == 401 else problem}
             if len(self._peers) > 1_000:
                 self._peers.clear()
             self._peers[url] = now, known
@@ -387,19 +395,32 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
+class Peer(msgspec.Struct):
+    """What the overview has of ``/api/process`` of a peer."""
+
+    kind: str
+    name: str
+    ready: bool
+    reasons: list[str]
+    host: str
+    tools: int
+    rate: float
+    in_flight: int
+    failed: int
+    uptime: float
+
+
 def read_peer(url: str) -> Values:
     """Return ``/api/process`` of a peer.
 
     Raises:
-        OSError, ValueError: it does not answer, or not with an object.
+        OSError, ValueError, HTTPException: it does not answer, or not as a process does.
     """
-    if not url.startswith(("http://", "https://")):
+    if find_link(url) is None:
         raise ValueError("not HTTP")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
     with opener.open(f"{url.rstrip('/')}/api/process", timeout=PEER_TIMEOUT_S) as answer:
-        found: Values = msgspec.json.decode(answer.read(MAX_PEER_BYTES), type=dict[str, Any])
-    expected = ("kind", "name", "ready", "reasons", "host", "tools", "rate", "in_flight", "failed", "uptime")
-    return {name: found[name] for name in expected} if all(name in found for name in expected) else {"problem": "other"}
+        return msgspec.structs.asdict(msgspec.json.decode(answer.read(MAX_PEER_BYTES), type=Peer))
 
 
 def count_errors(calls: list[Values]) -> list[Values]:
@@ -424,9 +445,9 @@ def count_errors(calls: list[Values]) -> list[Values]:
 
 def find_attention(
     tools: list[Values], circuits: list[Values], instances: list[Values], sources: list[Values], fleet: list[Values]
-) -> list[tuple[str, str, str, str]]:
+) -> list[tuple[str, str | None, str, str]]:
     """Return what an operator should look at: tone, link, state, and why; the worst first."""
-    found = []
+    found: list[tuple[str, str | None, str, str]] = []
     for each in circuits:
         path = f"/tools/{quote(each['tool'], safe='')}"
         share = next((tool["failure_rate"] for tool in tools if tool["name"] == each["tool"]), None)
@@ -454,14 +475,8 @@ def find_attention(
             found.append(("warn", "/catalogue", "refused", f"{len(each['refused'])} items of {each['id']} are invalid"))
     for each in fleet:
         if each["url"] and not each.get("ready"):
-            found.append(
-                (
-                    "bad",
-                    f"{each['url']}/",
-                    "not ready",
-                    f"{each['name']}: {each.get('problem') or ', '.join(each['reasons'])}",
-                )
-            )
+            why = f"{each['name']}: {each.get('problem') or ', '.join(each['reasons'])}"
+            found.append(("bad", find_link(each["url"]), "not ready", why))
     found.sort(key=lambda each: each[0] != "bad")
     more = len(found) - MAX_ATTENTION
     return found[:MAX_ATTENTION] + ([("warn", "/tools", "more", f"{more} further ones")] if more > 0 else [])

@@ -273,7 +273,10 @@ def render_metrics(
     Returns:
         The headers and the body of the response.
     """
-    encoder, content_type = choose_encoder(accept)
+    try:
+        encoder, content_type = choose_encoder(accept)
+    except TypeError:  # of prometheus-client, for a version that is no number
+        encoder, content_type = choose_encoder("")
     open_metrics = content_type.startswith("application/openmetrics-text")
     headers = [("Content-Type", content_type)]
     families: Iterable[Metric] = (registry.restricted_registry(names) if names else registry).collect()
@@ -311,8 +314,8 @@ class _FamilyList:
 
 
 def metrics_app(telemetry: Telemetry) -> Any:
-    """Return an ASGI application that answers every request with the metrics. It renders them on a thread of its own: the
-    event loop does not wait for it, and no shared executor delays a scrape."""
+    """Return an ASGI application that answers GET with the metrics, at every path. It renders them on a thread of its own:
+    the event loop does not wait for it, and no shared executor delays a scrape."""
     registry = registry_of(telemetry)
 
     async def app(
@@ -320,8 +323,12 @@ def metrics_app(telemetry: Telemetry) -> Any:
     ) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"the metrics are served over HTTP only, not over '{scope['type']}'")
+        if scope["method"] not in ("GET", "HEAD"):
+            await send({"type": "http.response.start", "status": 405, "headers": [(b"allow", b"GET, HEAD")]})
+            await send({"type": "http.response.body", "body": b"Read the metrics with GET.\n"})
+            return
         fields: Mapping[str, str] = _negotiation_headers(scope["headers"])
-        names = parse_qs(scope.get("query_string", b"").decode()).get("name[]", ())
+        names = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("name[]", ())
         thread = ThreadPoolExecutor(1, "dispatch-metrics")
         try:
             headers, body = await asyncio.get_running_loop().run_in_executor(

@@ -114,9 +114,8 @@ async def test_a_source_is_read_again_and_a_held_definition_is_approved(tmp_path
         await eventually(lambda: dispatcher.catalog.tools["work"].description == "Works harder")
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status", "text"),
-    [
+async def test_a_mistake_changes_nothing_and_says_what_to_do() -> None:
+    cases: list[tuple[str, dict[str, Any], int, str]] = [
         ("/api/circuits/price", {"action": "melt"}, 400, "one of open, close, reset, disable"),
         ("/api/circuits/price", {"action": "open", "reason": " "}, 400, "Give a 'reason'"),
         ("/api/circuits/price", {"action": "open", "user": ""}, 400, "Name who acts"),
@@ -130,9 +129,8 @@ async def test_a_source_is_read_again_and_a_held_definition_is_approved(tmp_path
         ("/api/log-level", {"level": "LOUD"}, 400, "'level'"),
         ("/api/nothing", {}, 404, "no such page"),
         ("/api/tools", {}, 405, "GET"),
-    ],
-)
-async def test_a_mistake_changes_nothing_and_says_what_to_do(path: str, body: Any, status: int, text: str) -> None:
+    ]
     async with observed() as it:
-        assert text in (await act(it, path, status, **body))["error"]
+        for path, body, status, text in cases:
+            assert text in (await act(it, path, status, **body))["error"], (path, body)
         assert not [each for each in await it.get("/api/events") if each["event"] == "action"]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
+from uuid import uuid4
 
+import httpx2
 import pytest
 
-from dispatch import Admin, DispatchError
-from tests.helpers.admin_endpoint import observed
+import dispatch
+from dispatch import Admin, Announce, DispatchError, ToolServer
+from tests.helpers.admin_endpoint import observed, price
 
 pytestmark = pytest.mark.wall_clock
 PAGES = ("/", "/tools", "/tools/price", "/instances", "/instances/shop-1", "/calls", "/catalogue", "/users")
@@ -23,7 +28,7 @@ async def test_every_page_is_there_for_a_dispatcher_and_for_a_service() -> None:
                 assert (page.status_code, page.headers["Content-Type"]) == (200, "text/html; charset=utf-8"), path
         overview = (await it.client.get("/")).text
         assert "out of reach" in overview
-        assert f'href="{it.server.admin_url}/"' in overview
+        assert f'href="{it.server.admin_url}"' in overview
 
 
 async def test_what_users_and_models_write_is_text() -> None:
@@ -34,9 +39,56 @@ async def test_what_users_and_models_write_is_text() -> None:
             assert "<script>" not in (await it.client.get(path, headers=HTML)).text, path
 
 
-@pytest.mark.parametrize("path", ["/nope", "/tools/none", "/instances/none", "/calls/99", "/static/../app.py"])
-async def test_what_does_not_exist_is_a_page_that_leads_back(path: str) -> None:
+async def test_what_a_process_announces_as_its_console_is_a_link_only_if_it_is_http() -> None:
+    script = "javascript:alert(1)"
+    broker = f"memory://{uuid4().hex}"
+    announce = Announce(labels={"admin": script})
+    async with (
+        ToolServer(functions=[price], service="shop", instance="shop-1", broker=broker, announce=announce),
+        dispatch.connect(broker, dispatch.Announced(), admin=Admin(peers=(script,))) as dispatcher,
+        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
+    ):
+        await dispatcher.call("price", {"item": "a"})
+        overview = (await client.get("/", headers=HTML)).text
+        assert f"{script}: no admin endpoint" in overview
+        assert "shop-1: no admin endpoint" in overview
+        for page in (overview, (await client.get("/instances/shop-1", headers=HTML)).text):
+            assert 'href="javascript' not in page
+
+
+async def test_a_peer_that_answers_otherwise_does_not_hurt_the_overview() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answers.pop())
+        writer.close()
+
+    http = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+    process = {"kind": "service", "name": "x", "ready": 1, "reasons": 5, "host": {}, "tools": "many", "uptime": None}
+    answers = [b"SSH-2.0-OpenSSH_9.2\r\n", http + b"\xff", http + json.dumps(process).encode()]
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with observed(Admin(peers=tuple(f"http://127.0.0.1:{port}/{each}" for each in range(3)))) as it:
+            overview = await it.client.get("/", headers=HTML)
+            assert overview.text.count("no admin endpoint") == 6
+            assert not answers
+
+
+async def test_every_response_has_the_headers_that_protect_a_browser() -> None:
     async with observed() as it:
-        page = await it.client.get(path, headers=HTML)
-        assert page.status_code == 404
-        assert "To the overview" in page.text
+        for path in ("/", "/tools/none", "/static/console.css", "/api/process", "/metrics", "/healthz"):
+            headers = (await it.client.get(path, headers=HTML)).headers
+            policy = headers["Content-Security-Policy"]
+            assert policy.startswith("default-src 'none'; script-src 'self'"), path
+            assert "frame-ancestors 'none'; base-uri 'none'" in policy
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert headers["X-Frame-Options"] == "DENY"
+            assert headers["Referrer-Policy"] == "no-referrer"
+
+
+async def test_what_does_not_exist_is_a_page_that_leads_back() -> None:
+    paths = ("/nope", "/tools/none", "/instances/none", "/calls/99", "/static/../app.py", "/static/%00")
+    async with observed() as it:
+        for path in (*paths, "/static/%2e%2e%2fapp.py", f"/static/{'a' * 300}.css"):
+            page = await it.client.get(path, headers=HTML)
+            assert page.status_code == 404, path
+            assert "To the overview" in page.text

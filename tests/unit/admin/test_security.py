@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import socket
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 import dispatch
 from dispatch import Admin
+from dispatch.admin.app import MAX_SESSIONS, SESSION_S, Caller, Callers
 from tests.helpers.admin_endpoint import observed
 
 pytestmark = pytest.mark.wall_clock
@@ -47,9 +51,8 @@ def test_a_weak_or_shared_token_is_refused(tokens: dict[str, str]) -> None:
         Admin(act=tokens)
 
 
-@pytest.mark.parametrize(
-    ("path", "token", "status"),
-    [
+async def test_a_token_is_required() -> None:
+    cases = [
         ("/api/tools", None, 401),
         ("/metrics", None, 401),
         ("/", None, 401),
@@ -58,12 +61,11 @@ def test_a_weak_or_shared_token_is_refused(tokens: dict[str, str]) -> None:
         ("/metrics", ACT, 200),
         ("/healthz", None, 200),
         ("/readyz", None, 200),
-    ],
-)
-async def test_a_token_is_required(path: str, token: str | None, status: int) -> None:
+    ]
     async with observed(TOKENS) as it:
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        assert (await it.client.get(path, headers=headers)).status_code == status
+        for path, token, status in cases:
+            headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+            assert (await it.client.get(path, headers=headers)).status_code == status, (path, token)
 
 
 async def test_a_role_limits_what_a_token_does_and_names_the_user() -> None:
@@ -77,48 +79,116 @@ async def test_a_role_limits_what_a_token_does_and_names_the_user() -> None:
         assert (await act(ACT)).json()["user"] == "alice"
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"Host": "evil.example"}, 421),
-        ({"Host": "evil.example:9464"}, 421),
-        ({"Host": "localhost"}, 200),
-        ({"Host": "[::1]:9464"}, 200),
-        ({"Host": "proxy.example"}, 200),
-    ],
-)
-async def test_another_host_is_refused_against_dns_rebinding(headers: dict[str, str], status: int) -> None:
+async def test_another_host_is_refused_against_dns_rebinding() -> None:
+    cases = [
+        ("evil.example", 421),
+        ("evil.example:9464", 421),
+        ("localhost", 200),
+        ("[::1]:9464", 200),
+        ("proxy.example", 200),
+        ("192.0.2.7:9464", 200),  # an address is no name that could be bound to another one
+        ("[2001:db8::1]", 200),
+        ("192.0.2.7.evil.example", 421),
+    ]
     async with observed(Admin("127.0.0.1:0", hosts=("proxy.example",))) as it:
-        assert (await it.client.get("/api/process", headers=headers)).status_code == status
+        for host, status in cases:
+            assert (await it.client.get("/api/process", headers={"Host": host})).status_code == status, host
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
+async def test_a_page_of_another_site_cannot_act() -> None:
+    cases = [
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
         ({"Content-Type": "text/plain"}, 415),
         ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
         ({"Content-Type": "application/json; charset=utf-8"}, 200),
-    ],
-)
-async def test_a_page_of_another_site_cannot_act(headers: dict[str, str], status: int) -> None:
+    ]
     async with observed() as it:
-        assert (await it.client.post("/api/circuits/price", json=BODY, headers=headers)).status_code == status
+        for headers, status in [*cases, ({"Origin": str(it.dispatcher.admin_url)}, 200)]:
+            answer = await it.client.post("/api/circuits/price", json=BODY, headers=headers)
+            assert answer.status_code == status, headers
 
 
-@pytest.mark.parametrize(("size", "status"), [(64 * 1024 + 1, 413), (60 * 1024, 400)])
-async def test_a_body_has_a_limit(size: int, status: int) -> None:
+async def test_a_body_has_a_limit() -> None:
     async with observed() as it:
         headers = {"Content-Type": "application/json"}
-        answer = await it.client.post("/api/circuits/price", content=b'"' + b"x" * (size - 2) + b'"', headers=headers)
-        assert answer.status_code == status
+        for size, status in ((64 * 1024 + 1, 413), (60 * 1024, 400)):
+            body = b'"' + b"x" * (size - 2) + b'"'
+            answer = await it.client.post("/api/circuits/price", content=body, headers=headers)
+            assert answer.status_code == status, size
 
 
 async def test_other_methods_are_refused() -> None:
     async with observed() as it:
         for method in ("PUT", "DELETE", "OPTIONS", "PATCH"):
             assert (await it.client.request(method, "/api/tools")).status_code == 405
+        assert (await it.client.post("/metrics", json={})).status_code == 405
+
+
+async def test_a_browser_gets_a_session_of_its_own_and_never_its_token() -> None:
+    async with observed(TOKENS) as it:
+        path, origin = "/api/tools", str(it.dispatcher.admin_url)
+        cookie = (await it.client.post("/sign-in", json={"token": READ})).headers["Set-Cookie"]
+        name, _, rest = cookie.partition("=")
+        assert name == f"dispatch-session-{origin.rpartition(':')[2]}"
+        assert READ not in cookie
+        assert {"HttpOnly", "Path=/", "SameSite=strict"} <= set(rest.split("; "))
+        assert (await it.client.get(path)).status_code == 200  # the client has the cookie
+        assert (await it.client.post("/api/circuits/price", json=BODY)).status_code == 403
+        it.client.cookies.set(name, READ)
+        for headers in ({}, {"Cookie": f"{name}=unknown"}, {"Cookie": f"{name}={READ}"}):
+            it.client.cookies.clear()
+            assert (await it.client.get(path, headers=headers)).status_code == 401
+
+
+def test_a_session_ends_after_half_a_day_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(id: str | None) -> Caller | None:
+        cookie = f"dispatch-session-9464={id}".encode()
+        return callers.find(Request({"type": "http", "headers": [(b"host", b"localhost:9464"), (b"cookie", cookie)]}))
+
+    callers = Callers(TOKENS)
+    ids = [callers.sign_in(ACT) for _ in range(MAX_SESSIONS + 1)]
+    assert (find(ids[0]), find(ids[1]), find(ids[-1])) == (None, Caller("alice", True), Caller("alice", True))
+    now = time.monotonic() + SESSION_S
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert find(ids[-1]) is None
+
+
+async def test_an_odd_body_of_a_sign_in_is_refused() -> None:
+    bodies = [
+        b"",
+        b"[]",
+        b"null",
+        b'{"token": 5}',
+        b'{"token": null}',
+        b"{}",
+        b"\xff",
+        b'"\xff"',
+        b'{"token": "\\ud800"}',
+    ]
+    async with observed(TOKENS) as it:
+        for body in bodies:
+            answer = await it.client.post("/sign-in", content=body, headers={"Content-Type": "application/json"})
+            assert answer.status_code == 400, body
+
+
+async def test_head_of_a_stream_leaves_the_connection_usable() -> None:
+    async with observed() as it, asyncio.timeout(10):
+        host, _, port = str(it.dispatcher.admin_url).removeprefix("http://").partition(":")
+        for path in ("/api/events/stream", "/api/calls/stream"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            for method in ("HEAD", "GET"):
+                writer.write(f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            assert b": open" in await reader.readuntil(b": open")
+            writer.close()
+
+
+async def test_a_format_that_no_one_knows_is_answered_in_the_usual_one() -> None:
+    async with observed() as it:
+        for accept in ("application/openmetrics-text; version=abc", "text/plain; version=1.a"):
+            assert (await it.client.get("/metrics", headers={"Accept": accept})).status_code == 200
 
 
 async def test_metrics_are_compressed_where_the_client_accepts_it() -> None:
