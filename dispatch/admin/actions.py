@@ -65,11 +65,14 @@ class Actions:
         self._views = views
         self._log = log
         self._events = events
-        self._undo: dict[tuple[str, ...], asyncio.TimerHandle] = {}
+        self._undo: dict[str, asyncio.TimerHandle] = {}
+        self._levels: dict[str, int] = {}
+        """The levels to which loggers return, by their names."""
         self._draining: set[asyncio.Task[None]] = set()
 
     async def perform(self, kind: str, target: str, request: ActionRequest, user: str) -> Values:
-        """Perform an action and return its event.
+        """Perform an action and return its event. It replaces earlier actions on its target, also the time at which they
+        were to be undone.
 
         Args:
             kind: ``circuits``, ``instances``, ``sources``, ``tools`` or ``log-level``.
@@ -97,27 +100,16 @@ class Actions:
         action, shown, undo = await acts[kind](target, request)
         until = None if undo is None or request.seconds is None else time.time() + request.seconds
         self._publish(ActionTaken(time.time(), user, action, shown, reason, until))
-        key = (
-            kind,
-            target,
-            request.version or "",
-            request.instance or "",
-            request.logger if kind == "log-level" else "",
-        )
-        former = self._undo.pop(key, None)
+        former = self._undo.pop(shown, None)
         if former is not None:
             former.cancel()
         if until is not None and undo is not None and request.seconds is not None:
             loop = asyncio.get_running_loop()
-            self._undo[key] = loop.call_later(
-                request.seconds, self._undo_action, key, undo, user, shown, request.seconds
-            )
+            self._undo[shown] = loop.call_later(request.seconds, self._undo_action, undo, user, shown, request.seconds)
         return self._log.latest()[0]
 
-    def _undo_action(
-        self, key: tuple[str, ...], undo: Callable[[], str], user: str, shown: str, seconds: float
-    ) -> None:
-        self._undo.pop(key, None)
+    def _undo_action(self, undo: Callable[[], str], user: str, shown: str, seconds: float) -> None:
+        del self._undo[shown]
         if did := undo():
             self._publish(ActionTaken(time.time(), user, did, shown, f"{seconds:g} s are over", None))
 
@@ -148,14 +140,14 @@ class Actions:
             raise ActionError("This process has no dispatcher: act at one, or drain the instance here.", 404)
         return self._views
 
-    # -- actions: each returns its name, its target, and what undoes it ------------------------------------------
+    # -- actions: each returns its name, its target, and what undoes it if nothing else has changed the target since ------
 
     async def _act_on_circuit(self, tool: str, request: ActionRequest) -> tuple[str, str, Callable[[], str] | None]:
         views = self._dispatcher
         if request.action not in _CIRCUIT_ACTIONS:
             raise ActionError(f"'action' is one of {', '.join(_CIRCUIT_ACTIONS)}.")
         try:
-            resolved = views.live.resolver.tool(tool, request.version)
+            resolved = views.resolve(tool, request.version)
         except DispatchError as error:
             raise ActionError(error.message, 404) from None
         guards = views.runtime.guards_of(resolved)
@@ -168,7 +160,7 @@ class Actions:
         act(breaker)
         key = guards.label, guards.version, request.instance
         views.deadlines.pop(key, None)
-        shown = f"circuit {tool}{f' {request.version}' if request.version else ''}"
+        shown = f"circuit {guards.label}{f' {guards.version}' if guards.version else ''}"
         shown += f" at {request.instance}" if request.instance else ""
         if state is State.CLOSED:
             return request.action, shown, None
@@ -198,7 +190,8 @@ class Actions:
             return "drain", shown, None
         if request.action not in ("eject", "admit"):
             raise ActionError("'action' is eject or admit; drain is an action of the service's own process.")
-        pools = [pool for _, pool in self._dispatcher.runtime.pool_registry.all() if id in pool.balancer]
+        views = self._views
+        pools = [pool for _, pool in views.runtime.pool_registry.all() if id in pool.balancer]
         if not pools:
             raise ActionError(f"There is no instance '{id[:80]}' whose service was called.", 404)
         for pool in pools:
@@ -206,17 +199,22 @@ class Actions:
                 pool.balancer.admit(id)
             else:
                 pool.balancer.hold(id)
+        views.held_until.pop(id, None)
+        if request.action == "admit":
+            return "admit", shown, None
+        if request.seconds is not None:
+            views.held_until[id] = time.time() + request.seconds
 
         def undo() -> str:
-            for pool in pools:
-                pool.balancer.admit(id)
-            return "admit"
+            views.held_until.pop(id, None)
+            return "admit" if sum([pool.balancer.end_hold(id) for pool in pools]) else ""
 
-        return request.action, shown, undo if request.action == "eject" else None
+        return "eject", shown, undo
 
     async def _refresh(self, id: str, _request: ActionRequest) -> tuple[str, str, None]:
+        registry = self._dispatcher.live.registry
         try:
-            await self._dispatcher.live.registry.refresh(id)
+            await registry.refresh(id)
         except (LookupError, CatalogError) as error:
             raise ActionError(str(error), 404 if isinstance(error, LookupError) else 409) from None
         except Exception as error:  # of a source, which may raise anything
@@ -225,8 +223,9 @@ class Actions:
         return "refresh", f"source {id}", None
 
     async def _approve(self, name: str, request: ActionRequest) -> tuple[str, str, None]:
+        registry = self._dispatcher.live.registry
         try:
-            await self._dispatcher.live.registry.approve(name, request.fingerprint)
+            await registry.approve(name, request.fingerprint)
         except (LookupError, ApprovalsError) as error:
             raise ActionError(str(error), 404 if isinstance(error, LookupError) else 409) from None
         return "approve", f"definition {name} {request.fingerprint[:12]}", None
@@ -238,10 +237,16 @@ class Actions:
         if request.level not in LEVELS:
             raise ActionError(f"'level' is one of {', '.join(LEVELS)}.")
         logger = logging.getLogger(name)
-        former = logger.level
+        former = self._levels.pop(name, logger.level)
+        if request.seconds is not None:
+            self._levels[name] = former
         logger.setLevel(request.level)
+        level = logger.level
 
         def undo() -> str:
+            del self._levels[name]
+            if logger.level != level:
+                return ""
             logger.setLevel(former)
             return f"log {logging.getLevelName(former)}"
 

@@ -15,7 +15,7 @@ from dispatch._internal import loop_clock
 from dispatch.admin import ADMIN_LABEL
 from dispatch.admin.recent import RATE_SLOTS, SLOT_S, RecentCalls, RecordedCall, ToolCalls
 from dispatch.announcements.source import Announced
-from dispatch.calls.resolution import LiveCatalog, ResolvedTool
+from dispatch.calls.resolution import LiveCatalog, ResolvedTool, meter_label
 from dispatch.calls.runtime import Runtime
 from dispatch.catalog.merge import PUT
 from dispatch.policy import DEFAULT_POLICY, Policy, Settings
@@ -121,6 +121,8 @@ class DispatcherViews:
         self.is_started = False
         self.deadlines: dict[tuple[str, str | None, str | None], float] = {}
         """When the states of circuits that operators have set are undone, by tool, version and instance."""
+        self.held_until: dict[str, float] = {}
+        """When the ejections of instances by operators are undone."""
 
     # -- the process --------------------------------------------------------------------------------------------
 
@@ -158,6 +160,26 @@ class DispatcherViews:
 
     # -- tools --------------------------------------------------------------------------------------------------
 
+    def resolve(self, name: str, version: str | None) -> ResolvedTool:
+        """Return a version of a tool, by default the default one; of ``service:ID`` the service, called without a tool.
+
+        Raises:
+            DispatchError: there is none.
+        """
+        resolver = self.live.resolver
+        kind, _, id = name.partition(":")
+        if kind == "service" and name not in resolver.catalog.tools:
+            return resolver.service(id)
+        return (version and resolver.find(name, version)) or resolver.tool(name, version)
+
+    def _list_services(self) -> list[str]:
+        """Return the labels of the services that were called without a tool, or have none."""
+        catalog = self.live.resolver.catalog
+        with_tools = {tool.service for tool in catalog.tools.values()}
+        called = {each.label for each in self.runtime.guard_registry.all()}
+        labels = {id: meter_label(id, is_tool=False) for id in catalog.services}
+        return [label for id, label in labels.items() if id not in with_tools or label in called]
+
     def tools(self) -> list[Values]:
         self.recent.count()
         calls: dict[str, list[ToolCalls]] = {}
@@ -168,9 +190,9 @@ class DispatcherViews:
         }
         resolver = self.live.resolver
         waiting = self.runtime.queued()
-        return [
-            self._row(resolver.describe(name), calls.get(name, ()), pools, waiting) for name in resolver.catalog.tools
-        ]
+        found = [*map(resolver.describe, resolver.catalog.tools)]
+        found += [self.resolve(label, None) for label in self._list_services()]
+        return [self._row(each, calls.get(each.meter_label, ()), pools, waiting) for each in found]
 
     def _row(
         self,
@@ -184,14 +206,14 @@ class DispatcherViews:
         rate, failure_rate = self._rate(calls) if calls else (0.0, None)
         instances = pools.get(tool.pool_key, ())
         return {
-            "name": tool.label,
+            "name": tool.meter_label,
             "version": tool.version,
             "service": tool.service_id,
             "calls": sum(each.calls for each in calls),
             "failed": sum(each.failed for each in calls),
             "refused": sum(each.refused for each in calls),
             "in_flight": sum(each.in_flight for each in calls),
-            "queued": waiting.get((tool.label, tool.service_id), 0),
+            "queued": waiting.get((tool.meter_label, tool.service_id), 0),
             "rate": rate,
             "failure_rate": failure_rate,
             **{f"p{share}": None if durations is None else durations.quantile(share / 100) for share in (50, 95, 99)},
@@ -203,12 +225,15 @@ class DispatcherViews:
     def tool(self, name: str, version: str | None) -> Values | None:
         resolver = self.live.resolver
         catalog = resolver.catalog
-        if name not in catalog.tools:
+        if name in catalog.tools:
+            tool = resolver.describe(name) if version is None else resolver.find(name, version)
+            versions = [each.version for each in catalog.versions(name)]
+        else:
+            tool = self.resolve(name, None) if name in self._list_services() and version is None else None
+            versions = [None]
+        if tool is None:
             return None
-        versions = [each.version for each in catalog.versions(name)]
-        tool = resolver.describe(name) if version is None else resolver.find(name, version)
-        if tool is None or tool.descriptor is None:
-            return None
+        descriptor = tool.descriptor
         self.recent.count()
         calls = [each for (label, _), each in self.recent.tools.items() if label == name]
         pool = next((pool for key, pool in self.runtime.pool_registry.all() if key == tool.pool_key), None)
@@ -219,9 +244,9 @@ class DispatcherViews:
             **self._row(tool, calls, pools, self.runtime.queued()),
             "description": tool.description,
             "versions": versions,
-            "permissions": [*tool.descriptor.permissions, *tool.service.permissions],
-            "read_only": tool.descriptor.read_only,
-            "idempotent": tool.descriptor.idempotent,
+            "permissions": [*(descriptor.permissions if descriptor else ()), *tool.service.permissions],
+            "read_only": descriptor.read_only if descriptor else None,
+            "idempotent": descriptor.idempotent if descriptor else None,
             "request_queue": tool.service.request_queue,
             "history": {
                 "seconds": SLOT_S,
@@ -231,7 +256,9 @@ class DispatcherViews:
             "circuits": self.circuits(name),
             "instance_list": views,
             "events": [each for each in self.events.latest() if concerns(each, name, tool.service_id)],
-            "policy": explain_policy(resolver.policy, tool.policy, tool.service.policy, tool.descriptor.policy),
+            "policy": explain_policy(
+                resolver.policy, tool.policy, tool.service.policy, descriptor.policy if descriptor else {}
+            ),
         }
 
     # -- instances and circuits ---------------------------------------------------------------------------------
@@ -249,9 +276,15 @@ class DispatcherViews:
         found = []
         for view, instance, version in pool.describe():
             kind = "session" if isinstance(instance, SessionInstance) else "local"
+            held = (
+                {"seconds_left": self.held_until[view.id] - time.time()}
+                if view.is_held and view.id in self.held_until
+                else {}
+            )
             found.append(
                 {
                     **msgspec.structs.asdict(view),
+                    **held,
                     "service": key.service,
                     "version": version,
                     "kind": "topic" if isinstance(instance, SharedTopic) else kind,
@@ -353,13 +386,14 @@ class DispatcherViews:
 class ObservedService(Protocol):
     """A tool server, as the admin endpoint sees it."""
 
-    service: str
     instance: str
     request_queue: str
     concurrency: int
     refused: dict[str, int]
     admin_url: str | None
 
+    @property
+    def service_id(self) -> str: ...
     @property
     def descriptors(self) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]: ...
     @property
@@ -439,7 +473,7 @@ class ServiceViews:
             {
                 "name": tool["name"],
                 "version": tool.get("version"),
-                "service": server.service,
+                "service": server.service_id,
                 **unknown,
                 "instances": 1,
                 "instances_up": int(not server.is_draining),
@@ -479,7 +513,7 @@ class ServiceViews:
         unknown = dict.fromkeys(("seconds_left", "latency", "weight", "failures", "ejections"))
         return {
             "id": server.instance,
-            "service": server.service,
+            "service": server.service_id,
             "state": "draining" if server.is_draining else "up",
             "version": server.descriptors[0].get("version"),
             "kind": "own",
@@ -506,7 +540,7 @@ class ServiceViews:
 
     def sessions(self) -> list[Values]:
         return [
-            describe_session(server.service, session)
+            describe_session(server.service_id, session)
             for server in self.servers
             if server.session_table is not None
             for session in list(server.session_table.sessions.values())
@@ -529,7 +563,7 @@ def concerns(event: Values, tool: str, service: str) -> bool:
     """Return whether an event is about a tool: its circuit, an instance of its service, its definition."""
     names = (*event.get("added", ()), *event.get("changed", ()), *event.get("removed", ()))
     if event["event"] == "action":
-        return str(event["target"]).split(" ")[1:2] == [tool] or event.get("service") == service
+        return str(event["target"]).split(" ")[:2] in (["circuit", tool], ["definition", tool])
     return event.get("tool") == tool or event.get("service") == service or tool in (event.get("name"), *names)
 
 

@@ -449,6 +449,20 @@ class Balancer:
         if id in self._members:
             self._detector.admit(self._members[id], self._clock())
 
+    def end_hold(self, id: str) -> bool:
+        """End the ejection of an instance by an operator, also if the instance has left meanwhile. False: there is none."""
+        state = self._members.get(id)
+        if state is None:
+            state = self._former.get(id, (None, 0.0))[0]
+            if state is None or not state.is_held:
+                return False
+            del self._former[id]
+        elif state.is_held:
+            self._detector.admit(state, self._clock())
+        else:
+            return False
+        return True
+
     def remove(self, id: str) -> bool:
         """Remove an instance. Its calls in flight may finish. False: it is unknown."""
         state = self._members.pop(id, None)

@@ -71,6 +71,8 @@ async def test_a_service_is_drained_at_its_own_endpoint() -> None:
     async with observed() as it:
         await act(it, f"{it.server.admin_url}/api/instances/shop-1", action="drain")
         assert (await it.client.get(f"{it.server.admin_url}/readyz")).status_code == 503
+        for path in ("circuits/price", "sources/announced/refresh", "tools/price/approve"):
+            await act(it, f"{it.server.admin_url}/api/{path}", 404)
 
 
 async def test_the_level_of_a_logger_is_set_for_a_while() -> None:
@@ -80,6 +82,75 @@ async def test_the_level_of_a_logger_is_set_for_a_while() -> None:
         await act(it, "/api/log-level", level="DEBUG", logger="dispatch.calls", **{"for": 0.1})
         assert logger.level == logging.DEBUG
         await eventually(lambda: logger.level == before)
+
+
+async def test_the_latest_action_on_a_target_replaces_the_earlier_ones_and_their_end() -> None:
+    clock = logging.getLogger("dispatch.clock")
+    logger = logging.getLogger("dispatch.calls")
+    before, clock_before = logger.level, clock.level
+    async with observed() as it:
+        await it.dispatcher.call("price", {"item": "a"})
+        await act(it, "/api/instances/shop-1", action="eject", **{"for": 0.2})
+        await act(it, "/api/circuits/price", action="open", **{"for": 0.2})
+        await act(it, "/api/log-level", level="DEBUG", logger="dispatch.calls", **{"for": 60})
+        await act(it, "/api/instances/shop-1", action="eject", **{"for": 60})
+        await act(it, "/api/circuits/price", action="disable")
+        await act(it, "/api/log-level", level="ERROR", logger="dispatch.calls", **{"for": 0.2})
+        await act(it, "/api/log-level", level="DEBUG", logger="dispatch.clock", **{"for": 0.3})
+        await eventually(lambda: clock.level == clock_before)
+        assert logger.level == before
+        (instance,) = await it.get("/api/instances")
+        assert instance["is_held"]
+        assert 50 < instance["seconds_left"] <= 60
+        assert (await it.get("/api/circuits"))[0]["state"] == "disabled"
+        await act(it, "/api/instances/shop-1", action="eject")
+        assert (await it.get("/api/instances"))[0]["seconds_left"] is None
+
+
+async def test_versions_are_targets_and_the_default_one_has_two_names() -> None:
+    service = {"id": "lab", "request-queue": "request:tg:lab", "response-queue": "response:tg:lab"}
+    tools = [
+        {"type": "tool-service", "name": "work", "description": "Works", "service": "lab", "version": version}
+        for version in ("1.0.0", "2.0.0")
+    ]
+    async with (
+        dispatch.connect("memory://versions", dispatch.Catalog.of([service], tools), admin="127.0.0.1:0") as dispatcher,
+        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
+    ):
+        it = Observed(dispatcher, None, client)  # type: ignore[arg-type] # no service
+        default = (await it.get("/api/tools/work"))["version"]
+        other = {"1.0.0": "2.0.0", "2.0.0": "1.0.0"}[default]
+        await act(it, "/api/circuits/work", action="open", **{"for": 0.1})
+        event = await act(it, "/api/circuits/work", action="open", version=default)
+        assert (event["target"], event["until"]) == (f"circuit work {default}", None)
+        await act(it, "/api/circuits/work", action="open", version=other, **{"for": 0.2})
+
+        async def states() -> dict[str, str]:
+            return {each["version"]: each["state"] for each in await it.get("/api/circuits")}
+
+        async def is_closed() -> bool:
+            return (await states())[other] == "closed"
+
+        await eventually(is_closed)
+        assert (await states())[default] == "forced-open"
+
+
+async def test_a_service_that_is_called_without_a_tool_is_listed_and_has_a_circuit() -> None:
+    service = {"id": "lab", "request-queue": "request:tg:lab", "response-queue": "response:tg:lab"}
+    async with (
+        dispatch.connect("memory://lab", dispatch.Catalog.of([service], []), admin="127.0.0.1:0") as dispatcher,
+        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
+    ):
+        it = Observed(dispatcher, None, client)  # type: ignore[arg-type] # no service
+        (row,) = await it.get("/api/tools")
+        assert (row["name"], row["service"], row["circuit"]) == ("service:lab", "lab", None)
+        await act(it, "/api/circuits/service:lab", action="open")
+        tool = await it.get("/api/tools/service:lab")
+        assert (tool["circuit"], tool["circuits"][0]["state"]) == ("forced-open", "forced-open")
+        assert [each["target"] for each in tool["events"] if each["event"] == "action"] == ["circuit service:lab"]
+        page = await client.get("/tools/service%3Alab", headers={"Accept": "text/html"})
+        assert page.status_code == 200
+        await act(it, "/api/circuits/service:nothing", 404, action="open")
 
 
 async def test_a_source_is_read_again_and_a_held_definition_is_approved(tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from uuid import uuid4
 
 import httpx2
 import pytest
 
-from dispatch import DispatchError, Telemetry
+import dispatch
+from dispatch import DispatchError, Telemetry, ToolServer
 from tests.helpers.admin_endpoint import observed
 
 pytestmark = pytest.mark.wall_clock
@@ -108,3 +110,26 @@ async def test_a_service_shows_its_own_instance_and_the_dispatcher_finds_its_end
             await it.server.drain()
             ready = await client.get("/readyz")
             assert (ready.status_code, ready.json()["reasons"]) == (503, ["draining"])
+
+
+class Shop:
+    """A tool service."""
+
+    async def invoke(self, config: object, arguments: object) -> str:
+        """Return a price."""
+        return "3"
+
+
+async def test_a_service_has_one_name_in_all_processes_the_id_of_its_descriptor() -> None:
+    broker = f"memory://{uuid4().hex}"
+    keys, tools = {"id": "shop-of-today"}, [{"name": "price", "description": "Price of an item"}]
+    async with (
+        ToolServer(Shop(), broker, service="shop", descriptor=keys, tools=tools, admin="127.0.0.1:0") as server,
+        dispatch.connect(broker, dispatch.Announced(), admin="127.0.0.1:0") as dispatcher,
+        httpx2.AsyncClient(trust_env=False) as client,
+    ):
+        await dispatcher.call("price", {})
+        for path in ("tools", "instances", "sessions"):
+            for url in (dispatcher.admin_url, server.admin_url):
+                rows = (await client.get(f"{url}/api/{path}")).json()
+                assert [each["service"] for each in rows] == ["shop-of-today"], (url, path)

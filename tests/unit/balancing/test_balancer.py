@@ -1055,3 +1055,18 @@ def test_no_instance_is_unresponsive_without_outlier_detection_or_another_one() 
     alone.balancer.eject_unresponsive({"a": 64})
     alone.balancer.eject_unresponsive({})
     assert off.changes == alone.changes == []
+
+
+def test_an_ejection_by_an_operator_ends_also_for_an_instance_that_has_left() -> None:
+    stand = Stand("abc")
+    assert not stand.balancer.end_hold("a")
+    stand.balancer.hold("a")
+    assert set(stand.picks(6)) == {"b", "c"}
+    assert stand.balancer.end_hold("a")
+    assert set(stand.picks(6)) == {"a", "b", "c"}
+    stand.balancer.hold("a")
+    stand.balancer.replace("bc")
+    assert stand.balancer.end_hold("a")
+    stand.balancer.replace("abc")
+    assert set(stand.picks(6)) == {"a", "b", "c"}
+    assert not stand.balancer.end_hold("a")
