@@ -32,6 +32,9 @@ class Admin(msgspec.Struct, frozen=True, metaclass=NamedFields):
 
     def __post_init__(self) -> None:
         parse_host_port(self.address)
+        for name in ("hosts", "peers"):
+            if isinstance(value := getattr(self, name), str):
+                raise ValueError(f"{name} is one text, not several. Fix: Admin({name}=({value!r},))")
         tokens = [*self.read.values(), *self.act.values()]
         for token in tokens:
             if len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable() or " " in token:

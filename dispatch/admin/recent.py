@@ -28,7 +28,8 @@ MAX_MESSAGE_CHARS: Final = 500
 MAX_ARGUMENTS_CHARS: Final = 4_000
 
 _SUCCESS, _CANCELLED = Outcome.SUCCESS, Outcome.CANCELLED
-_EXECUTED = frozenset({_SUCCESS, Outcome.TOOL_ERROR})
+ANSWERED = frozenset({_SUCCESS, Outcome.TOOL_ERROR})
+"""Outcomes of calls that the tool has answered."""
 _PRIVATE = frozenset({Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS})
 """Outcomes whose message may quote arguments, or is text of the tool."""
 
@@ -98,7 +99,7 @@ class RecordedCall(CallObserver):
     number = chunks = 0
     outcome: Outcome = _SUCCESS
     duration = 0.0
-    trace_id = error = rejected_by = message = ""
+    error = rejected_by = message = _trace_id = ""
     is_refused = False
     arguments: str | None = None
 
@@ -110,9 +111,13 @@ class RecordedCall(CallObserver):
         self.user = user
 
     @property
+    def trace_id(self) -> str:
+        return self._trace_id or self.inner.trace_id
+
+    @property
     def ran(self) -> str:
         """Whether the tool was executed: ``yes``, ``no`` or ``maybe``."""
-        if self.outcome in _EXECUTED:
+        if self.outcome in ANSWERED:
             return "yes"
         return "maybe" if may_have_run(self.outcome, sent=any(each.sent for each in self.attempts())) else "no"
 
@@ -169,7 +174,7 @@ class RecordedCall(CallObserver):
     def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
         inner, self.inner = self.inner, NULL_CALL
         if trace_id := inner.trace_id:
-            self.trace_id = trace_id
+            self._trace_id = trace_id
         inner.on_end(result, reply, exemplar)
         self.duration = result.duration
         error = result.error
@@ -187,7 +192,7 @@ class RecordedCall(CallObserver):
     def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
         inner, self.inner = self.inner, NULL_CALL
         if trace_id := inner.trace_id:
-            self.trace_id = trace_id
+            self._trace_id = trace_id
         inner.on_cancel(seconds, attempts, exemplar)
         self.duration = seconds
         self.outcome = _CANCELLED
@@ -285,12 +290,12 @@ class UserCalls:
             self.now, self.minute = 0, minute
         self.now += 1
 
-    def rate(self, now: float) -> float:
-        """Return the calls a second over the last minute, about."""
+    def rate(self, now: float, started: float) -> float:
+        """Return the calls a second over the last minute, about; since ``started`` if that is later."""
         minute, part = divmod(now / 60.0, 1.0)
         late = int(minute) - self.minute
         current, former = (self.now, self.before) if late == 0 else (0, self.now if late == 1 else 0)
-        return (current + former * (1.0 - part)) / 60.0
+        return (current + former * (1.0 - part)) / min(60.0, max(now - started, 1.0))
 
 
 class RecentCalls:

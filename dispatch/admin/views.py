@@ -13,7 +13,7 @@ import msgspec
 
 from dispatch._internal import loop_clock
 from dispatch.admin import ADMIN_LABEL
-from dispatch.admin.recent import RATE_SLOTS, SLOT_S, RecentCalls, RecordedCall, ToolCalls
+from dispatch.admin.recent import ANSWERED, RATE_SLOTS, SLOT_S, RecentCalls, RecordedCall, ToolCalls
 from dispatch.announcements.source import Announced
 from dispatch.calls.resolution import LiveCatalog, ResolvedTool, meter_label
 from dispatch.calls.runtime import Runtime
@@ -237,7 +237,7 @@ class DispatcherViews:
         self.recent.count()
         calls = [each for (label, _), each in self.recent.tools.items() if label == name]
         pool = next((pool for key, pool in self.runtime.pool_registry.all() if key == tool.pool_key), None)
-        views = [] if pool is None else self._instances_of(tool.pool_key, pool)
+        views = [] if pool is None else self._instances_of(tool.pool_key, pool, self._average_durations())
         pools = {tool.pool_key: [view["state"] in _UP for view in views]}
         histories = [each.history() for each in calls]
         return {
@@ -265,14 +265,30 @@ class DispatcherViews:
 
     def instances(self) -> list[Values]:
         found: dict[tuple[str, str], Values] = {}
+        durations = self._average_durations()
         for key, pool in self.runtime.pool_registry.all():
-            for view in self._instances_of(key, pool):
+            for view in self._instances_of(key, pool, durations):
                 known = found.setdefault((view["service"], view["id"]), view)
                 if known is not view:
                     known["in_flight"] += view["in_flight"]
         return list(found.values())
 
-    def _instances_of(self, key: PoolKey, pool: InstancePool) -> list[Values]:
+    def _average_durations(self) -> dict[tuple[str, str], float]:
+        """Return the mean duration of the answers among the last calls, by service and instance."""
+        sums: dict[tuple[str, str], tuple[int, float]] = {}
+        for call in self.recent.latest():
+            attempt = call.attempt
+            while attempt is not None:
+                if attempt.ended is not None and attempt.outcome in ANSWERED:
+                    place = call.tool.service_id, attempt.instance
+                    count, total = sums.get(place, (0, 0.0))
+                    sums[place] = count + 1, total + attempt.ended - attempt.started
+                attempt = attempt.previous
+        return {place: total / count for place, (count, total) in sums.items()}
+
+    def _instances_of(
+        self, key: PoolKey, pool: InstancePool, durations: Mapping[tuple[str, str], float]
+    ) -> list[Values]:
         found = []
         for view, instance, version in pool.describe():
             kind = "session" if isinstance(instance, SessionInstance) else "local"
@@ -285,6 +301,7 @@ class DispatcherViews:
                 {
                     **msgspec.structs.asdict(view),
                     **held,
+                    "latency": view.latency or durations.get((key.service, view.id)),
                     "service": key.service,
                     "version": version,
                     "kind": "topic" if isinstance(instance, SharedTopic) else kind,
@@ -344,7 +361,7 @@ class DispatcherViews:
                 "calls": its.calls,
                 "failed": its.failed,
                 "refused": its.refused,
-                "rate": its.rate(now),
+                "rate": its.rate(now, self._started),
                 "last": wall + its.last,
                 "tools": None,
             }

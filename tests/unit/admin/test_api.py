@@ -34,6 +34,17 @@ async def test_a_tool_has_its_counts_its_history_and_its_circuit() -> None:
         assert (process["kind"], process["calls"], process["failed"], process["ready"]) == ("dispatcher", 3, 1, True)
 
 
+async def test_rates_and_durations_are_there_from_the_first_call_on() -> None:
+    async with observed() as it:
+        for _ in range(10):
+            await it.dispatcher.call("price", {"item": "a"}, user="alice")
+        (user,) = await it.get("/api/users")
+        assert user["rate"] > 2 * 10 / 60
+        (instance,) = await it.get("/api/instances")
+        assert 0 < instance["latency"] < 5
+        assert (await it.get("/api/tools/price"))["instance_list"][0]["latency"] == instance["latency"]
+
+
 async def test_each_value_of_a_policy_has_its_source() -> None:
     async with observed(policy={"timeout": 7}) as it:
         policy = {each["key"]: each for each in (await it.get("/api/tools/price"))["policy"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import re
 import socket
 import subprocess
 import sys
@@ -43,6 +44,13 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(missing: s
     said = ended.stderr.splitlines()[-1]
     assert f"ImportError: The admin endpoint needs {missing}. Install what it needs: pip install" in said
     assert "[http]" in said
+
+
+@pytest.mark.parametrize("keys", [{"peers": "http://10.0.0.7:9464"}, {"hosts": "proxy.example"}])
+def test_one_text_is_no_list(keys: dict[str, Any]) -> None:
+    (name, value), *_ = keys.items()
+    with pytest.raises(ValueError, match=re.escape(f"Fix: Admin({name}=('{value}',))")):
+        Admin(**keys)
 
 
 @pytest.mark.parametrize("tokens", [{"alice": "short"}, {"alice": ACT, "bob": ACT}, {"alice": "with blanks 0123456"}])

@@ -456,6 +456,19 @@ async def test_several_servers_are_served_until_a_signal() -> None:
         assert result.outcome in ("rejected", "timeout")
 
 
+async def test_a_function_of_this_process_knows_its_trace_also_with_the_admin_endpoint() -> None:
+    async def trace(context: dispatch.CallContext) -> str:
+        """Show the trace."""
+        return context.trace_id
+
+    telemetry = dispatch.Telemetry(tracer_provider=TracerProvider())
+    async with dispatch.connect(
+        "memory://trace", dispatch.Functions(trace), telemetry=telemetry, admin="127.0.0.1:0"
+    ) as dispatcher:
+        with TracerProvider().get_tracer("test").start_as_current_span("agent") as span:
+            assert await dispatcher.call("trace") == f"{span.get_span_context().trace_id:032x}"
+
+
 @pytest.mark.parametrize("telemetry", [{"tracer_provider": TracerProvider()}, {"traces": "off"}], ids=["native", "off"])
 async def test_the_trace_of_a_request_continues(telemetry: dict[str, Any]) -> None:
     async def trace(context: dispatch.CallContext) -> list[str]:
