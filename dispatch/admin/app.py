@@ -559,7 +559,8 @@ class AdminEndpoint:
         metrics = metrics_app(telemetry)
 
         async def choose(scope: Scope, receive: Receive, send: Send) -> None:
-            await (metrics if scope["path"] == "/metrics" else app)(scope, receive, send)
+            path = scope["path"].replace("%2E", ".")  # a name of dots, see write_path()
+            await (metrics if path == "/metrics" else app)({**scope, "path": path}, receive, send)
 
         own_hosts = list_own_hosts(host)
         self._app = Guard(choose, callers, [*LOOPBACK_HOSTS, *own_hosts, *settings.hosts])

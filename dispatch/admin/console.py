@@ -115,6 +115,12 @@ def shorten(text: str) -> str:
     return text if len(text) <= 32 else f"{text[:15]}…{text[-16:]}"
 
 
+def write_path(name: str) -> str:
+    """Return a name as a part of a path. Browsers remove ``.`` and ``..`` there, also as ``%2E``: both are encoded twice,
+    and the endpoint decodes them."""
+    return quote(name, safe="") if name.strip(".") else name.replace(".", "%252E")
+
+
 def find_link(url: str | None) -> str | None:
     """Return a URL that another process has announced, if a page may link it: it may be a script, ``javascript:…``."""
     return url if url is not None and url.startswith(("http://", "https://")) else None
@@ -138,6 +144,10 @@ def tell_event(event: Values) -> str:
         return f"catalogue of {event['source']}: {', '.join(counts) or event['problem'] or 'unchanged'}"
     if kind == "source":
         return f"source {event['source']}: {event['new']}" + (f" ({event['problem']})" if event["problem"] else "")
+    if kind == "broker":
+        return f"broker {event['broker']}: " + (
+            f"back after {write_duration(event['seconds'])}" if event["connected"] else "lost"
+        )
     return f"{kind.replace('-', ' ')}: {event.get('name') or event.get('origin')}"
 
 
@@ -209,7 +219,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "clock": write_clock,
     "value": write_value,
     "shorten": shorten,
-    "path": lambda name: quote(name, safe=""),
+    "path": write_path,
     "http": find_link,
     "story": tell_event,
     "chart": draw_history,
@@ -362,7 +372,9 @@ class Console:
             events=[
                 each
                 for each in self._api.list_events()
-                if each.get("instance") == id or f" {id}" in each.get("target", "")
+                if each.get("instance") == id
+                or (target := each.get("target", "")) == f"instance {id}"
+                or target.endswith(f" at {id}")
             ],
             calls=[each for each in self._api.list_calls({"limit": "1000"}) if each["instance"] == id][:SHOWN_CALLS],
         )
@@ -449,7 +461,7 @@ def find_attention(
     """Return what an operator should look at: tone, link, state, and why; the worst first."""
     found: list[tuple[str, str | None, str, str]] = []
     for each in circuits:
-        path = f"/tools/{quote(each['tool'], safe='')}"
+        path = f"/tools/{write_path(each['tool'])}"
         share = next((tool["failure_rate"] for tool in tools if tool["name"] == each["tool"]), None)
         why = f"circuit of {each['tool']}" + (f": {write_share(share)} of its calls fail" if share else "")
         found.append((find_tone(each["state"]), path, each["state"], why))
@@ -457,11 +469,11 @@ def find_attention(
     for each in sorted(tools, key=lambda tool: -(tool["failure_rate"] or 0.0)):
         if (each["failure_rate"] or 0.0) > FAILING and each["name"] not in open_circuits:
             why = f"{write_share(each['failure_rate'])} of the calls of {each['name']}"
-            found.append(("bad", f"/tools/{quote(each['name'], safe='')}", "failing", why))
+            found.append(("bad", f"/tools/{write_path(each['name'])}", "failing", why))
     for each in instances:
         if each["state"] not in _UP:
             why = f"{each['id']} of {each['service']}" + (" (by an operator)" if each["is_held"] else "")
-            found.append((find_tone(each["state"]), f"/instances/{quote(each['id'], safe='')}", each["state"], why))
+            found.append((find_tone(each["state"]), f"/instances/{write_path(each['id'])}", each["state"], why))
     for each in sources:
         if each["state"] != "ok":
             found.append(

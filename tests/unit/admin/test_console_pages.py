@@ -12,7 +12,9 @@ import pytest
 
 import dispatch
 from dispatch import Admin, Announce, DispatchError, ToolServer
-from tests.helpers.admin_endpoint import observed, price
+from dispatch.admin.console import tell_event
+from dispatch.telemetry.events import BrokerChanged
+from tests.helpers.admin_endpoint import eventually, observed, price
 
 pytestmark = pytest.mark.wall_clock
 PAGES = ("/", "/tools", "/tools/price", "/instances", "/instances/shop-1", "/calls", "/catalogue", "/users")
@@ -54,6 +56,59 @@ async def test_what_a_process_announces_as_its_console_is_a_link_only_if_it_is_h
         assert "shop-1: no admin endpoint" in overview
         for page in (overview, (await client.get("/instances/shop-1", headers=HTML)).text):
             assert 'href="javascript' not in page
+
+
+async def test_pages_have_what_concerns_them_and_links_that_lead_there() -> None:
+    broker = f"memory://{uuid4().hex}"
+    async with (
+        ToolServer(functions=[price], service="shop", instance="..", broker=broker),
+        ToolServer(functions=[price], service="shop", instance="i-1", broker=broker),
+        ToolServer(functions=[price], service="shop", instance="i-10", broker=broker),
+        dispatch.connect(broker, dispatch.Announced(), admin="127.0.0.1:0") as dispatcher,
+        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False, headers=HTML) as client,
+    ):
+        await dispatcher.call("price", {"item": "a"}, user="alice")
+        await eventually(lambda: len(dispatcher.instances("shop")) == 3)
+        body = {"action": "eject", "reason": "new disk", "user": "alice"}
+        for path in ("i-10", "%252E%252E"):
+            assert (await client.post(f"/api/instances/{path}", json=body)).status_code == 200
+        assert 'href="/instances/%252E%252E"' in (await client.get("/instances")).text
+        dots, one, ten = [(await client.get(f"/instances/{path}")).text for path in ("%252E%252E", "i-1", "i-10")]
+        assert "alice: eject instance .. (new disk)" in dots
+        assert "alice: eject instance i-10 (new disk)" in ten
+        assert "new disk" not in one
+        await dispatcher.call("price", {"item": "a"})
+        assert 'href="/calls?user=%28no%20user%29"' in (await client.get("/users")).text
+        calls = (await client.get("/calls?user=%28no%20user%29")).text
+        assert "alice" not in calls
+        assert 'href="/calls/2"' in calls
+
+
+async def test_a_version_has_a_page_and_actions_of_its_own_and_a_service_has_no_circuits() -> None:
+    service = {"id": "lab", "request-queue": "request:tg:lab", "response-queue": "response:tg:lab"}
+    tools = [
+        {"type": "tool-service", "name": "work", "description": "Works", "service": "lab", "version": version}
+        for version in ("1.0.0", "2.0.0")
+    ]
+    async with (
+        dispatch.connect("memory://versions", dispatch.Catalog.of([service], tools), admin="127.0.0.1:0") as dispatcher,
+        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False, headers=HTML) as client,
+    ):
+        catalogue = (await client.get("/catalogue")).text
+        for version in ("1.0.0", "2.0.0"):
+            assert f'href="/tools/work?version={version}"' in catalogue
+            page = (await client.get(f"/tools/work?version={version}")).text
+            assert page.count(f'data-version="{version}"') == 3
+    async with observed() as it:
+        page = (await it.client.get(f"{it.server.admin_url}/tools/price", headers=HTML)).text
+        assert "data-path" not in page
+
+
+def test_the_broker_is_named_when_it_is_lost_and_back() -> None:
+    lost = BrokerChanged(0.0, "pulsar://host:6650", False).as_dict()
+    back = BrokerChanged(0.0, "pulsar://host:6650", True, 12.0).as_dict()
+    assert tell_event(lost) == "broker pulsar://host:6650: lost"
+    assert tell_event(back) == "broker pulsar://host:6650: back after 12.0 s"
 
 
 async def test_a_peer_that_answers_otherwise_does_not_hurt_the_overview() -> None:
