@@ -41,10 +41,12 @@ class Observed(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def observed(admin: Admin | str = "127.0.0.1:0", **options: Any) -> AsyncIterator[Observed]:
+async def observed(
+    admin: Admin | str = "127.0.0.1:0", broker: str = "", instance: str = "shop-1", **options: Any
+) -> AsyncIterator[Observed]:
     """The stand. ``options``: of the dispatcher."""
-    broker = f"memory://{uuid4().hex}"
-    server = ToolServer(functions=[price, order], service="shop", instance="shop-1", broker=broker, admin="127.0.0.1:0")
+    broker = broker or f"memory://{uuid4().hex}"
+    server = ToolServer(functions=[price, order], service="shop", instance=instance, broker=broker, admin="127.0.0.1:0")
     async with (
         server,
         dispatch.connect(broker, dispatch.Announced(), admin=admin, **options) as dispatcher,

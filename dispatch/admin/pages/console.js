@@ -55,6 +55,8 @@ if (document.querySelector("[data-live]")) {
   document.addEventListener("visibilitychange", () => listen(!document.hidden));
 }
 
+document.querySelector("nav [aria-current]")?.scrollIntoView({block: "nearest", inline: "center"});
+
 // -- tables ----------------------------------------------------------------------------------------------------
 function filter(input) {
   const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);

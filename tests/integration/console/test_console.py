@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
@@ -140,7 +141,8 @@ async def test_an_action_asks_for_a_reason_and_is_undone_by_another(chrome: Chro
         def act(label: str) -> None:
             chrome.get(f"{it.dispatcher.admin_url}/tools/price")
             click(chrome, By.XPATH, f"//button[text()='{label}']")
-            press(chrome, "wrong prices", "\t", "alice", "\n")
+            press(chrome, "wrong prices", "\t", "alice")
+            ActionChains(chrome).double_click(chrome.find_element(By.CSS_SELECTOR, "dialog .primary")).perform()
             wait_for(chrome, "wrong prices", "[data-live=events]")
 
         await look(act, "Open circuit")
@@ -148,6 +150,8 @@ async def test_an_action_asks_for_a_reason_and_is_undone_by_another(chrome: Chro
         assert (circuit["state"], circuit["until"] is None) == ("forced-open", False)
         await look(act, "Reset")
         assert (await it.get("/api/circuits"))[0]["state"] == "closed"
+        actions = [each["action"] for each in await it.get("/api/events") if each["event"] == "action"]
+        assert actions == ["reset", "open"]
 
         def offer(label: str) -> bool:
             click(chrome, By.XPATH, f"//button[text()='{label}']")
@@ -208,14 +212,15 @@ async def test_a_token_is_asked_for_and_a_reader_cannot_act(chrome: Chrome) -> N
 @pytest.mark.slow
 @pytest.mark.long
 async def test_a_phone_in_the_dark_needs_no_sideways_scroll() -> None:
-    async with observed() as it:
-        await fail_once(it)
+    long = "a-rather-long-name-" + "x" * 100
+    async with observed(broker=f"memory://{long}-{uuid4().hex}", instance=long) as it:
+        await fail_once(it, long)
 
         def visit() -> None:
-            with browser(390, 844, dark=True) as phone:
-                for path in PAGES:
-                    phone.get(f"{it.dispatcher.admin_url}{path}")
-                    assert phone.execute_script("return document.documentElement.scrollWidth") <= 390, path
+            with browser(375, 812, dark=True) as phone:
+                for path in (*PAGES, f"/instances/{long}"):
+                    phone.get(f"{it.dispatcher.admin_url}{path.replace('shop-1', long)}")
+                    assert phone.execute_script("return document.documentElement.scrollWidth") <= 375, path
                     assert find_violations(phone) == [], path
 
         await look(visit)

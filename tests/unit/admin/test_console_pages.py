@@ -102,6 +102,7 @@ async def test_a_version_has_a_page_and_actions_of_its_own_and_a_service_has_no_
     async with observed() as it:
         page = (await it.client.get(f"{it.server.admin_url}/tools/price", headers=HTML)).text
         assert "data-path" not in page
+        assert "the dispatchers that call it" in page
 
 
 def test_the_broker_is_named_when_it_is_lost_and_back() -> None:
