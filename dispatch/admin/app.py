@@ -102,7 +102,7 @@ def answer_error(status: int, text: str) -> Response:
     return response
 
 
-class SignIn(msgspec.Struct):
+class SignIn(msgspec.Struct, forbid_unknown_fields=True):
     """The body of ``POST /sign-in``."""
 
     token: str

@@ -175,6 +175,7 @@ async def test_an_odd_body_of_a_sign_in_is_refused() -> None:
         b'"\xff"',
         b'{"token": "\\ud800"}',
     ]
+    bodies.append(b'{"a":' + b"[" * 60_000)
     async with observed(TOKENS) as it:
         for body in bodies:
             answer = await it.client.post("/sign-in", content=body, headers={"Content-Type": "application/json"})
