@@ -33,11 +33,12 @@ MAX_ATTENTION: Final = 12
 PEER_TIMEOUT_S: Final = 1.0
 PEER_CACHE_S: Final = 2.0
 MAX_PEER_BYTES: Final = 64 * 1024
+SIGN_IN: Final = "sign-in needed"
 WIDTH: Final = 600
 UNKNOWN: Final = "\u2013"
 _OK: Final = frozenset({"closed", "up", "success", "ready", "ok"})
 _WARN: Final = frozenset(
-    {"half-open", "disabled", "metrics-only", "paused", "draining", "stale", "suspect", "suspended"}
+    {SIGN_IN, "half-open", "disabled", "metrics-only", "paused", "draining", "stale", "suspect", "suspended"}
     | {"tool_error", "invalid_arguments", "throttled", "cancelled"}
 )
 _UP: Final = ("up", "warming")
@@ -328,7 +329,7 @@ class Console:
                 known = await asyncio.to_thread(read_peer, url)
             except (OSError, ValueError, http.client.HTTPException) as error:
                 problem = "out of reach" if isinstance(error, OSError) else "no admin endpoint"
-                known = {"problem": "sign-in needed" if getattr(error, "code", 0) == 401 else problem}
+                known = {"problem": SIGN_IN if getattr(error, "code", 0) == 401 else problem}
             if len(self._peers) > 1_000:
                 self._peers.clear()
             self._peers[url] = now, known
@@ -486,7 +487,7 @@ def find_attention(
         if each["refused"]:
             found.append(("warn", "/catalogue", "refused", f"{len(each['refused'])} items of {each['id']} are invalid"))
     for each in fleet:
-        if each["url"] and not each.get("ready"):
+        if each["url"] and not each.get("ready") and each.get("problem") != SIGN_IN:
             why = f"{each['name']}: {each.get('problem') or ', '.join(each['reasons'])}"
             found.append(("bad", find_link(each["url"]), "not ready", why))
     found.sort(key=lambda each: each[0] != "bad")

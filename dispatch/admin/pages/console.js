@@ -19,6 +19,7 @@ async function refresh() {
   try {
     const response = await fetch(location.href, {headers: {Accept: "text/html"}});
     if (response.redirected) { location.href = response.url; return; }
+    if (!response.ok && document.querySelector("main [data-live]")) { location.reload(); return; }
     const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
     for (const part of document.querySelectorAll("[data-live]")) {
       const other = fresh.querySelector(`[data-live="${part.dataset.live}"]`), html = other?.innerHTML;

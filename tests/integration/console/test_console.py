@@ -178,6 +178,14 @@ async def test_an_instance_is_ejected_and_a_service_drained(chrome: Chrome) -> N
         assert it.server.is_draining
 
 
+async def test_the_page_of_an_instance_that_leaves_says_so(chrome: Chrome) -> None:
+    async with observed() as it:
+        await it.dispatcher.call("price", {"item": "a"})
+        await look(chrome.get, f"{it.dispatcher.admin_url}/instances/shop-1")
+        await it.server.drain()
+        await look(wait_for, chrome, "No instance 'shop-1' is known")
+
+
 async def test_the_keyboard_reaches_the_pages_and_the_filter(chrome: Chrome) -> None:
     async with observed() as it:
 

@@ -129,6 +129,16 @@ async def test_a_peer_that_answers_otherwise_does_not_hurt_the_overview() -> Non
             assert not answers
 
 
+async def test_a_peer_that_wants_a_sign_in_is_no_trouble() -> None:
+    async with (
+        observed(Admin(read={"bob": "read-token-0123456789"})) as peer,
+        observed(Admin(peers=(str(peer.dispatcher.admin_url),))) as it,
+    ):
+        overview = (await it.client.get("/", headers=HTML)).text
+        assert '<span class="state warn">sign-in needed</span>' in overview
+        assert '<span class="state bad">' not in overview
+
+
 async def test_every_response_has_the_headers_that_protect_a_browser() -> None:
     async with observed() as it:
         for path in ("/", "/tools/none", "/static/console.css", "/api/process", "/metrics", "/healthz"):
