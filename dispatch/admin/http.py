@@ -36,10 +36,14 @@ def list_own_hosts(host: str) -> list[str]:
         return [f"[{host}]" if ":" in host else host]
     name = socket.gethostname()
     found = [name, socket.getfqdn()]
+    addresses: set[str] = set()
     with contextlib.suppress(OSError):
-        addresses = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
-        found += [f"[{address}]" if ":" in address else address for address in sorted(addresses)]
-    return found
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}  # often only 127.0.1.1
+    for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as route:
+            route.connect((elsewhere, 9))  # sends nothing; an address of documentation (RFC 5737, RFC 3849)
+            addresses.add(route.getsockname()[0])
+    return found + [f"[{address}]" if ":" in address else address for address in sorted(addresses)]
 
 
 def open_listener(host: str, port: int) -> socket.socket:

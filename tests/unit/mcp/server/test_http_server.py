@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -122,10 +123,13 @@ async def test_loopback_addresses(host: str, expected: bool) -> None:
 
 
 @pytest.mark.wall_clock
-async def test_a_server_has_the_names_of_its_address() -> None:
+def test_a_server_has_the_names_of_its_address() -> None:
     assert list_own_hosts("tools.example") == ["tools.example"]
     assert list_own_hosts("2001:db8::1") == ["[2001:db8::1]"]
-    assert len(list_own_hosts("0.0.0.0")) >= 2
+    own = list_own_hosts("0.0.0.0")
+    assert len(own) >= 2
+    addresses = subprocess.run(["hostname", "-I"], capture_output=True, text=True).stdout.split()
+    assert not addresses or not set(addresses).isdisjoint(own)  # the machine's name often leads to 127.0.1.1 only
 
 
 @pytest.mark.wall_clock
