@@ -240,40 +240,77 @@ def plan_services(catalog: Catalog, wanted: Sequence[str] = ()) -> tuple[list[Re
         catalog: their descriptors.
         wanted: ids; empty: all services that have instances with topics of their own.
     """
-    problems: list[Problem] = []
-    chosen: list[ServiceDescriptor] = []
-    for id in wanted or [id for id, service in catalog.services.items() if service.instances]:
-        if id not in catalog.services:
-            problems.append(Problem("services", id, "there is no such service", "add its descriptor, or remove it"))
-        else:
-            chosen.append(catalog.services[id])
-    public = {service.request_queue for service in chosen}
+    problems = [
+        Problem("services", id, "there is no such service", "add its descriptor, or remove it")
+        for id in wanted
+        if id not in catalog.services
+    ]
+    refused = find_conflicts(catalog, wanted)
+    problems += dict.fromkeys(refused.values())
     planned = []
-    for service in chosen:
-        outbound = {each.id: each.request_queue for each in service.instances} or {"": service.request_queue}
-        looping = [topic for topic in outbound.values() if topic in public]
-        place = f"tool-service/{service.id}"
-        if is_local_queue(service.request_queue):
-            problem, fix = "is executed by this process and has no public topic", "serve it with 'dispatch mcp'"
-            problems.append(Problem("services", service.id, problem, fix))
-            continue
-        if looping:
-            problem = f"its requests would go to {excerpt(looping[0], 200)}, on which the relay listens"
-            fix = "give it 'instances' with request topics of their own, on which its processes listen"
-            problems.append(Problem(place, "instances", problem, fix))
+    for service in _choose_services(catalog, wanted):
+        if service.id in refused:
             continue
         for each in service.instances:
             if each.response_queue == service.response_queue:
                 problem = f"the instance '{each.id}' replies on the public topic, beside the relay"
                 fix = "write the response-queue on which its process replies"
-                problems.append(Problem(place, "instances", problem, fix, "warning"))
+                problems.append(Problem(f"tool-service/{service.id}", "instances", problem, fix, "warning"))
         tools: dict[bytes, str | None] = {}
         for tool in catalog.list(service=service.id):
             key = _canonical(tool.config)
             tools[key] = None if key in tools else tool.name
         named = {key: name for key, name in tools.items() if name is not None}
+        outbound = _list_outbound(service)
         planned.append(RelayedService(service.id, service.request_queue, service.response_queue, outbound, named))
     return planned, problems
+
+
+def find_conflicts(catalog: Catalog, wanted: Sequence[str] = ()) -> dict[str, Problem]:
+    """Return why services cannot be relayed, by their ids. Two services that are in each other's way have the same reason.
+
+    Args:
+        catalog, wanted: as of :func:`plan_services`.
+    """
+    refused: dict[str, Problem] = {}
+    listening: dict[str, str] = {}
+    chosen = _choose_services(catalog, wanted)
+    for service in chosen:
+        if is_local_queue(service.request_queue):
+            problem, fix = "is executed by this process and has no public topic", "serve it with 'dispatch mcp'"
+            refused[service.id] = Problem("services", service.id, problem, fix)
+        elif (other := listening.setdefault(service.request_queue, service.id)) != service.id:
+            both = f"'{excerpt(other)}' and '{excerpt(service.id)}'"
+            problem = f"the services {both} have the same public topic {excerpt(service.request_queue, 200)}, "
+            problem += "so that each request would be executed by both"
+            fix = "give each of them a request-queue of its own, or relay one of them only"
+            found = Problem(f"tool-service/{service.id}", "request-queue", problem, fix)
+            refused[service.id] = found
+            refused.setdefault(other, found)
+    for service in chosen:
+        looping = next((topic for topic in _list_outbound(service).values() if topic in listening), None)
+        if looping is not None:
+            other = listening[looping]
+            whose, whom, name = "its requests", "", "it"
+            if other != service.id:
+                name, whom = f"'{excerpt(service.id)}'", f" for the service '{excerpt(other)}'"
+                whose = f"requests of the service {name}"
+            problem = f"{whose} would go to {excerpt(looping, 200)}, on which the relay listens{whom}"
+            fix = f"give {name} 'instances' with request topics of their own, on which its processes listen"
+            found = Problem(f"tool-service/{service.id}", "instances", problem, fix)
+            refused.setdefault(service.id, found)
+            refused.setdefault(other, found)
+    return refused
+
+
+def _choose_services(catalog: Catalog, wanted: Sequence[str]) -> list[ServiceDescriptor]:
+    services = catalog.services
+    return [services[id] for id in wanted or services if id in services and (wanted or services[id].instances)]
+
+
+def _list_outbound(service: ServiceDescriptor) -> dict[str, str]:
+    """Return the topics to which the requests of a service go, by the instance."""
+    return {each.id: each.request_queue for each in service.instances} or {"": service.request_queue}
 
 
 # Requests: from a public topic to the instances.
@@ -506,6 +543,9 @@ class Relay:
         await self.dispatcher.start()
         try:
             planned = self._plan(is_start=True)
+            await self.dispatcher.registry.refuse_conflicts(
+                lambda catalog: find_conflicts(catalog, self.config.services)
+            )
             await self._serve_planned(planned)
             self.dispatcher.on_event(self._on_event)
             self._following.append(asyncio.create_task(self._follow_catalog(), name="dispatch-relay"))
@@ -552,8 +592,12 @@ class Relay:
                 Problem("", key.replace("_", "-"), "cannot change while the relay runs", "restart the relay")
                 for key in fixed
             )
-        await self.dispatcher.reload(config.list_sources(), policy=_load_policy(config))
         self.config = config
+        try:
+            await self.dispatcher.reload(config.list_sources(), policy=_load_policy(config))
+        except BaseException:
+            self.config = former
+            raise
         async with self._serving:
             options = ("concurrency", "max_queue", "max_payload_bytes", "drain_timeout")
             is_same = all(getattr(former, name) == getattr(config, name) for name in options)

@@ -262,6 +262,7 @@ class _Layer(Generic[D]):
         self.owners: dict[str, str] = {}
         self.counts: dict[str, int] = {}
         self.shadowed: dict[str, list[ShadowedItem]] = {}
+        self.refused: dict[str, Problem] = {}
         for id, part in parts.items():
             visible = part.by_name
             if clashes := self.by_name.keys() & visible.keys():
@@ -273,6 +274,23 @@ class _Layer(Generic[D]):
             self.counts[id] = sum(map(len, visible.values()))
         if former is not None and former.by_name == self.by_name:
             self.by_name = former.by_name  # the same object: what was read with it is not read again
+
+    def refuse(self, problems: Mapping[str, Problem], in_force: Mapping[str, tuple[D, ...]]) -> None:
+        """Keep the definitions in force of the names in ``problems``; a new one is not in force."""
+        self.by_name = dict(self.by_name)
+        for name, problem in problems.items():
+            former = in_force.get(name, ())
+            if former != self.by_name[name]:
+                self.refused[name] = problem
+                self.counts[self.owners[name]] += len(former) - len(self.by_name[name])
+                if former:
+                    self.by_name[name] = former
+                else:
+                    del self.by_name[name]
+
+    def refused_of(self, id: str) -> dict[str, Problem]:
+        """Return why definitions of a source are refused, by their names."""
+        return {name: problem for name, problem in self.refused.items() if self.owners[name] == id}
 
     def _shadow(self, id: str, name: str) -> ShadowedItem:
         owner = self.owners[name]
@@ -287,17 +305,28 @@ class _Layer(Generic[D]):
         return chain.from_iterable(self.by_name.values())
 
 
+FindConflicts = Callable[[Catalog], Mapping[str, Problem]]
+"""Returns why services cannot be in force beside the others of a catalogue, by their ids."""
+
+
 class Merger:
     """Merges sources in their order.
 
     Args:
         policy: defaults under the policies of services and tools.
+
+    Attributes:
+        find_conflicts: a service with a conflict keeps its former definition, and a new one is refused; None: there are no
+            conflicts.
     """
 
     def __init__(self, policy: Policy = DEFAULT_POLICY) -> None:
         self.policy = policy
         self.approved: Mapping[str, frozenset[str]] = {}
         """Approved fingerprints by ``tool/NAME`` and ``tool-service/ID``, for sources that hold changes."""
+        self.find_conflicts: FindConflicts | None = None
+        self._in_force: Mapping[str, tuple[ServiceDescriptor, ...]] = {}
+        """The services of the last merge."""
         self._sources: dict[str, SourceItems] = {}
         self._services: _Layer[ServiceDescriptor] = _Layer({})
         self._tools: _Layer[ToolDescriptor] = _Layer({})
@@ -324,6 +353,7 @@ class Merger:
         """Return a merger with some of the sources, for a change that may fail as a whole."""
         other = Merger(policy)
         other.approved = self.approved
+        other.find_conflicts, other._in_force = self.find_conflicts, self._in_force
         other._sources = {id: copy(source) for id, source in self._sources.items() if id in keeping}
         return other
 
@@ -349,9 +379,11 @@ class Merger:
                 id: source.services(self.policy) if each is former else self._services_in_force(each)
                 for id, each in self._sources.items()
             }
-            services = self._services if self._services.is_of(parts) else _Layer(parts, self._services)
+            services = self._layer_services(parts)
             source.tools(self.policy, services.by_name)
             refused = [read for reading in source.readings for read in reading.refused]
+            if conflicts := services.refused_of(id):
+                return [*conflicts.values()]
             if source.is_atomic and refused:
                 return [problem for reading in source.readings for problem in reading.problems]
             # An equal item that was read before may stand for the required one.
@@ -361,6 +393,20 @@ class Merger:
                 self._services = services
         self._sources[id] = source
         return []
+
+    def _layer_services(self, parts: dict[str, Definitions[ServiceDescriptor]]) -> _Layer[ServiceDescriptor]:
+        """Return the services in force: those of ``parts``, without new conflicts."""
+        if self._services.is_of(parts):
+            return self._services
+        layer = _Layer(parts, self._services)
+        seen: set[str] = set()
+        while self.find_conflicts is not None:  # a former definition may be in the way of another new one
+            conflicts = self.find_conflicts(Catalog(layer.flatten(), ()))
+            if not conflicts.keys() - seen:
+                break
+            seen.update(conflicts)
+            layer.refuse(conflicts, self._in_force)
+        return layer
 
     def _services_in_force(self, source: SourceItems) -> Definitions[ServiceDescriptor]:
         if source.holds and source.id in self._services.parts:
@@ -413,6 +459,7 @@ class Merger:
         services = self._merge_services(first_seen)
         tools = self._merge_tools(services, first_seen)
         self._services, self._tools = services, tools
+        self._in_force = services.by_name
         if first_seen:
             self.approved = {**self.approved, **first_seen}
         others: dict[str, OtherTool] = {}
@@ -442,7 +489,7 @@ class Merger:
                     "tool-service", part, service_fingerprint, _is_usable, self.approved, first_seen
                 )
             parts[id] = part
-        return self._services if self._services.is_of(parts) else _Layer(parts, self._services)
+        return self._layer_services(parts)
 
     def _merge_tools(
         self, services: _Layer[ServiceDescriptor], first_seen: dict[str, frozenset[str]]
@@ -466,10 +513,16 @@ class Merger:
     ) -> SourceReport:
         id = source.id
         held = [*services.parts[id].held[:MAX_REPORTED], *tools.parts[id].held[:MAX_REPORTED]]
+        conflicts = services.refused_of(id)
+        refused = [read for reading in source.readings for read in reading.refused]
+        for read in source.service_reading.in_force if conflicts and source.service_reading is not None else ():
+            if read.service is not None and read.service.id in conflicts:
+                problem = msgspec.structs.replace(conflicts[read.service.id], file=read.item.origin)
+                refused.append(msgspec.structs.replace(read, problems=(problem,), is_refused=True))
         return SourceReport(
             items=services.counts[id] + tools.counts[id],
             tools=tools.counts[id],
-            refused=tuple(read for reading in source.readings for read in reading.refused)[:MAX_REPORTED],
+            refused=tuple(refused[:MAX_REPORTED]),
             shadowed=(*services.shadowed.get(id, ()), *tools.shadowed.get(id, ())),
             held=tuple(held),
         )

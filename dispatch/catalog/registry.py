@@ -21,6 +21,7 @@ from dispatch.catalog.items import Item
 from dispatch.catalog.merge import (
     PUT,
     CatalogLike,
+    FindConflicts,
     FixedCatalog,
     Merged,
     Merger,
@@ -293,6 +294,11 @@ class Registry:
 
         await self._activator.replace(build, tuple(followers))
         self._followers = followers  # in the same turn of the loop: no items of a former source are accepted in between
+
+    async def refuse_conflicts(self, find: FindConflicts) -> None:
+        """Let each service for which ``find`` returns a problem keep its definition in force, from the next change on. An
+        atomic source with such a service is refused as a whole."""
+        await self._activator.run(lambda merger: setattr(merger, "find_conflicts", find))
 
     # -- items --------------------------------------------------------------------------------------------------
 

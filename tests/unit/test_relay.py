@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dispatch import CallResult, Catalog, Outcome, ToolError
+from dispatch import CallResult, Catalog, CatalogError, Outcome, ToolError
+from dispatch.catalog import Item
 from dispatch.messaging.wire import Property
 from dispatch.relay import McpToolConfig, Relay, RelayConfig, RelayError
 from dispatch.transports import Message
@@ -305,6 +307,94 @@ async def test_changes_of_the_catalogue_are_followed() -> None:
         await asyncio.sleep(1)
         assert relay.services == []
     assert changes == [f"lab: {REQUESTS} is forwarded to lab-1.", "lab: no longer relayed."]
+
+
+class Descriptors:
+    """A source of services that the test edits."""
+
+    id = "edited"
+
+    def __init__(self, *services: dict[str, Any], is_atomic: bool = False) -> None:
+        self.is_atomic = is_atomic
+        self.services = list(services)
+        self.changed = asyncio.Event()
+
+    async def discover(self) -> list[Item]:
+        return [Item(f"{each['id']}.json", "tool-service", each["id"], dict(each)) for each in self.services]
+
+    async def changes(self) -> AsyncIterator[None]:
+        while True:
+            await self.changed.wait()
+            self.changed.clear()
+            yield
+
+    async def edit(self, *services: dict[str, Any]) -> None:
+        self.services = list(services)
+        self.changed.set()
+        await asyncio.sleep(2)
+
+
+def public(id: str, topic: str, instance: str = INSTANCE) -> dict[str, Any]:
+    """A service with a public topic."""
+    instances = [{"id": f"{id}-1", "request-queue": instance, "response-queue": ANSWERS}]
+    return service(id=id, instances=instances, **{"request-queue": topic})
+
+
+OTHER = f"{REQUESTS}-other"
+
+
+@pytest.mark.parametrize("is_atomic", [False, True], ids=["item by item", "as a whole"])
+@pytest.mark.parametrize(
+    ("edited", "problem"),
+    [
+        ([public("lab", REQUESTS, REQUESTS)], f"its requests would go to {REQUESTS}"),
+        ([public("lab", REQUESTS), public("new", REQUESTS)], "the services 'lab' and 'new' have the same public topic"),
+        ([public("new", REQUESTS), public("lab", REQUESTS)], "the services 'new' and 'lab' have the same public topic"),
+        ([public("lab", REQUESTS), public("new", INSTANCE)], f"requests of the service 'lab' would go to {INSTANCE}"),
+        ([public("lab", REQUESTS, OTHER), public("new", OTHER)], f"requests of the service 'lab' would go to {OTHER}"),
+    ],
+    ids=["loop", "public topic", "public topic of a later one", "instance of another", "double edit"],
+)
+async def test_a_service_keeps_its_configuration_when_an_edit_is_in_its_way(
+    edited: list[dict[str, Any]], problem: str, is_atomic: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Descriptors(public("lab", REQUESTS), is_atomic=is_atomic)
+    done = Service(lambda _: "done")
+    async with (
+        serving(done, request_queue=INSTANCE, response_queue=ANSWERS),
+        Relay(RelayConfig(broker=BROKER), [source]) as relay,
+        Peer.as_caller() as caller,
+    ):
+        await source.edit(*edited, public("far", f"{REQUESTS}-far", f"{REQUESTS}-far-1"))
+        assert problem in caplog.text
+        assert (await ask(caller, request({"n": 1})))["response"] == "done"
+        assert len(done.requests) == 1
+        known = {each.id for each in relay.services}
+        assert known == ({"lab"} if is_atomic else {"lab", "far"}), "a neighbour does not wait, unless the source does"
+        await source.edit(public("lab", REQUESTS), public("new", f"{REQUESTS}-new"))
+        assert {each.id for each in relay.services} == {"lab", "new"}
+
+
+@pytest.mark.wall_clock  # a folder is watched
+async def test_two_services_with_one_public_topic_are_refused_at_the_start_and_at_a_reload(tmp_path: Path) -> None:
+    def write(*services: dict[str, Any]) -> None:
+        for each in services:
+            (tmp_path / "tools" / "tool-service" / f"{each['id']}.json").write_text(json.dumps(each))
+
+    (tmp_path / "tools" / "tool-service").mkdir(parents=True)
+    write(public("lab", REQUESTS))
+    file = tmp_path / "relay.json"
+    file.write_text(json.dumps({"broker": BROKER, "catalog": ["tools"]}))
+    async with Relay(RelayConfig.load(file)) as relay:
+        write(public("new", REQUESTS))
+        with pytest.raises(RelayError, match=r"'lab' and 'new' have the same public topic .* Fix: give each"):
+            RelayConfig.load(file)
+        # As with a change after the file was read.
+        with pytest.raises(CatalogError, match="have the same public topic"):
+            await relay.reload(relay.config)
+        assert [each.id for each in relay.services] == ["lab"]
+    with pytest.raises(RelayError, match="have the same public topic"):
+        await Relay(RelayConfig(broker=BROKER, catalog=(str(tmp_path / "tools"),))).start()
 
 
 # In place of TrustGraph's ``mcp-tool`` processor.

@@ -130,6 +130,28 @@ def test_an_instance_on_a_public_topic_is_refused() -> None:
     assert "on which the relay listens" in problem.problem
 
 
+@pytest.mark.parametrize("wanted", [[], ["joke", "pun"]], ids=str)
+@pytest.mark.parametrize(
+    ("topic", "instance", "problem"),
+    [
+        (JOKE, f"{JOKE}-2", f"the services 'joke' and 'pun' have the same public topic {JOKE}, "),
+        (f"{JOKE}-pun", JOKE, f"requests of the service 'pun' would go to {JOKE}, on which the relay listens for "),
+    ],
+    ids=["one public topic", "a public topic as an instance"],
+)
+def test_two_services_in_each_others_way_are_refused(
+    wanted: list[str], topic: str, instance: str, problem: str
+) -> None:
+    joke = {"id": "joke", "request-queue": JOKE, "response-queue": ANSWERS, "instances": [ONE]}
+    own = {"id": "one", "request-queue": instance, "response-queue": f"{ANSWERS}-2"}
+    pun = {"id": "pun", "request-queue": topic, "response-queue": ANSWERS, "instances": [own]}
+    far = {"id": "far", "request-queue": f"{JOKE}-far", "response-queue": ANSWERS, "instances": [ONE | {"id": "far"}]}
+    planned, (found,) = plan_services(Catalog.of([joke, pun, far], []), wanted and [*wanted, "far"])
+    assert [service.id for service in planned] == ["far"]
+    assert (found.file, found.severity) == ("tool-service/pun", "error")
+    assert found.problem.startswith(problem)
+
+
 def test_an_instance_that_replies_on_the_public_topic_is_a_warning() -> None:
     planned, (problem,) = plan_services(catalog({"id": "one", "request-queue": f"{JOKE}-1"}))
     assert len(planned) == 1
