@@ -930,6 +930,8 @@ class Attempts:
                 settled = await request
                 attempt.conclude(settled)
             elif await attempt.read_first_chunk(request, self._now):
+                if not instance.is_named and request.instance is None:
+                    channel.record_answer(self._now())
                 return
             else:
                 settled = attempt.conclude_stream()

@@ -162,6 +162,7 @@ class PendingReply(msgspec.Struct, eq=False):
         buffer = request.buffer
         if buffer is not None:
             buffer.record_progress()
+            request.instance = properties.get(Property.INSTANCE)
         request.chunks += 1
         if reply.error is not None:
             request.settle(create_answer("", properties, request.chunks, reply.error))

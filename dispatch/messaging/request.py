@@ -346,6 +346,7 @@ class Request(OutgoingRequest):
         on_settled: called once ``settled`` is set.
         missing: index of the chunk that is missing while later ones arrived; None: none is known to be.
         buffer: the chunks of a stream that wait for their reader; None: the whole reply is wanted.
+        instance: name of the instance of whose stream a chunk has arrived over a shared topic; None: it says none.
     """
 
     __slots__ = (
@@ -354,6 +355,7 @@ class Request(OutgoingRequest):
         "buffer",
         "executor",
         "id",
+        "instance",
         "is_redeliverable",
         "is_repeatable",
         "key",
@@ -392,6 +394,7 @@ class Request(OutgoingRequest):
         self.is_repeatable = self.is_redeliverable = False
         self.executor: Executor | None = None
         self.place: Place | None = None
+        self.instance: str | None = None
         self.settled: Settled | None = None
         self.on_settled: Callable[[], object] | None = None
         self.missing: int | None = None

@@ -141,6 +141,34 @@ async def test_a_third_party_instance_gets_plain_requests_and_answers_on_its_own
         assert await answer_of(caller) == ("7", {"error": None, "response": "why", "end_of_stream": True})
 
 
+async def test_a_third_party_instance_that_answers_gets_every_request(caplog: pytest.LogCaptureFixture) -> None:
+    """More than may be unanswered on a topic on which nothing has answered; also while others are lost."""
+
+    async def answer(instance: Peer, number: int) -> None:
+        for _ in range(number):
+            _, properties = await instance.request()
+            await instance.answer(properties, "why", topic=ANSWERS)
+
+    async def receive(caller: Peer, number: int) -> list[str]:
+        return [(await answer_of(caller))[1]["response"] for _ in range(number)]
+
+    async with Peer.as_service(INSTANCE) as instance, relaying() as relay, Peer.as_caller() as caller:
+        await caller.ask(request({"style": "pun"}), id="first")
+        await answer(instance, 1)
+        assert await receive(caller, 1) == ["why"]
+        for number in range(40):
+            await caller.ask(request({"style": "pun"}), id=f"lost-{number}")
+        for _ in range(40):
+            await instance.request()
+        await asyncio.sleep(5)
+        for number in range(40):
+            await caller.ask(request({"style": "pun"}), id=str(number))
+        await answer(instance, 40)
+        assert await receive(caller, 40) == ["why"] * 40
+        assert relay.dispatcher.pending_requests == 40
+        assert caplog.messages == []
+
+
 async def test_a_stream_passes_chunk_by_chunk() -> None:
     async with Peer.as_service(INSTANCE) as instance, relaying(), Peer.as_caller() as caller:
         await caller.ask(request({"style": "pun"}), id="7")
