@@ -64,7 +64,7 @@ from dispatch.result import CallResult
 from dispatch.server import DEFAULT_DRAIN_S, ToolServer
 from dispatch.serving.replies import InboundRequest
 from dispatch.serving.tool_service import RequestHandler
-from dispatch.telemetry.events import CatalogChanged, Event
+from dispatch.telemetry.events import CatalogChanged, Event, Listeners
 from dispatch.transports import Security, default_broker
 from dispatch.trustgraph.config import ConfigServiceError, TrustGraphConfig
 
@@ -190,6 +190,8 @@ class RelayConfig(msgspec.Struct, frozen=True, rename="kebab"):
                 problems += plan_services(live.resolver.catalog, found.services)[1]
         except CatalogError as error:
             problems += error.problems
+        except ValueError as error:  # one folder twice
+            problems.append(Problem(name, "catalog", str(error).partition(". Fix: ")[0], "give each folder once"))
         if any(each.severity == "error" for each in problems):
             raise RelayError(problems)
         return found
@@ -499,7 +501,9 @@ class Relay:
         admin: Admin | str | None = None,
     ) -> None:
         self.config = config
-        self._on_change = on_change
+        changes: Listeners[str] = Listeners("on_change")
+        changes.subscribe(on_change)
+        self._on_change = changes.publish
         self.dispatcher = Dispatcher(
             config.broker or default_broker(),
             config.list_sources() if catalog is None else catalog,
@@ -536,9 +540,11 @@ class Relay:
     async def start(self) -> None:
         """Connect, and consume the public topics.
 
+        A service whose topics the broker refuses is tried again while the others are served.
+
         Raises:
             RelayError: a service cannot be relayed; every mistake is listed.
-            TransportError: the broker is out of reach, or refuses.
+            TransportError: the broker is out of reach, or refuses the topics of all services.
         """
         await self.dispatcher.start()
         try:
@@ -546,7 +552,7 @@ class Relay:
             await self.dispatcher.registry.refuse_conflicts(
                 lambda catalog: find_conflicts(catalog, self.config.services)
             )
-            await self._serve_planned(planned)
+            await self._serve_planned(planned, is_start=True)
             self.dispatcher.on_event(self._on_event)
             self._following.append(asyncio.create_task(self._follow_catalog(), name="dispatch-relay"))
             if self.config.mcp_tool is not None:
@@ -559,7 +565,7 @@ class Relay:
     async def drain(self) -> None:
         """Stop consuming, finish the calls in flight, for at most ``drain-timeout`` seconds, and send their replies."""
         await cancel_and_wait(self._following)
-        await asyncio.gather(*(server.drain() for server in self.servers), *self._closing)
+        await asyncio.gather(*map(_drain_server, self.servers), *self._closing)
 
     async def close(self) -> None:
         """Stop at once; after :meth:`drain` nothing is lost."""
@@ -578,7 +584,7 @@ class Relay:
     # -- changes ------------------------------------------------------------------------------------------------
 
     async def reload(self, config: RelayConfig) -> None:
-        """Put another configuration in force. Calls in flight go on.
+        """Put another configuration in force. Calls in flight go on. A service that cannot be opened is tried again.
 
         Raises:
             RelayError, CatalogError, PolicyError: it is invalid, or needs a restart; the former one stays in force.
@@ -599,12 +605,12 @@ class Relay:
             self.config = former
             raise
         async with self._serving:
-            options = ("concurrency", "max_queue", "max_payload_bytes", "drain_timeout")
-            is_same = all(getattr(former, name) == getattr(config, name) for name in options)
-            await self._serve_planned(self._plan(), renew=not is_same)
-            for id, (flow, server) in [] if is_same else list(self._flows.items()):
-                self._flows[id] = flow, await self._start_flow(flow)
-                self._retire(server)
+            await self._serve_planned(self._plan())
+        if self._flows:
+            try:
+                await self._serve_flows([flow for flow, _ in self._flows.values()])
+            except TransportError as error:
+                logger.warning("a flow keeps its former options until the next reload: %s", error)
 
     def _plan(self, *, is_start: bool = False) -> list[RelayedService]:
         """Return the services to serve. Mistakes are logged once; at the start those of folders are raised.
@@ -633,37 +639,60 @@ class Relay:
             await self._changed.wait()
             self._changed.clear()
             async with self._serving:
-                try:
-                    await self._serve_planned(self._plan())
-                    wait = FIRST_RETRY_S
-                except TransportError as error:
-                    logger.warning(
-                        "a change of the catalogue is not in force, and is tried again in %g s: %s", wait, error
-                    )
-                    self._changed.set()
-            if self._changed.is_set():
+                await self._serve_planned(self._plan())
+            if self._changed.is_set():  # for one that cannot be opened
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, MAX_RETRY_S)
+            else:
+                wait = FIRST_RETRY_S
 
-    async def _serve_planned(self, planned: Sequence[RelayedService], *, renew: bool = False) -> None:
-        """Serve these services: a new server is started before the one that it replaces drains."""
+    async def _serve_planned(self, planned: Sequence[RelayedService], *, is_start: bool = False) -> None:
+        """Serve these services: a new server is started before the one that it replaces drains. One that cannot be opened
+        is logged and tried again; its former server stays.
+
+        Raises:
+            TransportError: none can be opened, at the start.
+        """
         wanted = {service.id: service for service in planned}
-        for id, service in wanted.items():
-            known = self._services.get(id)
-            former = None if known is None else known[0].service
-            topics = None if former is None else (former.request_queue, former.response_queue)
-            if known is not None and topics == (service.request_queue, service.response_queue) and not renew:
-                known[0].service = service
-                continue
-            handler = _ServiceHandler(self, service)
-            server = await self._start_server(handler, id, service.request_queue, service.response_queue)
-            self._services[id] = handler, server
-            if known is not None:
-                self._retire(known[1])
-            self._on_change(f"{id}: {service.request_queue} is forwarded to {join_names([*service.instances], 5)}.")
         for id in self._services.keys() - wanted.keys():
             self._retire(self._services.pop(id)[1])
             self._on_change(f"{id}: no longer relayed.")
+        failures = await asyncio.gather(*map(self._serve, wanted.values()))
+        errors = [error for error in failures if error is not None]
+        if errors and is_start and not self._services:
+            raise errors[0]
+        for service, error in zip(wanted.values(), failures, strict=True):
+            if error is not None:
+                logger.warning("%s is not served as configured, and is tried again: %s", service.id, error)
+                self._changed.set()
+
+    async def _serve(self, service: RelayedService) -> TransportError | None:
+        """Serve a service, unless it is served already. Return why that is not possible at present."""
+        id = service.id
+        known = self._services.get(id)
+        if known is not None:
+            former = known[0].service
+            is_same = (former.request_queue, former.response_queue) == (service.request_queue, service.response_queue)
+            if is_same and self._has_options(known[1]):
+                known[0].service = service
+                return None
+        handler = _ServiceHandler(self, service)
+        try:
+            server = await self._start_server(handler, id, service.request_queue, service.response_queue)
+        except TransportError as error:
+            return error
+        self._services[id] = handler, server
+        if known is not None:
+            self._retire(known[1])
+        self._on_change(f"{id}: {service.request_queue} is forwarded to {join_names([*service.instances], 5)}.")
+        return None
+
+    def _has_options(self, server: ToolServer) -> bool:
+        """Return whether a server has the options of the configuration in force."""
+        return all(
+            getattr(server, name) == getattr(self.config, name)
+            for name in ("concurrency", "max_queue", "max_payload_bytes", "drain_timeout")
+        )
 
     async def _follow_flows(self, flows: _Flows) -> None:
         """Serve the flows of the ``mcp-tool`` processor, and follow their changes."""
@@ -678,21 +707,39 @@ class Relay:
                 async for _ in flows.changes():
                     await self._serve_flows(flows.read_flows(await flows.discover()))
             except (ConfigServiceError, TransportError) as error:
-                logger.warning("the flows of %s are not read, and are tried again in %g s: %s", flows.id, wait, error)
+                logger.warning("flows of %s are not served, and are tried again in %g s: %s", flows.id, wait, error)
             await asyncio.sleep(wait)
             wait = min(2 * wait, MAX_RETRY_S)
 
     async def _serve_flows(self, flows: Sequence[Flow]) -> None:
+        """Serve these flows.
+
+        Raises:
+            TransportError: one of them cannot be opened; the others are served.
+        """
         assert self.config.mcp_tool is not None
         processor = self.config.mcp_tool.processor
         wanted = {flow.id: flow for flow in flows}
-        for id in [id for id, (flow, _) in self._flows.items() if wanted.get(id) != flow]:
-            self._retire(self._flows.pop(id)[1])
-            self._on_change(f"{processor}: the flow {id} is no longer served.")
-        for flow in flows:
-            if flow.id not in self._flows:
-                self._flows[flow.id] = flow, await self._start_flow(flow)
-                self._on_change(f"{processor}: serves the flow {flow.id} on {flow.request_queue}.")
+        failure: TransportError | None = None
+        async with self._serving:
+            for id in [id for id, (flow, _) in self._flows.items() if wanted.get(id) != flow]:
+                self._retire(self._flows.pop(id)[1])
+                self._on_change(f"{processor}: the flow {id} is no longer served.")
+            for id, flow in wanted.items():
+                known = self._flows.get(id)
+                if known is not None and self._has_options(known[1]):
+                    continue
+                try:
+                    self._flows[id] = flow, await self._start_flow(flow)
+                except TransportError as error:
+                    failure = error
+                    continue
+                if known is not None:
+                    self._retire(known[1])
+                else:
+                    self._on_change(f"{processor}: serves the flow {id} on {flow.request_queue}.")
+        if failure is not None:
+            raise failure
 
     async def _start_flow(self, flow: Flow) -> ToolServer:
         assert self.config.mcp_tool is not None
@@ -714,12 +761,16 @@ class Relay:
             max_payload_bytes=config.max_payload_bytes,
             announce=None,
         )
-        await server.start()
+        try:
+            await server.start()
+        except BaseException:
+            await _close_server(server)
+            raise
         return server
 
     def _retire(self, server: ToolServer) -> None:
         async def drain_and_close() -> None:
-            await server.drain()
+            await _drain_server(server)
             self._former_requests += server.requests
             await _close_server(server)
 
@@ -791,6 +842,13 @@ async def _prepend(first: str, chunks: AsyncGenerator[str, None]) -> AsyncGenera
             yield chunk
     finally:
         await chunks.aclose()
+
+
+async def _drain_server(server: ToolServer) -> None:
+    try:
+        await server.drain()
+    except TransportError as error:
+        logger.warning("%s: not drained in order: %s", server.instance, error)
 
 
 async def _close_server(server: ToolServer) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from dispatch.catalog import CatalogError
+from dispatch.catalog.activation import describe_error
 from dispatch.cli.base import (
     AdminAddress,
     AdminPeers,
@@ -31,7 +31,7 @@ from dispatch.cli.base import (
     with_settings,
 )
 from dispatch.documents import Signature, sign_status
-from dispatch.policy import PolicyError
+from dispatch.errors import TransportError
 from dispatch.relay import Relay, RelayConfig, RelayError
 
 CHECK_S: Final = 1.0
@@ -160,8 +160,9 @@ async def _reload(made: Relay, path: str, settings: Settings, hangup: asyncio.Ev
         notify_systemd(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1_000}")
         try:
             await made.reload(await asyncio.to_thread(load_config, path, settings))
-        except (RelayError, CatalogError, PolicyError) as error:
-            report("reload-failed", f"Not reloaded, the former configuration stays. {error}", json=json)
+        except Exception as error:  # of any source; the next reload must still work
+            reason = error if isinstance(error, ValueError | TransportError) else describe_error(error)
+            report("reload-failed", f"Not reloaded, the former configuration stays. {reason}", json=json)
         else:
             report("reloaded", f"Reloaded: relaying {format_count(len(made.services), 'service')}.", json=json)
         notify_systemd("READY=1")

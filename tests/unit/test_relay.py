@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from dispatch import CallResult, Catalog, CatalogError, Outcome, ToolError
+from dispatch import CallResult, Catalog, CatalogError, Outcome, ToolError, TransportError
 from dispatch.catalog import Item
+from dispatch.cli.base import Settings
+from dispatch.cli.relay import _reload
 from dispatch.messaging.wire import Property
-from dispatch.relay import McpToolConfig, Relay, RelayConfig, RelayError
+from dispatch.relay import MAX_RETRY_S, McpToolConfig, Relay, RelayConfig, RelayError
 from dispatch.transports import Message
+from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import idle
 from tests.helpers.config_service import ConfigStore, config_service
 from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, UNGUARDED, Peer, Service, serving
@@ -423,6 +427,101 @@ async def test_two_services_with_one_public_topic_are_refused_at_the_start_and_a
         assert [each.id for each in relay.services] == ["lab"]
     with pytest.raises(RelayError, match="have the same public topic"):
         await Relay(RelayConfig(broker=BROKER, catalog=(str(tmp_path / "tools"),))).start()
+
+
+@contextlib.contextmanager
+def refusing(topic: str) -> Iterator[set[str]]:
+    """Let the broker refuse subscriptions to the topics of the set."""
+    refused = {topic}
+    subscribe = MemoryTransport.subscribe
+
+    async def subscribe_unless_refused(self: MemoryTransport, topic: str, *arguments: Any, **options: Any) -> Any:
+        if topic in refused:
+            raise TransportError("topic-refused", f"no permission for {topic}")
+        return await subscribe(self, topic, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryTransport, "subscribe", subscribe_unless_refused)
+        yield refused
+
+
+async def test_a_service_that_cannot_be_opened_is_tried_again_and_keeps_no_other_one_from_being_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bad, good, late = (public(id, f"{REQUESTS}-{id}") for id in ("bad", "good", "late"))
+    with refusing(bad["request-queue"]) as refused:
+        source = Descriptors(bad)
+        with pytest.raises(TransportError, match="no permission"):
+            await Relay(RelayConfig(broker=BROKER), [source]).start()
+        source = Descriptors(bad, good)
+        async with Relay(RelayConfig(broker=BROKER), [source]) as relay:
+            assert [each.id for each in relay.services] == ["good"]
+            assert "bad is not served as configured, and is tried again: no permission" in caplog.text
+            await source.edit(bad, good, late)
+            assert {each.id for each in relay.services} == {"good", "late"}
+            with pytest.raises(CatalogError):
+                await relay.reload(msgspec.structs.replace(relay.config, catalog=("no-tools",)))
+            refused.clear()
+            await asyncio.sleep(MAX_RETRY_S)
+            assert {each.id for each in relay.services} == {"bad", "good", "late"}
+
+
+async def test_a_reload_whose_servers_cannot_be_opened_keeps_the_former_ones_and_is_completed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = Descriptors(public("lab", REQUESTS))
+    monkeypatch.setattr(RelayConfig, "list_sources", lambda _: [source])
+    done = Service(lambda _: "done")
+    async with (
+        serving(done, request_queue=INSTANCE, response_queue=ANSWERS),
+        Relay(RelayConfig(broker=BROKER)) as relay,
+        Peer.as_caller() as caller,
+    ):
+        with refusing(REQUESTS):
+            await relay.reload(msgspec.structs.replace(relay.config, concurrency=7))
+            assert (await ask(caller, request({"n": 1})))["response"] == "done"
+            assert [each.concurrency for each in relay.servers] == [1_024]
+        await asyncio.sleep(MAX_RETRY_S)
+        assert [each.concurrency for each in relay.servers] == [7]
+        assert (await ask(caller, request({"n": 1})))["response"] == "done"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [TransportError("broker-unreachable", "no broker"), ValueError("two sources"), RuntimeError("a source")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_reload_that_fails_is_reported_and_the_next_one_works(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "relay.json"
+    file.write_text(json.dumps({"catalog": ["tools"]}))
+    (tmp_path / "tools" / "tool-service").mkdir(parents=True)
+    (tmp_path / "tools" / "tool-service" / "lab.json").write_text(json.dumps(public("lab", REQUESTS)))
+    hangup = asyncio.Event()
+
+    async def reload() -> dict[str, Any]:
+        hangup.set()
+        for _ in range(20):
+            if lines := capsys.readouterr().out.splitlines():
+                return json.loads(lines[0])  # type: ignore[no-any-return] # an object
+            await asyncio.sleep(0.1)
+        raise AssertionError("the reload was not reported")
+
+    async with relaying() as relay:
+        outcomes = [error, None]
+
+        async def reload_with(_config: RelayConfig) -> None:
+            if (outcome := outcomes.pop(0)) is not None:
+                raise outcome
+
+        monkeypatch.setattr(relay, "reload", reload_with)
+        reloading = asyncio.create_task(_reload(relay, str(file), Settings(broker=BROKER), hangup, json=True))
+        failed = await reload()
+        assert failed["event"] == "reload-failed"
+        assert str(error) in failed["text"]
+        assert (await reload())["event"] == "reloaded"
+        reloading.cancel()
 
 
 # In place of TrustGraph's ``mcp-tool`` processor.
