@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import random
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -654,6 +654,10 @@ class Relay:
             TransportError: none can be opened, at the start.
         """
         wanted = {service.id: service for service in planned}
+        owners = {service.request_queue: service.id for service in planned}
+        for id, (handler, server) in self._services.items():
+            if owners.get(handler.topic, id) != id:  # both would execute each request
+                await _stop_server(server, server.stop_consuming)
         for id in self._services.keys() - wanted.keys():
             self._retire(self._services.pop(id)[1])
             self._on_change(f"{id}: no longer relayed.")
@@ -845,17 +849,18 @@ async def _prepend(first: str, chunks: AsyncGenerator[str, None]) -> AsyncGenera
 
 
 async def _drain_server(server: ToolServer) -> None:
-    try:
-        await server.drain()
-    except TransportError as error:
-        logger.warning("%s: not drained in order: %s", server.instance, error)
+    await _stop_server(server, server.drain)
 
 
 async def _close_server(server: ToolServer) -> None:
+    await _stop_server(server, server.close)
+
+
+async def _stop_server(server: ToolServer, stop: Callable[[], Awaitable[None]]) -> None:
     try:
-        await server.close()
+        await stop()
     except TransportError as error:
-        logger.warning("%s: not closed in order: %s", server.instance, error)
+        logger.warning("%s: not stopped in order: %s", server.instance, error)
 
 
 def _load_policy(config: RelayConfig) -> Mapping[str, Any]:

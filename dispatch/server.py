@@ -615,8 +615,8 @@ class ToolServer:
                 describe_without_call(error),
             )
 
-    async def drain(self) -> None:
-        """Finish running requests and refuse all others, for at most ``drain_timeout`` seconds."""
+    async def stop_consuming(self) -> None:
+        """Refuse requests from now on, and close the subscription to the request topic; running requests go on."""
         if self._descriptor_announcer is not None:
             self._descriptor_announcer.leave()
         if self._announcer is not None:
@@ -631,6 +631,10 @@ class ToolServer:
             self._plain.durable.finish()
         if self._subscription is not None:
             await self._subscription.close()
+
+    async def drain(self) -> None:
+        """Finish running requests and refuse all others, for at most ``drain_timeout`` seconds."""
+        await self.stop_consuming()
         if self._queue is not None:
             self._queue.refuse_queued()
             await self._queue.finish(self.drain_timeout)

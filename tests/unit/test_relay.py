@@ -429,6 +429,30 @@ async def test_two_services_with_one_public_topic_are_refused_at_the_start_and_a
         await Relay(RelayConfig(broker=BROKER, catalog=(str(tmp_path / "tools"),))).start()
 
 
+async def test_a_topic_that_passes_to_another_service_has_one_consumer_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = Descriptors(public("lab", REQUESTS))
+    done = Service(lambda _: "done")
+    subscribe = MemoryTransport.subscribe
+    async with (
+        serving(done, request_queue=INSTANCE, response_queue=ANSWERS),
+        Relay(RelayConfig(broker=BROKER), [source]),
+        Peer.as_caller() as caller,
+    ):
+
+        async def subscribe_and_ask(self: MemoryTransport, topic: str, *arguments: Any, **options: Any) -> Any:
+            subscription = await subscribe(self, topic, *arguments, **options)
+            if topic == REQUESTS:  # another consumer of the topic is there
+                await caller.ask(request({"n": 1}), id="7")
+            return subscription
+
+        monkeypatch.setattr(MemoryTransport, "subscribe", subscribe_and_ask)
+        await source.edit(public("new", REQUESTS))
+        assert (await answer_of(caller))[1]["response"] == "done"
+        assert len(done.requests) == 1
+
+
 @contextlib.contextmanager
 def refusing(topic: str) -> Iterator[set[str]]:
     """Let the broker refuse subscriptions to the topics of the set."""
