@@ -328,7 +328,11 @@ def warn_without_fleet(label: str) -> None:
 
 
 def create_rate_limiter(
-    policy: Policy, shared_users: SharedUsers = user_buckets, fleet: Fleet | None = None, label: str = ""
+    policy: Policy,
+    shared_users: SharedUsers = user_buckets,
+    fleet: Fleet | None = None,
+    label: str = "",
+    former: AsyncRateLimiter | None = None,
 ) -> AsyncRateLimiter | None:
     """Return a rate limiter for the limits of a policy; None: it has none. Its ``leases`` are to be added to the fleet.
 
@@ -336,6 +340,7 @@ def create_rate_limiter(
         shared_users: returns the buckets of users for the limit that several tools share.
         fleet: None: every limit belongs to this process.
         label: of the tool.
+        former: of the tool until now, whose calls count for a quota of the same period; None: there was none.
     """
     limits = tool_limit, user_limit, shared_limit, quota = rate_limits_of(policy)
     if limits == NO_LIMITS:
@@ -361,9 +366,15 @@ def create_rate_limiter(
         bucket = LeakyBucket(tool_limit.capacity, tool_limit.per_second)
     if quota is not None:
         calls, per = parse_quota(quota)
-        reserve = QuotaLease(f"quota:{label}:{per}", calls, per, time.time, now)
-        if fleet is None:
-            reserve.be_local(now)
+        key = f"quota:{label}:{per}"
+        leased = () if former is None else former.leases
+        reserve = next((each for each in leased if isinstance(each, QuotaLease) and each.key == key), None)
+        if reserve is not None:
+            reserve.set_limit(calls)
+        else:
+            reserve = QuotaLease(key, calls, per, time.time, now)
+            if fleet is None:
+                reserve.be_local(now)
         leases.append(reserve)
         bucket = reserve.bucket if bucket is None else CombinedBucket(bucket, reserve.bucket)
     if fleet is not None and user_limit is not None and shared[1]:
@@ -506,7 +517,8 @@ class GuardRegistry:
         limits = rate_limits_of(policy)
         if limits != owner.limits:
             self._leave_fleet(owner.rates)
-            owner.limits, owner.rates = limits, create_rate_limiter(policy, self._shared, self._fleet, label)
+            former, owner.limits = owner.rates, limits
+            owner.rates = create_rate_limiter(policy, self._shared, self._fleet, label, former)
             if self._fleet is not None and owner.rates is not None:
                 for each in owner.rates.leases:
                     self._fleet.add(each)

@@ -422,6 +422,12 @@ class QuotaLease:
         self.limiter: FleetRateLimiter | None = None
         self._called_at = now
 
+    def set_limit(self, limit: float) -> None:
+        """Apply another number of calls. Those of this period count."""
+        self.limit = self.bucket.burst = limit
+        if self.bucket.renew is not None:
+            self.bucket.granted = limit
+
     def attach(self, limiter: FleetRateLimiter) -> None:
         """Admit the waiting calls of ``limiter`` when the lease grows."""
         self.limiter = limiter

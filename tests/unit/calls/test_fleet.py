@@ -98,6 +98,29 @@ async def test_a_quota_survives_the_end_of_all() -> None:
         assert "its quota of calls in this day or month is used up" in error.message
 
 
+@pytest.mark.parametrize("fleet", ["shop", None])
+async def test_a_quota_survives_a_change_of_other_limits_and_of_its_own_number(fleet: str | None) -> None:
+    async def admit(dispatcher: dispatch.Dispatcher) -> int:
+        count = 0
+        for _ in range(8):
+            await asyncio.sleep(0.1)
+            count += (await dispatcher.execute("hold", {"seconds": 0}, timeout=1)).error is None
+        return count
+
+    async with lab() as stack:
+        dispatcher = await stack.enter_async_context(connect({"quota": "10/day"}, fleet=fleet))
+        assert await admit(dispatcher) == 8
+        for rate in ("100/s", "200/s"):
+            await dispatcher.reload(policy={"quota": "10/day", "rate-limit": {"rate": rate, "scope": "fleet"}})
+            await asyncio.sleep(1)
+        assert await admit(dispatcher) == 2
+        await dispatcher.reload(policy={"quota": "15/day"})
+        await asyncio.sleep(1)
+        assert await admit(dispatcher) == 5
+        await dispatcher.reload(policy={"quota": "12/day", "retry": 2})
+        assert await admit(dispatcher) == 0
+
+
 async def test_without_a_fleet_limits_hold_for_the_process(caplog: pytest.LogCaptureFixture) -> None:
     async with lab() as stack:
         policy = {
