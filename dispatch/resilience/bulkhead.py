@@ -398,7 +398,8 @@ class BulkheadGuard:
         occupied: those of them whose callers have gone, while a thread, which cannot be stopped, still executes the tool.
 
     Without a ``max_wait`` a call waits as long as it can still end by its deadline: at the durations of the calls that were
-    answered, and no sooner than the calls in flight, all of which run for longer than no permit was granted.
+    answered, and no sooner than the calls in flight, all of which run for longer than no permit was granted. Where a fleet
+    has fewer places than processes, none may be in flight here.
 
     Rejections have the reasons ``full`` (no permit, and this call does not wait), ``occupied`` (no permit, and when one
     becomes free is unknown, because threads without callers have all of them), ``queue-full``, ``too-late`` (the call
@@ -554,7 +555,8 @@ class BulkheadGuard:
         usual = self._usual_s()
         if deadline is not None and wait > DEADLINE_MARGIN * (deadline - now - usual):
             return "too-late"
-        return "stalled" if now - self.granted_at > max(STALLED_LEAST_S, STALLED_AFTER * usual) else None
+        has_stalled = now - self.granted_at > max(STALLED_LEAST_S, STALLED_AFTER * usual)
+        return "stalled" if has_stalled and self.in_flight else None
 
     def _usual_s(self) -> float:
         """Return the seconds that a call usually needs."""
@@ -576,6 +578,8 @@ class BulkheadGuard:
         latest, deadline = waiter.latest, waiter.deadline
         if latest < math.inf:  # a policy's max-wait
             return min(latest, deadline)
+        if not self.in_flight:  # the fleet has lent its places to other processes
+            return deadline - self._usual_s()
         # All calls in flight have run since the newest permit was granted: one that starts at a time t cannot be expected to
         # end before t plus that.
         return min(deadline - self._usual_s(), (deadline + self.granted_at) / 2)

@@ -61,6 +61,9 @@ LEAST_CHANGE: Final = 0.005
 """Share of a limit below which a lease is not changed."""
 CHUNK_S: Final = 2.0
 """Seconds of demand for which a member receives calls of a quota."""
+TURN_S: Final = 2.0
+"""Seconds for which a member has a place of which there are fewer than members that call: several times as long as it takes
+to pass it on."""
 IDLE_S: Final = 5.0
 """Seconds without demand after which a member releases its calls of a quota."""
 OTHERS: Final = ""
@@ -325,6 +328,7 @@ class _Division:
         granted, released, used: see :class:`Need` and :class:`Entry`.
         pool: released calls that were not granted yet.
         calm_since: since when all shares are equal.
+        turns: number of the turn in which each member had its last place, where there are fewer places than callers.
     """
 
     def __init__(self, key: str, limit: float) -> None:
@@ -338,6 +342,7 @@ class _Division:
         self.ratios: dict[str, float] = {}
         self.pool = 0.0
         self.calm_since: float | None = None
+        self.turns: dict[str, float] = {}
         self.period = ""
         self.reserved = 0.0
 
@@ -374,7 +379,11 @@ class _Division:
         if self.kind == SLOTS:
             parts = round_parts(parts, int(limit))
             callers = [each for each in members if each in needs and needs[each].demand >= 1.0]
-            for each in callers if len(callers) <= limit else ():  # a member that calls has a place
+            if len(callers) > limit:
+                chosen = self._choose(callers, int(limit), now // TURN_S)
+                parts = {each: float(each in chosen) for each in members}
+                callers = []
+            for each in callers:  # a member that calls has a place
                 if parts[each] < 1.0:
                     parts[each] += 1.0
                     parts[max(parts, key=lambda other: (parts[other], other))] -= 1.0
@@ -403,6 +412,14 @@ class _Division:
             for each, part in receivers.items():
                 self.granted[each] += self.pool * part / total
             self.pool = 0.0
+
+    def _choose(self, callers: Sequence[str], places: int, turn: float) -> list[str]:
+        """Return the callers that have a place in this turn: those whose last one is the longest ago."""
+        chosen = [each for each in callers if self.turns.get(each) == turn][:places]
+        others = sorted(set(callers) - set(chosen), key=lambda each: (self.turns.get(each, -1.0), each))
+        chosen += others[: places - len(chosen)]
+        self.turns = {each: turn if each in chosen else self.turns.get(each, -1.0) for each in callers}
+        return chosen
 
     def _raise(self, wanted: Mapping[str, float], free: float) -> dict[str, float]:
         """Raise shares by what is free, and by what each member may still use beyond its share."""

@@ -153,6 +153,22 @@ def test_places_of_a_bulkhead_are_never_exceeded() -> None:
     assert world.largest <= 20
 
 
+def test_fewer_places_than_members_go_round() -> None:
+    world = World(1, BAD)
+    nodes = world.join(5, Limits(slots=2))
+    for node in nodes:
+        node.demand = {"ann": 3.0}
+    world.run(START_S)
+    held = dict.fromkeys(nodes, 0)
+    for _ in range(400):
+        world.run(0.1)
+        for node in nodes:
+            held[node] += node.guard.in_flight  # type: ignore[union-attr] # it has called
+    assert world.largest <= 2
+    assert sum(held.values()) > 0.5 * 2 * 400
+    assert min(held.values()) > 0.5 * sum(held.values()) / 5
+
+
 def test_a_quota_is_spent_and_not_exceeded() -> None:
     world = World(1, BAD)
     nodes = world.join(4, Limits(quota=300))

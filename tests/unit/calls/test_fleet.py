@@ -80,6 +80,56 @@ async def test_places_of_a_bulkhead_are_shared() -> None:
             each.cancel()
 
 
+@pytest.mark.parametrize("wait", [{}, {"max-wait": 8}], ids=["until its deadline", "max-wait"])
+async def test_a_bulkhead_with_fewer_places_than_dispatchers_lets_each_of_them_wait_for_one(
+    wait: dict[str, float],
+) -> None:
+    async with lab() as stack:
+        policy = {"bulkhead": {"max-concurrent-calls": 1, "scope": "fleet", **wait}}
+        members = [await stack.enter_async_context(connect(policy)) for _ in range(3)]
+        errors: list[Any] = []
+        counts = []
+
+        async def call(member: dispatch.Dispatcher) -> None:
+            ends, count = asyncio.get_running_loop().time() + 40, 0
+            while asyncio.get_running_loop().time() < ends:
+                error = (await member.execute("hold", {"seconds": 0.1})).error
+                if error is not None:
+                    errors.append(error)
+                    return
+                count += 1
+            counts.append(count)
+
+        await call(members[0])  # the others are idle for long
+        counts.clear()
+        await asyncio.gather(*map(call, members))
+        assert errors == []
+        assert min(counts) > 40 / 0.1 / 3 / 2.5, counts
+        in_flight = [
+            each.bulkhead.guard.in_flight
+            for member in members
+            for each in member._running.guard_registry.all()
+            if each.bulkhead is not None
+        ]
+        assert sum(in_flight) == 0
+
+
+async def test_a_call_that_gets_no_place_of_the_fleet_is_told_how_long_it_has_waited() -> None:
+    async with lab() as stack:
+        policy = {"bulkhead": {"max-concurrent-calls": 1, "scope": "fleet", "max-wait": 5}}
+        one, other = [await stack.enter_async_context(connect(policy)) for _ in range(2)]
+        for each in (one, other):
+            await each.execute("hold", {"seconds": 0.01})
+        await asyncio.sleep(3)
+        holding = asyncio.create_task(one.execute("hold", {"seconds": 25}))
+        await asyncio.sleep(3)
+        result = await other.execute("hold", {"seconds": 0.01})
+        assert result.error is not None
+        assert result.duration == pytest.approx(5, abs=0.1)
+        assert "would exceed bulkhead.max-wait" in result.error.message
+        assert (await holding).error is None
+
+
 async def test_a_quota_survives_the_end_of_all() -> None:
     async with lab():
         counts = []
