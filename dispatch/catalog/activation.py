@@ -248,7 +248,7 @@ JITTER: Final = 0.2
 """Share by which a wait varies, so that many dispatchers do not retry at the same instant."""
 MAX_PROBLEM_CHARS: Final = 500
 MAX_REPORTED: Final = 100
-"""Problems of a source that are reported until it is ``ok``: some texts, with a time or a port, are never the same."""
+"""Reports of further problems of a source until it is ``ok``: some texts, with a time or a port, are never the same."""
 
 Accept = Callable[[Source, Sequence[Item]], Awaitable[Sequence[Problem]]]
 """Puts the items of a source into the catalogue; returns the problems for which they are refused as a whole."""
@@ -289,8 +289,9 @@ class SourceFollower:
         self._attempt = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._wait = FIRST_RETRY_S
-        self._reported: set[str] = set()
-        """Problems since the source was ``ok``."""
+        self._reported: set[int] = set()
+        """Hashes of the problems that were reported since the source was ``ok``."""
+        self._reports = 0
 
     def set_ready(self) -> None:
         """Record that the items are in force already."""
@@ -375,15 +376,19 @@ class SourceFollower:
         """Record how an attempt to read the source went."""
         former = self.state
         self.error = error
-        self.problem = "" if error is None else describe_error(error)
+        problems = [] if error is None else _list_problems(error)
+        new = [each for each in problems if hash(each) not in self._reported]
+        self.problem = _summarize([*new, *(each for each in problems if hash(each) in self._reported)])
         self.state = "ok" if error is None else "stale" if self._has_items else "failed"
         if self.state != former:
             self.since = time.time()
-        is_new = self.problem not in self._reported and len(self._reported) < MAX_REPORTED
+        is_new = bool(new) and self._reports < MAX_REPORTED
         if error is None:
             self._reported.clear()
+            self._reports = 0
         elif is_new:
-            self._reported.add(self.problem)
+            self._reported.update(map(hash, new))
+            self._reports += 1
         if self.state != former or (error is not None and is_new):
             self._on_state(self, former)
 
@@ -401,12 +406,20 @@ async def close_followers(followers: Iterable[SourceFollower]) -> None:
 
 def describe_error(error: Exception) -> str:
     """Return the reason of a failure in one line."""
+    return _summarize(_list_problems(error))
+
+
+def _list_problems(error: Exception) -> list[str]:
     if isinstance(error, CatalogError):
-        errors = [problem for problem in error.problems if problem.severity == "error"]
-        more = f" (and {len(errors) - 1:,} more)" if len(errors) > 1 else ""
-        return excerpt(f"{errors[0]}{more}" if errors else str(error), MAX_PROBLEM_CHARS)
+        return [str(each) for each in error.problems if each.severity == "error"] or [str(error)]
     name, text = type_name(unwrap(error)), " ".join(read_text(unwrap(error)).split())
-    return excerpt(f"{name}: {text}" if text else name, MAX_PROBLEM_CHARS)
+    return [f"{name}: {text}" if text else name]
+
+
+def _summarize(problems: Sequence[str]) -> str:
+    """Return the first problem and the number of the others."""
+    more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
+    return excerpt(f"{problems[0]}{more}", MAX_PROBLEM_CHARS) if problems else ""
 
 
 _END: Final = object()

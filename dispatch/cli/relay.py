@@ -128,9 +128,9 @@ async def run_relay(made: Relay, path: str, settings: Settings, *, json: bool) -
             f"Relaying {format_count(len(made.services), 'service')}. Ctrl-C finishes calls in flight and stops.",
             json=json,
         )
-        notify_systemd("READY=1")
+        await notify_systemd("READY=1")
         received = await stopped
-        notify_systemd("STOPPING=1")
+        await notify_systemd("STOPPING=1")
         running = sum(server.running + server.queued for server in made.servers)
         report("stopping", f"Stopping: {format_count(running, 'call')} in flight.", json=json)
         tasks[0].cancel()
@@ -157,7 +157,7 @@ async def _reload(made: Relay, path: str, settings: Settings, hangup: asyncio.Ev
                 continue
         hangup.clear()
         signature = _sign(path)
-        notify_systemd(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1_000}")
+        await notify_systemd(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1_000}")
         try:
             await made.reload(await asyncio.to_thread(load_config, path, settings))
         except Exception as error:  # of any source; the next reload must still work
@@ -165,7 +165,7 @@ async def _reload(made: Relay, path: str, settings: Settings, hangup: asyncio.Ev
             report("reload-failed", f"Not reloaded, the former configuration stays. {reason}", json=json)
         else:
             report("reloaded", f"Reloaded: relaying {format_count(len(made.services), 'service')}.", json=json)
-        notify_systemd("READY=1")
+        await notify_systemd("READY=1")
 
 
 def _sign(path: str) -> Signature | None:
@@ -178,22 +178,29 @@ def _sign(path: str) -> Signature | None:
 # systemd's notifications (sd_notify): the type of the unit is ``notify-reload``.
 
 
-def notify_systemd(state: str) -> None:
+NOTIFY_S: Final = 1.0
+"""Seconds for which a message waits for room in the socket of the service manager."""
+
+
+async def notify_systemd(state: str) -> None:
     """Send ``state`` to the service manager, if there is one."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as connection:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as connection:
         try:
             connection.connect(f"\0{address[1:]}" if address.startswith("@") else address)
-            connection.sendall(state.encode())
+            async with asyncio.timeout(NOTIFY_S):
+                await asyncio.get_running_loop().sock_sendall(connection, state.encode())
         except OSError as error:
-            logging.getLogger("dispatch.relay").warning("systemd is not notified: %s", error)
+            logging.getLogger("dispatch.relay").warning(
+                "systemd is not notified: %s", str(error) or f"its socket is full for {NOTIFY_S:g} s"
+            )
 
 
 async def _feed_watchdog() -> None:
     """Tell the watchdog of systemd twice an interval that the event loop runs."""
     microseconds = int(os.environ.get("WATCHDOG_USEC") or 0)
     while microseconds and os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid()):
-        notify_systemd("WATCHDOG=1")
+        await notify_systemd("WATCHDOG=1")
         await asyncio.sleep(microseconds / 2_000_000)

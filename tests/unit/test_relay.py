@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from dispatch import CallResult, Catalog, CatalogError, Outcome, ToolError, TransportError
 from dispatch.catalog import Item
 from dispatch.cli.base import Settings
-from dispatch.cli.relay import _reload
+from dispatch.cli.relay import _reload, notify_systemd
 from dispatch.messaging.wire import Property
 from dispatch.relay import MAX_RETRY_S, McpToolConfig, Relay, RelayConfig, RelayError
 from dispatch.transports import Message
@@ -546,6 +547,34 @@ async def test_a_reload_that_fails_is_reported_and_the_next_one_works(
         assert str(error) in failed["text"]
         assert (await reload())["event"] == "reloaded"
         reloading.cancel()
+
+
+@pytest.mark.wall_clock
+async def test_a_service_manager_that_reads_nothing_holds_up_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other,
+    ):
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(5)
+        other.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                other.sendto(b"", str(tmp_path / "notify"))
+        notifying = asyncio.create_task(notify_systemd("READY=1"))
+        await asyncio.sleep(0.1)
+        assert not notifying.done()
+        await notifying
+        assert "systemd is not notified: its socket is full for 1 s" in caplog.text
+        notifying = asyncio.create_task(notify_systemd("READY=1"))
+        await asyncio.sleep(0.1)
+        while not manager.recv(100):
+            await asyncio.sleep(0)
+        await notifying
+        assert len(caplog.records) == 1
 
 
 # In place of TrustGraph's ``mcp-tool`` processor.

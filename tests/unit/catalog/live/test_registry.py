@@ -168,6 +168,25 @@ async def test_each_new_problem_of_a_stale_source_is_told_once(caplog: pytest.Lo
 
 
 @virtual_time
+async def test_a_new_mistake_among_as_many_is_told_once_and_first() -> None:
+    a = source("a")
+    async with connected(a) as (dispatcher, events):
+
+        async def refuse(*names: str) -> list[str]:
+            del events[:]
+            a.failure = CatalogError([Problem(f"{name}.json", "name", "is missing", "add it") for name in names])
+            with contextlib.suppress(CatalogError):
+                await dispatcher.registry.refresh("a")
+            await asyncio.sleep(0)
+            return [each.problem for each in events if isinstance(each, SourceChanged)]
+
+        assert await refuse("one", "two") == ["one.json: name: is missing. Fix: add it. (and 1 more)"]
+        assert await refuse("one", "three") == ["three.json: name: is missing. Fix: add it. (and 1 more)"]
+        assert await refuse("one", "three") == []
+        assert await refuse("one") == []
+
+
+@virtual_time
 async def test_the_first_problem_of_a_source_is_told() -> None:
     async with connected(source("a")) as (dispatcher, events):
         away = source("away")
