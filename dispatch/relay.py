@@ -670,7 +670,7 @@ class Relay:
                 logger.warning("%s is not served as configured, and is tried again: %s", service.id, error)
                 self._changed.set()
 
-    async def _serve(self, service: RelayedService) -> TransportError | None:
+    async def _serve(self, service: RelayedService) -> Exception | None:
         """Serve a service, unless it is served already. Return why that is not possible at present."""
         id = service.id
         known = self._services.get(id)
@@ -683,7 +683,7 @@ class Relay:
         handler = _ServiceHandler(self, service)
         try:
             server = await self._start_server(handler, id, service.request_queue, service.response_queue)
-        except TransportError as error:
+        except Exception as error:  # of any kind: the others are served
             return error
         self._services[id] = handler, server
         if known is not None:
@@ -726,6 +726,14 @@ class Relay:
         wanted = {flow.id: flow for flow in flows}
         failure: TransportError | None = None
         async with self._serving:
+            owners = {service.request_queue: f"the service '{excerpt(service.id)}'" for service in self.services}
+            for flow in flows:
+                name = f"the flow {excerpt(flow.id)}"
+                owner = owners.setdefault(flow.request_queue, name)
+                if owner != name:  # both would execute each request
+                    text = "%s is not served: it has the same request topic as %s, %s. Fix: give it one of its own."
+                    logger.error(text, name, owner, excerpt(flow.request_queue, 200))
+                    del wanted[flow.id]
             for id in [id for id, (flow, _) in self._flows.items() if wanted.get(id) != flow]:
                 self._retire(self._flows.pop(id)[1])
                 self._on_change(f"{processor}: the flow {id} is no longer served.")

@@ -571,7 +571,9 @@ async def test_a_service_manager_that_reads_nothing_holds_up_nothing(
         assert "systemd is not notified: its socket is full for 1 s" in caplog.text
         notifying = asyncio.create_task(notify_systemd("READY=1"))
         await asyncio.sleep(0.1)
-        while not manager.recv(100):
+        for _ in range(1_000):  # the messages before it
+            if manager.recv(100):
+                break
             await asyncio.sleep(0)
         await notifying
         assert len(caplog.records) == 1
@@ -647,6 +649,26 @@ async def test_flows_come_and_go() -> None:
         configuration.push({"processor:mcp-tool": ["default"]})
         await asyncio.sleep(1)
         assert [server.request_queue for server in relay.servers] == [REQUESTS]
+
+
+async def test_two_flows_or_a_flow_and_a_service_with_one_topic_are_not_both_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = ConfigStore()
+    store.write("processor:mcp-tool", "one", FLOW)
+    store.write("processor:mcp-tool", "same", FLOW)
+    store.write("processor:mcp-tool", "service", {"topics": {**FLOW["topics"], "request": "request:tg:lab"}})
+    done = Service(lambda _: "done")
+    async with (
+        serving(done, request_queue=INSTANCE, response_queue=ANSWERS),
+        flows_of(store) as (relay, caller, _config),
+    ):
+        assert [server.request_queue for server in relay.servers] == [REQUESTS, FLOW_REQUESTS]
+        assert (await call_mcp_tool(caller, "pun"))["text"] == "done"
+        await idle()
+        assert len(done.requests) == 1
+    assert "the flow default/same is not served: it has the same request topic as the flow default/one" in caplog.text
+    assert "the flow default/service is not served: it has the same request topic as the service 'lab'" in caplog.text
 
 
 @pytest.mark.parametrize("payload", [b"{", b"[]", b'{"name": 1}', b'{"name": "pun", "parameters": "no"}'])
