@@ -90,7 +90,7 @@ def error_from_rejection(rejection: Rejection, tool: str) -> DispatchError:
     if by == "bulkhead":
         return ThrottledError(
             ErrorType.BULKHEAD_FULL,
-            f"Tool '{tool}' was not executed: the dispatcher's limit of calls in flight (bulkhead.max-concurrent-calls) is "
+            f"Tool '{tool}' was not executed: the limit of calls in flight (bulkhead.max-concurrent-calls) is "
             f"reached, and {_BULKHEAD.get(reason, reason)}. {_advise(after)}",
             retryable=True,
             retry_after=after,

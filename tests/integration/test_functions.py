@@ -298,7 +298,7 @@ async def test_a_cancelled_call_of_a_thread_keeps_its_place_until_the_function_r
         result = await dispatcher.execute("hang")
         assert result.error is not None
         assert result.error.message.startswith(
-            "Tool 'hang' was not executed: the dispatcher's limit of calls in flight"
+            "Tool 'hang' was not executed: the limit of calls in flight"
         )
         hanging.release.set()
         await await_threads(functions, 0)

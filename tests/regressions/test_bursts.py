@@ -176,7 +176,7 @@ async def test_the_refusal_names_the_limit_of_the_dispatcher() -> None:
         (error,) = (result.error for result in results if result.error is not None)
         assert isinstance(error, ThrottledError)
         assert (error.type, error.rejected_by, error.outcome) == ("bulkhead-full", "bulkhead", "throttled")
-        assert error.message.startswith("Tool 'work' was not executed: the dispatcher's limit of calls in flight")
+        assert error.message.startswith("Tool 'work' was not executed: the limit of calls in flight")
         assert "bulkhead.max-concurrent-calls" in error.message
         assert "bulkhead.max-wait" in error.message
         assert "it has" not in error.message, "nothing is said about the tool"
