@@ -190,8 +190,6 @@ class RelayConfig(msgspec.Struct, frozen=True, rename="kebab"):
                 problems += plan_services(live.resolver.catalog, found.services)[1]
         except CatalogError as error:
             problems += error.problems
-        except ValueError as error:  # one folder twice
-            problems.append(Problem(name, "catalog", str(error).partition(". Fix: ")[0], "give each folder once"))
         if any(each.severity == "error" for each in problems):
             raise RelayError(problems)
         return found
