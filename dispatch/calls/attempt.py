@@ -608,6 +608,8 @@ class Attempt(msgspec.Struct, eq=False):
             request.on_end(self.outcome, self.error, instance="", sent=self.sent)
             return
         settled, instance = self.settled, selected.instance
+        if self.first_chunk is not None and not instance.is_named:
+            selected.channel.streams -= 1
         if self.outcome is not _SUCCESS:
             self.remembered = instance.has_key_memory and selected.channel.instances.get(instance.name) is instance
         in_flight = settled.in_flight if type(settled) is Answer else None
@@ -930,8 +932,10 @@ class Attempts:
                 settled = await request
                 attempt.conclude(settled)
             elif await attempt.read_first_chunk(request, self._now):
-                if not instance.is_named and request.instance is None:
-                    channel.record_answer(self._now())
+                if not instance.is_named:
+                    channel.streams += 1
+                    if request.instance is None:
+                        channel.record_answer(self._now())
                 return
             else:
                 settled = attempt.conclude_stream()

@@ -378,6 +378,7 @@ class Channel:
         requests: in flight; the channel is closed after the last one.
         joined_at: when the last instance became known.
         met_at: when the first instance became known, while none was.
+        streams: those in flight over the shared topic that have begun.
         hello, hello_at, had_instances, is_known: see :class:`TopicChannel`.
     """
 
@@ -390,6 +391,7 @@ class Channel:
         "request_queue",
         "requests",
         "shared",
+        "streams",
         "topics",
     )
     hello: Publisher | None = None
@@ -406,6 +408,7 @@ class Channel:
         self.instances = instances
         self.shared: SharedTopic | None = None
         self.requests = InFlight()
+        self.streams = 0
         self.joined_at = self.met_at = -math.inf
         self._turns: dict[asyncio.Future[None], None] = {}
 
@@ -579,7 +582,7 @@ class TopicChannel(Channel):
             return True
         if needs_instance or (self.had_instances and now < self.asked_since + GONE_S):
             return False
-        if self.requests.count >= MAX_UNANSWERED:
+        if self.requests.count - self.streams >= MAX_UNANSWERED:
             return False
         return now >= self.asked_since + (HELLO_WAIT_S if repeatable else DISCOVERY_S)
 

@@ -297,9 +297,7 @@ async def test_a_cancelled_call_of_a_thread_keeps_its_place_until_the_function_r
         await await_threads(functions, 1)
         result = await dispatcher.execute("hang")
         assert result.error is not None
-        assert result.error.message.startswith(
-            "Tool 'hang' was not executed: the limit of calls in flight"
-        )
+        assert result.error.message.startswith("Tool 'hang' was not executed: the limit of calls in flight")
         hanging.release.set()
         await await_threads(functions, 0)
         assert await dispatcher.call("hang") == "released"

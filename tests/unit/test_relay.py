@@ -19,6 +19,7 @@ from dispatch.cli.base import Settings
 from dispatch.cli.relay import _reload, notify_systemd
 from dispatch.messaging.wire import Property
 from dispatch.relay import MAX_RETRY_S, McpToolConfig, Relay, RelayConfig, RelayError
+from dispatch.routing.instance import GONE_S
 from dispatch.transports import Message
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import idle
@@ -172,6 +173,30 @@ async def test_a_third_party_instance_that_answers_gets_every_request(caplog: py
         assert await receive(caller, 40) == ["why"] * 40
         assert relay.dispatcher.pending_requests == 40
         assert caplog.messages == []
+
+
+async def test_streams_that_have_begun_keep_no_request_from_a_third_party_instance() -> None:
+    policy = UNGUARDED | {"stream-idle-timeout": 200}
+    async with (
+        Peer.as_service(INSTANCE) as instance,
+        relaying(catalog(policy=policy)) as relay,
+        Peer.as_caller() as caller,
+    ):
+        begun = []
+        for number in range(40):
+            await caller.ask(request({"style": "pun"}), id=str(number))
+            _, properties = await instance.request()
+            await instance.answer(properties, "Why", end=False, topic=ANSWERS)
+            begun.append(properties)
+            await answer_of(caller)
+        await asyncio.sleep(GONE_S + 1)
+        await caller.ask(request({"style": "pun"}), id="7")
+        _, properties = await instance.request()
+        for each in (properties, *begun):
+            await instance.answer(each, "why", topic=ANSWERS)
+        await idle()
+        ((_, pool),) = relay.dispatcher._running.pool_registry.all()
+        assert [channel.streams for channel in pool.channels] == [0]
 
 
 async def test_a_stream_passes_chunk_by_chunk() -> None:
