@@ -253,9 +253,9 @@ def test_listing_by_source(catalog: Catalog) -> None:
 
 def test_listing_10_000_tools_by_text_is_fast(large: Catalog) -> None:
     def seconds() -> float:
-        started = time.perf_counter()
+        started = time.process_time()
         assert names(large.list(text="NUMBER 777 OF")) == ["tool-777"]
-        return time.perf_counter() - started
+        return time.process_time() - started
 
     assert min(seconds() for _ in range(10)) < 0.025  # 3 ms, with room for a busy machine
 
