@@ -1,4 +1,5 @@
-"""A client of admin endpoints, and the options of the commands that read them."""
+"""A client of admin endpoints, which may be of anyone: their answers are checked, and one that is invalid is an
+:class:`AdminError` of its process. Also the options of the commands that read them."""
 
 from __future__ import annotations
 
@@ -6,13 +7,15 @@ import asyncio
 import contextlib
 import http.client
 import json
+import socket
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from itertools import chain
-from typing import Annotated, Any, Final, TypeVar
+from itertools import chain, islice, zip_longest
+from typing import Annotated, Any, Final, NamedTuple, Required, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
 import typer
 
 from dispatch._internal import excerpt
@@ -21,15 +24,265 @@ from dispatch.cli.base import CliError, Settings
 from dispatch.cli.screen import Row, merge
 from dispatch.cli.wire import DEFAULT_WAIT_S, collect, connect_broker
 from dispatch.messaging.wire import TopicName
+from dispatch.schemas import count_values
 
 T = TypeVar("T")
 TIMEOUT_S: Final = 3.0
-"""Seconds for one answer."""
+"""Seconds for one answer, however slowly it arrives."""
 SILENCE_S: Final = 40.0
 """Seconds without any line of a stream, which has a comment every 15 s."""
 FORGET_S: Final = 60.0
 """Seconds that a silent process is shown which no other one names any more."""
 MAX_BYTES: Final = 64 * 1024 * 1024
+MAX_PEERS: Final = 1_000
+"""Peers that are read at most, whatever the processes name."""
+
+# The fields of the admin API (docs/reference/admin-api.md). Others are ignored, as those of a later version.
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_Number = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+_Time = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+
+
+class Process(TypedDict, total=False):
+    kind: Required[str]
+    name: Required[str]
+    version: str
+    host: str
+    pid: _Count
+    started: _Time
+    uptime: _Number
+    broker: str
+    ready: bool
+    reasons: list[str]
+    labels: dict[str, str]
+    tools: _Count | None
+    calls: _Count | None
+    failed: _Count | None
+    in_flight: _Count | None
+    rate: _Number | None
+
+
+class Instance(TypedDict, total=False):
+    id: Required[str]
+    state: Required[str]
+    service: str | None
+    version: str | None
+    kind: str | None
+    weight: _Number | None
+    is_held: bool | None
+    seconds_left: _Number | None
+    latency: _Number | None
+    in_flight: _Count | None
+    failures: _Count | None
+    ejections: _Count | None
+    queued: _Count | None
+    concurrency: _Count | None
+    requests: _Count | None
+    errors: _Count | None
+    refused: dict[str, _Count] | None
+
+
+class Circuit(TypedDict, total=False):
+    tool: Required[str]
+    state: Required[str]
+    version: str | None
+    instance: str | None
+    retry_after: _Number | None
+    failure_rate: _Number | None
+    slow_call_rate: _Number | None
+    until: _Time | None
+
+
+class Event(TypedDict, total=False):
+    """An event of any kind."""
+
+    event: Required[str]
+    at: Required[_Time]
+    action: str | None
+    active_origin: str | None
+    active_source: str | None
+    added: list[str]
+    added_count: _Count
+    broker: str | None
+    change: str | None
+    changed: list[str]
+    changed_count: _Count
+    connected: bool
+    fingerprints: dict[str, str]
+    fix: str | None
+    instance: str | None
+    key: str | None
+    name: str | None
+    new: str | None
+    ok: bool
+    old: str | None
+    origin: str | None
+    problem: str | None
+    reason: str | None
+    removed: list[str]
+    removed_count: _Count
+    seconds: _Number
+    service: str | None
+    source: str | None
+    target: str | None
+    tool: str | None
+    tools: _Count
+    until: _Time | None
+    user: str | None
+    version: str | None
+
+
+class Tool(TypedDict, total=False):
+    name: Required[str]
+    version: str | None
+    service: str | None
+    circuit: str | None
+    calls: _Count | None
+    failed: _Count | None
+    refused: _Count | None
+    in_flight: _Count | None
+    queued: _Count | None
+    instances: _Count | None
+    instances_up: _Count | None
+    rate: _Number | None
+    failure_rate: _Number | None
+    p50: _Number | None
+    p95: _Number | None
+    p99: _Number | None
+
+
+class _History(TypedDict, total=False):
+    seconds: _Number
+    calls: list[_Count]
+    failed: list[_Count]
+
+
+class _PolicyValue(TypedDict):
+    key: str
+    value: Any
+    source: str
+
+
+class ToolDetails(Tool, total=False):
+    description: str | None
+    versions: list[str | None]
+    permissions: list[str]
+    read_only: bool | None
+    idempotent: bool | None
+    request_queue: str | None
+    history: _History | None
+    circuits: list[Circuit]
+    instance_list: list[Instance]
+    events: list[Event]
+    policy: list[_PolicyValue]
+
+
+class User(TypedDict, total=False):
+    user: Required[str]
+    calls: _Count | None
+    failed: _Count | None
+    refused: _Count | None
+    rate: _Number | None
+    last: _Time | None
+    tools: _Count | None
+
+
+class Session(TypedDict, total=False):
+    peer: str | None
+    service: str | None
+    state: str | None
+    rtt: _Number | None
+    window: _Number | None
+    in_flight_bytes: _Count | None
+    queued_bytes: _Count | None
+    packets_sent: _Count | None
+    packets_received: _Count | None
+    retransmissions: _Count | None
+    duplicates: _Count | None
+
+
+class Call(TypedDict, total=False):
+    id: Required[str]
+    at: Required[_Time]
+    tool: Required[str]
+    user: Required[str]
+    outcome: Required[str]
+    duration: Required[_Number]
+    version: str | None
+    instance: str | None
+    error: str | None
+    rejected_by: str | None
+    ran: str | None
+    trace_id: str | None
+    wait: _Number | None
+    attempts: _Count
+
+
+class _Wait(TypedDict):
+    start: _Number
+    duration: _Number | None
+
+
+class _Attempt(TypedDict, total=False):
+    number: Required[_Count]
+    start: Required[_Number]
+    duration: Required[_Number | None]
+    outcome: Required[str]
+    reason: str | None
+    request_id: str | None
+    instance: str | None
+    error: str | None
+    sent: bool | None
+
+
+class CallDetails(Call, total=False):
+    service: str | None
+    message: str | None
+    arguments: str | None
+    chunks: _Count
+    waits: list[_Wait] | None
+    trail: list[_Attempt] | None
+
+
+class Peer(TypedDict):
+    url: str
+    name: str
+
+
+class _Refusal(TypedDict):
+    error: str
+
+
+ROWS: Final[Mapping[str, Any]] = {
+    "tools": list[Tool],
+    "instances": list[Instance],
+    "circuits": list[Circuit],
+    "users": list[User],
+    "sessions": list[Session],
+    "calls": list[Call],
+    "events": list[Event],
+}
+"""Types of the tables of :meth:`Fleet.fetch`."""
+
+
+def decode(content: bytes, kind: Any) -> Any:
+    """Return a JSON value as a type, without the fields that the type does not have.
+
+    Raises:
+        ValueError: it is not JSON, or does not fit; the reason.
+    """
+    try:
+        value = msgspec.json.decode(content)
+        if count_values(value) is None:
+            raise RecursionError
+        return msgspec.convert(value, kind)
+    except RecursionError:
+        raise ValueError("too many nested objects and lists") from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        if not isinstance(error, msgspec.ValidationError):
+            raise ValueError("not JSON in UTF-8") from None
+        raise ValueError(excerpt(str(error), 120)) from None
 
 
 class AdminError(Exception):
@@ -51,35 +304,34 @@ class AdminEndpoint:
         url: ``http://HOST:PORT``, ``HOST:PORT`` or ``PORT``.
         token: of the operator; empty: none.
         name: of the process, until it answers.
+
+    Attributes:
+        problem: why ``url`` is no address, and every request fails; empty: it is one.
     """
 
     def __init__(self, url: str, token: str = "", name: str = "") -> None:
-        text = f"127.0.0.1:{url}" if url.isdecimal() else url
-        parts = urlsplit(text if "://" in text else f"http://{text}")
+        self.problem = ""
         try:
-            port = parts.port
+            secure, self._host, self._port = _parse_url(url)
+            host = f"[{self._host}]" if ":" in self._host else self._host
+            self.url = f"http{'s' * secure}://{host}:{self._port}"
         except ValueError:
-            port = None
-        if parts.scheme not in ("http", "https") or not parts.hostname or port is None:
-            raise CliError(
-                f"'{excerpt(url)}' is no address of an admin endpoint.", "write it as HOST:PORT or http://HOST:PORT"
-            )
-        if not token.isascii() or not token.isprintable():
-            raise CliError("The token has characters that no token has.", "change --token or DISPATCH_ADMIN_TOKEN")
-        self._connection = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._host, self._port = parts.hostname, port
+            secure, self.url = False, excerpt(url)
+            self.problem = f"'{self.url}' is no address of an admin endpoint"
+        self._connection = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        self.url = f"{parts.scheme}://{host}:{port}"
         self.name = name or self.url
 
-    async def get(self, path: str) -> Any:
+    async def get(self, path: str, kind: Any) -> Any:
         """Return the JSON value at ``path``.
 
+        Args:
+            kind: type of the value.
+
         Raises:
-            AdminError: there is none.
+            AdminError: there is none that fits.
         """
-        return await _in_thread(lambda: self._request("GET", path, None))
+        return await self._exchange("GET", path, None, kind)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """Send an action and return its answer.
@@ -87,14 +339,16 @@ class AdminEndpoint:
         Raises:
             AdminError: it was refused.
         """
-        return await _in_thread(lambda: self._request("POST", path, json.dumps(body).encode()))
+        return await self._exchange("POST", path, json.dumps(body).encode(), Event)
 
-    async def follow(self, path: str) -> AsyncGenerator[Any, None]:
-        """Yield None when the stream is open, then the value of each server-sent event.
+    async def follow(self, path: str, kind: Any) -> AsyncGenerator[Any, None]:
+        """Yield None when the stream is open, then the value of each server-sent event, which fits ``kind``.
 
         Raises:
             AdminError: the stream is refused, or has ended.
         """
+        if self.problem:
+            raise AdminError(self.problem)
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[Any] = asyncio.Queue()
         connection = self._connection(self._host, self._port, timeout=SILENCE_S)
@@ -105,13 +359,13 @@ class AdminEndpoint:
 
         def read() -> None:
             try:
-                response = self._send(connection, "GET", path, None)
-                if response.status != 200:
-                    raise self._refusal("GET", path, response.status, response.read(MAX_BYTES))
-                put(None)
-                while line := response.readline(MAX_BYTES):
-                    if line.startswith(b"data:"):
-                        put(json.loads(line[5:]))
+                with self._send(connection, "GET", path, None) as response:
+                    if response.status != 200:
+                        raise self._refusal("GET", path, response.status, response.read(MAX_BYTES))
+                    put(None)
+                    while line := response.readline(MAX_BYTES):
+                        if line.startswith(b"data:"):
+                            put(self._decode("GET", path, line[5:], kind))
                 put(AdminError(f"{self.url} has ended the stream"))
             except AdminError as error:
                 put(error)
@@ -129,19 +383,34 @@ class AdminEndpoint:
         finally:
             connection.close()
 
-    def _request(self, method: str, path: str, body: bytes | None) -> Any:
-        connection = self._connection(self._host, self._port, timeout=TIMEOUT_S)
+    async def _exchange(self, method: str, path: str, body: bytes | None, kind: Any) -> Any:
+        if self.problem:
+            raise AdminError(self.problem)
+        sockets: list[socket.socket] = []
+
+        def request() -> Any:
+            connection = self._connection(self._host, self._port, timeout=TIMEOUT_S)
+            try:
+                connection.connect()
+                sockets.append(connection.sock)
+                with self._send(connection, method, path, body) as response:
+                    content = response.read(MAX_BYTES + 1)
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                raise self._silence(error) from None
+            finally:
+                connection.close()
+            if response.status >= 300:
+                raise self._refusal(method, path, response.status, content)
+            return self._decode(method, path, content, kind)
+
         try:
-            response = self._send(connection, method, path, body)
-            content = response.read(MAX_BYTES + 1)
-        except (OSError, http.client.HTTPException) as error:
-            raise self._silence(error) from None
-        finally:
-            connection.close()
-        if response.status < 400 and len(content) <= MAX_BYTES:
-            with contextlib.suppress(ValueError):
-                return json.loads(content)
-        raise self._refusal(method, path, response.status, content)
+            async with asyncio.timeout(TIMEOUT_S):
+                return await _in_thread(request)
+        except TimeoutError:  # of an answer that arrives byte by byte: each read of the socket succeeds
+            for each in sockets:
+                with contextlib.suppress(OSError):  # ends the thread
+                    each.shutdown(socket.SHUT_RDWR)
+            raise self._silence(TimeoutError("timed out")) from None
 
     def _send(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None
@@ -151,22 +420,44 @@ class AdminEndpoint:
         connection.request(method, path, body, headers)
         return connection.getresponse()
 
+    def _decode(self, method: str, path: str, content: bytes, kind: Any) -> Any:
+        try:
+            if len(content) > MAX_BYTES:
+                raise ValueError(f"more than {MAX_BYTES:,} bytes")
+            return decode(content, kind)
+        except ValueError as error:
+            text = (
+                f"{self.url} is no admin endpoint of this version: invalid answer to {method} {excerpt(path)}: {error}"
+            )
+            raise AdminError(text) from None
+
     def _silence(self, error: Exception) -> AdminError:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
-        return AdminError(f"{self.url} does not answer: {reason}")
+        return AdminError(f"{self.url} does not answer: {excerpt(reason, 200)}")
 
     def _refusal(self, method: str, path: str, status: int, content: bytes) -> AdminError:
         fix = " Fix: give --token, and this URL: peers that were found get no token." if status == 401 else ""
-        return AdminError(f"{self.url} answers {status} to {method} {path}: {_reason(content)}.{fix}", status)
+        try:
+            text = decode(content, _Refusal)["error"]
+        except ValueError:
+            text = content[:1_000].decode(errors="replace")
+        reason = excerpt(" ".join(text.split()), 200).rstrip(".") or "no reason given"
+        return AdminError(f"{self.url} answers {status} to {method} {excerpt(path)}: {reason}.{fix}", status)
 
 
-def _reason(content: bytes) -> str:
-    try:
-        value = json.loads(content)
-        text = str(value.get("error", value)) if isinstance(value, dict) else str(value)
-    except ValueError:
-        text = content.decode(errors="replace")
-    return excerpt(" ".join(text.split()), 200).rstrip(".") or "no reason given"
+def _parse_url(url: str) -> tuple[bool, str, int]:
+    """Return whether it is https, the host and the port.
+
+    Raises:
+        ValueError: it is no address.
+    """
+    text = f"127.0.0.1:{url}" if url.isdecimal() else url
+    parts = urlsplit(text if "://" in text else f"http://{text}")
+    host, port = parts.hostname, parts.port
+    if parts.scheme not in ("http", "https") or not host or port is None or not host.isprintable() or " " in host:
+        raise ValueError
+    host.encode("idna")
+    return parts.scheme == "https", host, port
 
 
 async def _in_thread(function: Callable[[], T]) -> T:
@@ -220,6 +511,18 @@ Token = Annotated[
 ]
 
 
+class Answers(NamedTuple):
+    """Answers of several processes.
+
+    Attributes:
+        found: with the URL of the process.
+        refused: why there is none, by the URL of the process.
+    """
+
+    found: list[tuple[str, Any]]
+    refused: dict[str, AdminError]
+
+
 class Fleet:
     """The admin endpoints of several processes.
 
@@ -239,23 +542,23 @@ class Fleet:
     async def fetch(self, tables: Mapping[str, str]) -> dict[str, list[Row]]:
         """Return the merged rows of ``tables`` (their paths by their names), and of ``processes``."""
         found = await asyncio.gather(*(self._fetch(each, tables) for each in self.endpoints.values()))
-        # A process may be given by several names of its host.
-        once = {
-            tuple(process.get(key, process["url"]) for key in _IDENTITY): (process, rows) for process, rows in found
-        }
-        found = list(once.values())
+        # A process may be given by several names of its host. The first one counts: a peer that claims to be another process
+        # must not hide it.
+        once: dict[tuple[Any, ...], tuple[Row, dict[str, list[Row]]]] = {}
+        for process, rows in sorted(found, key=lambda each: each[0]["state"] == "unreachable"):
+            once.setdefault(tuple(process.get(key, process["url"]) for key in _IDENTITY), (process, rows))
         return {
-            "processes": [process for process, _ in found],
-            **{name: merge(name, chain.from_iterable(rows[name] for _, rows in found)) for name in tables},
+            "processes": [process for process, _ in once.values()],
+            **{name: merge(name, chain.from_iterable(rows[name] for _, rows in once.values())) for name in tables},
         }
 
     async def _fetch(self, endpoint: AdminEndpoint, tables: Mapping[str, str]) -> tuple[Row, dict[str, list[Row]]]:
         url = endpoint.url
         rows: dict[str, list[Row]] = {name: [] for name in tables}
         try:
-            process = {**await endpoint.get("/api/process"), "url": url}
+            process = {**await endpoint.get("/api/process", Process), "url": url}
             names = [name for name in tables if process["kind"] != "service" or name in OF_SERVICES]
-            answers = await asyncio.gather(*(endpoint.get(tables[name]) for name in names))
+            answers = await asyncio.gather(*(endpoint.get(tables[name], ROWS[name]) for name in names))
         except AdminError as error:
             known = self._known.get(url, {"name": endpoint.name, "kind": "process", "url": url})
             self._silent_since.setdefault(url, time.monotonic())
@@ -269,13 +572,12 @@ class Fleet:
 
     async def find_peers(self) -> None:
         """Add the peers that the processes name, and forget those that are no longer named and are silent."""
-        named = {}
-        with contextlib.suppress(AdminError):
-            for peer in chain.from_iterable([peers for _, peers in await self.ask_each("/api/peers")]):
-                with contextlib.suppress(CliError):
-                    # A peer is a claim of another process: it does not get the token.
-                    endpoint = AdminEndpoint(peer["url"], name=peer["name"])
-                    named[endpoint.url] = endpoint
+        lists = [peers for _, peers in (await self.ask_each("/api/peers", list[Peer])).found]
+        # The first ones of each list: a process that names many must not displace those of the others.
+        peers = (each for each in chain.from_iterable(zip_longest(*lists)) if each is not None)
+        # A peer is a claim of another process: it does not get the token.
+        endpoints = (AdminEndpoint(each["url"], name=each["name"]) for each in islice(peers, MAX_PEERS))
+        named = {each.url: each for each in endpoints}
         until = time.monotonic() - FORGET_S
         for url in self._peers - named.keys():
             if self._silent_since.get(url, until) < until:
@@ -284,20 +586,19 @@ class Fleet:
         self._peers &= self.endpoints.keys() | named.keys()
         self.endpoints = {**self.endpoints, **named, **self.endpoints}
 
-    async def ask_each(self, path: str) -> list[tuple[str, Any]]:
-        """Return the answers to a GET request with the URLs of their processes; those that refuse are omitted.
-
-        Raises:
-            AdminError: all refuse; the last refusal.
-        """
+    async def ask_each(self, path: str, kind: Any) -> Answers:
+        """Return the answers to a GET request, which fit the type ``kind``."""
         asked = list(self.endpoints.values())
-        answers = await asyncio.gather(*(each.get(path) for each in asked), return_exceptions=True)
-        pairs = zip(asked, answers, strict=True)
-        found = [(each.url, answer) for each, answer in pairs if not isinstance(answer, BaseException)]
-        errors = [each for each in answers if isinstance(each, BaseException)]
-        if errors and not found:
-            raise errors[-1]
-        return found
+        answers = await asyncio.gather(*(each.get(path, kind) for each in asked), return_exceptions=True)
+        result = Answers([], {})
+        for each, answer in zip(asked, answers, strict=True):
+            if isinstance(answer, AdminError):
+                result.refused[each.url] = answer
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                result.found.append((each.url, answer))
+        return result
 
 
 _IDENTITY: Final = ("host", "pid", "started")
@@ -309,11 +610,15 @@ async def find_fleet(settings: Settings, urls: Sequence[str] | None, token: str)
     """Return the endpoints at ``urls``, or those that announce themselves, and the peers that they name.
 
     Raises:
-        CliError: there is none.
+        CliError: there is none, or one of ``urls`` is no address.
         TransportError: the broker is out of reach.
     """
+    if not token.isascii() or not token.isprintable():
+        raise CliError("The token has characters that no token has.", "change --token or DISPATCH_ADMIN_TOKEN")
     if urls:
         found = [AdminEndpoint(url, token) for url in urls]
+        if wrong := next((each.problem for each in found if each.problem), None):
+            raise CliError(f"{wrong}.", "write it as HOST:PORT or http://HOST:PORT")
     else:
         found = await _find_announced(settings, token)
         if not found:
@@ -335,7 +640,6 @@ async def _find_announced(settings: Settings, token: str) -> list[AdminEndpoint]
     for each in instances:
         url = each.labels.get("admin")
         if url and not each.untrusted:
-            with contextlib.suppress(CliError):
-                endpoint = AdminEndpoint(url, token if each.is_signed else "", each.instance)
-                found[endpoint.url] = endpoint
+            endpoint = AdminEndpoint(url, token if each.is_signed else "", each.instance)
+            found[endpoint.url] = endpoint
     return list(found.values())

@@ -7,6 +7,7 @@ import functools
 import inspect
 import json
 import logging
+import math
 import os
 import signal
 import sys
@@ -235,6 +236,16 @@ class CliError(Exception):
         self.message = message
         self.fix = fix
         self.code = code
+
+
+def require_seconds(option: str, value: float, example: str) -> None:
+    """Check that the value of an option is a number of seconds.
+
+    Raises:
+        CliError: it is infinite or no number.
+    """
+    if not math.isfinite(value):
+        raise CliError(f"{option} {value} is not a number of seconds.", f"use for instance {example}")
 
 
 def exit_code_of(error: DispatchError | None) -> Exit:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 import typer
 
-from dispatch._internal import cancel_and_wait
-from dispatch.cli.admin import AdminEndpoint, AdminError, Fleet, Token, Urls, find_fleet
+from dispatch._internal import cancel_and_wait, excerpt, find_near_names, join_alternatives
+from dispatch.cli.admin import AdminEndpoint, AdminError, Call, CallDetails, Fleet, Process, Token, Urls, find_fleet
 from dispatch.cli.base import (
     CliError,
     Exit,
@@ -20,10 +20,13 @@ from dispatch.cli.base import (
     print_err,
     print_json,
     print_out,
+    print_warning,
+    require_seconds,
     run_async,
     with_settings,
 )
-from dispatch.cli.screen import TABLES, Row, call_line, waterfall
+from dispatch.cli.screen import TABLES, Row, call_line, one_line, waterfall
+from dispatch.errors import Outcome
 
 RETRY_S: Final = 2.0
 """Seconds until a stream that has ended is opened again."""
@@ -44,10 +47,25 @@ _Slower = Annotated[
 
 
 def _query(tool: str, user: str, outcome: str, failed: bool, slower_than: float | None) -> dict[str, str]:
+    """Return the parameters of a request for calls.
+
+    Raises:
+        CliError: one of them is invalid.
+    """
+    known = [str(each) for each in Outcome]
+    wanted = outcome.replace("-", "_")
+    if wanted and wanted not in known:
+        near = find_near_names(wanted, known, 1)
+        raise CliError(
+            f"--outcome '{outcome}' is unknown.",
+            f"did you mean '{near[0]}'?" if near else f"use {join_alternatives(known)}",
+        )
+    if slower_than is not None:
+        require_seconds("--slower-than", slower_than, "0.5")
     given = {
         "tool": tool,
         "user": user,
-        "outcome": outcome.replace("_", "-"),
+        "outcome": wanted,
         "failed": "1" if failed else "",
         "slower_than": "" if slower_than is None else f"{slower_than:g}",
     }
@@ -87,8 +105,8 @@ def tail(
 async def _tail(
     settings: Settings, urls: Sequence[str] | None, token: str, query: Mapping[str, str], lines: int, json: bool
 ) -> None:
-    fleet = await find_fleet(settings, urls, token)
-    names = await _require_dispatchers(fleet)
+    dispatchers = await _find_dispatchers(settings, urls, token)
+    names = dispatchers.names
     target = console()
 
     def show(call: Row, url: str) -> None:
@@ -97,17 +115,17 @@ async def _tail(
         else:
             target.print(call_line(call, names[url] if len(names) > 1 else ""), soft_wrap=True)
 
-    former = [
-        (call, url) for url, calls in await fleet.ask_each(_path("/api/calls", query, limit=1000)) for call in calls
-    ]
+    answers = await dispatchers.ask_each(_path("/api/calls", query, limit=1000), list[Call])
+    former = [(call, url) for url, calls in answers for call in calls]
     seen: dict[str, dict[tuple[Any, ...], None]] = {url: {} for url in names}
     for call, url in former:
-        seen.setdefault(url, {})[_key(call)] = None
+        seen[url][_key(call)] = None
     former.sort(key=lambda found: found[0]["at"] + found[0]["duration"])
-    for call, url in former[len(former) - lines :] if lines else ():
+    for call, url in former[-lines:] if lines else ():
         show(call, url)
 
-    async def follow(endpoint: AdminEndpoint) -> None:
+    async def follow(endpoint: AdminEndpoint) -> AdminError:
+        """Show calls until the process refuses to tell them; return the refusal."""
         known = seen[endpoint.url]
 
         def show_new(calls: Sequence[Row]) -> None:
@@ -121,27 +139,30 @@ async def _tail(
         is_reported = False
         while True:
             try:
-                async for call in endpoint.follow(_path("/api/calls/stream", query)):
+                async for call in endpoint.follow(_path("/api/calls/stream", query), Call):
                     if call is None:  # it is open: calls that ended before it was
                         if is_reported:
                             print_err(f"{endpoint.url} answers again.")
                         is_reported = False
-                        show_new((await endpoint.get(_path("/api/calls", query, limit=1000)))[::-1])
+                        show_new((await endpoint.get(_path("/api/calls", query, limit=1000), list[Call]))[::-1])
                     else:
                         show_new((call,))
             except AdminError as error:
                 if error.status in (400, 401, 403):
-                    raise CliError(str(error), code=Exit.FAILED) from None
+                    if len(names) > 1:
+                        print_warning(f"{error} Its calls are not shown.")
+                    return error
                 if not is_reported:
                     print_err(f"{error}. Trying again each {RETRY_S:g} s.")
                 is_reported = True
             await asyncio.sleep(RETRY_S)
 
-    tasks = [asyncio.ensure_future(follow(fleet.endpoints[url])) for url in names]
+    tasks = [asyncio.ensure_future(follow(dispatchers.fleet.endpoints[url])) for url in names]
     try:
-        await asyncio.gather(*tasks)
+        refusals = await asyncio.gather(*tasks)
     finally:
         await cancel_and_wait(tasks)
+    raise CliError(str(refusals[0]), code=Exit.FAILED)
 
 
 def _key(call: Row) -> tuple[Any, ...]:
@@ -149,27 +170,62 @@ def _key(call: Row) -> tuple[Any, ...]:
 
 
 def _path(path: str, query: Mapping[str, str], **more: int) -> str:
-    given = urlencode({**query, **more})
+    given = urlencode({**query, **more}, errors="replace")
     return f"{path}?{given}" if given else path
 
 
-async def _require_dispatchers(fleet: Fleet) -> dict[str, str]:
-    """Return the names of the dispatchers by their URL.
+class _Dispatchers(NamedTuple):
+    """The dispatchers among the processes.
+
+    Attributes:
+        fleet: of the dispatchers.
+        names: by their URL.
+        problems: of the processes that do not answer, by their URL.
+    """
+
+    fleet: Fleet
+    names: dict[str, str]
+    problems: dict[str, str]
+
+    async def ask_each(self, path: str, kind: Any) -> list[tuple[str, Any]]:
+        """Return the answers to a GET request with the URLs of their processes. Those that do not answer are reported.
+
+        Raises:
+            CliError: none answers.
+        """
+        answers = await self.fleet.ask_each(path, kind)
+        self.report(answers.refused)
+        if not answers.found:
+            raise CliError("No dispatcher answers.", "name the URL of a running dispatcher", Exit.FAILED)
+        return answers.found
+
+    def report(self, refused: Mapping[str, AdminError]) -> None:
+        """Warn of processes that do not answer."""
+        for url, error in refused.items():
+            print_warning(f"{error}")
+            self.problems[url] = str(error)
+
+
+async def _find_dispatchers(settings: Settings, urls: Sequence[str] | None, token: str) -> _Dispatchers:
+    """Return the dispatchers at ``urls``, or those that announce themselves, and the peers that they name.
 
     Raises:
         CliError: there is none.
+        TransportError: the broker is out of reach.
     """
-    try:
-        answers = await fleet.ask_each("/api/process")
-    except AdminError as error:
-        raise CliError(str(error), "name the URL of a running dispatcher", Exit.FAILED) from None
-    names = {url: process["name"] for url, process in answers if process["kind"] == "dispatcher"}
+    fleet = await find_fleet(settings, urls, token)
+    answers = await fleet.ask_each("/api/process", Process)
+    names = {url: process["name"] for url, process in answers.found if process["kind"] == "dispatcher"}
+    dispatchers = _Dispatchers(Fleet(fleet.endpoints[url] for url in names), names, {})
+    dispatchers.report(answers.refused)
+    if not answers.found:
+        raise CliError("No process answers.", "name the URL of a running dispatcher", Exit.FAILED)
     if not names:
         raise CliError(
             "None of the processes is a dispatcher, and only dispatchers make calls.",
             "name the URL of an agent's process: connect(admin=…), or 'dispatch mcp --admin HOST:PORT'",
         )
-    return names
+    return dispatchers
 
 
 @with_settings("broker", "token_file", "trust_certs", "trust")
@@ -183,7 +239,9 @@ def calls(
     failed: _Failed = False,
     slower_than: _Slower = None,
     limit: Annotated[int, typer.Option("--limit", metavar="COUNT", min=1, max=1000, help="Calls at most.")] = 30,
-    json: Annotated[bool, typer.Option("--json", help="Print the calls as one line of JSON.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the calls, and the processes that do not answer, as one line of JSON.")
+    ] = False,
 ) -> None:
     """List the latest calls of running dispatchers, the latest one last.
 
@@ -195,16 +253,16 @@ def calls(
     """
     query = _query(tool, user, outcome, failed, slower_than)
 
-    async def fetch() -> list[dict[str, Any]]:
-        fleet = await find_fleet(settings, urls, token)
-        names = await _require_dispatchers(fleet)
-        answers = await fleet.ask_each(_path("/api/calls", query, limit=limit))
-        found = [{**call, "process": names[url]} for url, calls in answers if url in names for call in calls]
-        return sorted(found, key=lambda call: call["at"])[-limit:]
+    async def fetch() -> tuple[list[dict[str, Any]], dict[str, str]]:
+        dispatchers = await _find_dispatchers(settings, urls, token)
+        answers = await dispatchers.ask_each(_path("/api/calls", query, limit=limit), list[Call])
+        found = [{**call, "process": dispatchers.names[url]} for url, calls in answers for call in calls]
+        return sorted(found, key=lambda call: call["at"])[-limit:], dispatchers.problems
 
-    found = run_async(fetch())
+    found, problems = run_async(fetch())
     if json:
-        print_json(found)
+        unreachable = [{"url": url, "problem": problem} for url, problem in problems.items()]
+        print_json({"calls": found, "unreachable": unreachable})
     elif found:
         shown = [
             each for each in TABLES["calls"] if each.key != "process" or len({row["process"] for row in found}) > 1
@@ -230,19 +288,16 @@ def show(
     """
 
     async def fetch() -> list[dict[str, Any]]:
-        fleet = await find_fleet(settings, urls, token)
-        names = await _require_dispatchers(fleet)
-        try:
-            answers = await fleet.ask_each(f"/api/calls/{quote(id, safe='')}")
-        except AdminError as error:
-            if error.status != 404:
-                raise CliError(str(error), code=Exit.FAILED) from None
+        dispatchers = await _find_dispatchers(settings, urls, token)
+        answers = await dispatchers.fleet.ask_each(f"/api/calls/{quote(id, safe='', errors='replace')}", CallDetails)
+        dispatchers.report({url: error for url, error in answers.refused.items() if error.status != 404})
+        if not answers.found:
             raise CliError(
-                f"No process knows the call '{id}'.",
+                f"No process knows the call '{excerpt(id)}'.",
                 "'dispatch calls' lists the calls; a dispatcher remembers 1,000, and 200 failed ones",
                 Exit.FAILED,
-            ) from None
-        return [dict(call, process=names.get(url, url)) for url, call in answers]
+            )
+        return [{**call, "process": dispatchers.names[url]} for url, call in answers.found]
 
     found = run_async(fetch())
     if json:
@@ -251,6 +306,6 @@ def show(
     target = console()
     for call in found:
         if len(found) > 1:
-            target.print(f"process {call['process']}", style="bold", markup=False)
+            target.print(one_line(f"process {call['process']}"), style="bold", markup=False)
         for line in waterfall(call, min(target.width, 120)):
             target.print(line, soft_wrap=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import textwrap
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul
@@ -44,8 +45,12 @@ def rank(state: object) -> int:
 
 
 def one_line(text: str) -> str:
-    """Escape control characters, and replace line ends and tabs by blanks."""
-    return " ".join(make_printable(text).splitlines()).replace("\t", " ")
+    """Escape control characters, replace line ends and tabs by blanks, and truncate to :data:`MAX_CHARS`."""
+    return " ".join(make_printable(text, MAX_CHARS).splitlines()).replace("\t", " ")
+
+
+MAX_CHARS: Final = 5_000
+"""Characters of a line or a cell."""
 
 
 class Column(NamedTuple):
@@ -236,8 +241,11 @@ def merge(table: str, rows: Iterable[Row]) -> list[Row]:
     if table not in _KEYS:
         return list(rows)
     merged: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in sorted(rows, key=_is_own):  # a dispatcher knows the state of an instance for calls
+    ordered = sorted(rows, key=_is_own)  # a dispatcher knows the state of an instance for calls
+    aliases = _find_aliases(ordered) if table == "instances" else {}
+    for row in ordered:
         key = tuple(row.get(name) for name in _KEYS[table])
+        key = aliases.get(key, key) if _is_own(row) else key
         known = merged.get(key)
         if known is None:
             known = merged[key] = {**row, "urls": [] if _is_own(row) else [row.get("url")], "seen": 1, "of": 1}
@@ -252,6 +260,21 @@ def merge(table: str, rows: Iterable[Row]) -> list[Row]:
     return list(merged.values())
 
 
+def _find_aliases(rows: Iterable[Row]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the key that dispatchers have for an instance, by the key that its own process has: the id of a service in a
+    catalogue may be another one than the service's own name. Ids that are not unique have none."""
+    own: dict[str, set[tuple[Any, ...]]] = {}
+    known: dict[str, set[tuple[Any, ...]]] = {}
+    for row in rows:
+        if _is_own(row) or row.get("kind") == "session":
+            (own if _is_own(row) else known).setdefault(row["id"], set()).add((row.get("service"), row["id"]))
+    return {
+        keys.copy().pop(): known[id].copy().pop()
+        for id, keys in own.items()
+        if len(keys) == len(known.get(id, ())) == 1
+    }
+
+
 def _is_own(row: Row) -> bool:
     return row.get("kind") == "own"
 
@@ -262,9 +285,9 @@ def _add(known: dict[str, Any], row: Row) -> None:
     shares = known.get("failure_rate"), row.get("failure_rate")
     for key in ("state", "circuit"):
         if row.get(key) is not None:
-            before, after = rank(known[key]), rank(row[key])
+            before, after = rank(known.get(key)), rank(row[key])
             known["of"] += 1
-            if after > before or known[key] is None:
+            if after > before or known.get(key) is None:
                 known.update({each: row[each] for each in (key, *_OF_STATE) if each in row}, seen=1)
             elif after == before:
                 known["seen"] += 1
@@ -272,7 +295,7 @@ def _add(known: dict[str, Any], row: Row) -> None:
         old = known.get(key)
         if old is None:
             known[key] = value
-        elif value is not None and key in _SUMMED:
+        elif value is not None and key in _SUMMED and not isinstance(value, Mapping):  # 'refused' of an instance
             known[key] = old + value
         elif value is not None and key in _WORST:
             known[key] = max(old, value)
@@ -483,6 +506,7 @@ _ORIGIN: Final = ("event", "at", "url", "process")
 def event_line(event: Row) -> str:
     """Format an event of ``/api/events`` as one line."""
     kind = event.get("event")
+    event = defaultdict(lambda: "?", event)
     if kind == "circuit":
         text = f"circuit of {_place(event)}: {event['old']} → {event['new']} ({event['reason']})"
     elif kind == "instance":
@@ -512,8 +536,8 @@ def call_line(call: Row, process: str = "") -> Text:
         "may have run" if call.get("ran") == "maybe" else "",
         process,
     ]
-    text = Text(f"{clock_time(call['at'])} {call['id']:>6} ")
-    text.append(f"{outcome:13} ", _COLOURS[rank(outcome)])
+    text = Text(one_line(f"{clock_time(call['at'])} {call['id']:>6} "))
+    text.append(one_line(f"{outcome:13} "), _COLOURS[rank(outcome)])
     text.append(f"{milliseconds(call['duration']):>8} ms ")
     text.append(one_line(f"{call['tool']:14} {_name(call['user']):8} {call.get('instance') or '-':10}"))
     text.append(one_line("".join(f"  {each}" for each in more if each)), "dim")
@@ -531,10 +555,10 @@ def waterfall(call: Row, width: int) -> list[Text]:
 
     outcome, total = str(call["outcome"]), max(call["duration"], 1e-6)
     head = Text("call ", no_wrap=False)
-    head.append(f"{call['id']}  ", "bold")
+    head.append(one_line(f"{call['id']}  "), "bold")
     head.append(one_line(str(call["tool"])), "bold cyan")
     head.append(one_line(f"{' ' + call['version'] if call.get('version') else ''} of {call.get('service') or '-'}  "))
-    head.append(outcome, _COLOURS[rank(outcome)])
+    head.append(one_line(outcome), _COLOURS[rank(outcome)])
     head.append(f" after {milliseconds(call['duration'])} ms")
     ran = {"yes": "the tool ran", "no": "the tool did not run", "maybe": "the tool may have run"}
     facts = [
@@ -561,7 +585,7 @@ def waterfall(call: Row, width: int) -> list[Text]:
     bars = max(10, width - LABEL_WIDTH - 14 - max(len(note) for *_, note in parts))
     lines.append(Text(f"{'':{LABEL_WIDTH}} 0{milliseconds(total) + ' ms':>{bars - 1}}", "dim"))
     for label, outcome, each, note in sorted(parts, key=lambda part: part[2]["start"]):
-        first = min(bars - 1, int(each["start"] / total * bars))
+        first = max(0, min(bars - 1, int(each["start"] / total * bars)))
         length = max(1, min(bars - first, round((each["duration"] or 0.0) / total * bars)))
         line = Text(f"{make_printable(label, LABEL_WIDTH):{LABEL_WIDTH}} {' ' * first}", no_wrap=True)
         line.append(("█" if outcome else "░") * length, _COLOURS[rank(outcome)] if outcome else "dim")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import os
 import signal
 import sys
@@ -34,6 +33,7 @@ from dispatch.cli.base import (
     print_json,
     read_admin_options,
     report_admin,
+    require_seconds,
     run_async,
     show_logs,
     with_settings,
@@ -202,8 +202,7 @@ def serve(
     from dispatch.transports import open_transport
 
     broker = settings.require_pulsar_url("dispatch serve")
-    if not math.isfinite(drain_timeout):
-        raise CliError(f"--drain-timeout {drain_timeout} is not a number of seconds.", "use for instance 30")
+    require_seconds("--drain-timeout", drain_timeout, "30")
     if len(targets) > 1 and (service or request_queue or response_queue):
         raise CliError(
             "--service, --request-queue and --response-queue name one service, and there are several targets.",

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from dispatch._internal import cancel_and_wait
-from dispatch.cli.admin import AdminError, Fleet, Token, Urls, find_fleet
+from dispatch.cli.admin import AdminError, CallDetails, Fleet, Token, ToolDetails, Urls, find_fleet
 from dispatch.cli.base import (
     Exit,
     Settings,
@@ -34,6 +34,7 @@ from dispatch.cli.screen import (
     View,
     clock_time,
     event_line,
+    one_line,
     render_screen,
     render_tool,
     select_rows,
@@ -273,7 +274,7 @@ class TopScreen:
         if opened and opened[0][0] == "tool":
             tool = opened[0][1]
             tables = {"calls": f"/api/calls?{urlencode({'limit': 100, 'tool': tool['name']})}"}
-            found = await self._read(_tool_path(tool["name"], tool))
+            found = await self._read(_tool_path(tool["name"], tool), ToolDetails)
             if found is not None and opened == self._opened:
                 self._opened[0] = "tool", found
         values = await self.fleet.fetch(tables)
@@ -289,16 +290,15 @@ class TopScreen:
         if row is not None and _identify(row) in rows:
             self._view.selected = rows.index(_identify(row))
 
-    async def _read(self, path: str, url: str = "") -> Row | None:
+    async def _read(self, path: str, kind: Any, url: str = "") -> Row | None:
         """Return the object at ``path`` of the process at ``url``, or of the first one that has it; None: there is none."""
-        try:
-            found = await self.fleet.endpoints[url].get(path) if url else (await self.fleet.ask_each(path))[0][1]
-        except AdminError as error:
-            self._message = str(error)
+        endpoints = self.fleet.endpoints
+        asked = Fleet([endpoints[url]] if url in endpoints else []) if url else self.fleet
+        answers = await asked.ask_each(path, kind)
+        if not answers.found:
+            self._message = next((str(error) for error in reversed(answers.refused.values())), "")
             return None
-        except KeyError:  # the process is gone
-            return None
-        return dict(found)
+        return dict(answers.found[0][1])
 
     async def press(self, key: str) -> None:
         """Do what ``key`` means; ``""``: nothing, there are new values."""
@@ -374,11 +374,11 @@ class TopScreen:
         if table in ("instances", "users"):
             await self._show(View("calls", pattern=row["id"] if table == "instances" else row["user"]))
         elif table == "calls" and not self._is_open("call"):
-            call = await self._read(f"/api/calls/{quote(str(row['id']), safe='')}", row["url"])
+            call = await self._read(f"/api/calls/{quote(str(row['id']), safe='')}", CallDetails, row["url"])
             if call is not None:
                 self._opened.append(("call", call))
         elif table in ("tools", "circuits"):
-            tool = await self._read(_tool_path(row["name"] if table == "tools" else row["tool"], row))
+            tool = await self._read(_tool_path(row["name"] if table == "tools" else row["tool"], row), ToolDetails)
             if tool is not None:
                 self._view.selected = 0
                 self._opened.append(("tool", tool))
@@ -506,7 +506,7 @@ def headlines(values: Values, width: int, now: float) -> list[Text]:
     bad = [each for each in processes if each["state"] != "ready"]
     for each in bad[:3]:
         text = f"! {each['kind']} {each['name']} is {each['state']}: {each['problem']}"
-        lines.append(Text(make_printable(text), "red", no_wrap=True, overflow="ellipsis"))
+        lines.append(Text(one_line(text), "red", no_wrap=True, overflow="ellipsis"))
     if len(bad) > len(lines) - 1:
         lines.append(Text(f"! and {len(bad) - 3} more: key 7", "red"))
     return lines

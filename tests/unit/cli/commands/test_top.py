@@ -59,12 +59,12 @@ def test_top_prints_the_screen_into_a_pipe_and_its_values_as_json(run: Run, url:
 def test_calls_are_listed_and_one_is_a_timeline(run: Run, url: str) -> None:
     end = run("calls", url, "--failed", "--limit", "5")
     assert "AT ID OUTCOME MS TOOL USER INSTANCE TRIES RAN ERROR" in " ".join(end.out.split())
-    (call,) = run("calls", url, "--failed", "--limit", "1", "--json").json
+    (call,) = run("calls", url, "--failed", "--limit", "1", "--json").json["calls"]
     shown = run("calls", "show", call["id"], url).out
     assert f"call {call['id']}  {call['tool']}" in shown
     assert call["outcome"] in shown
     assert run("calls", "show", call["id"], url, "--json").json[0]["trail"] is not None
-    for row in run("calls", url, "--tool", "tell-joke", "--user", "alice", "--json").json:
+    for row in run("calls", url, "--tool", "tell-joke", "--user", "alice", "--json").json["calls"]:
         assert (row["tool"], row["user"]) == ("tell-joke", "alice")
     assert run("calls", url, "--slower-than", "3000").out == "No call matches.\n"
     unknown = run("calls", "show", "no-such-call", url)

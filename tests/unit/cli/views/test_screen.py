@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dispatch.cli.admin import AdminError
+from dispatch.cli.admin import AdminError, Answers
 from dispatch.cli.keyboard import read_keys
 from dispatch.cli.screen import View, call_line, event_line, merge, render_screen, select_rows, sparkline, waterfall
 from dispatch.cli.top import PAGES, TopScreen, plan_action
@@ -26,10 +26,12 @@ def drawn(renderable: Any, width: int) -> str:
 class Process:
     """An admin endpoint that answers from ``values`` and remembers actions."""
 
+    url = A
+
     def __init__(self) -> None:
         self.posted: list[tuple[str, Mapping[str, Any]]] = []
 
-    async def get(self, path: str) -> Any:
+    async def get(self, path: str, kind: Any) -> Any:
         if path == "/api/calls/8124":
             return timed_out_call()
         raise AdminError(f"404 to {path}", 404)
@@ -56,11 +58,11 @@ class Processes:
             values[name] = merge(name, values[name])
         return {name: values[name] for name in ("processes", *tables)}
 
-    async def ask_each(self, path: str) -> list[tuple[str, Any]]:
+    async def ask_each(self, path: str, kind: Any) -> Answers:
         details = {"description": "Price of a product", "policy": [{"key": "timeout", "value": 5.0, "source": "tool"}]}
         lists = {"instance_list": [instance("shop-1")], "circuits": [circuit("price", "open", retry_after=3.2)]}
         history = {"history": {"seconds": 5, "calls": [8, 4, 0, 1], "failed": [0, 4, 0, 0]}}
-        return [(A, {**tool("price"), **details, **lists, **history})]
+        return Answers([(A, {**tool("price"), **details, **lists, **history})], {})
 
 
 async def top() -> tuple[TopScreen, Processes]:
@@ -171,6 +173,10 @@ def test_rows_of_several_processes_are_merged_into_the_worst() -> None:
     assert (shop["in_flight"], shop["queued"], shop["requests"], shop["state"]) == (4, 4, 77, "ejected")
     assert (shop["urls"], shop["own_url"], shop["seen"], shop["of"]) == ([A, B], C, 1, 2)
     assert "ejected 3.0 s at 1 of 2" in drawn(render_screen({"instances": [shop]}, View("instances"), 100, 9), 100)
+    (renamed,) = merge("instances", [own | {"service": "shop-topic"}, instance("shop-1")])
+    assert (renamed["service"], renamed["requests"], renamed["own_url"]) == ("shop", 77, C)
+    two = [instance("shop-1"), own | {"service": "one"}, own | {"service": "two"}]  # no one knows which of them it is
+    assert len(merge("instances", two)) == 3
     (draining,) = merge("instances", [instance("shop-1"), instance("shop-1", "draining", kind="own", url=C)])
     assert draining["state"] == "draining"
 
