@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from dispatch.cli.base import CliError, Settings, print_out, with_settings
-from dispatch.policy import PolicyError, parse_rate_limit
+from dispatch.policy import Bulkhead, PolicyError, parse_rate_limit
 
 COSTS: Final = {
     120: (23.0, 11.3, 3.31),
@@ -28,21 +28,23 @@ BUSY: Final = 0.7
 rest must carry their load."""
 CALL_BYTES: Final = 8 * 1024
 """Memory of a call in flight in the dispatcher and in the service, without its payloads."""
+_DEFAULT_CALLS: Final = Bulkhead().max_concurrent_calls
+"""A smaller bulkhead would delay calls that arrive together."""
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(k|M)?i?B?")
-_UNITS: Final = {None: 1, "k": 1_000, "M": 1_000_000}
+_SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*(?:([kKMG])(i?))?B?")
+_POWERS: Final = {None: 0, "k": 1, "K": 1, "M": 2, "G": 3}
 
 
 def parse_size(text: str) -> int:
-    """Parse ``120``, ``10k`` or ``1.5M`` bytes.
+    """Parse ``120``, ``10k``, ``1.5M`` or ``1MiB`` bytes.
 
     Raises:
         CliError: it is no size.
     """
     found = _SIZE.fullmatch(text)
     if found is None:
-        raise CliError(f"--payload '{text}' is not a size.", "write for instance 500, 10k or 1M")
-    return round(float(found[1]) * _UNITS[found[2]])
+        raise CliError(f"--payload '{text}' is not a size.", "write for instance 500, 10k, 1M or 1MiB")
+    return round(float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2]])
 
 
 def cost_of(payload: int) -> tuple[float, ...]:
@@ -81,7 +83,7 @@ def size_deployment(calls: float, payload: int, seconds: float, concurrency: int
         "broker_processors": round(cost[2], 2),
         "broker_megabits": round(calls * payload * 8 / 1e6, 1),
         "payload_megabytes": round(memory, 1),
-        "max_concurrent_calls": max(1, math.ceil(2 * in_flight / dispatchers)),
+        "max_concurrent_calls": max(_DEFAULT_CALLS, math.ceil(2 * in_flight / dispatchers)),
     }
 
 
@@ -90,13 +92,17 @@ def size(
     settings: Settings,
     calls: Annotated[str, typer.Option("--calls", metavar="RATE", help="Calls at the peak, such as 500/s or 9000/m.")],
     payload: Annotated[
-        str, typer.Option("--payload", metavar="SIZE", help="Size of a reply: 500, 10k or 1M bytes.")
+        str, typer.Option("--payload", metavar="SIZE", help="Size of a reply: 500, 10k, 1M or 1MiB bytes.")
     ] = "1k",
     seconds: Annotated[
-        float, typer.Option("--seconds", metavar="SECONDS", min=0, help="Time that the tool takes for a call.")
+        float,
+        typer.Option("--seconds", metavar="SECONDS", min=0, max=86_400, help="Time that the tool takes for a call."),
     ] = 0.1,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", metavar="N", min=1, help="Requests that an instance executes at once.")
+        int,
+        typer.Option(
+            "--concurrency", metavar="N", min=1, max=100_000, help="Requests that an instance executes at once."
+        ),
     ] = 64,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -109,7 +115,7 @@ def size(
     try:
         rate = parse_rate_limit(calls, "--calls").per_second
     except PolicyError as error:
-        raise CliError(f"--calls '{calls}' is not a rate ({error.problem}).", "write for instance 500/s") from None
+        raise CliError(f"--calls: {error.problem}.", "write for instance 500/s; at most 1000000/s") from None
     found = size_deployment(rate, parse_size(payload), seconds, concurrency)
     if json:
         print_out(json_module.dumps(found))

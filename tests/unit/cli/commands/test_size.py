@@ -44,7 +44,34 @@ def test_the_command(run: Run) -> None:
     assert json.loads(end.out) == size_deployment(500, 10_000, 0.1, 64)
 
 
-@pytest.mark.parametrize(("option", "value", "fix"), [("--calls", "many", "500/s"), ("--payload", "big", "10k")])
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("1.5k", 1_500), ("1 kB", 1_000), ("1KiB", 1_024), ("1MiB", 1_048_576), ("2G", 2 * 10**9)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+def test_a_fast_tool_keeps_the_default_bulkhead(run: Run) -> None:
+    assert run("size", "--calls", "500/s", "--seconds", "0", "--json").json["max_concurrent_calls"] == 64
+
+
+@pytest.mark.parametrize("options", [("--seconds", "inf"), ("--seconds", "1e308"), ("--concurrency", "9" * 400)])
+def test_figures_without_a_meaning_are_refused(run: Run, options: tuple[str, str]) -> None:
+    end = run("size", "--calls", "1/s", *options)
+    assert (end.code, f"Invalid value for '{options[0]}'" in end.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "fix"),
+    [
+        ("--calls", "many", "500/s"),
+        ("--calls", "0/s", "at most 1000000/s"),
+        ("--payload", "big", "10k"),
+        ("--payload", "9" * 400, "10k"),
+        ("--payload", "1iB", "1MiB"),
+    ],
+)
 def test_mistakes(run: Run, option: str, value: str, fix: str) -> None:
     given = {"--calls": "1/s", option: value}
     end = run("size", *(each for pair in given.items() for each in pair))
