@@ -8,7 +8,6 @@ import binascii
 import contextlib
 import json
 import math
-import os
 import re
 import secrets
 import sys
@@ -68,7 +67,7 @@ def doctor(
         typer.Option(
             "--admin",
             metavar="URL",
-            help="URL of the broker's admin interface. Default: DISPATCH_ADMIN, else port 8080 of the broker's host.",
+            help="URL of the broker's admin interface. Default: port 8080 of the broker's host.",
             show_default=False,
         ),
     ] = None,
@@ -160,11 +159,11 @@ def doctor(
     security = settings.security()
     token = security.token() if callable(security.token) else security.token
     certificates = None if security.trust_certs is None else str(security.trust_certs)
-    web_url = admin or os.environ.get("DISPATCH_ADMIN") or default_admin_url(broker)
+    web_url = admin or default_admin_url(broker)
     try:
         interface = Admin(web_url, token, ca_file=certificates)
     except ValueError as error:
-        raise CliError(f"{error}.", "change --admin or DISPATCH_ADMIN") from None
+        raise CliError(f"{error}.", "change --admin") from None
     results: list[CheckResult] = []
     catalog, first = _load_catalog(settings)
     if first is not None:
@@ -645,7 +644,7 @@ class DoctorChecks:
                 "admin interface",
                 "failed" if self._repair else "skipped",
                 f"{self._admin.web_url}: {error.reason}; checks use the broker protocol instead",
-                "--admin URL or DISPATCH_ADMIN, with a token that has admin permission",
+                "--admin URL, with a token that has admin permission",
             )
         self._admin_answers = True
         return CheckResult("admin interface", "ok", self._admin.web_url)
@@ -655,7 +654,7 @@ class DoctorChecks:
 
         if not self._admin_answers:
             return CheckResult(
-                "repair", "failed", "creation requires the admin interface", "--admin URL or DISPATCH_ADMIN"
+                "repair", "failed", "creation requires the admin interface", "--admin URL"
             )
         try:
             created = await asyncio.to_thread(create_namespaces, self._admin, self._namespaces)

@@ -73,7 +73,7 @@ class AdminError(LocalBrokerError):
         elif status is None:
             fix = (
                 "; check that the broker is running and that this is its admin URL "
-                "(DISPATCH_ADMIN; PULSAR_ADMIN_URL for tests and benchmarks)"
+                "(--admin; PULSAR_ADMIN_URL for tests and benchmarks)"
             )
         super().__init__(f"{request}: {what}: {reason}{fix}" if request else f"{what}: {reason}{fix}")
         self.status = status
