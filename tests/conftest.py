@@ -232,7 +232,7 @@ def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def own_logging() -> Iterator[None]:
     """Restores what commands that run in this process set up for their logs."""
-    loggers = [logging.getLogger(name) for name in ("dispatch", "dispatch.transport")]
+    loggers = [logging.getLogger(name) for name in ("dispatch", "dispatch.transport", "dispatch.audit")]
     before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
     yield
     for logger, level, handlers in before:

@@ -29,6 +29,7 @@ from dispatch.catalog import CatalogError, Problem
 from dispatch.documents import DocumentError, list_mistakes, parse_typed, read_regular_file
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.policy import PolicyError, load_policy_keys
+from dispatch.telemetry.events import AUDIT
 from dispatch.transports import DEFAULT_BROKER, default_broker
 from dispatch.transports.errors import describe_without_call
 from dispatch.trustgraph.config import DEFAULT_WORKSPACE
@@ -825,8 +826,10 @@ def read_admin_options(address: str | None, tokens: str | None, peers: Sequence[
 
 
 def report_admin(url: str | None) -> None:
-    """Report the address of the admin endpoint."""
+    """Report the address of the admin endpoint, and from now on what operators do there: the audit log has a level of its
+    own, so that an action that raises the level of ``dispatch`` does not hide the actions after it."""
     if url is not None:
+        AUDIT.setLevel(logging.INFO)
         print_err(f"Admin: {url}")
 
 

@@ -653,9 +653,7 @@ class DoctorChecks:
         from dispatch.devtools.localbroker import AdminError, create_namespaces
 
         if not self._admin_answers:
-            return CheckResult(
-                "repair", "failed", "creation requires the admin interface", "--admin URL"
-            )
+            return CheckResult("repair", "failed", "creation requires the admin interface", "--admin URL")
         try:
             created = await asyncio.to_thread(create_namespaces, self._admin, self._namespaces)
         except AdminError as error:
