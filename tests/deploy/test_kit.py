@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -14,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy import check
+from deploy import agent, check
 from dispatch.devtools.localbroker import LocalBroker, find_free_ports
 from tests.helpers.cli_processes import WAIT_S, environment
 
@@ -52,6 +55,70 @@ def test_a_mount_of_nothing_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert list(check.problems()) == ["check_compose: it mounts ./nothing, which does not exist"]
 
 
+@pytest.mark.process
+def test_secrets_are_of_their_owner_alone_and_stay(tmp_path: Path) -> None:
+    script = shutil.copy(KIT / "create-secrets", tmp_path)
+    folder = tmp_path / "secrets"
+    folder.mkdir(mode=0o755)
+
+    def create() -> dict[str, tuple[int, str]]:
+        subprocess.run([script], check=True, capture_output=True, timeout=WAIT_S)
+        assert folder.stat().st_mode & 0o777 == 0o700
+        return {file.name: (file.stat().st_mode & 0o777, file.read_text()) for file in folder.iterdir()}
+
+    created = create()
+    assert {name: mode for name, (mode, _) in created.items()} == dict.fromkeys(
+        ("admin-tokens.json", "metrics-token", "grafana-password"), 0o444
+    )
+    read = json.loads(created["admin-tokens.json"][1])["read"]["prometheus"]
+    assert created["metrics-token"][1] == read
+    assert create() == created
+    (folder / "metrics-token").unlink()  # an incomplete set is created again
+    again = create()
+    assert again.keys() == created.keys()
+    assert again["metrics-token"] != created["metrics-token"]
+
+
+def test_the_agent_listens_where_other_commands_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("DISPATCH_ADMIN", raising=False)
+    monkeypatch.delenv("DISPATCH_ADMIN_TOKENS", raising=False)
+    assert agent.read_admin().address == "127.0.0.1:9464"
+    environment = IMAGES["agent"]["environment"]
+    (tmp_path / "tokens").write_text(
+        '{"read": {"prometheus": "secret-of-the-reader"}, "act": {"operator": "secret-of-the-operator"}}'
+    )
+    monkeypatch.setenv("DISPATCH_ADMIN", environment["DISPATCH_ADMIN"])
+    monkeypatch.setenv("DISPATCH_ADMIN_TOKENS", str(tmp_path / "tokens"))
+    settings = agent.read_admin()
+    assert (settings.address, settings.read) == ("0.0.0.0:9464", {"prometheus": "secret-of-the-reader"})
+    published = {port for each in SERVICES.values() for port in each.get("ports", ())}
+    assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+@pytest.mark.process
+def test_a_service_without_replicas_has_none() -> None:
+    try:
+        helm = check.find("helm", "make tools")
+    except check.MissingError as missing:
+        pytest.skip(str(missing))
+    rendered = yaml.safe_load_all(
+        check.run(helm, "template", "it", check.CHART, "--kube-version", "1.33.0", *check.ALL_ON)
+    )
+    replicas = {
+        each["metadata"]["name"]: each["spec"].get("replicas")
+        for each in rendered
+        if each and each["kind"] == "Deployment"
+    }
+    assert replicas == {"it-shop": None, "it-stopped": 0, "it-relay": 2}
+
+
+def test_the_user_of_a_unit_reads_the_folder_of_its_files() -> None:
+    assert "DynamicUser=yes" in (KIT / "systemd" / "dispatch-relay.service").read_text()
+    mode = re.search(r"install -d -m (\d+) /etc/dispatch", (KIT.parent / "docs" / "how-to" / "deploy.md").read_text())
+    assert mode is not None
+    assert int(mode[1], 8) & 0o005 == 0o005
+
+
 @contextmanager
 def container(name: str, broker: str, *, port: int = 0) -> Iterator[subprocess.Popen[bytes]]:
     """The command of a container on this machine; it ends well after SIGTERM."""
@@ -61,7 +128,9 @@ def container(name: str, broker: str, *, port: int = 0) -> Iterator[subprocess.P
     arguments = [
         each.replace("/app/agent.py", str(KIT / "agent.py")).replace("/app/", f"{EXAMPLES}/") for each in command[1:]
     ]
-    env = environment(DISPATCH_BROKER=broker, METRICS_PORT=str(port), DISPATCH_CATALOG=str(EXAMPLES / "tools"))
+    env = environment(
+        DISPATCH_BROKER=broker, DISPATCH_ADMIN=f"127.0.0.1:{port}", DISPATCH_CATALOG=str(EXAMPLES / "tools")
+    )
     process = subprocess.Popen(
         [*start, *arguments], cwd=EXAMPLES, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -107,8 +176,8 @@ def test_the_commands_of_the_containers_work_together() -> None:
         with ExitStack() as stack:
             for name in ("calculator", "joke"):
                 read_until(stack.enter_context(container(name, url)), "consumes")
-            agent = stack.enter_context(container("agent", url, port=port))
-            read_until(agent, "alice calculate: 61.5", "bob tell-joke: Hello bob!")
+            running = stack.enter_context(container("agent", url, port=port))
+            read_until(running, "alice calculate: 61.5", "bob tell-joke: Hello bob!")
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
                 assert (
                     b'dispatch_calls_total{outcome="success",service="calculator-service",tool="calculate"}'

@@ -8,7 +8,7 @@ app.kubernetes.io/component: {{ .name }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
 
-{{/* A Deployment and its PodDisruptionBudget: root, name, command, resources, replicas (0: an autoscaler decides), env, and mounts and volumes as texts. */}}
+{{/* A Deployment and its PodDisruptionBudget: root, name, command, resources, replicas (a text: an autoscaler decides), env, and mounts and volumes as texts. */}}
 {{- define "dispatch.deployment" -}}
 apiVersion: apps/v1
 kind: Deployment
@@ -16,7 +16,7 @@ metadata:
   name: {{ .root.Release.Name }}-{{ .name }}
   labels: {{- include "dispatch.labels" . | nindent 4 }}
 spec:
-  {{- if .replicas }}
+  {{- if not (kindIs "string" .replicas) }}
   replicas: {{ .replicas }}
   {{- end }}
   strategy: {rollingUpdate: {maxUnavailable: 0, maxSurge: 1}}
