@@ -887,7 +887,8 @@ class Key(msgspec.Struct, frozen=True):
     def __call__(self, value: Any, report: Report, path: str) -> Any:
         if self.test(value):
             return value if self.then is None else self.then(value, report, path)
-        problem = f"'{key_of(path)}' is {describe_kind(value)}, not {self.what}"
+        name = f"'{key_of(path)}'" if path else "the document"
+        problem = f"{name} is {describe_kind(value)}, not {self.what}"
         return refuse(report, path, problem, show_key(path, self.example))
 
 
@@ -897,8 +898,8 @@ def key_of(path: str) -> str:
 
 
 def show_key(path: str, example: object) -> str:
-    """Return the fix of a wrong value."""
-    return f'write "{key_of(path)}": {write_json(example)}'
+    """Return the fix of a wrong value; the path "" is the whole document."""
+    return f'write "{key_of(path)}": {write_json(example)}' if path else f"write {write_json(example)}"
 
 
 def is_text(value: object) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import chain
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -29,13 +31,15 @@ from dispatch.cli.base import (
     with_settings,
 )
 from dispatch.cli.sources import Snapshot, read_given_sources
-from dispatch.documents import FrozenDict
+from dispatch.documents import DocumentError, FrozenDict, load_document
+from dispatch.errors import TransportError
 from dispatch.messaging.wire import TopicName
 from dispatch.permissions import Grants, GrantsError, PermissionSet, require_permissions
 from dispatch.policy import DEFAULT_POLICY, Policy, RateLimit
-from dispatch.relay import RelayConfig, RelayedService, RelayError, plan_services
+from dispatch.relay import MAX_FILE_BYTES, RelayConfig, RelayedService, RelayError, plan_services
 from dispatch.routing.instance import DISCOVERY_S, HELLO_WAIT_S
 from dispatch.telemetry.rules import describe_slo
+from dispatch.transports.errors import describe_without_call
 
 _STYLES = {"error": "red", "warning": "yellow", "info": "dim"}
 
@@ -120,7 +124,12 @@ def check(
     relayed: list[RelayedService] = []
     if catalog is not None and relay_config is not None:
         relayed, wrong = plan_services(catalog, relay_config.services)
-        problems += wrong
+        problems += [*_check_relay(relay_config, str(relay)), *wrong]
+        if not relayed and not wrong and relay_config.mcp_tool is None:
+            fix = "give a service 'instances' with request topics of their own, or name it in \"services\""
+            problems.append(
+                Problem(str(relay), "services", "no service is relayed: none has 'instances'", fix, "warning")
+            )
     if catalog is not None and tool is not None and tool not in catalog.tools:
         try:
             catalog.tool(tool)
@@ -152,6 +161,35 @@ def check(
             _show_plans(plans, full=plan is PlanDetail.FULL or tool is not None)
     if failed:
         raise typer.Exit(Exit.FAILED)
+
+
+def _check_relay(config: RelayConfig, file: str) -> list[Problem]:
+    """Return what is wrong with the broker's address and with the file of MCP servers."""
+    from dispatch.transports.pulsar.handshake import endpoints
+
+    problems: list[Problem] = []
+    try:
+        if config.broker is not None:
+            endpoints(config.broker)
+    except TransportError as error:
+        problem = describe_without_call(error).partition(". ")[0]
+        problems.append(Problem(file, "broker", problem, 'write "broker": "pulsar://localhost:6650"'))
+    if config.mcp_servers is not None:
+        try:
+            from dispatch.mcp.conversion import read_configuration
+        except ImportError as error:  # of the extra
+            return [*problems, Problem(file, "mcp-servers", str(error), "install it, or remove the key")]
+        try:
+            content = load_document(
+                config.mcp_servers, MAX_FILE_BYTES, "keep data out of it", 'write {"mcpServers": {}}'
+            )
+        except DocumentError as error:
+            return [*problems, *(Problem(config.mcp_servers, *mistake) for mistake in error.mistakes)]
+        found = read_configuration(content, config.mcp_servers, os.environ)
+        problems += (
+            found if isinstance(found, list) else chain(found.warnings, *(each.problems for each in found.invalid))
+        )
+    return problems
 
 
 def _build_plans(

@@ -31,8 +31,11 @@ CALL_BYTES: Final = 8 * 1024
 _DEFAULT_CALLS: Final = Bulkhead().max_concurrent_calls
 """A smaller bulkhead would delay calls that arrive together."""
 
-_SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*(?:([kKMG])(i?))?B?")
-_POWERS: Final = {None: 0, "k": 1, "K": 1, "M": 2, "G": 3}
+_SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([kKMG]i?)?B?")
+_UNITS: Final = {
+    **{None: 1, "k": 1_000, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000},
+    **{"ki": 1 << 10, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30},
+}
 
 
 def parse_size(text: str) -> int:
@@ -44,7 +47,7 @@ def parse_size(text: str) -> int:
     found = _SIZE.fullmatch(text)
     if found is None:
         raise CliError(f"--payload '{text}' is not a size.", "write for instance 500, 10k, 1M or 1MiB")
-    return round(float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2]])
+    return round(float(found[1]) * _UNITS[found[2]])
 
 
 def cost_of(payload: int) -> tuple[float, ...]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.unit.cli.conftest import Run, write_catalog
 
@@ -98,3 +101,32 @@ def test_a_tool_may_use_the_service_of_another_source(run: Run, tmp_path: Path) 
     (two / "tool-service" / "joke-service.json").unlink()
     assert run("check", str(one), str(two), "--plan", "none").code == 0
     assert run("check", str(two), str(one), "--plan", "none").code == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "servers", "expected"),
+    [
+        ({"broker": "http://x"}, "{}", "relay.json: broker: 'http://x' is not a broker address (http is for Pulsar's"),
+        ({"broker": "memory://x"}, "{}", "relay.json: broker: 'memory://x' is not a broker address"),
+        ({}, "[", "mcp.json: not JSON:"),
+        ({}, '{"mcpServers": 7}', "mcp.json: mcpServers: the servers are a number, not an object"),
+        ({}, '{"mcpServers": {"it": {"comand": "x"}}}', "mcp.json: it: command: neither 'command' nor 'url' is given"),
+        ([], "{}", "relay.json: the document is a list, not an object. Fix: write {"),
+    ],
+)
+def test_all_that_a_relay_reads_is_checked(run: Run, tmp_path: Path, config: Any, servers: str, expected: str) -> None:
+    write_catalog(tmp_path / "tools")
+    (tmp_path / "mcp.json").write_text(servers)
+    given = {"catalog": ["tools"], "mcp-servers": "mcp.json", **config} if isinstance(config, dict) else config
+    (tmp_path / "relay.json").write_text(json.dumps(given))
+    end = run("check", "--relay", "relay.json", "--plan", "none")
+    assert (end.code, expected in end.out + end.err) == (1, True), end
+
+
+def test_a_relay_of_no_services_is_a_warning(run: Run, tmp_path: Path) -> None:
+    write_catalog(tmp_path / "tools")
+    relay = {"catalog": ["tools"]}
+    for config, warnings in ((relay, 1), (relay | {"mcp-tool": {}}, 0)):
+        (tmp_path / "relay.json").write_text(json.dumps(config))
+        end = run("check", "--relay", "relay.json", "--plan", "none")
+        assert (end.code, end.out.count("no service is relayed: none has 'instances'")) == (0, warnings)
