@@ -285,6 +285,11 @@ def put(
     """
     raw: Any = None
     if as_ is not None:
+        if file is not None or stdin:
+            raise CliError(
+                f"--as {excerpt(as_)} writes the tool of --catalog, and reads no descriptor.",
+                f"leave {'--stdin' if file is None else make_printable(file)} out, or leave out --as",
+            )
         name, raw = _describe_as(settings, as_, item)
         settings.catalog, item = (), f"tool/{name}"
     elif (type is not None or key is not None) and item is not None and file is None:

@@ -216,6 +216,8 @@ def test_the_embedded_broker_is_refused(folder: Path, capsys: pytest.CaptureFixt
         (["--as", "tool", "tell-joke", "--trustgraph"], "--as tool is no type of a tool that can be written"),
         (["--as", "mcp-tool", "tell-joke"], "belongs to TrustGraph's configuration"),
         (["--as", "mcp-tool", "--trustgraph"], "No tool is given"),
+        (["--as", "mcp-tool", "tell-joke", "x.json", "--trustgraph"], "fix: leave x.json out, or leave out --as"),
+        (["--as", "mcp-tool", "tell-joke", "--stdin", "--trustgraph"], "fix: leave --stdin out, or leave out --as"),
         (["--as", "mcp-tool", "tell-jok", "--trustgraph"], "Did you mean 'tell-joke'?"),
     ],
 )
