@@ -32,9 +32,14 @@ _DEFAULT_CALLS: Final = Bulkhead().max_concurrent_calls
 """A smaller bulkhead would delay calls that arrive together."""
 
 _SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([kKMG]i?)?B?")
-_UNITS: Final = {
-    **{None: 1, "k": 1_000, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000},
-    **{"ki": 1 << 10, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30},
+_UNITS: Final[dict[str | Any, float]] = {
+    None: 1,
+    **dict.fromkeys("kK", 1_000),
+    "M": 1_000_000,
+    "G": 1_000_000_000,
+    **dict.fromkeys(("ki", "Ki"), 1 << 10),
+    "Mi": 1 << 20,
+    "Gi": 1 << 30,
 }
 
 
