@@ -496,8 +496,8 @@ def _reject_keyword(key: str, known: Iterable[str]) -> NoReturn:
     raise TypeError(f"Unexpected keyword argument {quote_excerpt(key)}: {fix}")
 
 
-def check_instance(name: str, value: object, kind: type, fix: str) -> None:
-    """Check that the argument ``name`` is a ``kind``.
+def check_instance(name: str, value: object, kind: type | tuple[type, ...], fix: str) -> None:
+    """Check that the argument ``name`` is a ``kind``, or one of several.
 
     Args:
         fix: what to give, with an example.

@@ -8,7 +8,9 @@ import os
 import random
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from functools import partial
+from os import PathLike
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
 from dispatch._internal import (
@@ -255,6 +257,13 @@ class Dispatcher:
         elif security is not None or publish_window != PUBLISH_WINDOW:
             raise TypeError("security and publish_window belong to an address; give them to the transport itself.")
         check_instance("telemetry", telemetry, Telemetry, EXPECTED_TELEMETRY)
+        check_instance(
+            "admin", admin, (Admin, str, NoneType), "an address such as '127.0.0.1:9464', or dispatch.Admin(…)"
+        )
+        check_instance(
+            "approvals", approvals, (str, PathLike, NoneType), "the path of a file, such as 'approvals.json'"
+        )
+        check_instance("fleet", fleet, (str, NoneType), "the name of a fleet, such as 'shop'")
         self.telemetry = telemetry
         self._events = Events(content=telemetry.content)
         self.client_id = client_id or os.urandom(6).hex()
@@ -523,6 +532,7 @@ class Dispatcher:
     def format_result(self, result: CallResult, *, user: str = "") -> dict[str, Any]:
         """Return a result of ``user`` as content for a model, also of a tool that is unknown or was removed; see
         :meth:`BoundTool.format_result`."""
+        check_instance("result", result, CallResult, "what Dispatcher.execute returns")
         descriptor = self.catalog.tools.get(result.tool)
         if descriptor is None:
             return self._result_formatter.format(result, user=user)

@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import ModuleType
+from types import ModuleType, NoneType
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -297,17 +297,25 @@ class ToolServer:
         given = functions if isinstance(functions, list | tuple) else [functions]
         if service is None and request_queue is None and functions is not None:
             service = _name_functions(given)
+        check_instance("service", service, (str, NoneType), "the name of a service, such as 'joke'")
         if service is not None:
             requests, responses = service_queues(service)
             request_queue, response_queue = request_queue or requests, response_queue or responses
         if request_queue is None or response_queue is None:
             raise TypeError("no topics: give service='joke', or request_queue= and response_queue=")
-        if concurrency < 1:
-            raise ValueError(f"concurrency must be at least 1, not {concurrency}")
-        if max_payload_bytes < 1:
-            raise ValueError(f"max_payload_bytes must be at least 1, not {max_payload_bytes}")
-        if max_queue < 0:
-            raise ValueError(f"max_queue must be at least 0, not {max_queue}")
+        numbers = {
+            "concurrency": (concurrency, 1),
+            "max_payload_bytes": (max_payload_bytes, 1),
+            "max_queue": (max_queue, 0),
+        }
+        for name, (number, least) in numbers.items():
+            check_instance(name, number, int, "a whole number")
+            if number < least:
+                raise ValueError(f"{name} must be at least {least}, not {number}")
+        check_instance("drain_timeout", drain_timeout, (int, float), "a number of seconds")
+        check_instance(
+            "admin", admin, (Admin, str, NoneType), "an address such as '127.0.0.1:9464', or dispatch.Admin(…)"
+        )
         check_instance("telemetry", telemetry, Telemetry, EXPECTED_TELEMETRY)
         self.request_queue = request_queue
         self.response_queue = response_queue
@@ -349,7 +357,7 @@ class ToolServer:
         self._plain: PlainRequests | None = None
         self._sessions: SessionRequests | None = None
         self._announcer: Announcer | None = None
-        check_instance("announce", announce or DEFAULT_ANNOUNCE, Announce, "announce=dispatch.Announce(…), or None")
+        check_instance("announce", announce or DEFAULT_ANNOUNCE, Announce, "dispatch.Announce(…), or None")
         self._announce_settings = announce
         if announce is not None:
             DescriptorParts(*self.descriptors)  # one that is too large is refused here

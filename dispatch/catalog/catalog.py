@@ -9,7 +9,14 @@ from typing import Any, TypedDict, TypeVar
 
 import msgspec
 
-from dispatch._internal import excerpt, explain_keywords, find_near_names, join_alternatives, join_names
+from dispatch._internal import (
+    check_instance,
+    excerpt,
+    explain_keywords,
+    find_near_names,
+    join_alternatives,
+    join_names,
+)
 from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.items import Item
 from dispatch.catalog.loader import read_items, require_valid
@@ -165,6 +172,7 @@ class Catalog:
         """
         found = self.tools.get(name)
         if found is None:
+            check_instance("tool", name, str, "the name of a tool, such as 'tell-joke'")
             raise UnknownToolError(name, find_near_names(name, self.tools), tuple(self.tools))
         if version is None:
             return found
@@ -190,6 +198,7 @@ class Catalog:
         """
         found = self.services.get(id)
         if found is None:
+            check_instance("service", id, str, "the id of a service, such as 'joke-service'")
             raise UnknownServiceError(id, find_near_names(id, self.services), tuple(self.services))
         return found
 

@@ -358,12 +358,45 @@ any_value: Any = None
         (lambda: dispatch.ToolServer(Joke, BROKER, service="joke"), "Joke is a class: pass an instance, Joke()"),
         (lambda: dispatch.ToolServer(add, BROKER, service="joke"), "catalog=dispatch.Functions(add)"),
         (lambda: dispatch.wrap(Client, tool="t"), "Client is a class: pass an instance, Client(…)."),
+        (lambda: dispatch.connect(BROKER, admin=9464), "admin must be an address such as '127.0.0.1:9464', or"),
+        (lambda: dispatch.connect(BROKER, fleet=7), "fleet must be the name of a fleet, such as 'shop', not an int."),
+        (lambda: dispatch.connect(BROKER, approvals=7), "approvals must be the path of a file, such as"),
+        (lambda: dispatch.ToolServer(Joke(), BROKER, service="joke", admin=9464), "admin must be an address such as"),
+        (lambda: dispatch.ToolServer(Joke(), BROKER, service=any_value or 7), "service must be the name of a service"),
+        (
+            lambda: dispatch.ToolServer(Joke(), BROKER, service="joke", concurrency="8"),
+            "concurrency must be a whole number, not a str.",
+        ),
+        (
+            lambda: dispatch.ToolServer(Joke(), BROKER, service="joke", drain_timeout="30"),
+            "drain_timeout must be a number of seconds, not a str.",
+        ),
     ],
 )
 def test_a_value_of_another_kind_is_told_with_what_to_give(mistake: Callable[[], object], said: str) -> None:
     with pytest.raises((TypeError, ValueError, dispatch.DispatchError)) as told:
         mistake()
     assert said in str(told.value)
+
+
+async def test_a_name_of_another_kind_is_told_with_what_to_give() -> None:
+    told = r"tool must be the name of a tool, such as 'tell-joke', not None\."
+    async with dispatch.connect("memory://names", dispatch.Functions(add)) as dispatcher:
+        for call in (
+            lambda: dispatcher.call(any_value, {}),
+            lambda: dispatcher.execute(any_value, {}),
+            lambda: dispatcher.call(any_value, {}, version="^1"),
+            lambda: anext(dispatcher.stream(any_value, {})),
+        ):
+            with pytest.raises(TypeError, match=told):
+                await call()
+        for read in (dispatcher.tool, dispatcher.breaker):
+            with pytest.raises(TypeError, match=told):
+                read(any_value)
+        with pytest.raises(TypeError, match="service must be the id of a service"):
+            dispatcher.instances(any_value)
+        with pytest.raises(TypeError, match=r"result must be what .* returns, not a str"):
+            dispatcher.format_result("done")
 
 
 @pytest.mark.parametrize(
