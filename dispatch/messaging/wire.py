@@ -166,6 +166,22 @@ _reply_decoder = msgspec.json.Decoder(_WireReply)
 _object_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
+_HALF: Final = "half of a surrogate pair in a text; write both halves, or the character"
+
+
+def _describe(error: Exception, content: bytes | str = b"") -> str:
+    """Return why a value cannot be written, or ``content`` not be read, as JSON in UTF-8. Of half of a surrogate pair
+    msgspec says that the input was truncated."""
+    if isinstance(error, msgspec.DecodeError):
+        try:
+            json.dumps(json.loads(content), ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            return _HALF
+        except (ValueError, RecursionError):
+            pass
+    return _HALF if isinstance(error, UnicodeEncodeError) else str(error)
+
+
 def json_text(value: Mapping[str, Any], what: str) -> str:
     """Encode ``value`` as a JSON text, the form config and arguments have inside a request.
 
@@ -186,7 +202,7 @@ def json_text(value: Mapping[str, Any], what: str) -> str:
             json.dumps(value, allow_nan=False, default=str)  # msgspec would say null for NaN and infinities
         return text
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise TypeError(f"{what} cannot be written as JSON: {error}") from None
+        raise TypeError(f"{what} cannot be written as JSON: {_describe(error)}") from None
 
 
 def encode_request(config: str, arguments: str, user: str = "", *, limit: int = MAX_MESSAGE_BYTES) -> bytes:
@@ -198,7 +214,10 @@ def encode_request(config: str, arguments: str, user: str = "", *, limit: int = 
     """
     if not isinstance(user, str):
         raise TypeError(f"user must be a text, not {type(user).__name__}")
-    payload = _encode(_OutRequest(user, config, arguments))
+    try:
+        payload = _encode(_OutRequest(user, config, arguments))
+    except UnicodeEncodeError:
+        raise TypeError(f"user has {_HALF}") from None
     if len(payload) > limit:
         raise PayloadTooLargeError(len(payload), limit)
     return payload
@@ -213,7 +232,7 @@ def decode_request(payload: bytes) -> Request:
     try:
         wire = _request_decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedMessageError(f"the request is not readable: {error}") from None
+        raise MalformedMessageError(f"the request is not readable: {_describe(error, payload)}") from None
     if wire.config is None and wire.arguments is None and (wire.response, wire.end_of_stream) != (None, None):
         raise MalformedMessageError("the message is a reply, not a request")
     config, _ = _object(wire.config, "config")
@@ -246,7 +265,7 @@ def _object(value: str | dict[str, Any] | None, what: str) -> tuple[dict[str, An
                 lenient = json.loads(value)
                 if isinstance(lenient, dict):
                     return lenient, False
-        raise MalformedMessageError(f"'{what}' of the request is no JSON object: {error}") from None
+        raise MalformedMessageError(f"'{what}' of the request is no JSON object: {_describe(error, value)}") from None
 
 
 def encode_reply(reply: Reply, *, limit: int = MAX_MESSAGE_BYTES) -> bytes:

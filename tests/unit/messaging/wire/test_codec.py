@@ -116,6 +116,16 @@ def test_config_and_arguments_must_be_objects_and_the_error_says_which_is_not(ke
         decode_request(json.dumps({key: value}).encode())
 
 
+@pytest.mark.parametrize("text", ["\ud83d", "\udc00 and more"])
+def test_half_of_a_surrogate_pair_is_named(text: str) -> None:
+    for payload in ({"user": text}, {"arguments": json.dumps({"a": text})}):
+        with pytest.raises(MalformedMessageError, match="half of a surrogate pair in a text; write both halves"):
+            decode_request(json.dumps(payload).encode())
+    for write in (lambda: json_text({"a": text}, "arguments"), lambda: encode_request("{}", "{}", text)):
+        with pytest.raises(TypeError, match="half of a surrogate pair in a text; write both halves"):
+            write()
+
+
 def test_what_json_does_not_know_and_trustgraph_writes_is_read_as_trustgraph_reads_it() -> None:
     for number in (math.inf, -math.inf):
         assert decode_request(json.dumps({"arguments": json.dumps({"a": [number]})}).encode()).arguments == {
