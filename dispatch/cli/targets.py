@@ -139,7 +139,7 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _import_failed(str(path), error) from error
     return module
 
@@ -155,17 +155,22 @@ def _import_module(name: str) -> ModuleType:
                 "give an importable module, or the path of a file: shop.py",
             ) from None
         raise _import_failed(name, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _import_failed(name, error) from error
 
 
-def _import_failed(name: str, error: Exception) -> CliError:
+def _import_failed(name: str, error: Exception | SystemExit) -> CliError:
     if isinstance(error, SyntaxError):
         where = f" ({error.filename}, line {error.lineno})"
     else:
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
         where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    if isinstance(error, SystemExit):
+        return CliError(
+            f"'{name}' ends the program when it is imported: sys.exit({read_text(error)}){where}.",
+            "write what only the program does below: if __name__ == '__main__':",
+        )
     text = error.msg if isinstance(error, SyntaxError) else read_text(error)
     return CliError(
         f"'{name}' cannot be imported: {type(error).__name__}: {text}{where}.",
@@ -211,14 +216,15 @@ def _instance(found: Any, name: str) -> object:
         if inspect.isclass(found) or (inspect.isroutine(found) and not hasattr(found, "invoke")):
             found = found()
         read_invoke(found)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # The message about a wrong 'invoke' is specific; constructor arguments can only come from the module.
+        text = read_text(error)
         fix = (
             "fix the class"
-            if "invoke" in str(error)
+            if "invoke" in text
             else "the class is created without arguments; if it needs some, create the instance in the module and name it"
         )
-        raise CliError(f"'{name}' cannot be served: {type(error).__name__}: {error}.", fix) from error
+        raise CliError(f"'{name}' cannot be served: {type(error).__name__}: {text}.", fix) from error
     return found
 
 

@@ -134,6 +134,13 @@ class Joke(dispatch.ToolService):
     async def invoke(self, config, arguments): ...
 """
 
+EXIT = "raise SystemExit('no KEY')"
+EXITING = """
+class Joke:
+    def __init__(self): raise SystemExit(3)
+    async def invoke(self, config, arguments): ...
+"""
+
 
 @pytest.mark.parametrize(
     ("target", "names"),
@@ -170,6 +177,14 @@ def test_the_name_of_a_service_is_that_of_its_file_or_module(target: str, name: 
         (FUNCTIONS, "shop:main", "'shop:main' cannot be served: TypeError: ", "fix the class"),
         (FUNCTIONS, "shop:pric", "'shop' has no 'pric'", "did you mean 'price'?"),
         ("", "shop.py", "has no functions and no ToolService class", "declare it with @dispatch.tool"),
+        (
+            EXIT,
+            "shop.py",
+            "'shop.py' ends the program when it is imported: sys.exit(no KEY) (",
+            "if __name__ == '__main__'",
+        ),
+        (EXIT, "shop", "'shop' ends the program when it is imported: sys.exit(no KEY) (", "if __name__ == '__main__'"),
+        (EXITING, "shop:Joke", "'shop:Joke' cannot be served: SystemExit: 3", "create the instance in the module"),
     ],
 )
 def test_what_is_neither_is_told_with_its_fix(tmp_path: Path, source: str, target: str, problem: str, fix: str) -> None:
