@@ -30,14 +30,15 @@ from dispatch.cli.base import (
     Exit,
     Rows,
     Settings,
-    make_printable,
     print_json,
     print_out,
     run_async,
     with_settings,
 )
+from dispatch.cli.screen import one_line
 from dispatch.messaging.wire import TopicError, TopicName
 from dispatch.resilience.fleet import QUOTA, RATE, SLOTS, Ask, Report, Table, decode
+from dispatch.schemas import count_values
 from dispatch.transports import open_transport
 from dispatch.trustgraph.config import ConfigBroker
 
@@ -134,18 +135,8 @@ def info(
 
     Of descriptors in several parts the tools of the first part are shown. The exit code is 1 if none answers.
     """
-
-    def show(found: Sequence[WireInstance]) -> Rows:
-        columns = {
-            **_names(found),
-            "request queue": [make_printable(each.request_queue) for each in found],
-            "trust": [_trust(each) for each in found],
-            "labels": [make_printable(", ".join(f"{key}={each.labels[key]}" for key in each.labels)) for each in found],
-            "tools": [make_printable(", ".join(each.tools)) for each in found],
-        }
-        return Rows(columns, style="cyan")
-
-    _run(settings, Question(service=service or "", part=1, stats=True), topic, wait, watch=watch, json=json, show=show)
+    question = Question(service=service or "", part=1, stats=True)
+    _run(settings, question, topic, wait, watch=watch, json=json, show=show_info)
 
 
 @with_settings("broker", "token_file", "trust_certs", "trust")
@@ -170,20 +161,33 @@ def stats(
     if fleet is not None:
         _run_fleet(settings, fleet, wait, watch=watch, json=json)
         return
+    _run(settings, Question(service=service or "", stats=True), topic, wait, watch=watch, json=json, show=show_stats)
+
+
+def show_info(found: Sequence[WireInstance]) -> Rows:
+    """Return the rows of ``dispatch info``."""
+    columns = {
+        **_names(found),
+        "request queue": [one_line(each.request_queue) for each in found],
+        "trust": [one_line(_trust(each)) for each in found],
+        "labels": [one_line(", ".join(f"{key}={each.labels[key]}" for key in each.labels)) for each in found],
+        "tools": [one_line(", ".join(each.tools)) for each in found],
+    }
+    return Rows(columns, style="cyan")
+
+
+def show_stats(found: Sequence[WireInstance]) -> Rows:
+    """Return the rows of ``dispatch stats``."""
     keys = ("running", "queued", "concurrency", "requests", "errors", "refused")
-
-    def show(found: Sequence[WireInstance]) -> Rows:
-        counts = {key: [_number(each.stats.get(key)) for each in found] for key in keys}
-        return Rows({**_names(found), **counts, "age": [_age(each) for each in found]}, style="cyan")
-
-    _run(settings, Question(service=service or "", stats=True), topic, wait, watch=watch, json=json, show=show)
+    counts = {key: [_number(each.stats.get(key)) for each in found] for key in keys}
+    return Rows({**_names(found), **counts, "age": [_age(each) for each in found]}, style="cyan")
 
 
 def _names(found: Sequence[WireInstance]) -> dict[str, list[str]]:
     return {
-        "service": [make_printable(each.service) for each in found],
-        "version": [make_printable(each.version or "-") for each in found],
-        "instance": [make_printable(each.instance) for each in found],
+        "service": [one_line(each.service) for each in found],
+        "version": [one_line(each.version or "-") for each in found],
+        "instance": [one_line(each.instance) for each in found],
     }
 
 
@@ -279,12 +283,12 @@ def _show_fleet(reports: Mapping[str, Report], table: Table | None) -> None:
     members = [] if table is None else table.members
     Rows(
         {
-            "dispatcher": [make_printable(each.name) for each in reports.values()],
+            "dispatcher": [one_line(each.name) for each in reports.values()],
             "role": [
                 "leader" if table is not None and id == table.leader else "member" if id in members else "joining"
                 for id in reports
             ],
-            "open circuits": [make_printable(", ".join(each.open)) or "-" for each in reports.values()],
+            "open circuits": [one_line(", ".join(each.open)) or "-" for each in reports.values()],
         },
         style="cyan",
     ).print()
@@ -296,7 +300,7 @@ def _show_fleet(reports: Mapping[str, Report], table: Table | None) -> None:
     for key in keys:
         needs = [each.needs[key] for each in reports.values() if key in each.needs]
         kind, limit, entry = key.partition(":")[0], min(each.limit for each in needs), table.entries.get(key)
-        rows["limit"].append(make_printable(key))
+        rows["limit"].append(one_line(key))
         rows["of"].append(f"{limit:,.4g}{'/s' if kind == RATE else ''}")
         rows["demand"].append(f"{sum(each.demand for each in needs):,.4g}{'' if kind == SLOTS else '/s'}")
         rows["used or handed out"].append(f"{entry.reserved:,.0f}" if kind == QUOTA and entry is not None else "-")
@@ -329,7 +333,8 @@ async def connect_broker(settings: Settings, command: str) -> AsyncIterator[Conf
 async def collect(
     broker: ConfigBroker, topic: str, question: Question, wait: float, trust: Trust
 ) -> list[WireInstance]:
-    """Ask all services, and return the instances that answer within ``wait`` seconds, sorted.
+    """Ask all services, and return the instances that answer within ``wait`` seconds, sorted. Answers that are malformed are
+    ignored.
 
     Raises:
         TransportError: the broker is out of reach, or refuses a topic.
@@ -362,6 +367,9 @@ def _read_instance(message: Announcement, ref: ServiceRef, payload: bytes, trust
         trust.check_service(ref)
     except UntrustedError as error:
         untrusted = str(error)
+    stats = {} if message.stats is msgspec.UNSET else message.stats
+    if count_values(stats) is None:
+        raise MalformedAnnouncementError("the statistics are nested too deeply")
     return WireInstance(
         ref.id,
         ref.version,
@@ -371,7 +379,7 @@ def _read_instance(message: Announcement, ref: ServiceRef, payload: bytes, trust
         ref.response_queue,
         message.instance.labels,
         [name for tool in message.read_tools() if isinstance(name := tool.get("name"), str)],
-        {} if message.stats is msgspec.UNSET else message.stats,
+        stats,
         is_signed(payload, trust.keys),
         untrusted,
     )

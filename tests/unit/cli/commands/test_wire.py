@@ -3,6 +3,7 @@ integration/pulsar/test_announced_services.py."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import dispatch
 from dispatch.announcements.messages import DEFAULT_TOPIC, Question
 from dispatch.cli.base import CliError
 from dispatch.cli.serve import read_announce, read_descriptors
-from dispatch.cli.wire import collect
+from dispatch.cli.wire import collect, show_info, show_stats
 from dispatch.messaging.wire import TopicName
 from dispatch.server import ToolServer
 from dispatch.transports.memory import MemoryTransport
@@ -78,6 +79,31 @@ async def test_instances_answer_with_load_tools_and_trust() -> None:
         assert all(each.stats["age"] >= 0 and each.stats["running"] == 0 for each in found)
         assert [each.instance for each in await asked(Question(service="bank", stats=True))] == ["b1"]
         assert await asked(Question(service="nobody", stats=True)) == []
+
+
+async def test_odd_announcements_harm_neither_their_neighbours_nor_the_terminal() -> None:
+    evil = "\x1b[2J\nbank  b1"
+    info = {"id": "x", "incarnation": "1", "labels": {"admin": "http://[", evil: evil}}
+    queues = {f"{kind}-queue": f"non-persistent://tg/{kind}/{evil}" for kind in ("request", "response")}
+    good = {"announce": "here", "service": {"id": evil, **queues}, "instance": info, "sequence": 1, "digest": "d"}
+    deep = json.loads("[" * 500 + "]" * 500)
+    odd = [good | {"stats": {"requests": 10**300, "age": "old"}}, good | {"stats": {"deep": deep}, "digest": "e"}]
+    odd += [good | {"stats": stats} for stats in ([], 7, None)]
+    rogue = MemoryTransport(URL)
+    await rogue.start()
+    broker = ConfigBroker(rogue, "rogue")
+    async with shop("bank", "b1"):
+        asking = asyncio.ensure_future(asked(Question(stats=True)))
+        await asyncio.sleep(0.1)
+        for payload in (*(json.dumps(each).encode() for each in odd), b"[" * 10_000, b'"\\ud800"', b"\xff", b""):
+            await broker.publish(TOPIC, payload)
+        found = await asking
+    await broker.close()
+    await rogue.close()
+    assert [each.service for each in found] == [evil, "bank"]
+    for show in (show_info, show_stats):
+        cells = [cell for column in show(found).columns.values() for cell in column]
+        assert all(cell.isprintable() for cell in cells)
 
 
 def test_a_wrong_topic_and_the_embedded_broker_are_explained(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
