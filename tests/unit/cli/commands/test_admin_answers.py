@@ -4,6 +4,7 @@ named with the reason, and its neighbours are shown."""
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import threading
 import time
@@ -12,10 +13,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, get_args, get_type_hints
 
 import pytest
+from rich.console import Console
 
 from dispatch.cli import admin, calls
 from dispatch.cli.admin import ROWS, AdminEndpoint, AdminError, Fleet, decode
 from dispatch.cli.screen import TABLES
+from dispatch.cli.top import TopScreen
 from tests.helpers import admin_values
 from tests.unit.cli.conftest import Run
 
@@ -171,6 +174,41 @@ def test_control_characters_are_shown_and_never_sent_to_the_terminal(run: Run) -
             for text in (end.out, end.err):
                 assert all(character.isprintable() or character == "\n" for character in text), command
             assert r"\x1b[2J" in end.out
+
+
+@pytest.mark.wall_clock
+async def test_every_page_of_the_screen_shows_odd_texts() -> None:
+    history = {"seconds": 5, "calls": [2**53, 0], "failed": []}
+    nested: Any = EVIL
+    for _ in range(90):
+        nested = [nested]
+    details: dict[str, Any] = {
+        **admin_values.timed_out_call(),
+        **admin_values.tool(EVIL),
+        "description": EVIL,
+        "history": history,
+        "policy": [{"key": EVIL, "value": nested, "source": EVIL}],
+        "events": [
+            {"event": kind, "at": START_S} for kind in ("circuit", "instance", "action", "catalog", "source", EVIL)
+        ],
+        "waits": [{"start": -1e12, "duration": 1e12}],
+        "trail": [{"number": 1, "start": 1e12, "duration": None, "outcome": EVIL, "reason": EVIL, "instance": EVIL}],
+    }
+    pages = honest() | {"/api/tools": json.dumps([admin_values.tool(EVIL)]).encode()}
+    pages.pop("/api/calls/8124")
+    with serving(pages, json.dumps(details).encode()) as url:
+        screen = TopScreen(Fleet([AdminEndpoint(url)]), "alice")
+        await screen.start()
+        seen = ""
+        for key in ("1", "enter", "enter", "escape", "escape", *"234567", "6", "enter", "escape", "1", "o", "escape"):
+            await screen.press(key)
+            file = io.StringIO()
+            Console(file=file, width=100).print(screen.render(100, 30))
+            assert all(character.isprintable() or character == "\n" for character in file.getvalue()), key
+            seen += file.getvalue()
+    assert "invalid answer" not in seen
+    for part in ("policy: ", "catalogue: ? tools", "attempt 1 ", r"\x1b[2J"):
+        assert part in seen, part
 
 
 @pytest.mark.parametrize(
