@@ -455,10 +455,10 @@ class _Flows(TrustGraphConfig):
             topics = item.raw.get("topics") if isinstance(item.raw, Mapping) else None
             try:
                 queues = [str(TopicName.parse(topics[name])) for name in ("request", "response")]  # type: ignore[index] # caught
-            except (TypeError, KeyError, AttributeError, TopicError) as error:
-                logger.warning(
-                    "%s is not served: it has no usable topics 'request' and 'response' (%s)", item.origin, error
-                )
+            except TopicError as error:
+                logger.warning("%s is not served: %s", item.origin, error)
+            except (TypeError, KeyError, AttributeError):
+                logger.warning("%s is not served: its 'topics' have no 'request' and 'response'", item.origin)
             else:
                 flows.append(Flow(item.key, *queues))
         return flows

@@ -232,8 +232,8 @@ class Actions:
 
     async def _set_level(self, _target: str, request: ActionRequest) -> tuple[str, str, Callable[[], str]]:
         name = request.logger
-        if name != "dispatch" and not name.startswith("dispatch."):
-            raise ActionError("'logger' is dispatch, or one below it.")
+        if name == AUDIT.name or (name != "dispatch" and not name.startswith("dispatch.")):
+            raise ActionError(f"'logger' is dispatch, or one below it; {AUDIT.name} has a line for each action.")
         if request.level not in LEVELS:
             raise ActionError(f"'level' is one of {', '.join(LEVELS)}.")
         logger = logging.getLogger(name)

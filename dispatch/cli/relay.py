@@ -125,7 +125,7 @@ async def run_relay(made: Relay, path: str, settings: Settings, *, json: bool) -
         ]
         report(
             "ready",
-            f"Relaying {format_count(len(made.services), 'service')}. Ctrl-C finishes calls in flight and stops.",
+            f"Relaying {_name_services(made)}. Ctrl-C finishes calls in flight and stops.",
             json=json,
         )
         await notify_systemd("READY=1")
@@ -164,8 +164,14 @@ async def _reload(made: Relay, path: str, settings: Settings, hangup: asyncio.Ev
             reason = error if isinstance(error, ValueError | TransportError) else describe_error(error)
             report("reload-failed", f"Not reloaded, the former configuration stays. {reason}", json=json)
         else:
-            report("reloaded", f"Reloaded: relaying {format_count(len(made.services), 'service')}.", json=json)
+            report("reloaded", f"Reloaded: relaying {_name_services(made)}.", json=json)
         await notify_systemd("READY=1")
+
+
+def _name_services(made: Relay) -> str:
+    if not made.services:
+        return "no services yet: none of the catalogue has instances with request topics of their own"
+    return format_count(len(made.services), "service")
 
 
 def _sign(path: str) -> Signature | None:

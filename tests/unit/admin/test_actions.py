@@ -197,6 +197,7 @@ async def test_a_mistake_changes_nothing_and_says_what_to_do() -> None:
         ("/api/instances/shop-9", {"action": "eject"}, 404, "shop-9"),
         ("/api/sources/nothing/refresh", {}, 404, "announced"),
         ("/api/log-level", {"level": "DEBUG", "logger": "root"}, 400, "'logger'"),
+        ("/api/log-level", {"level": "ERROR", "logger": "dispatch.audit"}, 400, "each action"),
         ("/api/log-level", {"level": "LOUD"}, 400, "'level'"),
         ("/api/nothing", {}, 404, "no such page"),
         ("/api/tools", {}, 405, "GET"),
