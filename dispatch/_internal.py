@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Generic, NoReturn, ParamSpec, TypeVar
+from typing import Any, Final, Generic, NoReturn, ParamSpec, TypeGuard, TypeVar
 
 import msgspec
 
@@ -69,8 +69,9 @@ def retrieve_error(task: asyncio.Task[Any]) -> None:
 # The border to user code: tools, factories, hooks, callbacks, listeners, sources, embedders, clients.
 #
 # User code may raise anything: SystemExit ends the event loop if it leaves a task, CancelledError cancels the caller,
-# GeneratorExit closes the coroutines that await it, a future cannot hold StopIteration, and ``str()`` of an exception may
-# raise again. Every place that runs user code holds what it raises in one of three ways:
+# GeneratorExit closes the coroutines that await it, a future cannot hold StopIteration, and every attribute of an exception,
+# as ``str()`` of it, may raise again: so its class is asked by :func:`is_kind`, its text read by :func:`read_text`, and its
+# fields by :func:`read_field`. Every place that runs user code holds what it raises in one of three ways:
 #
 # - ``with ErrorBoundary():`` around an ``await`` of user code, inside ``try … except Exception``;
 # - ``except BaseException as raised: … hold(raised)`` around a function call, which a cancellation cannot interrupt;
@@ -81,6 +82,8 @@ MAX_ERROR_CHARS: Final = 64 * 1024
 """Longest text of an error of user code in characters; a longer one is truncated."""
 
 _NAME_OF_TYPE: Final = type.__dict__["__name__"].__get__
+
+T = TypeVar("T")
 
 
 class UserCodeError(RuntimeError):
@@ -116,16 +119,27 @@ class ErrorBoundary:
 
 def hold(raised: BaseException) -> Exception:
     """Return what user code raised as an exception that a future can hold and that ends neither a task nor the loop."""
-    if isinstance(raised, StopIteration):
+    if is_kind(raised, StopIteration):
         held = RuntimeError("the function raised StopIteration")  # as Python has it for coroutines
         held.__cause__ = raised
         return held
-    return raised if isinstance(raised, Exception) else UserCodeError(raised)
+    return raised if is_kind(raised, Exception) else UserCodeError(raised)
 
 
 def unwrap(raised: BaseException) -> BaseException:
     """Return what user code raised itself."""
-    return raised.raised if isinstance(raised, UserCodeError) else raised
+    return raised.raised if is_kind(raised, UserCodeError) else raised
+
+
+def is_kind(value: object, kind: type[T]) -> TypeGuard[T]:
+    """Return whether the class of ``value`` is ``kind`` or derived from it. Unlike ``isinstance``, it does not read the
+    ``__class__`` of ``value``, which may raise, or lie."""
+    return issubclass(type(value), kind)
+
+
+def read_field(raised: BaseException, name: str) -> Any:
+    """Return the field ``name`` of an exception, such as ``__traceback__``, whatever properties its class has."""
+    return BaseException.__dict__[name].__get__(raised)
 
 
 def ends_task(raised: BaseException, task: asyncio.Task[Any] | None) -> bool:
@@ -136,9 +150,9 @@ def ends_task(raised: BaseException, task: asyncio.Task[Any] | None) -> bool:
         raised: the exception.
         task: None: the code runs in no task.
     """
-    if isinstance(raised, asyncio.CancelledError):
+    if is_kind(raised, asyncio.CancelledError):
         return task is None or task.cancelling() > 0
-    return isinstance(raised, GeneratorExit) and (task is None or running_task() is not task)
+    return is_kind(raised, GeneratorExit) and (task is None or running_task() is not task)
 
 
 def running_task() -> asyncio.Task[Any] | None:
@@ -164,9 +178,6 @@ def read_text(value: object) -> str:
 
 
 # An executor for blocking calls that may never return: of pulsar-client, and on network file systems.
-
-
-T = TypeVar("T")
 
 
 class DaemonThreads(Executor):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Final
 
-from dispatch._internal import scalar_text
+from dispatch._internal import is_kind, read_text, scalar_text
 
 OTHER_TYPE: Final = "_OTHER"
 """The value of ``error.type`` for an error whose type is not an :class:`ErrorType` (OpenTelemetry's fallback value)."""
@@ -231,10 +231,9 @@ class DispatchError(RuntimeError):
         rejected_by: str | None = None,
         alternatives: tuple[str, ...] = (),
     ) -> None:
-        if isinstance(message, str):
-            message = scalar_text(message)
+        message = scalar_text(message if is_kind(message, str) else read_text(message))
         super().__init__(message)
-        self.type = scalar_text(str(type))
+        self.type = scalar_text(read_text(type))
         self.message = message
         self.retryable = retryable
         self.retry_after = None if retry_after is None else round(retry_after + 0.000_499, 3)

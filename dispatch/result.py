@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dispatch._internal import read_text, type_name, unwrap
+from dispatch._internal import is_kind, read_field, read_text, type_name, unwrap
 from dispatch.errors import DispatchError, ErrorType, Outcome
 
 _SUCCESS = Outcome.SUCCESS
@@ -83,10 +83,10 @@ def read_tool_error(raised: BaseException) -> tuple[str, str]:
     """Return type and message of the error that the caller of a tool gets, which has raised ``raised``: those of a
     :class:`DispatchError`, otherwise the name of the class and the text."""
     raised = unwrap(raised)
-    if isinstance(raised, DispatchError):
+    if is_kind(raised, DispatchError):
         with contextlib.suppress(BaseException):  # a property of its class may raise
             return read_text(raised.type), read_text(raised.message)
-    if isinstance(raised, asyncio.CancelledError):
+    if is_kind(raised, asyncio.CancelledError):
         return ErrorType.CANCELLED, "The tool was cancelled while it ran, and may have been executed in part."
     name, text = type_name(raised), read_text(raised)
     if _has_text_of_key_error(raised):
@@ -97,7 +97,7 @@ def read_tool_error(raised: BaseException) -> tuple[str, str]:
 def _has_text_of_key_error(raised: BaseException) -> bool:
     """Return whether the text is nothing but the key."""
     return (
-        isinstance(raised, KeyError)
+        is_kind(raised, KeyError)
         and getattr(type(raised), "__str__", None) is KeyError.__str__
-        and bool(raised.args)
+        and bool(read_field(raised, "args"))
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from dispatch._internal import (
     ErrorBoundary,
     excerpt,
     find_near_names,
+    is_kind,
     join_alternatives,
     join_names,
     quote_excerpt,
@@ -303,8 +305,10 @@ def find_refusal(call: ParsedCall, tool: ModelTool | LocalTool | ToolDescriptor 
 
 
 def _error_from_tool(raised: Exception, tool: str) -> DispatchError:
-    if isinstance(raised, DispatchError):
-        return raised
+    if is_kind(raised, DispatchError):
+        with contextlib.suppress(Exception):
+            raised.as_dict()  # an attribute of an application's own class may raise
+            return raised
     kind, _ = read_tool_error(raised)
     if kind == ErrorType.CANCELLED:
         return ToolError(kind, f"Tool {tool!r} was cancelled, and may have been executed in part.")

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dispatch._internal import Clock, ends_task, loop_clock, retrieve_error, unwrap
+from dispatch._internal import Clock, ends_task, is_kind, loop_clock, retrieve_error, unwrap
 from dispatch.calls.attempt import Attempt
 from dispatch.errors import DispatchError, TransportError
 from dispatch.messaging.request import Answer, ChunkBuffer, Closed, Overflow, Refused, Request
@@ -207,7 +207,7 @@ class LocalExecution:
                 failed.error.retryable = self._repeatable
             self.request.settle(failed.error)
         except BaseException as raised:  # one that leaves the task, such as SystemExit, would end the event loop
-            if isinstance(raised, GeneratorExit) and ends_task(raised, self.task):
+            if is_kind(raised, GeneratorExit) and ends_task(raised, self.task):
                 raise
             self._fail_by(raised)
 
@@ -216,14 +216,14 @@ class LocalExecution:
         self._instance.running.discard(self)
         if self.request.settled is None:
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
-            self._fail_by(error or asyncio.CancelledError())
+            self._fail_by(asyncio.CancelledError() if error is None else error)
 
     def _fail_by(self, raised: BaseException) -> None:
         """End the attempt with the error of the tool, unless dispatch has ended it and cancelled the tool."""
         if self.request.settled is not None:
             return
         self._fail(*read_tool_error(raised))
-        if not isinstance(unwrap(raised), DispatchError) and not ends_task(raised, self.task):
+        if not is_kind(unwrap(raised), DispatchError) and not ends_task(raised, self.task):
             tool = self._call.tool
             self._instance.failures.log(f"tool '{tool}' failed", raised, tool=tool)
 

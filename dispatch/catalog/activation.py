@@ -12,7 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from dispatch._internal import ErrorBoundary, Randomness, cancel_and_wait, excerpt, read_text, type_name, unwrap
+from dispatch._internal import (
+    ErrorBoundary,
+    Randomness,
+    cancel_and_wait,
+    excerpt,
+    is_kind,
+    read_text,
+    type_name,
+    unwrap,
+)
 from dispatch.catalog.catalog import CatalogChanges
 from dispatch.catalog.descriptors import CatalogError
 from dispatch.catalog.items import Item
@@ -410,7 +419,7 @@ def describe_error(error: Exception) -> str:
 
 
 def _list_problems(error: Exception) -> list[str]:
-    if isinstance(error, CatalogError):
+    if is_kind(error, CatalogError):
         return [str(each) for each in error.problems if each.severity == "error"] or [str(error)]
     name, text = type_name(unwrap(error)), " ".join(read_text(unwrap(error)).split())
     return [f"{name}: {text}" if text else name]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatch._internal import DaemonThreads, ErrorBoundary, describe_type, loop_clock, type_name, unwrap
+from dispatch._internal import DaemonThreads, ErrorBoundary, describe_type, is_kind, loop_clock, type_name, unwrap
 from dispatch.permissions.grants import (
     GRANTED,
     NO_PERMISSIONS,
@@ -159,7 +159,7 @@ class PermissionLookup:
         """Log a failure, limited in rate for each type of it: without the user, and without the text of a foreign exception,
         which may contain user data or credentials."""
         name = type_name(unwrap(error))
-        text = str(error) if isinstance(error, InvalidAnswerError) else name
+        text = str(error) if is_kind(error, InvalidAnswerError) else name
         self._log.log(
             logging.WARNING, (text,), f"calls are refused, because the callable in grants= failed: {text}", error=name
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dispatch._internal import ErrorBoundary, cancel_and_wait, type_name, unwrap, yield_to_others
+from dispatch._internal import ErrorBoundary, cancel_and_wait, scalar_text, type_name, unwrap, yield_to_others
 from dispatch.calls.call import FinishedCall
 from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.search.embedding import Embedder, EmbedderThread
@@ -24,6 +24,7 @@ from dispatch.search.index import (
     weigh_query,
     weigh_terms,
 )
+from dispatch.telemetry.events import format_traceback
 
 if TYPE_CHECKING:
     from dispatch.search.vector_index import VectorIndex
@@ -228,7 +229,8 @@ class LiveIndex:
             logger.info("tools are searched by their words alone, since %s", EXTRA_MISSING)
         except Exception as error:  # of an embedder, which may be any program
             self._report_problem(_describe_failure(error), retry_s=RETRY_S)
-            logger.warning("tools are searched by their words alone: the embedder failed", exc_info=error)
+            traceback = scalar_text(format_traceback(unwrap(error), content=True))
+            logger.warning("tools are searched by their words alone: the embedder failed\n%s", traceback)
         else:
             self._retry_at = 0.0
             if self._thread is embedded.thread and embedded is self._staged:

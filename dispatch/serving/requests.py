@@ -11,7 +11,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Protocol
 
-from dispatch._internal import DeadlineTimer, ends_task, unwrap
+from dispatch._internal import DeadlineTimer, ends_task, is_kind, unwrap
 from dispatch.errors import DispatchError, ErrorType
 from dispatch.messaging.wire import MalformedMessageError, Refusal, Request, decode_request, is_oversized, result_text
 from dispatch.result import read_tool_error
@@ -173,20 +173,20 @@ class RequestRunner:
             self._refuse_unexecuted(work, request.user, refused)
         except BaseException as raised:  # one that leaves the task, such as SystemExit, would end the event loop
             if ends_task(raised, work.task):
-                if not isinstance(raised, asyncio.CancelledError):
+                if not is_kind(raised, asyncio.CancelledError):
                     raise
                 if not work.is_expired:
                     self._on_cancel(work)
                     raise
                 self._on_expiry(work)
-            elif isinstance(raised, TimeoutError) and work.is_expired:
+            elif is_kind(raised, TimeoutError) and work.is_expired:
                 # Not the tool's own error: the caller's deadline, which its own clock is about to notice too.
                 self._on_expiry(work)
             else:
                 end = "error"
                 self.errors += 1
                 self._sender.send_error(work, *read_tool_error(raised))
-                if not isinstance(unwrap(raised), DispatchError):
+                if not is_kind(unwrap(raised), DispatchError):
                     self._failures.log(f"{self._id} failed", raised, service=self._id)
         finally:
             if end is not None:

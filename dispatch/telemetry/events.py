@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from dispatch._internal import excerpt, scalar_text, type_name, unwrap
+from dispatch._internal import excerpt, is_kind, read_field, read_text, scalar_text, type_name, unwrap
 
 # Log lines: one for each transition of a circuit or an instance, one for each call, and exceptions without user data.
 #
@@ -62,8 +62,6 @@ class TransitionLogger:
         key: tuple[str, ...],
         text: str | Callable[[], str],
         /,
-        *,
-        exc_info: BaseException | None = None,
         **facts: Any,
     ) -> None:
         """Log ``text``, unless ``key`` had a line less than :data:`REPEAT_INTERVAL_S` ago.
@@ -72,7 +70,6 @@ class TransitionLogger:
             level: of :mod:`logging`.
             key: identifies the change.
             text: the line, or what returns it; the number of lines that were suppressed since the last one is appended.
-            exc_info: an exception whose traceback, text included, is logged.
             facts: attributes of the record, each with the prefix ``dispatch_``.
         """
         now = self._clock()
@@ -92,7 +89,7 @@ class TransitionLogger:
             last[:] = [now, 0]
             self._last.move_to_end(key)
         line = text if isinstance(text, str) else text()
-        self._logger.log(level, f"{line}{suffix}", exc_info=exc_info, extra=_name_facts(facts))
+        self._logger.log(level, scalar_text(f"{line}{suffix}"), extra=_name_facts(facts))
 
 
 def _name_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,19 +126,20 @@ class ExceptionLogger:
         """
         raised = unwrap(raised)
         kind = type_name(raised)
-        with contextlib.suppress(Exception):  # of a handler of logging, or of a property of the exception
+        with contextlib.suppress(BaseException):  # of a handler of logging
             key = (text, kind, *_find_place(raised))
-            if self._content:
-                self._lines.log(logging.ERROR, key, f"{text}: {kind}", exc_info=raised, error=kind, **facts)
-            else:
-                self._lines.log(
-                    logging.ERROR, key, lambda: f"{text}: {kind}\n{format_traceback(raised)}", error=kind, **facts
-                )
+            self._lines.log(
+                logging.ERROR,
+                key,
+                lambda: f"{text}: {kind}\n{format_traceback(raised, content=self._content)}",
+                error=kind,
+                **facts,
+            )
 
 
 def _find_place(raised: BaseException) -> tuple[str, ...]:
     """Return the file and the line that raised an exception."""
-    found = raised.__traceback__
+    found = read_field(raised, "__traceback__")
     if found is None:
         return ()
     while found.tb_next is not None:
@@ -149,27 +147,30 @@ def _find_place(raised: BaseException) -> tuple[str, ...]:
     return found.tb_frame.f_code.co_filename, str(found.tb_lineno)
 
 
-def format_traceback(raised: BaseException) -> str:
-    """Return the traceback of an exception with those of its causes and of a group's members, without the text of any of
-    them: files, lines, source code and classes."""
-    return "\n\n".join(_format_chain(raised, set()))
+def format_traceback(raised: BaseException, *, content: bool = False) -> str:
+    """Return the traceback of an exception with those of its causes and of a group's members: files, lines, source code,
+    classes, and the text of each only with ``content``."""
+    return "\n\n".join(_format_chain(raised, set(), content))
 
 
-def _format_chain(raised: BaseException, seen: set[int]) -> list[str]:
+def _format_chain(raised: BaseException, seen: set[int], content: bool) -> list[str]:
     seen.add(id(raised))
-    cause, context = raised.__cause__, None if raised.__suppress_context__ else raised.__context__
+    cause = read_field(raised, "__cause__")
+    context = None if read_field(raised, "__suppress_context__") else read_field(raised, "__context__")
     earlier, how = (cause, _CAUSE) if cause is not None else (context, _CONTEXT)
     parts = []
     if earlier is not None and id(earlier) not in seen and len(seen) < MAX_CHAINED:
-        parts += [*_format_chain(earlier, seen), how]
-    frames = "".join(traceback.format_tb(_skip_own_frames(raised.__traceback__), limit=-MAX_FRAMES))
-    parts.append(f"Traceback (most recent call last):\n{frames}{type_name(raised)}")
-    members = raised.exceptions if isinstance(raised, BaseExceptionGroup) else ()
+        parts += [*_format_chain(earlier, seen, content), how]
+    whole = read_field(raised, "__traceback__")
+    frames = "".join(traceback.format_tb(_skip_own_frames(whole), limit=-MAX_FRAMES))
+    text = read_text(raised) if content else ""
+    parts.append(f"Traceback (most recent call last):\n{frames}{type_name(raised)}{text and f': {text}'}")
+    members = BaseExceptionGroup.exceptions.__get__(raised) if is_kind(raised, BaseExceptionGroup) else ()
     for number, member in enumerate(members, 1):
         if len(seen) >= MAX_CHAINED:
             break
         if id(member) not in seen:
-            parts += [f"Member {number} of {len(members)} of the group:", *_format_chain(member, seen)]
+            parts += [f"Member {number} of {len(members)} of the group:", *_format_chain(member, seen, content)]
     return parts
 
 

@@ -19,6 +19,7 @@ from dispatch._internal import (
     cancel_and_wait,
     excerpt,
     explain_keywords,
+    is_kind,
     loop_clock,
     read_text,
 )
@@ -434,7 +435,7 @@ class ClientInstance(LocalInstance):
             raise FailedCallError(None) from None
         except Exception as error:
             failure: DispatchError
-            if isinstance(error, RuntimeError) and not isinstance(error, UserCodeError):
+            if is_kind(error, RuntimeError) and not is_kind(error, UserCodeError):
                 # TrustGraph's client preserves the message of the tool's error, and drops its type.
                 failure = ToolError(ErrorType.TOOL_ERROR, read_text(error))
             else:

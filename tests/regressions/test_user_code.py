@@ -25,6 +25,7 @@ import pytest
 
 import dispatch
 from dispatch import Outcome, Telemetry, ToolError, ToolService
+from dispatch._internal import type_name
 from dispatch.calling import FunctionCallStatus, call_function
 from dispatch.calls.call import FinishedCall
 from dispatch.catalog.activation import SourceFollower
@@ -63,7 +64,47 @@ class HostError(BaseException):
     """A framework's own, as pytest, trio and gevent have them."""
 
 
+def refuse(*_: Any, **__: Any) -> Any:
+    raise LookupError("not even that")
+
+
+class RefusingMeta(type):
+    """A metaclass that answers nothing."""
+
+    __instancecheck__ = refuse
+    __name__ = property(refuse)
+
+
+class OpaqueError(Exception, metaclass=RefusingMeta):
+    """An error with nothing that can be read, as of a proxy for an object of another process that is gone."""
+
+    __class__ = args = __traceback__ = __cause__ = __context__ = property(refuse)
+    __suppress_context__ = exceptions = add_note = property(refuse)
+    __str__ = __repr__ = __bool__ = __len__ = __eq__ = __hash__ = __reduce__ = refuse
+    __getattribute__ = __setattr__ = refuse
+
+
+class OpaqueToolError(OpaqueError, ToolError):
+    """The same as a tool's own error."""
+
+
+class OpaqueHostError(HostError, metaclass=RefusingMeta):
+    """The same as a BaseException."""
+
+    __class__ = args = __traceback__ = property(refuse)
+
+
+class LyingError(Exception):
+    """An error that is taken for a cancellation."""
+
+    __class__ = asyncio.CancelledError
+
+
 MAKERS: dict[str, Callable[[], BaseException]] = {
+    "opaque": lambda: OpaqueError.__new__(OpaqueError),
+    "opaque-tool-error": lambda: OpaqueToolError.__new__(OpaqueToolError),
+    "opaque-host": lambda: OpaqueHostError.__new__(OpaqueHostError),
+    "lying": LyingError,
     "unreadable": UnreadableError,
     "unreadable-tool-error": UnreadableToolError,
     "generator-exit": GeneratorExit,
@@ -463,10 +504,23 @@ async def test_a_base_exception_is_a_tool_error_and_the_instance_serves_on(
         for _ in range(2):
             with pytest.raises(ToolError) as caught:
                 await dispatcher.call("work", timeout=5)
-            assert caught.value.type == type(error).__name__
+            assert caught.value.type == type_name(error)
             assert await dispatcher.call("work", {"again": True}, timeout=5) == "here"
         await idle()
         assert server.running == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_an_error_with_nothing_to_read_is_a_tool_error_of_a_service(way: type[Failing]) -> None:
+    for name in ("opaque", "opaque-tool-error", "opaque-host", "lying"):  # pytest cannot have them as parameters
+        error = MAKERS[name]()
+        async with stand(way(error)) as (dispatcher, server):
+            with pytest.raises(ToolError) as caught:
+                await dispatcher.call("work", timeout=5)
+            assert caught.value.type == type_name(error)
+            assert await dispatcher.call("work", {"again": True}, timeout=5) == "here"
+            await idle()
+            assert server.running == 0
 
 
 @every_base_exception
@@ -479,7 +533,7 @@ async def test_a_stream_that_ends_with_a_base_exception_gives_its_chunks_and_the
     async with stand(lambda _: stream()) as (dispatcher, server):
         with pytest.raises(ToolError) as caught:
             await read(dispatcher.stream("work", timeout=5), chunks)
-        assert (chunks, caught.value.type) == (["one"], type(error).__name__)
+        assert (chunks, caught.value.type) == (["one"], type_name(error))
         await idle()
         assert server.running == 0
 

@@ -119,6 +119,17 @@ def test_a_tool_author_needs_two_texts_only() -> None:
     assert (error.type, error.message, error.retryable) == ("no-such-city", "There is no city of that name.", False)
 
 
+def test_a_message_that_is_no_text_becomes_one() -> None:
+    class Unreadable:
+        def __str__(self) -> str:
+            raise LookupError
+
+    assert ToolError("no-such-city", {"city": "Atlantis"}).message == "{'city': 'Atlantis'}"  # type: ignore[arg-type]
+    error = ToolError(404, Unreadable())  # type: ignore[arg-type]
+    assert (error.type, error.message) == ("404", "(the text of a Unreadable cannot be read)")
+    assert str(error) == error.message
+
+
 def test_a_timeout_names_its_clock_and_is_not_repeated_unless_that_is_said() -> None:
     error = CallTimeoutError("No answer.", limit_name="attempt")
     assert (error.type, error.limit_name, error.retryable) == ("attempt-timeout", "attempt", False)

@@ -97,6 +97,18 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 every_place = pytest.mark.parametrize("where", ["service", "function"])
 
 
+def fail_with_half_a_pair(number: str) -> str:
+    raise ValueError(f"half a pair \udce9 in {number}")
+
+
+@every_place
+async def test_a_text_that_is_not_unicode_is_logged(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    await run(fail_with_half_a_pair, where, telemetry(content=True))
+    (text,) = errors(caplog)
+    assert f"ValueError: half a pair ? in {SECRET}" in text
+    assert text.encode()
+
+
 @every_place
 @pytest.mark.parametrize(
     ("function", "shown"),
