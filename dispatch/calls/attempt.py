@@ -998,6 +998,8 @@ class Attempts:
                 )
             if tool.policy.known_instances_only and selected.channel.hello is not None:
                 raise error_from_missing_instance(tool.label, topic)
+            if not self._broker.has_subscriber(topic):
+                raise error_from_unserved_topic(tool.label, topic)
         attempt.request_id = instance.next_request_id or self._new_id()
         call.tried.append(selected.pick.instance)
         attempt.request = call.observer.on_request(

@@ -727,7 +727,8 @@ async def test_services_of_one_namespace_share_the_reply_topic() -> None:
     )
     transport = SlowTransport()
     transport.gate.set()
-    async with dispatching(tools, transport=transport, client_id="one") as dispatcher:
+    a, b = (Peer.as_service(queues["request-queue"].format(id)) for id in "ab")
+    async with a, b, dispatching(tools, transport=transport, client_id="one") as dispatcher:
         results = await asyncio.gather(*(dispatcher.execute(f"use-{id}", timeout=1) for id in "ab"))
         assert [result.outcome for result in results] == [Outcome.TIMEOUT] * 2
         assert sorted(transport.subscribed) == [
@@ -899,7 +900,7 @@ async def test_a_publisher_that_refuses_is_a_typed_error_at_once(monkeypatch: py
 
 @pytest.mark.usefixtures("strangers")
 async def test_a_service_that_comes_later_is_found() -> None:
-    async with dispatching() as dispatcher:
+    async with Peer.as_service(), dispatching() as dispatcher:
         with pytest.raises(CallTimeoutError):
             await dispatcher.call("work", timeout=1)
         async with serving(lambda _: "done"):

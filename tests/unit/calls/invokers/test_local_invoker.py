@@ -425,6 +425,20 @@ async def test_on_the_embedded_broker_a_service_that_is_not_there_is_certain() -
         assert "non-persistent://tg/request/lab" in result.error.message
 
 
+async def test_on_the_embedded_broker_a_service_that_has_gone_is_certain_after_any_time() -> None:
+    async with dispatching() as dispatcher:
+        async with Peer.as_service() as stranger:
+            call = asyncio.create_task(dispatcher.call("work"))
+            _, properties = await stranger.request()
+            await stranger.answer(properties, "third-party")
+            assert await call == "third-party"
+        for seconds in (0, DISCOVERY_S * 2, GONE_S * 2):
+            await advance(seconds)
+            result = await dispatcher.execute("work")
+            assert result.error is not None
+            assert (result.error.type, result.duration) == ("no-instance", pytest.approx(0.0, abs=0.01)), seconds
+
+
 async def test_an_instance_that_starts_meanwhile_gets_the_calls() -> None:
     async with Peer.as_service(), dispatching(policy=KNOWN_ONLY) as dispatcher:
         calls = [asyncio.create_task(dispatcher.call("work")) for _ in range(5)]
