@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.messaging.wire import json_text
 from dispatch.result import CallResult
 from dispatch.telemetry import observers
+from dispatch.telemetry.events import ExceptionLogger
 from dispatch.version import __version__
 
 # Trace context in message properties: W3C's ``traceparent`` and ``tracestate``, without a prefix, as Pulsar's own clients
@@ -94,7 +96,9 @@ def find_tracer(settings: observers.Telemetry) -> Tracer | None:
     provider = settings.tracer_provider or trace.get_tracer_provider()
     if isinstance(provider, (ProxyTracerProvider, NoOpTracerProvider)):
         return None
-    return provider.get_tracer("dispatch", __version__, observers.SCHEMA_URL)
+    with _SPANS:
+        return provider.get_tracer("dispatch", __version__, observers.SCHEMA_URL)
+    return None
 
 
 # Spans of calls on the dispatcher's side: ``execute_tool`` for a call over all its attempts, and a ``send`` for each one.
@@ -111,6 +115,26 @@ MAX_CONTENT_CHARS = 64 * 1024
 MAX_NAME_CHARS = 256
 
 NO_ATTRIBUTES: Mapping[str, str] = {}
+
+_failures = ExceptionLogger(logger, time.monotonic)
+
+
+class _SpanBoundary:
+    """A context of calls of the application's tracer and spans: what its sampler and span processors raise is logged, and
+    affects nothing else."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: object, raised: BaseException | None, _traceback: object) -> bool:
+        if raised is not None:
+            _failures.log("a span is not recorded", raised)
+        return True
+
+
+_SPANS = _SpanBoundary()
 
 
 class _RecordedRequest(observers.RequestObserver):
@@ -129,10 +153,11 @@ class _RecordedRequest(observers.RequestObserver):
     def on_end(self, outcome: Outcome, error: DispatchError | None, *, instance: str, sent: bool) -> None:
         self._inner.on_end(outcome, error, instance=instance, sent=sent)
         span = self._span
-        if instance:
-            span.set_attribute(observers.INSTANCE, instance)
-        _conclude(span, outcome, error)
-        span.end()
+        with _SPANS:
+            if instance:
+                span.set_attribute(observers.INSTANCE, instance)
+            _conclude(span, outcome, error)
+            span.end()
 
 
 class _PropagatedRequest(observers.RequestObserver):
@@ -202,7 +227,7 @@ class _PropagatedCall(_TracedCall):
 class _RecordedCall(_TracedCall):
     """A call that is recorded as a span."""
 
-    __slots__ = ("_chunks", "_context", "_exemplar", "_size", "_span", "_tool", "_tracing")
+    __slots__ = ("_chunks", "_context", "_exemplar", "_size", "_span", "_tool", "_trace_id", "_tracing")
 
     def __init__(self, tracing: CallTracing, span: Span, tool: str, inner: observers.CallObserver) -> None:
         super().__init__(inner)
@@ -213,23 +238,29 @@ class _RecordedCall(_TracedCall):
         self._chunks: list[str] = []
         self._size = 0
         own = span.get_span_context()
+        self._trace_id = f"{own.trace_id:032x}"
         self._exemplar: dict[str, str] | None = None
         if own.trace_flags.sampled:
-            self._exemplar = {"trace_id": f"{own.trace_id:032x}", "span_id": f"{own.span_id:016x}"}
+            self._exemplar = {"trace_id": self._trace_id, "span_id": f"{own.span_id:016x}"}
 
     @property
     def trace_id(self) -> str:
-        return f"{self._span.get_span_context().trace_id:032x}"
+        return self._trace_id
 
     def on_arguments(self, arguments: Mapping[str, Any]) -> None:
         if self._tracing.content:
             self._record_content("arguments", json_text(arguments, "arguments"))
 
     def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> observers.RequestObserver:
+        inner = self._inner.on_request(topic, template, id, number, reason)
+        start_span = self._tracing.tracer.start_span
         if not topic:
             known: dict[str, str | int] = {observers.ATTEMPT: number, observers.ATTEMPT_REASON: reason}
-            span = self._tracing.tracer.start_span(observers.EXECUTE_LOCALLY, self._context, SpanKind.INTERNAL, known)
-            return _RecordedRequest(span, self._inner.on_request(topic, template, id, number, reason))
+            with _SPANS:
+                return _RecordedRequest(
+                    start_span(observers.EXECUTE_LOCALLY, self._context, SpanKind.INTERNAL, known), inner
+                )
+            return inner
         attributes: dict[str, str | int] = {
             observers.MESSAGING_SYSTEM: observers.PULSAR,
             observers.MESSAGING_OPERATION: observers.SEND,
@@ -242,12 +273,11 @@ class _RecordedCall(_TracedCall):
         }
         if topic != template:
             attributes[observers.MESSAGING_TEMPLATE] = template
-        return _RecordedRequest(
-            self._tracing.tracer.start_span(
-                f"{observers.SEND} {template}", self._context, SpanKind.PRODUCER, attributes
-            ),
-            self._inner.on_request(topic, template, id, number, reason),
-        )
+        with _SPANS:
+            return _RecordedRequest(
+                start_span(f"{observers.SEND} {template}", self._context, SpanKind.PRODUCER, attributes), inner
+            )
+        return inner
 
     def on_retry(self, wait: float) -> None:
         self._add_event(observers.RETRY_EVENT, {observers.WAIT: wait})
@@ -256,17 +286,21 @@ class _RecordedCall(_TracedCall):
         self._add_event(observers.HEDGE_EVENT, {})
 
     def _add_event(self, name: str, attributes: Mapping[str, str | float]) -> None:
-        if self._span.is_recording():  # not any more after the caller cancelled a call that other callers share
-            self._span.add_event(name, attributes)
+        with _SPANS:
+            if self._span.is_recording():  # not any more after the caller cancelled a call that other callers share
+                self._span.add_event(name, attributes)
 
     def _record_content(self, kind: str, text: str) -> None:
         shown = self._tracing.redact_content(kind, self._tool, text)
         if shown is not None:
-            self._span.set_attribute(observers.TOOL_ARGUMENTS if kind == "arguments" else observers.TOOL_RESULT, shown)
+            with _SPANS:
+                name = observers.TOOL_ARGUMENTS if kind == "arguments" else observers.TOOL_RESULT
+                self._span.set_attribute(name, shown)
 
     def on_first_chunk(self, seconds: float, exemplar: dict[str, str] | None = None) -> None:
         self._inner.on_first_chunk(seconds, self._exemplar)
-        self._span.set_attribute(observers.FIRST_CHUNK, seconds)
+        with _SPANS:
+            self._span.set_attribute(observers.FIRST_CHUNK, seconds)
 
     def on_chunk(self, text: str) -> None:
         if self._tracing.content and self._size < MAX_CONTENT_CHARS:
@@ -281,24 +315,26 @@ class _RecordedCall(_TracedCall):
             known[observers.TOOL_CALL_ID] = result.request_id
         if result.chunks > 1:
             known[observers.CHUNKS] = result.chunks
-        span.set_attributes(known)
-        text = "".join(self._chunks) or result.text
-        if text and self._tracing.content:
-            self._record_content("result", text)
-        sender = decode_span_context(reply)
-        if sender is not None:
-            span.add_link(sender)
-        if error is not None and error.rejected_by is not None:
-            span.add_event(observers.REJECTED_EVENT, {observers.REASON: error.rejected_by})
-        _conclude(span, result.outcome, error)
-        span.end()
+        with _SPANS:
+            span.set_attributes(known)
+            text = "".join(self._chunks) or result.text
+            if text and self._tracing.content:
+                self._record_content("result", text)
+            sender = decode_span_context(reply)
+            if sender is not None:
+                span.add_link(sender)
+            if error is not None and error.rejected_by is not None:
+                span.add_event(observers.REJECTED_EVENT, {observers.REASON: error.rejected_by})
+            _conclude(span, result.outcome, error)
+            span.end()
 
     def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
         self._inner.on_cancel(seconds, attempts, self._exemplar)
-        self._span.set_attribute(observers.OUTCOME, str(Outcome.CANCELLED))
-        self._span.set_attribute(observers.ATTEMPTS, attempts)
-        _conclude(self._span, Outcome.CANCELLED, None)
-        self._span.end()
+        with _SPANS:
+            self._span.set_attribute(observers.OUTCOME, str(Outcome.CANCELLED))
+            self._span.set_attribute(observers.ATTEMPTS, attempts)
+            _conclude(self._span, Outcome.CANCELLED, None)
+            self._span.end()
 
 
 EMPTY = Context()
@@ -362,10 +398,12 @@ class CallTracing:
         known = {observers.SERVICE: tool.service_id, observers.TOOL_TYPE: tool.tool_type}
         if tool.description:
             known[observers.TOOL_DESCRIPTION] = tool.description
-        span = self._start(tool.label, tool.label, context, known)
-        if not span.is_recording():
-            return _PropagatedCall(encode_context(span), inner)
-        return _RecordedCall(self, span, tool.label, inner)
+        with _SPANS:
+            span = self._start(tool.label, tool.label, context, known)
+            if not span.is_recording():
+                return _PropagatedCall(encode_context(span), inner)
+            return _RecordedCall(self, span, tool.label, inner)
+        return inner if parent is None or not parent.is_valid else _PropagatedCall(encode_context(parent), inner)
 
     def _start(self, shown: str, tool: str, context: Context, known: Mapping[str, str] = NO_ATTRIBUTES) -> Span:
         return self.tracer.start_span(
@@ -386,10 +424,11 @@ class CallTracing:
         if not parent.is_valid and self._sample < 1.0 and self._random() >= self._sample:
             return
         known = {observers.TOOL_TYPE: observers.EXTENSION}
-        span = self._start(observers.OTHER, scalar_text(tool), context, known)
-        span.set_attribute(observers.OUTCOME, str(error.outcome))
-        _conclude(span, error.outcome, error)
-        span.end()
+        with _SPANS:
+            span = self._start(observers.OTHER, scalar_text(tool), context, known)
+            span.set_attribute(observers.OUTCOME, str(error.outcome))
+            _conclude(span, error.outcome, error)
+            span.end()
 
     def redact_content(self, kind: str, tool: str, text: str) -> str | None:
         """Return what may be recorded of ``arguments`` or a ``result``; None: nothing."""
@@ -451,13 +490,15 @@ class _RecordedServedRequest(observers.ServedRequestObserver):
         self._inner.on_reply(is_last=is_last)
         if self._is_reply_ended:
             return observers.NO_PROPERTIES
-        span = self._reply
-        if span is None:
-            span = self._reply = self._tracing.start_reply(self._request, self._context)
-        self._chunks += 1
-        carried = encode_context(span)
-        if is_last:
-            self._end_reply(span)
+        carried: Mapping[str, str] = observers.NO_PROPERTIES
+        with _SPANS:
+            span = self._reply
+            if span is None:
+                span = self._reply = self._tracing.start_reply(self._request, self._context)
+            self._chunks += 1
+            carried = encode_context(span)
+            if is_last:
+                self._end_reply(span)
         return carried
 
     def _end_reply(self, span: Span) -> None:
@@ -468,17 +509,19 @@ class _RecordedServedRequest(observers.ServedRequestObserver):
 
     def on_error(self, error_type: str) -> None:
         self._inner.on_error(error_type)
-        self._span.set_attribute(observers.ERROR_TYPE, str(error_type))
-        self._span.set_status(Status(StatusCode.ERROR, str(error_type)))
+        with _SPANS:
+            self._span.set_attribute(observers.ERROR_TYPE, str(error_type))
+            self._span.set_status(Status(StatusCode.ERROR, str(error_type)))
 
     def on_tool_end(self, result: observers.RunResult, seconds: float) -> None:
         self._inner.on_tool_end(result, seconds)
 
     def on_end(self) -> None:
         self._inner.on_end()
-        if self._reply is not None and not self._is_reply_ended:
-            self._end_reply(self._reply)
-        self._span.end()
+        with _SPANS:
+            if self._reply is not None and not self._is_reply_ended:
+                self._end_reply(self._reply)
+            self._span.end()
 
 
 class ServiceTracing:
@@ -515,31 +558,35 @@ class ServiceTracing:
             if origin is not None:
                 attach(origin)  # the task ends with the request
             return inner
-        names = self._names
-        span = tracer.start_span(
-            f"{observers.PROCESS} {names.topic}",
-            _EMPTY if origin is None else origin,
-            SpanKind.CONSUMER,
-            {
-                observers.MESSAGING_SYSTEM: observers.PULSAR,
-                observers.MESSAGING_OPERATION: observers.PROCESS,
-                observers.MESSAGING_OPERATION_TYPE: observers.PROCESS,
-            },
-        )
-        context = set_span_in_context(span, _EMPTY if origin is None else origin)
-        attach(context)
-        if not span.is_recording():
-            return inner
-        span.set_attributes(
-            {
-                observers.MESSAGING_DESTINATION: names.topic,
-                observers.MESSAGING_CONVERSATION: request.id,
-                observers.MESSAGING_CLIENT: names.instance,
-                observers.SERVICE: names.service,
-                observers.INSTANCE: names.instance,
-            }
-        )
-        return _RecordedServedRequest(self, span, context, request, inner)
+        with _SPANS:
+            names = self._names
+            span = tracer.start_span(
+                f"{observers.PROCESS} {names.topic}",
+                _EMPTY if origin is None else origin,
+                SpanKind.CONSUMER,
+                {
+                    observers.MESSAGING_SYSTEM: observers.PULSAR,
+                    observers.MESSAGING_OPERATION: observers.PROCESS,
+                    observers.MESSAGING_OPERATION_TYPE: observers.PROCESS,
+                },
+            )
+            context = set_span_in_context(span, _EMPTY if origin is None else origin)
+            attach(context)
+            if not span.is_recording():
+                return inner
+            span.set_attributes(
+                {
+                    observers.MESSAGING_DESTINATION: names.topic,
+                    observers.MESSAGING_CONVERSATION: request.id,
+                    observers.MESSAGING_CLIENT: names.instance,
+                    observers.SERVICE: names.service,
+                    observers.INSTANCE: names.instance,
+                }
+            )
+            return _RecordedServedRequest(self, span, context, request, inner)
+        if origin is not None:
+            attach(origin)
+        return inner
 
     def start_reply(self, request: observers.ObservedRequest, context: Context) -> Span:
         """Begin the span of the reply to ``request``."""

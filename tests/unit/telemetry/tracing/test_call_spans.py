@@ -17,12 +17,13 @@ import pytest
 from hypothesis import given, settings
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from dispatch import CallTimeoutError, Catalog, Dispatcher, DispatchError, RejectedError, Telemetry, ToolError
 from dispatch.protocol.events import ReplyReceived
-from dispatch.telemetry.events import Event
+from dispatch.telemetry.events import Event, ExceptionLogger
 from dispatch.telemetry.tracing import MAX_CONTENT_CHARS
 from tests.helpers.clock import advance, idle, run
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, UNGUARDED, Peer, catalog, read, serving
@@ -350,6 +351,57 @@ async def test_a_request_that_its_service_rejects_has_no_process_span() -> None:
         *("execute_tool work", "send REQUESTS", "process REQUESTS", "send REPLIES"),
         *("execute_tool work !overloaded", "send REQUESTS !overloaded"),
     ]
+
+
+class FailingProcessor(Spans):
+    """A span processor and a sampler that raise at one place for spans of one name."""
+
+    def __init__(self, place: str, name: str) -> None:
+        super().__init__()
+        self.place, self.name, self.error = place, name, SystemExit("4711")
+        if place == "sampler":
+            self.provider.sampler = self  # type: ignore[assignment]
+
+    def fail(self, place: str, name: str) -> None:
+        if place == self.place and name.startswith(self.name):
+            raise self.error
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        self.fail("start", span.name)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.fail("end", span.name)
+
+    def should_sample(self, parent_context: Any, trace_id: int, name: str, *rest: Any, **more: Any) -> Any:
+        self.fail("sampler", name)
+        return DEFAULT_ON.should_sample(parent_context, trace_id, name, *rest, **more)
+
+
+@pytest.mark.parametrize("place", ["sampler", "start", "end"])
+@pytest.mark.parametrize("name", ["execute_tool", "send", "process"])
+async def test_a_processor_that_raises_affects_no_call(
+    place: str, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "dispatch.telemetry.tracing._failures", ExceptionLogger(logging.getLogger("dispatch.telemetry"))
+    )
+
+    async def work(arguments: dict[str, Any]) -> str:
+        if "fail" in arguments:
+            raise ToolError("full", "The store is full.")
+        return "done"
+
+    tools = catalog(work={"policy": {"bulkhead": {"max-concurrent-calls": 1}}})
+    async with traced(FailingProcessor(place, name), work, tools) as dispatcher:
+        for _ in range(2):
+            assert await dispatcher.call("work", timeout=5) == "done"
+            failed = await dispatcher.execute("work", {"fail": 1}, timeout=5)
+            assert failed.error is not None
+            assert failed.error.type == "full"
+            assert [chunk async for chunk in dispatcher.stream("work", timeout=5)] == ["done"]
+            assert (await dispatcher.execute("unknown")).error is not None
+    assert "a span is not recorded" in caplog.text
+    assert "4711" not in caplog.text
 
 
 # -- more than one attempt --------------------------------------------------------------------------------------------
