@@ -200,6 +200,7 @@ class ReadResultTool:
 
     async def answer(self, arguments: Mapping[str, Any], *, user: str | None = None, context: Any = None) -> ToolAnswer:
         """Return a page, or the error text, for arguments that a model wrote; see :meth:`dispatch.BoundTool.answer`."""
+        await yield_to_others()
         reader = self if user is None else ReadResultTool(self._store, user)
         unknown = sorted(arguments.keys() - self.parameters["properties"].keys())
         try:

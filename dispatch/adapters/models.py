@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from dispatch._internal import install_extra, scalar_value
+from dispatch._internal import install_extra, scalar_value, yield_to_others
 from dispatch.adapters.dialects import FittedSchema, Style, fit_schema
 from dispatch.calling import CallForm, ParsedCall
 from dispatch.calling.calls import ModelTool, find_refusal
@@ -64,6 +64,7 @@ async def execute(
     Raises:
         ValueError: there is no such style, or ``call`` is no call in it.
     """
+    await yield_to_others()
     style = Style(style)
     value = _read_mapping(call)
     parsed = _parse(value, style)

@@ -25,6 +25,7 @@ from dispatch._internal import (
     scalar_text,
     scalar_value,
     unwrap,
+    yield_to_others,
 )
 from dispatch.calling.json_repair import MAX_CALLS, CallForm, ParsedCall
 from dispatch.calling.native import NATIVE_FORMS, write_native_answer
@@ -216,6 +217,7 @@ async def call_function(
     Returns:
         One result for each call, failed ones included; None when the output calls nothing.
     """
+    await yield_to_others()
     offered = await tools if isinstance(tools, Awaitable) else tools
     calls = parse(text)
     if not calls:

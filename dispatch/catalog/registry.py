@@ -220,6 +220,7 @@ class Registry:
             LookupError: that definition does not wait.
             ApprovalsError: the file cannot be written.
         """
+        await yield_to_others()
         held = [each for report in self.merged.reports.values() for each in report.held]
         if self._approvals is None or not any((each.name, each.new) == (name, fingerprint) for each in held):
             raise LookupError(f"no definition '{fingerprint[:12]}' of '{name[:80]}' waits for approval.")

@@ -42,6 +42,10 @@ EMBEDDED_BATCH: Final = 32
 QUERY_TIMEOUT_S: Final = 0.05
 """Seconds that a search waits for the vector of its query; then it is lexical."""
 
+EMBEDDING_TURN_S: Final = 0.005
+"""Seconds that a search leaves the processor to the thread that embeds the first tools: as long as the interpreter lets a
+thread run that others wait for (``sys.getswitchinterval``). In a loop of searches it would get none for most of the time."""
+
 RETRY_S: Final = 10.0
 """Seconds after a failure of the embedder until a search has it called again for the tools."""
 
@@ -129,10 +133,12 @@ class LiveIndex:
         active = self._active
         if self._load_embedder is None:
             raise VectorUnavailableError("no embedder is set")
-        if 0 < self._retry_at <= asyncio.get_running_loop().time():
+        is_due = self._retry_at <= asyncio.get_running_loop().time()
+        if active is None or (is_due and self._retry_at > 0):
             self.request_update()
         if active is None:
-            self.request_update()
+            if is_due:
+                await asyncio.sleep(EMBEDDING_TURN_S)
             raise VectorUnavailableError(self._problem)
         texts = [query, context] if context else [query]
         try:
@@ -360,6 +366,8 @@ class ToolSearch:
     ) -> None:
         self._live = LiveIndex(catalog, load_embedder)
         self._uses = UseCounter()
+        self._unfit: VectorIndex | None = None
+        """Vectors with other dimensions than a query's, which were reported."""
 
     def use_embedder(self, embedder: Embedder | None) -> None:
         """Search with another embedder; None: by terms only. All tools are embedded again in the background; until then
@@ -433,7 +441,9 @@ class ToolSearch:
         except VectorUnavailableError as reason:
             return index.rank(terms), str(reason)
         except ValueError as error:
-            logger.warning("a query was searched by its words alone: %s", error)
+            if vectors is not self._unfit:
+                self._unfit = vectors
+                logger.warning("queries are searched by their words alone: %s", error)
             return index.rank(terms), "the embedder gave a vector of other dimensions"
 
     def _explain(self, match: Match, terms: Mapping[str, float], problem: str) -> str:

@@ -22,6 +22,7 @@ from dispatch._internal import (
     is_kind,
     loop_clock,
     read_text,
+    yield_to_others,
 )
 from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import Attempt, Attempts, CallOptions
@@ -499,6 +500,13 @@ class ToolServiceClient:
         self._service = service
         dispatcher._resolve_service(service)
 
+    async def _resolve(self) -> ResolvedTool:
+        try:
+            return self._dispatcher._resolve_service(self._service)
+        except DispatchError:
+            await yield_to_others()
+            raise
+
     async def call(self, *values: Any, timeout: float = DEFAULT_TIMEOUT_S, **named: Any) -> str:
         """``call(config, arguments, timeout=600)`` or ``call(user, config, arguments, timeout=600)``.
 
@@ -512,7 +520,7 @@ class ToolServiceClient:
         """
         given = bind_values(("config", "arguments", "timeout"), values, named | {"timeout": timeout})
         result = await self._dispatcher._running_calls.perform(
-            self._dispatcher._resolve_service(self._service),
+            await self._resolve(),
             given["arguments"] or {},
             CallOptions(user=given["user"], timeout=given["timeout"], config=encode_config(given["config"])),
         )
@@ -533,7 +541,7 @@ class ToolServiceClient:
         chunks: list[str] = []
         timeout = given["timeout"]  # TrustGraph's client has no other limit
         stream = self._dispatcher._running_calls.stream(
-            self._dispatcher._resolve_service(self._service),
+            await self._resolve(),
             given["arguments"] or {},
             CallOptions(
                 user=given["user"], timeout=timeout, idle_timeout=timeout, config=encode_config(given["config"])

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,8 +22,11 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 import dispatch
+from dispatch import adapters
+from dispatch.calling import call_function
 from dispatch.devtools.localbroker import Endpoint
 from dispatch.errors import TransportError
+from dispatch.search.search import EMBEDDING_TURN_S
 from dispatch.telemetry.exposition import HISTOGRAMS, VALUES, TextFamily, render_metrics
 from dispatch.telemetry.observers import DURATION_BUCKETS
 from dispatch.toolkit import ToolPackage
@@ -32,6 +36,8 @@ from tests.helpers.dispatcher_and_service import BROKER, UNGUARDED, catalog, dis
 from tests.helpers.echo_service import Echo
 from tests.helpers.telemetry_capture import Board, telling
 from tests.regressions.test_file_descriptors_leak import open_files_and_threads, settled, without_garbage_collection
+from tests.unit.calling.test_execution import LocalTool
+from tests.unit.calling.test_execution import call as tool_call
 from tests.unit.search.embedders import WordEmbedder
 from tests.unit.telemetry.metrics.test_exposition import OPEN_METRICS, asked
 
@@ -149,11 +155,13 @@ async def count_turns(call: Callable[[], Awaitable[object]]) -> int:
             await asyncio.sleep(0)
 
     other = asyncio.create_task(take_turns())
-    for _ in range(REPEATS):
-        # What is refused at once leaves time to others, too.
-        with contextlib.suppress(LookupError, ValueError, RuntimeError):
-            await call()
-    other.cancel()
+    try:
+        for _ in range(REPEATS):
+            # What is refused at once leaves time to others, too.
+            with contextlib.suppress(LookupError, ValueError, RuntimeError):
+                await call()
+    finally:
+        other.cancel()
     return turns
 
 
@@ -174,8 +182,27 @@ CALLS: dict[str, Calls] = {
     "registry.refresh of an unknown source": lambda d: d.registry.refresh("none"),
     "registry.remove_source": lambda d: d.registry.remove_source("none"),
     "registry.remove": lambda d: d.registry.remove("tool", "none"),
+    "registry.approve": lambda d: d.registry.approve("none", "none"),
     "result_reader": lambda d: d.results.tool("").invoke("none"),
+    "answer of result_reader": lambda d: d.results.tool("").answer({}),
+    "call_function without a call": lambda _: call_function([], "no call"),
+    "call_function of an unknown tool": lambda _: call_function([LocalTool("one", str)], tool_call("none")),
+    "call_function of a function": lambda _: call_function([LocalTool("one", str)], tool_call("one")),
+    "adapters.execute of no call": lambda d: adapters.execute(d, {}, style="openai-chat"),
+    "adapters.execute of another style": lambda d: adapters.execute(d, {}, style="none"),
+    "adapters.execute of an unreadable call": lambda d: adapters.execute(d, UNREADABLE, style="openai-chat"),
+    "adapters.execute of read_result": lambda d: adapters.execute(d, {"name": "read_result"}, style="mcp"),
+    "adapters.specs": lambda d: adapters.specs(d, style="mcp"),
+    "client of a removed service": lambda d: remove_service(d).call({}, {}),
 }
+RUNNING_ONLY = ("adapters.execute of read_result", "client of a removed service")
+UNREADABLE = {"id": "1", "type": "function", "function": {"name": "work", "arguments": "{"}}
+
+
+def remove_service(dispatcher: dispatch.Dispatcher) -> dispatch.ToolServiceClient:
+    client = dispatch.ToolServiceClient(dispatcher, service="lab")
+    client._service = "removed"
+    return client
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
@@ -185,7 +212,7 @@ async def test_coroutines_of_a_dispatcher_yield(call: Calls, is_started: bool) -
         async with serving(lambda _: "done"), dispatching(catalog()) as dispatcher:
             dispatcher.search.use_embedder(None)
             assert await count_turns(lambda: call(dispatcher)) >= REPEATS
-    elif call not in (CALLS["start"], CALLS["call of an unknown tool"], CALLS["execute of an unknown tool"]):
+    elif call not in map(CALLS.get, ("start", "call of an unknown tool", "execute of an unknown tool", *RUNNING_ONLY)):
         dispatcher = dispatch.connect(BROKER, catalog())
         dispatcher.search.use_embedder(None)
         assert await count_turns(lambda: call(dispatcher)) >= REPEATS
@@ -213,6 +240,28 @@ async def test_tools_are_embedded_beside_searches_without_a_pause() -> None:
                 break
         else:
             pytest.fail("the tools were not embedded during 30,000 searches")
+
+
+class SlowEmbedder(WordEmbedder):
+    """Waits for the interpreter lock at each step, as every library does that releases it while it computes."""
+
+    encode_queries = WordEmbedder.encode
+
+    def encode(self, texts: Sequence[str]) -> Any:
+        for _ in range(20):
+            time.sleep(0.01)
+        return super().encode(texts)
+
+
+@pytest.mark.wall_clock
+async def test_a_loop_of_searches_leaves_the_processor_to_the_first_embedding() -> None:
+    async with serving(lambda _: "done"), dispatching(catalog(rain={})) as dispatcher:
+        dispatcher.search.use_embedder(SlowEmbedder())
+        began, searches = time.monotonic(), 0
+        while "words only" in (await dispatcher.find("rain"))[0].why:
+            searches += 1
+            assert time.monotonic() < began + 20
+        assert 0 < searches <= (time.monotonic() - began) / EMBEDDING_TURN_S + 1
 
 
 Use = Callable[[dispatch.Dispatcher], Awaitable[Any]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -291,8 +292,27 @@ async def test_close_during_the_first_search() -> None:
         assert len(await task) == 5
 
 
+class UnfitEmbedder(WordEmbedder):
+    """Gives queries vectors of other dimensions than tools."""
+
+    def encode_queries(self, texts: Sequence[str]) -> Any:
+        return [[1.0] for _ in texts]
+
+
+async def test_vectors_that_do_not_fit_are_reported_once_for_each_embedder(caplog: pytest.LogCaptureFixture) -> None:
+    searched = Searched(load(UnfitEmbedder()))
+    for number in (1, 2):
+        await searched.search.refresh()
+        for _ in range(5):
+            assert "other dimensions" in (await searched.find("cook"))[0][1]
+        assert caplog.text.count("queries are searched by their words alone") == number
+        searched.search.use_embedder(UnfitEmbedder("another"))
+    await searched.search.close()
+
+
 async def test_an_empty_catalogue_has_no_tools() -> None:
-    search = ToolSearch(Catalog.empty, load(WordEmbedder()))
+    empty = Catalog.empty()
+    search = ToolSearch(lambda: empty, load(WordEmbedder()))
     assert await search.rank("cook", {}) == []
     await search.close()
 
