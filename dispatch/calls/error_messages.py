@@ -483,12 +483,17 @@ BY = "permissions"
 """The part that rejects the call, in errors and metrics."""
 
 
-def error_from_unknown_permissions(user: str) -> RejectedError:
-    """Return the error of a list of tools for ``user`` whose permissions could not be resolved, or are not cached."""
+def error_from_unknown_permissions(user: str, *, is_cache_miss: bool = False) -> RejectedError:
+    """Return the error of a list of tools for ``user`` whose permissions could not be resolved.
+
+    Args:
+        is_cache_miss: they were not asked for.
+    """
+    advice = "Use Dispatcher.tools(), which asks for them," if is_cache_miss else "Report the failure, or ask again"
     return RejectedError(
         ErrorType.PERMISSIONS_UNAVAILABLE,
-        f"No tool was executed: the permissions of {_describe_caller(user)} are not known. Use Dispatcher.tools(), which "
-        f"asks for them, in {FAILURE_CACHE_S:g} s or later.",
+        f"No tool was executed: the permissions of {_describe_caller(user)} are not known. {advice} in "
+        f"{FAILURE_CACHE_S:g} s or later.",
         retryable=True,
         retry_after=FAILURE_CACHE_S,
         rejected_by=BY,

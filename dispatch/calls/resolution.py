@@ -583,7 +583,7 @@ def resolve_visible(
     if tool.requirement is not None:
         decision = authorizer.decide(user, tool.requirement, now)
         if decision is None or decision.reason == "unavailable":
-            raise error_from_unknown_permissions(user)
+            raise error_from_unknown_permissions(user, is_cache_miss=True)
         if not decision.is_allowed:
             raise error_from_decision(decision, name, user)
     return tool

@@ -199,7 +199,7 @@ def json_text(value: Mapping[str, Any], what: str) -> str:
                 raise TypeError(f"the key {key!r} is {type(key).__name__}, not a text")
         text = _encode(value if type(value) is dict else dict(value)).decode()
         if "null" in text:
-            json.dumps(value, allow_nan=False, default=str)  # msgspec would say null for NaN and infinities
+            json.dumps(value, allow_nan=False, default=_as_builtins)  # msgspec would say null for NaN and infinities
         return text
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise TypeError(f"{what} cannot be written as JSON: {_describe(error)}") from None

@@ -295,9 +295,10 @@ async def test_a_list_fails_if_permissions_are_needed_and_unavailable() -> None:
     directory = Directory()
     directory.error = RuntimeError("down")
     async with permitting(directory) as dispatcher:
-        with pytest.raises(RejectedError) as caught:
+        with pytest.raises(RejectedError, match="Report the failure") as caught:
             await dispatcher.tools(user="alice")
         assert caught.value.type == "permissions-unavailable"
+        assert "tools()" not in caught.value.message
         found = await dispatcher.tools(text="jokers", user="alice")
         assert [tool.name for tool in found] == ["jokers"]
     async with permitting(None) as dispatcher:

@@ -11,8 +11,11 @@ import json
 import math
 import pickle
 from collections import UserDict
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -256,6 +259,15 @@ def test_half_a_surrogate_pair_cannot_travel() -> None:
 
 
 # -- values ---------------------------------------------------------------------------------------------------------
+@dataclass
+class Offer:
+    price: float
+
+
+class Bid(msgspec.Struct):
+    price: float
+
+
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
@@ -269,11 +281,18 @@ def test_half_a_surrogate_pair_cannot_travel() -> None:
         ({"topic": 10**5_000}, "digits"),
         ({"price": float("nan")}, "not JSON compliant"),
         ({"deep": [{"price": float("-inf")}], "nothing": None}, "not JSON compliant"),
+        ({"offer": Offer(float("nan"))}, "not JSON compliant"),
+        ({"offers": [Bid(float("inf"))]}, "not JSON compliant"),
     ],
 )
 def test_what_is_no_object_of_json_values_is_told_with_its_name(value: Any, problem: str) -> None:
     with pytest.raises(TypeError, match=rf"^arguments .*{problem}"):
         json_text(value, "arguments")
+
+
+def test_null_is_no_number() -> None:
+    values = {"offer": Offer(None), "at": datetime(2026, 1, 2), "none": None}  # type: ignore[arg-type]
+    assert json.loads(json_text(values, "arguments"))["offer"] == {"price": None}
 
 
 def test_an_object_that_holds_itself_is_told() -> None:
