@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dispatch._internal import Clock, ends_task, is_kind, loop_clock, retrieve_error, unwrap
+from dispatch._internal import Clock, ends_task, is_kind, loop_clock, retrieve_error, unwrap, yield_to_others
 from dispatch.calls.attempt import Attempt
 from dispatch.errors import DispatchError, TransportError
 from dispatch.messaging.request import Answer, ChunkBuffer, Closed, Overflow, Refused, Request
@@ -133,6 +133,9 @@ class FailedCallError(Exception):
 MAX_BYTES_AHEAD = 4 * 1024
 """Bytes of chunks, each its payload and 64, that a stream may be ahead of its reader; then its tool waits: 64 short chunks.
 In one process more would save nothing."""
+CHUNKS_OF_TURN = 64
+"""Chunks after which a stream that is read as a whole gives the event loop a turn: an endless one that waits for nothing would
+otherwise stop every other task, and pass its deadline."""
 
 
 class LocalExecution:
@@ -241,6 +244,8 @@ class LocalExecution:
                 request.add_text(chunk, utf8_size(chunk))
                 if request.buffer is not None:
                     await self._await_reader(request.buffer)
+                elif request.chunks % CHUNKS_OF_TURN == 0:
+                    await yield_to_others()
         finally:
             close = getattr(chunks, "aclose", None)
             if close is not None:

@@ -306,6 +306,22 @@ def test_a_stream_waits_for_its_reader() -> None:
     run(test)
 
 
+def test_an_endless_stream_that_waits_for_nothing_ends_at_the_deadline_of_its_call() -> None:
+    async def endless() -> AsyncIterator[str]:
+        while True:
+            yield ""
+
+    async def execute(call: LocalCall) -> AsyncIterator[str]:
+        return endless()
+
+    async def test() -> None:
+        async with connect(execute) as dispatcher:
+            result = await dispatcher.execute("run", timeout=0.05)
+            assert result.outcome is Outcome.TIMEOUT
+
+    run(test)
+
+
 def test_a_silent_stream_ends_at_its_idle_timeout() -> None:
     async def execute(call: LocalCall) -> AsyncIterator[str]:
         return chunks("a", "b", wait=5)
