@@ -134,8 +134,8 @@ MAX_BYTES_AHEAD = 4 * 1024
 """Bytes of chunks, each its payload and 64, that a stream may be ahead of its reader; then its tool waits: 64 short chunks.
 In one process more would save nothing."""
 CHUNKS_OF_TURN = 64
-"""Chunks after which a stream that is read as a whole gives the event loop a turn: an endless one that waits for nothing would
-otherwise stop every other task, and pass its deadline."""
+"""Chunks after which a stream that is read as a whole gives the event loop a turn: an endless one that waits for nothing
+would otherwise stop every other task, and pass its deadline."""
 
 
 class LocalExecution:
