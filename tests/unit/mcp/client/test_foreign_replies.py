@@ -393,7 +393,12 @@ FORGOTTEN = {
 
 
 @pytest.mark.parametrize("form", FORGOTTEN.values(), ids=FORGOTTEN)
-def test_a_session_that_the_server_has_forgotten_is_opened_again(form: Answer) -> None:
+def test_a_session_that_the_server_has_forgotten_is_opened_again(form: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    # On a busy machine the refusals of 20 calls, a ping, or the handshake take longer than calls wait for them.
+    monkeypatch.setattr("dispatch.mcp.transports.PING_S", 20.0)
+    monkeypatch.setattr("dispatch.mcp.transports.REFUSALS_S", 20.0)
+    monkeypatch.setattr("dispatch.mcp.sessions.REOPEN_S", 20.0)
+
     async def test() -> None:
         with scripted_http(Answer(GOOD), refuse=form) as server:
             async with connected({"s": {"url": server.url}}) as dispatcher:
