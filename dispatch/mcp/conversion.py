@@ -56,10 +56,19 @@ from dispatch.errors import (
     ToolError,
     TransportError,
 )
-from dispatch.mcp.replies import RefusedTool, TransportFailure, compact_json, describe_invalid, find_retry_after
+from dispatch.mcp.replies import (
+    INPUT_SCHEMA,
+    RefusedTool,
+    TransportFailure,
+    compact_json,
+    describe_invalid,
+    find_retry_after,
+)
 from dispatch.messaging.wire import local_queue, local_reply_queue
 from dispatch.result import ResultContent
 from dispatch.telemetry.events import ExceptionLogger
+
+logger = logging.getLogger("dispatch.mcp")
 
 MAX_REASON_CHARS: Final = 300
 _LOSSES: Final = ("Connection closed", "SSE stream ")
@@ -471,19 +480,24 @@ def tool_item(service: str, name: str, tool: types.Tool, settings: ServerSetting
         service: id of its service.
         name: in the catalogue.
     """
+    origin = f"{settings.name}: {tool.name}"
+    schemas: dict[str, Any] = {"input-schema": (tool.meta or {}).get(INPUT_SCHEMA, tool.input_schema)}
+    if tool.output_schema is not None:
+        schemas["output-schema"] = tool.output_schema
+    report = Report(origin)
     raw: dict[str, Any] = {
         "type": "tool-service",
         "name": name,
         "description": tool.description or tool.title or "",
         "service": service,
-        "input-schema": tool.input_schema,
         TOOL_PARAM: tool.name,
+        **freeze_json(schemas, report),  # null in place of what JSON or the catalogue does not have
     }
-    if tool.output_schema is not None:
-        raw["output-schema"] = tool.output_schema
+    for problem in report.problems[:1]:
+        logger.warning("%s is used with a part of its schema: %s: %s", origin, problem.key, problem.problem)
     if settings.is_trusted and tool.annotations is not None:
         raw |= _annotations(tool.annotations)
-    return Item(f"{settings.name}: {tool.name}", "tool", name, raw, is_foreign=True)
+    return Item(origin, "tool", name, raw, is_foreign=True)
 
 
 def refused_item(name: str, tool: RefusedTool, settings: ServerSettings) -> Item:
@@ -585,7 +599,7 @@ def _shorten(name: str, original: str, limit: int = MAX_MODEL_NAME_CHARS, *, is_
 # Answers of the application to requests of MCP servers.
 
 
-_failures = ExceptionLogger(logging.getLogger("dispatch.mcp"))
+_failures = ExceptionLogger(logger)
 
 
 class Callbacks(msgspec.Struct, frozen=True):

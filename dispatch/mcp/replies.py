@@ -6,21 +6,31 @@ tools only the ones that are not usable are refused. No text of an error has a v
 
 from __future__ import annotations
 
-import codecs
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import suppress
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-import msgspec
 from mcp import MCPError
 from mcp.types import INTERNAL_ERROR, RequestId
 from mcp.types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
-from mcp_types import ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse, ListToolsResult, jsonrpc_message_adapter
-from mcp_types.methods import validate_server_result
+from mcp_types import (
+    CallToolResult,
+    DiscoverResult,
+    ErrorData,
+    InitializeResult,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    ListToolsResult,
+)
+from mcp_types.methods import parse_server_notification, parse_server_request, validate_server_result
+from pydantic import BaseModel
 
 from dispatch._internal import excerpt, scalar_value
 from dispatch.documents import describe_kind
@@ -29,8 +39,13 @@ MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """Bytes of a message of a server. One that is longer ends the connection: its end cannot be found."""
 MAX_SCANNED_BYTES: Final = 1024 * 1024
 """Bytes at the begin of an unreadable message that are searched for its id: 0.1 s of the event loop at most."""
+MAX_LIST_DEPTH: Final = 64
+"""Levels of a list of tools that are read: more than a schema may have."""
 REFUSED_TOOLS: Final = "dispatch/refused-tools"
 """Key of ``_meta`` in a list of tools: name and problem of each tool that was left out."""
+
+INPUT_SCHEMA: Final = "dispatch/input-schema"
+"""Key of ``_meta`` in a tool: its input schema, which the SDK's models refuse."""
 
 
 class TransportFailure(IntEnum):
@@ -76,8 +91,8 @@ class UnreadableMessageError(ValueError):
 
 
 def read_messages(data: bytes, *, is_modern: bool) -> list[JSONRPCMessage]:
-    """Read a message, or a batch of them. A reply that names its request and is unreadable becomes an error of that request
-    with the code :attr:`TransportFailure.MALFORMED`.
+    """Read a message, or several: a batch, or a line with more than one. A reply that names its request and is unreadable
+    becomes an error of that request with the code :attr:`TransportFailure.MALFORMED`.
 
     Args:
         is_modern: the protocol is 2026-07-28 or later.
@@ -85,50 +100,154 @@ def read_messages(data: bytes, *, is_modern: bool) -> list[JSONRPCMessage]:
     Raises:
         UnreadableMessageError: no request is named.
     """
-    data = data.removeprefix(codecs.BOM_UTF8)
+    rest = b""
     try:
-        message = jsonrpc_message_adapter.validate_json(data, by_name=False)
+        text = data.decode("utf-8-sig")
+        try:
+            value = _decode(text)
+        except json.JSONDecodeError:
+            values, rest = _find_messages(text)
+            if not values:
+                raise
+        else:
+            values = value if isinstance(value, list) else [value]
+    except UnicodeDecodeError:
+        return [_malformed("not UTF-8", Outline.of(data))]
+    except RecursionError:
+        return [_malformed("nested too deep", Outline.of(data))]
     except ValueError as error:
-        return list(_read_unusual(data, describe_invalid(error), is_modern))
-    return [_complete(message, data, is_modern)]
+        return [_malformed(f"not JSON: {error}", Outline.of(data))]
+    if len(values) == 1 and not rest:
+        return _read_value(values[0], data, is_modern)
+    found: list[JSONRPCMessage] = []
+    for each in values:
+        with suppress(UnreadableMessageError):
+            found += _read_value(each, data, is_modern)
+    with suppress(UnreadableMessageError):
+        found += read_messages(rest, is_modern=is_modern) if rest else ()
+    return found
 
 
-def _read_unusual(data: bytes, problem: str, is_modern: bool) -> Iterator[JSONRPCMessage]:
-    if (replaced := _replace_half_pairs(data)) is not None and replaced != data:
-        yield from read_messages(replaced, is_modern=is_modern)
-        return
-    with suppress(ValueError, RecursionError):
-        if data.lstrip()[:1] == b"[":  # a batch, as in MCP 2025-03-26
-            for part in msgspec.json.decode(data, type=list[msgspec.Raw]):
-                with suppress(UnreadableMessageError):
-                    yield from read_messages(bytes(part), is_modern=is_modern)
-            return
-        value = msgspec.json.decode(data, type=dict[str, Any])
-        if "error" in value and "id" not in value and "method" not in value:  # the server omits an id that is null
-            yield _complete(JSONRPCError.model_validate({**value, "id": None}, by_name=False), data, is_modern)
-            return
-    outline = Outline.of(data)
+def _decode(text: str) -> Any:
+    """Return the value of a JSON text. Of a list of tools that is nested too deep for it, the deepest parts are null.
+
+    Raises:
+        ValueError: it is no JSON.
+        RecursionError: it is nested too deep.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        if len(text) > MAX_SCANNED_BYTES:
+            raise
+        value = json.loads(_flatten(text.encode()))
+        if not isinstance(_find_tools(value), list):
+            raise
+        return value
+
+
+def _flatten(data: bytes) -> bytes:
+    """Return JSON with null in place of what is nested deeper than :data:`MAX_LIST_DEPTH`."""
+    parts: list[bytes] = []
+    depth = start = 0
+    for match in _TOKEN.finditer(data):
+        if match[0] in (b"{", b"["):
+            depth += 1
+            if depth == MAX_LIST_DEPTH + 1:
+                parts += (data[start : match.start()], b"null")
+        elif match[0] in (b"}", b"]"):
+            if depth == MAX_LIST_DEPTH + 1:
+                start = match.end()
+            depth -= 1
+    return b"".join((*parts, data[start:]))
+
+
+def _find_messages(text: str) -> tuple[list[Any], bytes]:
+    """Return the messages in a line with several, or with text around a reply; and the rest of the line from the first one
+    that is unreadable. A request behind text is none: servers write what they receive into their logs."""
+    found: list[Any] = []
+    position = 0
+    while (start := text.find("{", position)) >= 0:
+        try:
+            value, end = _DECODER.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            return found, text[start:].encode() if '"jsonrpc"' in text[start:] else b""
+        if "jsonrpc" in value and ("method" not in value or not text[position:start].strip()):
+            found.append(value)
+        position = end
+    return found, b""
+
+
+def _malformed(problem: str, outline: Outline) -> JSONRPCError:
+    """Return the reply of a request whose reply is unreadable.
+
+    Raises:
+        UnreadableMessageError: no request is named.
+    """
     if outline.id is None or not outline.is_message or outline.is_request:
         raise UnreadableMessageError(problem, outline)
-    yield failed_reply(outline.id, TransportFailure.MALFORMED, problem)
+    return failed_reply(outline.id, TransportFailure.MALFORMED, problem)
 
 
-def _replace_half_pairs(data: bytes) -> bytes | None:
-    """Return a list of tools without halves of surrogate pairs, which JavaScript's ``JSON.stringify`` writes where a text
-    was cut: one description must not cost the other tools; None: there are no such halves, or it is no list."""
-    if _SURROGATE.search(data) is None:
-        return None
+def _read_value(value: Any, data: bytes, is_modern: bool) -> list[JSONRPCMessage]:
+    """Read a message of ``data``; none: it is a notification that the SDK's models refuse.
+
+    Raises:
+        UnreadableMessageError: it is unreadable, and names no request.
+    """
+    given = value if isinstance(value, dict) else {}
+    is_reply = "result" in given or "error" in given
+    outline = Outline(
+        _as_id(given.get("id")),
+        is_reply or "method" in given or "jsonrpc" in given,
+        "method" in given and not is_reply,  # some servers repeat the method in their replies
+        False,
+    )
+    if _SURROGATE.search(data) is not None and (replaced := scalar_value(given)) != given:
+        # JavaScript's JSON.stringify writes them where a text was cut. One description must not cost the other tools.
+        if not isinstance(_find_tools(given), list):
+            return [_malformed("half of a surrogate pair", outline)]
+        given = replaced
     try:
-        value = json.loads(data, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return None
+        if outline.is_request:
+            message = _read_request(given, is_modern)
+            return [] if message is None else [message]
+        if given.get("error") is not None:
+            return [_complete(JSONRPCError.model_validate({"id": None, **given}, by_name=False), data, is_modern)]
+        return [_complete(JSONRPCResponse.model_validate(given, by_name=False), data, is_modern)]
+    except ValueError as error:
+        problem = describe_invalid(error)
+        if is_reply and "id" in given:  # one that no request can have is that of the only request that waits
+            return [failed_reply(outline.id, TransportFailure.MALFORMED, problem)]
+        return [_malformed(problem, outline)]
+
+
+def _read_request(value: dict[str, Any], is_modern: bool) -> JSONRPCRequest | JSONRPCNotification | None:
+    """Read a request or a notification of the server. Parameters that the SDK's models refuse are removed where the method
+    needs none, such as ``[]`` of PHP; a notification that needs them is None: the SDK would write it to its log."""
+    if not isinstance(value.get("params"), dict):
+        value = {key: each for key, each in value.items() if key != "params"}
+    version = LATEST_MODERN_VERSION if is_modern else LATEST_HANDSHAKE_VERSION
+    is_notification = value.get("id") is None
+    parse = parse_server_notification if is_notification else parse_server_request
+    message = (JSONRPCNotification if is_notification else JSONRPCRequest).model_validate(value, by_name=False)
+    for params in (message.params, None):
+        try:
+            parse(message.method, version, params)
+        except KeyError:  # a method that the SDK does not know
+            return message
+        except ValueError:
+            continue
+        if params is None and message.params is not None:
+            return type(message).model_validate({key: value[key] for key in value if key != "params"}, by_name=False)
+        return message
+    return None if is_notification else message
+
+
+def _find_tools(value: Any) -> Any:
+    """Return the tools in a reply that is a list of tools."""
     result = value.get("result") if isinstance(value, dict) else None
-    is_list = isinstance(result, dict) and isinstance(result.get("tools"), list)
-    return json.dumps(scalar_value(value), ensure_ascii=False).encode() if is_list else None
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
+    return result.get("tools") if isinstance(result, dict) else None
 
 
 def failed_reply(id: RequestId | None, failure: TransportFailure, message: str, data: object = None) -> JSONRPCError:
@@ -153,10 +272,6 @@ def describe_invalid(error: BaseException) -> str:
     if not hasattr(error, "errors"):
         return str(error)
     first = error.errors(include_url=False, include_input=False)[0]
-    if first["loc"] and str(first["loc"][0]).startswith("JSONRPC"):
-        return "no message of JSON-RPC 2.0"
-    if first["type"] == "json_invalid":
-        return f"not JSON: {first['ctx']['error']}"
     what = "of no known kind" if first["type"] == "union_tag_invalid" else first["msg"]
     return ": ".join(filter(None, (".".join(map(str, first["loc"])), what)))
 
@@ -164,6 +279,7 @@ def describe_invalid(error: BaseException) -> str:
 # -- what an unreadable message names ---------------------------------------------------------------------------------
 
 _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}:,]|[^\s\[\]{}:,"]+', re.DOTALL)
+_DECODER: Final = json.JSONDecoder()
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _LAST_ID: Final = re.compile(rb'"id"\s*:\s*(-?\d+|"[^"\\]*")\s*\}\s*$')
 """The id behind the result, which may be long."""
@@ -175,7 +291,7 @@ class Outline(NamedTuple):
     Attributes:
         id: of the request that is answered; None: none is named.
         is_message: it has keys of JSON-RPC, or its end is missing.
-        is_request: it has a method.
+        is_request: it has a method, and is no reply.
         is_cut: its end is missing.
     """
 
@@ -187,6 +303,8 @@ class Outline(NamedTuple):
     @classmethod
     def of(cls, data: bytes) -> Outline:
         """Find the outline without parsing the values, which may be cut off, nested too deep or no text."""
+        if b'"jsonrpc"' in data[:MAX_SCANNED_BYTES]:
+            data = data[max(data.find(b"{"), 0) :]  # there may be text in front, or the bracket of a batch
         keys: set[bytes] = set()
         id: RequestId | None = None
         key = previous = b""
@@ -210,22 +328,37 @@ class Outline(NamedTuple):
         is_cut = is_object and (depth != 0 or len(data) > MAX_SCANNED_BYTES)
         if is_cut and id is None and (last := _LAST_ID.search(data[-200:])) is not None:
             id = _read_id(last[1])
-        is_batch = not is_object and b'"jsonrpc"' in data[:MAX_SCANNED_BYTES]
-        is_message = not keys.isdisjoint((b'"jsonrpc"', b'"result"', b'"error"', b'"method"')) or is_cut or is_batch
-        return cls(id, is_message, b'"method"' in keys, is_cut or is_batch)
+        names_protocol = b"jsonrpc" in data[:MAX_SCANNED_BYTES]
+        is_message = not keys.isdisjoint((b'"result"', b'"error"', b'"method"')) or is_cut or names_protocol
+        is_request = b'"method"' in keys and keys.isdisjoint((b'"result"', b'"error"'))
+        return cls(id, is_message, is_request, is_cut)
 
 
 def _read_id(token: bytes) -> RequestId | None:
     try:
-        value = json.loads(token)
+        return _as_id(json.loads(token))
     except ValueError:
         return None
+
+
+def _as_id(value: object) -> RequestId | None:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, (int, str)) and not isinstance(value, bool) else None
 
 
 # -- results ----------------------------------------------------------------------------------------------------------
+
+_RESULTS: Final[Mapping[str, type[BaseModel]]] = {
+    "initialize": InitializeResult,
+    "server/discover": DiscoverResult,
+    "tools/list": ListToolsResult,
+    "tools/call": CallToolResult,
+}
+MAX_BLOCK_CHARS: Final = 10_000
+"""Characters of a block of an unknown kind that a model reads as JSON."""
+UNKNOWN_TYPE: Final = "application/octet-stream"
+"""Media type of a picture or a sound whose server gives none."""
 
 _UNUSUAL_NUMBER: Final = re.compile(rb"NaN|Infinity|[eE]\+?0*[1-9]\d\d|\d{309}")
 """Found in every JSON text that has a number which is not finite, and in some others."""
@@ -241,12 +374,14 @@ def _complete(message: JSONRPCMessage, data: bytes, is_modern: bool) -> JSONRPCM
     result = message.result
     if result.get("resultType") is None:
         result["resultType"] = "complete"  # MCP 2026-07-28: an absent one means this
-    if "tools" in result and "content" not in result:
-        _complete_tool_list(result, is_modern)
-    else:
+    if "content" in result or "structuredContent" in result:
         if _UNUSUAL_NUMBER.search(data) and not _is_finite(result):
             return failed_reply(message.id, TransportFailure.INVALID_RESULT, "NaN and infinity are no JSON numbers")
         _complete_call(result, is_modern)
+    elif "tools" in result:
+        _complete_tool_list(result, is_modern)
+    elif "protocolVersion" in result or "capabilities" in result:
+        _complete_handshake(result, is_modern)
     return message
 
 
@@ -258,17 +393,62 @@ def _is_finite(value: object) -> bool:
     return not isinstance(value, list) or all(map(_is_finite, value))
 
 
+def _complete_handshake(result: dict[str, Any], is_modern: bool) -> None:
+    """Complete what a server says of itself; where the SDK's models refuse it, only what dispatch uses remains."""
+    method = "server/discover" if is_modern else "initialize"
+    for key, empty in (("instructions", None), ("_meta", None), ("capabilities", {})):
+        if result.get(key) in (None, []):  # [] is an empty map of PHP
+            result.pop(key, None)
+            if empty is not None:
+                result[key] = empty
+    if _find_mistake(method, result, is_modern) is None:
+        return
+    given, info = result["capabilities"], result.get("serverInfo")
+    tools = given.get("tools") if isinstance(given, dict) else None
+    announces = isinstance(tools, dict) and tools.get("listChanged") is True
+    result["capabilities"] = {} if tools in (None, False) else {"tools": {"listChanged": announces}}
+    texts = {key: each for key, each in (info if isinstance(info, dict) else {}).items() if isinstance(each, str)}
+    result["serverInfo"] = {"name": texts.get("name", ""), "version": texts.get("version", "")}
+    result.setdefault("protocolVersion", LATEST_HANDSHAKE_VERSION)
+    for key in result.keys() & {"instructions", "_meta"}:
+        del result[key]
+
+
 def _complete_call(result: dict[str, Any], is_modern: bool) -> None:
-    """Complete the result of a call: a server in Go writes null for an empty list, others omit it."""
-    for key in ("structuredContent", "isError", "_meta"):
-        if key in result and result[key] is None:
+    """Complete the result of a call: a server in Go writes null for an empty list, others omit it. Where the SDK's models
+    refuse it, optional parts with a fault are removed, and a block of no known kind is the text of its JSON: the tool has
+    run."""
+    for key, kinds in (("structuredContent", object), ("isError", (bool, int, str)), ("_meta", dict)):
+        if key in result and (result[key] is None or not isinstance(result[key], kinds)):
             del result[key]
     has_structure = "structuredContent" in result
-    if result.get("content") is None and (has_structure or "content" in result):
+    content = result.get("content")
+    if content is None and (has_structure or "content" in result):
         result["content"] = []
+    elif isinstance(content, (str, dict)):
+        result["content"] = [content]
     if has_structure and not is_modern and not isinstance(result["structuredContent"], dict):
         structured = result.pop("structuredContent")  # earlier versions of MCP have objects only
         result["content"] = result["content"] or [{"type": "text", "text": compact_json(structured)}]
+    if result["resultType"] != "complete" or _find_mistake("tools/call", result, is_modern) is None:
+        return
+    if isinstance(result.get("content"), list):
+        result["content"] = [_complete_block(each, is_modern) for each in result["content"] if each is not None]
+
+
+def _complete_block(block: object, is_modern: bool) -> dict[str, Any]:
+    """Return a block of content that the SDK's models accept."""
+    if isinstance(block, dict):
+        kind = block.get("type", "text" if "text" in block else None)
+        others = {key: each for key, each in block.items() if key not in ("annotations", "_meta")}
+        for found in (block, others, {**others, "type": kind, "mimeType": UNKNOWN_TYPE}):
+            if _find_mistake("tools/call", {"content": [found], "resultType": "complete"}, is_modern) is None:
+                return found
+        if kind == "text":
+            block = block.get("text") or ""
+    text = block if isinstance(block, str) else compact_json(block)
+    is_long = len(text) > MAX_BLOCK_CHARS and text is not block  # it may be a film
+    return {"type": "text", "text": f"[content of an unknown kind, {len(text):,} characters]" if is_long else text}
 
 
 def compact_json(value: object) -> str:
@@ -301,14 +481,17 @@ def _complete_tool_list(result: dict[str, Any], is_modern: bool) -> None:
         tools = result["tools"] = []
     if not isinstance(tools, list):
         return
+    tools = result["tools"] = _cut(tools, MAX_LIST_DEPTH)
     for tool in tools:
         if isinstance(tool, dict):
+            if not isinstance(tool.get("_meta", {}), dict):
+                del tool["_meta"]
             tool["inputSchema"] = _complete_schema(tool.get("inputSchema"))
             if tool.get("outputSchema") in ([], {}):  # it demands nothing, not even structured content
                 del tool["outputSchema"]
             if not is_modern and tool.get("outputSchema") is not None:
                 tool["outputSchema"] = _complete_schema(tool["outputSchema"])
-    if _find_mistake(result, is_modern) is None:
+    if _find_mistake("tools/list", result, is_modern) is None:
         return
     kept: list[Any] = []
     refused: list[tuple[str, str]] = []
@@ -324,30 +507,45 @@ def _complete_tool_list(result: dict[str, Any], is_modern: bool) -> None:
     result["_meta"] = {**result.get("_meta", {}), REFUSED_TOOLS: refused}
 
 
-def _find_mistake(result: dict[str, Any], is_modern: bool) -> Any:
-    """Return the error of the SDK's models; None: they accept the page."""
+def _cut(value: Any, depth: int) -> Any:
+    """Return a JSON value with null in place of what is nested deeper."""
+    if isinstance(value, dict):
+        return {key: _cut(each, depth - 1) for key, each in value.items()} if depth else None
+    if isinstance(value, list):
+        return [_cut(each, depth - 1) for each in value] if depth else None
+    return value
+
+
+def _find_mistake(method: str, result: dict[str, Any], is_modern: bool) -> Any:
+    """Return the error of the SDK's models; None: they accept the result."""
     try:
-        validate_server_result("tools/list", LATEST_MODERN_VERSION if is_modern else LATEST_HANDSHAKE_VERSION, result)
-        ListToolsResult.model_validate(result, by_name=False)
+        validate_server_result(method, LATEST_MODERN_VERSION if is_modern else LATEST_HANDSHAKE_VERSION, result)
+        _RESULTS[method].model_validate(result, by_name=False)
     except ValueError as error:
         return error
     return None
 
 
 def _find_tool_problem(tool: object, is_modern: bool) -> str | None:
-    """Return why a tool is not usable, None if it is; remove optional parts that are not valid."""
+    """Return why a tool is not usable, None if it is; remove optional parts that are not valid. An input schema that is not
+    valid is hidden from the SDK: the catalogue uses the rest of it."""
     if not isinstance(tool, dict):
         return f"{describe_kind(tool)} instead of an object"
     while True:
-        error = _find_mistake(
-            {"tools": [tool], "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}, is_modern
-        )
+        alone = {"tools": [tool], "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+        error = _find_mistake("tools/list", alone, is_modern)
         if error is None:
             return None
-        place = error.errors()[0]["loc"]  # such as ("tools", 0, "annotations")
-        if len(place) < 3 or place[2] not in _OPTIONAL or place[2] not in tool:
+        place: tuple[Any, ...] = error.errors()[0]["loc"] if hasattr(error, "errors") else ()
+        part = place[2] if len(place) > 2 else ""  # of ("tools", 0, "annotations")
+        known = tool.get("_meta", {})
+        if part == "inputSchema" and isinstance(tool[part], dict) and INPUT_SCHEMA not in known:
+            tool["_meta"] = {**known, INPUT_SCHEMA: tool[part]}
+            tool[part] = {"type": "object"}
+            continue
+        if part not in _OPTIONAL or part not in tool:
             return describe_invalid(error).removeprefix("tools.0.")
-        del tool[place[2]]  # the tool is usable without it
+        del tool[part]  # the tool is usable without it
 
 
 def _complete_schema(schema: object) -> object:
@@ -362,6 +560,8 @@ def _complete_schema(schema: object) -> object:
         found["type"] = "object"
     if found.get("properties") == []:  # an empty map of PHP
         found["properties"] = {}
+    if found.get("required") == {}:  # an empty list of Lua
+        del found["required"]
     return {"type": found.pop("type"), **found}
 
 

@@ -329,7 +329,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
         if isinstance(message, _REPLIES):
             if message.id is None and len(self._waiting) == 1:
                 [message.id] = self._waiting.values()
-            self._waiting.pop(str(message.id), None)
+            self._waiting.pop(str(message.id).strip(), None)  # the SDK accepts a number in a text
         return message
 
     def _set_paused(self, is_paused: bool) -> None:

@@ -45,10 +45,45 @@ MALFORMED = {
     "the id at the end": '{"jsonrpc":"2.0","result":{"content":[{"type":"text","text":"secret-page \\ud83d"}]},"id":@ID@}',
     "deep nesting": result({"content": [], "structuredContent": {"id": 7, "a": "DEEP"}}).replace('"DEEP"', DEEP),
     "a cut line": '{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"secret-page',
-    "content that is a text": result({"content": "secret-page"}),
-    "a block of an unknown type": result({"content": [{"type": "secret-page", "text": "x"}]}),
-    "a text that is a number": result({"content": [{"type": "text", "text": 4711}]}),
     "no content": result({"value": "secret-page"}),
+    "an id that no request has": GOOD.replace("@ID@", "[@ID@]"),
+    "text in front of an unreadable one": "x " + result({"content": [{"type": "text", "text": "secret-page \ud83d"}]}),
+}
+NOTE = '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"secret-page"}}'
+TEXT = {"type": "text", "text": "fine"}
+READABLE: dict[str, str] = {
+    "a notification in front": f"{NOTE}{GOOD}",
+    "a notification behind": f"{GOOD} {NOTE}",
+    "text in front": f"[INFO] sends {GOOD}",
+    "text behind": f"{GOOD} secret-page",
+    "colours": f"\x1b[32m{GOOD}\x1b[0m",
+    "a copy of the request in front": '[INFO] has {"jsonrpc":"2.0","id":@ID@,"method":"ping","params":{}}\n' + GOOD,
+    "a method": GOOD.replace('"result"', '"method": "tools/call", "result"'),
+    "an error that is null": GOOD[:-1] + ', "error": null}',
+    "an id that is a text": GOOD.replace("@ID@", '"@ID@"'),
+    "an id that is a text with a blank": GOOD.replace("@ID@", '" @ID@"'),
+    "a notification that is not valid": NOTE.replace('"level":"info",', "") + "\n" + GOOD,
+    "progress that is a list": NOTE.replace("message", "progress").replace("{", "[") + "\n" + GOOD,
+    "content that is a text": result({"content": "fine"}),
+    "content that is a block": result({"content": TEXT}),
+    "a list of texts": result({"content": ["fine"]}),
+    "a block without a type": result({"content": [{"text": "fine"}]}),
+    "a block that is null": result({"content": [None, TEXT]}),
+    "a list as metadata": result({"content": [{**TEXT, "_meta": []}], "_meta": []}),
+    "a list for no annotations": result({"content": [{**TEXT, "annotations": []}]}),
+    "annotations that are not valid": result({"content": [{**TEXT, "annotations": {"audience": ["robot"]}}]}),
+    "an object for no error": result({"content": [TEXT], "isError": {}}),
+}
+BLOCKS: dict[str, tuple[dict[str, Any], str]] = {
+    "of an unknown kind": ({"type": "json", "json": {"a": 1}}, '{"type":"json","json":{"a":1}}'),
+    "of an unknown kind, long": (
+        {"type": "film", "data": "x" * 20_000},
+        "[content of an unknown kind, 20,025 characters]",
+    ),
+    "with a number as text": ({"type": "text", "text": 4711}, "4711"),
+    "with an object as text": ({"type": "text", "text": {"a": 1}}, '{"a":1}'),
+    "with null as text": ({"type": "text", "text": None}, ""),
+    "with a picture of no type": ({"type": "image", "data": "AAAA"}, "[image: application/octet-stream, 3 bytes]"),
 }
 
 
@@ -80,6 +115,23 @@ def test_an_unreadable_reply_on_stdio_ends_its_call(logged: pytest.LogCaptureFix
             for name in answers:
                 await assert_malformed(dispatcher, name)
             assert await dispatcher.call("good", {}) == "fine"
+
+    run(test)
+    assert SECRET not in logged.text
+
+
+@pytest.mark.parametrize("is_modern", [False, True], ids=["legacy", "2026-07-28"])
+def test_an_unusual_reply_on_stdio_is_read(logged: pytest.LogCaptureFixture, is_modern: bool) -> None:
+    async def test() -> None:
+        answers = {f"tool-{number}": text for number, text in enumerate(READABLE.values())}
+        blocks = {f"block-{n}": result({"content": [TEXT, block]}) for n, (block, _) in enumerate(BLOCKS.values())}
+        entry = scripted_stdio({**answers, **blocks}, is_modern=is_modern)
+        async with connected({"s": entry}) as dispatcher:
+            for name, kind in zip(answers, READABLE, strict=True):
+                found = await dispatcher.execute(name, {}, timeout=10)
+                assert (kind, found.error, found.text) == (kind, None, "fine")
+            for name, (_, text) in zip(blocks, BLOCKS.values(), strict=True):
+                assert await dispatcher.call(name, {}) == f"fine\n{text}"
 
     run(test)
     assert SECRET not in logged.text
@@ -463,6 +515,7 @@ COMPLETED: dict[str, dict[str, Any]] = {
     "a list of types": tool("odd", inputSchema={"type": ["object", "null"]}),
     "a list for no properties": tool("odd", inputSchema={"type": "object", "properties": []}),
     "null for empty lists": tool("odd", inputSchema={"type": "object", "properties": None, "required": None}),
+    "an object for no required names": tool("odd", inputSchema={"type": "object", "required": {}}),
     "an empty schema": tool("odd", inputSchema={}),
     "an empty list as schema": tool("odd", inputSchema=[]),
     "true as schema": tool("odd", inputSchema=True),
@@ -477,16 +530,26 @@ COMPLETED: dict[str, dict[str, Any]] = {
     "an unknown kind of execution": tool("odd", execution={"taskSupport": "sometimes"}),
     "an icon without an address": tool("odd", icons=[{"sizes": "any"}]),
 }
+NESTED: dict[str, Any] = {}
+for _ in range(120):
+    NESTED = {"type": "object", "properties": {"a": NESTED}}
+FAULTY: dict[str, Any] = {
+    "of a text": {"type": "string"},
+    "with a type in capitals": {"type": "Object", "properties": {"a": {"type": "String"}}},
+    "with a property that is a number": {"type": "object", "properties": {"a": 3}},
+    "with a property that is null": {"type": "object", "properties": {"a": None}},
+    "with a list of properties": {"type": "object", "properties": [{"name": "a"}]},
+    "with required names that are numbers": {"type": "object", "required": [1]},
+    "with a required name that is no list": {"type": "object", "required": "a"},
+    "with a number without an end": {"type": "object", "properties": {"a": {"default": float("nan")}}},
+    "with a number of many digits": {"type": "object", "properties": {"a": {"maximum": 10**40}}},
+    "with many levels": NESTED,
+    "with 5,000 levels": {"type": "object", "properties": {"a": {"default": "DEEP"}}},
+}
+"""Schemas that are used without the part that has a fault."""
 REFUSED: dict[str, Any] = {
-    "a schema of a text": tool("odd", inputSchema={"type": "string"}),
     "a schema that is a text": tool("odd", inputSchema="object"),
     "false as schema": tool("odd", inputSchema=False),
-    "a property that is a number": tool("odd", inputSchema={"type": "object", "properties": {"a": 3}}),
-    "a list of properties": tool("odd", inputSchema={"type": "object", "properties": [{"name": "a"}]}),
-    "required names that are numbers": tool("odd", inputSchema={"type": "object", "required": [1]}),
-    "a number without an end": tool(
-        "odd", inputSchema={"type": "object", "properties": {"a": {"default": float("nan")}}}
-    ),
     "no name": {"inputSchema": ANY},
     "a name that is a number": {"name": 7, "inputSchema": ANY},
     "a number": 7,
@@ -536,11 +599,25 @@ def test_definitions_that_are_not_usable_are_refused_by_their_names(
 
     with caplog.at_level(logging.WARNING):
         run(test)
-    for number, kind in enumerate(REFUSED):
-        if number < 7:
-            # Refused, or used without the part of its schema that is not usable.
-            assert f"s: odd-{number}: " in caplog.text or f"s: odd-{number} is used with a part" in caplog.text, kind
+    assert "s: odd-0: " in caplog.text
+    assert "s: odd-1: " in caplog.text
     assert "(a tool without a name): tools[" in caplog.text
+
+
+def test_a_fault_of_a_schema_costs_only_its_keyword(is_modern: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        faulty = [tool(f"odd-{n}", inputSchema=schema, _meta=[]) for n, schema in enumerate(FAULTY.values())]
+        page = result({"tools": [tool("one"), *faulty, tool("two", outputSchema=NESTED)]}).replace('"DEEP"', DEEP)
+        answers = {each["name"]: GOOD_LISTS for each in faulty}
+        async with connected({"s": scripted_stdio(answers, pages=[page], is_modern=is_modern)}) as dispatcher:
+            assert names(dispatcher) == sorted([*answers, "one", "two"])
+            for name in answers:
+                assert await dispatcher.call(name, {}) == "fine"
+
+    with caplog.at_level(logging.WARNING):
+        run(test)
+    for number, kind in enumerate(FAULTY):
+        assert f"s: odd-{number} is used with a part of its schema: input-schema" in caplog.text, kind
 
 
 @pytest.mark.parametrize("tools", [None, {}, []])
@@ -617,7 +694,7 @@ def test_a_tool_that_becomes_bad_is_refused_and_the_others_stay(monkeypatch: pyt
     monkeypatch.setattr(dispatch.mcp.sessions, "MIN_POLL_S", 0.1)
 
     async def test() -> None:
-        pages = [page("a", "b"), result({"tools": [tool("a"), tool("b", inputSchema={"type": "array"})]})]
+        pages = [page("a", "b"), result({"tools": [tool("a"), tool("b", inputSchema=False)]})]
         async with connected({"s": scripted_stdio({"a": GOOD_LISTS}, pages=pages)}) as dispatcher:
             await until(lambda: dispatcher.registry.sources()[0].refused)
             assert "a" in names(dispatcher)
