@@ -380,7 +380,7 @@ def _complete(message: JSONRPCMessage, data: bytes, is_modern: bool) -> JSONRPCM
         _complete_call(result, is_modern)
     elif "tools" in result:
         _complete_tool_list(result, is_modern)
-    elif "protocolVersion" in result or "capabilities" in result:
+    elif not result.keys().isdisjoint(("protocolVersion", "supportedVersions", "capabilities", "serverInfo")):
         _complete_handshake(result, is_modern)
     return message
 
@@ -396,20 +396,17 @@ def _is_finite(value: object) -> bool:
 def _complete_handshake(result: dict[str, Any], is_modern: bool) -> None:
     """Complete what a server says of itself; where the SDK's models refuse it, only what dispatch uses remains."""
     method = "server/discover" if is_modern else "initialize"
-    for key, empty in (("instructions", None), ("_meta", None), ("capabilities", {})):
-        if result.get(key) in (None, []):  # [] is an empty map of PHP
-            result.pop(key, None)
-            if empty is not None:
-                result[key] = empty
+    if not isinstance(result.get("capabilities"), dict):  # it may have tools all the same
+        result["capabilities"] = {"tools": {}}
+    if not is_modern and not isinstance(result.get("protocolVersion"), str):
+        result["protocolVersion"] = LATEST_HANDSHAKE_VERSION
     if _find_mistake(method, result, is_modern) is None:
         return
-    given, info = result["capabilities"], result.get("serverInfo")
-    tools = given.get("tools") if isinstance(given, dict) else None
+    tools, info = result["capabilities"].get("tools"), result.get("serverInfo")
     announces = isinstance(tools, dict) and tools.get("listChanged") is True
     result["capabilities"] = {} if tools in (None, False) else {"tools": {"listChanged": announces}}
     texts = {key: each for key, each in (info if isinstance(info, dict) else {}).items() if isinstance(each, str)}
     result["serverInfo"] = {"name": texts.get("name", ""), "version": texts.get("version", "")}
-    result.setdefault("protocolVersion", LATEST_HANDSHAKE_VERSION)
     for key in result.keys() & {"instructions", "_meta"}:
         del result[key]
 

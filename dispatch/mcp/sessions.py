@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from mcp import Client, ClientSession, MCPError, types
 from mcp.client.session import IncomingMessage
 from mcp.client.subscriptions import SubscriptionLost
-from mcp.types import HEADER_MISMATCH, INVALID_PARAMS
+from mcp.types import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from dispatch._internal import Randomness, cancel_and_wait, excerpt
@@ -87,13 +87,7 @@ class Pages:
             MCPError: the server does not answer, or with an error.
             ValueError: its answer is no list of tools.
         """
-        try:
-            page = await self._client.list_tools(cursor=self.cursor)
-        except MCPError as error:
-            if self.cursor is None or error.code != INVALID_PARAMS:
-                raise
-            self._end("has a cursor that the server itself refuses")
-            return 0.0
+        page = await self._client.list_tools(cursor=self.cursor)
         found: list[ListedTool] = [*page.tools, *find_refused_tools(page)]
         names = {tool.name for tool in found}
         is_repeated = bool(found) and names <= self._names
@@ -143,12 +137,13 @@ class ToolList:
             self._is_changed.set()
 
     async def read(self, client: Client) -> list[ListedTool]:
-        """Return all tools. A list without an end is used as far as it was read.
+        """Return all tools. A list that cannot be read to its end is used as far as it was read, unless it was complete
+        before.
 
         Raises:
             MCPError: the server does not answer, or with an error.
             ValueError: its answer is no list of tools.
-            TimeoutError: the pages of a list that was complete before take more than :data:`LIST_S`.
+            TimeoutError: the further pages take more than :data:`LIST_S`.
         """
         if client.server_capabilities.tools is None:
             return []
@@ -156,13 +151,19 @@ class ToolList:
         try:
             self._ttl_s = await pages.read_next()
             self.has_page = True
+        except MCPError as error:
+            if error.code != METHOD_NOT_FOUND:
+                raise
+            return []
+        try:
             async with asyncio.timeout(LIST_S):
                 while pages.cursor is not None:
                     await pages.read_next()
-        except TimeoutError:
-            if self._is_read and not self._is_cut:
+        except (MCPError, ValueError, TimeoutError) as error:
+            is_refused = isinstance(error, MCPError) and error.code == INVALID_PARAMS  # a cursor of the server itself
+            if self._is_read and not self._is_cut and not is_refused:
                 raise
-            pages.problem = f"takes more than {LIST_S:g} s"
+            pages.problem = f"cannot be read to its end ({_describe_list_error(error)})"
         if pages.problem and not self._is_cut:
             logger.warning("the list of tools %s; its first %d tools are used", pages.problem, len(pages.tools))
         self._is_cut = bool(pages.problem)
@@ -183,8 +184,7 @@ class ToolList:
                 try:
                     on_tools(await self.read(client))
                 except (MCPError, ValueError, TimeoutError) as error:
-                    reason = describe_invalid(error) or f"its pages take more than {LIST_S:g} s"
-                    logger.warning("the list of tools cannot be read again: %s", reason)
+                    logger.warning("the list of tools cannot be read again: %s", _describe_list_error(error))
                     await asyncio.sleep(max(LISTEN_AGAIN_S, find_retry_after(error) or 0.0))
                     self._is_changed.set()
                 else:
@@ -193,7 +193,8 @@ class ToolList:
             await cancel_and_wait((listening,))
 
     async def _wait_change(self) -> None:
-        timeout = None if self._is_announced and not self._poll else max(self._ttl_s or POLL_S, MIN_POLL_S)
+        is_polled = self._poll or self._is_cut or not self._is_announced
+        timeout = None if not is_polled else max(self._ttl_s or POLL_S, MIN_POLL_S)
         try:
             async with asyncio.timeout(timeout):
                 await self._is_changed.wait()
@@ -219,6 +220,11 @@ class ToolList:
                 wait = LISTEN_AGAIN_S
             await asyncio.sleep(wait)
             wait = min(2 * wait, MAX_LISTEN_AGAIN_S)
+
+
+def _describe_list_error(error: Exception) -> str:
+    reason = f"its pages take more than {LIST_S:g} s" if isinstance(error, TimeoutError) else describe_invalid(error)
+    return excerpt(" ".join(reason.split()), 300)
 
 
 HANDSHAKE_S: Final = 10.0

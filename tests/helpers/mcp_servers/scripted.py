@@ -56,18 +56,25 @@ def _hello(is_modern: bool) -> tuple[str, str]:
 
 
 def scripted_stdio(
-    answers: Mapping[str, str] = {}, *, pages: Sequence[str] = (), is_modern: bool = False, **keys: Any
+    answers: Mapping[str, str] = {},
+    *,
+    pages: Sequence[str] = (),
+    is_modern: bool = False,
+    welcome: Mapping[str, Any] = {},
+    **keys: Any,
 ) -> dict[str, Any]:
     """The entry of a server on stdin and stdout.
 
     Args:
         answers: its tools, and what it writes for a call of each one, as Latin-1; ``@ID@`` is the id of the request.
         pages: of its list of tools; the last one is repeated. ``@PAGE@`` is the number of pages before.
+        welcome: in place of these parts of its answer to the handshake.
         keys: of the entry.
     """
-    hello, welcome = _hello(is_modern)
+    hello, usual = _hello(is_modern)
+    given = json.loads(usual.replace("@ID@", "0"))["result"]
     listed = pages or [result({"tools": [tool(name) for name in answers]})]
-    script = {"answers": dict(answers), "pages": list(listed), "hello": hello, "welcome": welcome}
+    script = {"answers": dict(answers), "pages": list(listed), "hello": hello, "welcome": result({**given, **welcome})}
     return {"command": sys.executable, "args": ["-S", "-c", _STDIO, json.dumps(script)], **keys}
 
 

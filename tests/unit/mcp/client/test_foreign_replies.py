@@ -635,6 +635,8 @@ def page(*tools: str, cursor: object = None) -> str:
     return result({"tools": [tool(name) for name in tools], "nextCursor": cursor})
 
 
+FAILURE = '{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32603,"message":"out of order"}}'
+NO_SUCH_METHOD = '{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32601,"message":"no such method"}}'
 REFUSAL = '{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32602,"message":"invalid cursor"}}'
 
 
@@ -652,13 +654,63 @@ REFUSAL = '{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32602,"message":"invalid 
         ([page("a", cursor="x"), page(cursor="y"), page("b")], ["a", "b"]),
         ([page("a", cursor="x"), page(cursor="@PAGE@")], ["a"]),
         ([page("a", cursor="x"), REFUSAL], ["a"]),
+        ([page("a", cursor="x"), FAILURE], ["a"]),
+        ([page("a", cursor="x"), page("b", cursor="y"), result(None)], ["a", "b"]),
+        ([page("a", cursor="x"), result({"tools": "none"})], ["a"]),
+        ([NO_SUCH_METHOD], []),
     ],
 )
 def test_pages(pages: list[str], found: list[str]) -> None:
     async def test() -> None:
         async with connected({"s": scripted_stdio({"a": GOOD_LISTS}, pages=pages)}) as dispatcher:
             assert names(dispatcher) == found
-            assert await dispatcher.call("a", {}) == "fine"
+            if found:
+                assert await dispatcher.call("a", {}) == "fine"
+
+    run(test)
+
+
+def test_a_page_that_fails_later_leaves_the_list_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dispatch.mcp.sessions, "POLL_S", 0.1)
+    monkeypatch.setattr(dispatch.mcp.sessions, "MIN_POLL_S", 0.1)
+
+    async def test() -> None:
+        pages = [page("a", cursor="x"), FAILURE, page("a", cursor="x"), page("b"), page("a", cursor="x"), FAILURE]
+        async with connected({"s": scripted_stdio({"b": GOOD_LISTS}, pages=pages)}) as dispatcher:
+            assert names(dispatcher) == ["a"]
+            await until(lambda: names(dispatcher) == ["a", "b"])
+            await until(lambda: "cannot be read again: out of order" in caplog.text)
+            assert names(dispatcher) == ["a", "b"]
+
+    run(test)
+    assert "cannot be read to its end (out of order); its first 1 tools are used" in caplog.text
+
+
+@pytest.mark.parametrize("is_modern", [False, True], ids=["legacy", "2026-07-28"])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"capabilities": []},
+        {"capabilities": None},
+        {"capabilities": {"tools": []}},
+        {"capabilities": {"tools": True, "logging": True, "prompts": []}},
+        {"serverInfo": None},
+        {"serverInfo": {"name": "x"}},
+        {"serverInfo": {"name": "x", "version": 1.2}},
+        {"serverInfo": {"name": "x", "version": "1", "icons": [{}]}},
+        {"instructions": None, "_meta": None},
+        {"instructions": 7, "_meta": []},
+        {"protocolVersion": None},
+    ],
+    ids=str,
+)
+def test_an_incomplete_handshake_is_completed(odd: dict[str, Any], is_modern: bool) -> None:
+    async def test() -> None:
+        entry = scripted_stdio({"work": GOOD}, welcome=odd, is_modern=is_modern)
+        async with connected({"s": entry}) as dispatcher:
+            assert await dispatcher.call("work", {}) == "fine"
 
     run(test)
 
