@@ -240,7 +240,10 @@ JITTER: Final = 0.2
 """Share by which a wait is shorter at most, so that sessions with one server do not connect at the same instant."""
 
 MODE: Final = "auto"
-"""The newest protocol that the server speaks: 2026-07-28, or a handshake down to 2024-11-05."""
+"""The newest protocol that the server speaks: 2026-07-28, or a handshake down to 2024-11-05. It begins with
+``server/discover``, at which some servers end or hang: they accept nothing before ``initialize``."""
+LEGACY: Final = "legacy"
+"""A handshake, which begins with ``initialize``."""
 
 MAX_STARTS: Final = 2 * (os.cpu_count() or 1)
 """Processes that start at the same time. Fifty at once on two processors would all exceed :data:`HANDSHAKE_S`, again and
@@ -297,6 +300,7 @@ class McpSession:
         self._client: Client | None = None
         self._transport: SessionTransport | None = None
         """Of the client."""
+        self._mode = MODE
         self._is_reopening = False
         self._opened = asyncio.Event()
         self._opened_at: float | None = None
@@ -365,6 +369,11 @@ class McpSession:
             except Exception as error:  # of a server or of the SDK, which may raise anything; it is reported
                 self.problem = describe_failure(error)
                 asked = find_retry_after(first_error(error))
+                if self._opened_at is None and not isinstance(first_error(error), OSError):
+                    self._mode = MODE if self._mode == LEGACY else LEGACY
+                    if self._mode == LEGACY and self._is_process and not self._first.is_set():
+                        logger.info("%s: %s; it is started again without 'server/discover'", self.name, self.problem)
+                        continue
             if self._opened_at is not None and loop.time() - self._opened_at >= STABLE_S:
                 wait = FIRST_RETRY_S
             if self._is_unknown and self._opened_at is not None:
@@ -439,7 +448,7 @@ class McpSession:
         self._transport = transport
         client = Client(
             transport,
-            mode=MODE,
+            mode=self._mode,
             message_handler=tools.on_message,
             client_info=types.Implementation(name="dispatch", version=__version__),
             cache=None,  # lists are read when the server says that they have changed

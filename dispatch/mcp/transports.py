@@ -113,8 +113,12 @@ logger = logging.getLogger("dispatch.mcp")
 
 MAX_UNREAD: Final = 1_000
 """Messages that may wait for the session; then the pipe is not read until half of them are read."""
+PROBE: Final = "server/discover"
 EXIT_S: Final = 1.0
 """Seconds that a server has to end after its stdin was closed, as MCP wants it; then its group receives SIGTERM."""
+PROBE_S: Final = 3.0
+"""Seconds that a server has to answer ``server/discover``; then it receives ``initialize``, as a server that ignores what
+it does not know."""
 TERM_S: Final = 1.0
 """Seconds that it has after SIGTERM; then its group receives SIGKILL."""
 
@@ -384,9 +388,17 @@ class ServerProcess(asyncio.SubprocessProtocol):
             meta = (item.message.params or {}).get("_meta") or {}
             self._is_modern = PROTOCOL_VERSION_META_KEY in meta
             self._waiting[str(item.message.id)] = item.message.id
+            if item.message.method == PROBE:
+                asyncio.get_running_loop().call_later(PROBE_S, self._end_probe, item.message.id)
         elif isinstance(item.message, JSONRPCNotification) and item.message.method == "notifications/cancelled":
             self._waiting.pop(str((item.message.params or {}).get("requestId")), None)
         self._stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+
+    def _end_probe(self, id: RequestId) -> None:
+        if self._waiting.pop(str(id), None) is not None:
+            reply = failed_reply(id, TransportFailure.REPLY_LOST, f"no reply to {PROBE} within {PROBE_S:g} s")
+            self._unread.append(SessionMessage(reply))
+            self._wake()
 
     async def aclose(self) -> None:
         """Do nothing: the transport ends the process."""
@@ -431,6 +443,7 @@ _REPLIES: Final = (JSONRPCResponse, JSONRPCError)
 _BODY_HEADERS: Final = (b"content-length", b"content-encoding", b"content-type", b"transfer-encoding")
 _NO_REPLY: Final = httpx2.Timeout(PING_S, connect=CONNECT_S)
 """Of notifications and the end of a session: the SDK sends nothing else before their response, and closing waits for it."""
+_PROBE_TIMEOUT: Final = httpx2.Timeout(None, connect=CONNECT_S, read=PROBE_S)
 _ABOUT_SESSIONS: Final = re.compile("session|initiali[sz]", re.IGNORECASE)
 _OF_CREDENTIALS: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 """Statuses that concern a session only where their text says so."""
@@ -556,6 +569,8 @@ class HttpClient(httpx2.AsyncClient):
         exchange = Exchange.of(request)
         if exchange is None:
             request.extensions = {**request.extensions, "timeout": _NO_REPLY.as_dict()}
+        elif exchange.method == PROBE:
+            request.extensions = {**request.extensions, "timeout": _PROBE_TIMEOUT.as_dict()}
         is_request = exchange is not None and exchange.id is not None
         self.in_flight += is_request
         try:
@@ -680,15 +695,16 @@ class Exchange:
     """One request and its reply.
 
     Args:
-        id: of the request; None: there is none, the server sends messages of its own.
+        id, method: of the request; None: there is none, the server sends messages of its own.
         is_modern: the protocol is 2026-07-28 or later.
 
     Attributes:
         problem: of the last data that were not readable; empty: there were none.
     """
 
-    def __init__(self, id: RequestId | None, is_modern: bool) -> None:
+    def __init__(self, id: RequestId | None, is_modern: bool, method: str = "") -> None:
         self.id = id
+        self.method = method
         self.problem = ""
         self._is_modern = is_modern
 
@@ -699,7 +715,7 @@ class Exchange:
         if request.method != "POST":
             return cls(None, is_modern) if request.method == "GET" else None
         head = msgspec.json.decode(request.content, type=_Head)
-        return cls(head.id, is_modern) if head.method and head.id is not None else None
+        return cls(head.id, is_modern, head.method) if head.method and head.id is not None else None
 
     def fail(self, failure: TransportFailure, message: str, data: object = None) -> JSONRPCError:
         """Return the reply that reports a failure of this request."""

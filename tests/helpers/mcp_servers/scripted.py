@@ -16,12 +16,21 @@ _STDIO = r"""
 import json, sys
 script = json.loads(sys.argv[1])
 pages = 0
+is_open = not script["before"]
 def write(text):
     sys.stdout.buffer.write(text.encode("latin-1") + b"\n")
     sys.stdout.buffer.flush()
 for line in sys.stdin:
     message = json.loads(line)
-    if "id" not in message:
+    is_open = is_open or message.get("method") == script["hello"]
+    if not is_open and script["before"] == "exit":
+        sys.exit(1)
+    if not is_open and script["before"] == "hang":
+        sys.stdin.read()
+    if not is_open or "id" not in message:
+        continue
+    if "method" not in message:
+        print("reply", line.strip(), file=sys.stderr, flush=True)
         continue
     method, id = message["method"], json.dumps(message["id"])
     if method == "tools/call":
@@ -61,6 +70,7 @@ def scripted_stdio(
     pages: Sequence[str] = (),
     is_modern: bool = False,
     welcome: Mapping[str, Any] = {},
+    before: str = "",
     **keys: Any,
 ) -> dict[str, Any]:
     """The entry of a server on stdin and stdout.
@@ -69,12 +79,14 @@ def scripted_stdio(
         answers: its tools, and what it writes for a call of each one, as Latin-1; ``@ID@`` is the id of the request.
         pages: of its list of tools; the last one is repeated. ``@PAGE@`` is the number of pages before.
         welcome: in place of these parts of its answer to the handshake.
+        before: what it does with a request before the handshake: ``exit``, ``hang`` or ``ignore``.
         keys: of the entry.
     """
     hello, usual = _hello(is_modern)
     given = json.loads(usual.replace("@ID@", "0"))["result"]
     listed = pages or [result({"tools": [tool(name) for name in answers]})]
-    script = {"answers": dict(answers), "pages": list(listed), "hello": hello, "welcome": result({**given, **welcome})}
+    script = {"answers": dict(answers), "pages": list(listed), "hello": hello, "before": before}
+    script["welcome"] = result({**given, **welcome})
     return {"command": sys.executable, "args": ["-S", "-c", _STDIO, json.dumps(script)], **keys}
 
 

@@ -18,6 +18,7 @@ from mcp import types
 
 import dispatch
 import dispatch.mcp.sessions
+import dispatch.mcp.transports
 from dispatch.calls.local import LocalResult
 from dispatch.errors import ToolError
 from dispatch.mcp.conversion import read_result
@@ -711,6 +712,32 @@ def test_an_incomplete_handshake_is_completed(odd: dict[str, Any], is_modern: bo
         entry = scripted_stdio({"work": GOOD}, welcome=odd, is_modern=is_modern)
         async with connected({"s": entry}) as dispatcher:
             assert await dispatcher.call("work", {}) == "fine"
+
+    run(test)
+
+
+@pytest.mark.parametrize("before", ["exit", "hang", "ignore"])
+def test_a_server_that_minds_a_request_before_the_handshake(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch.mcp.transports, "PROBE_S", 0.2)
+    monkeypatch.setattr(dispatch.mcp.sessions, "HANDSHAKE_S", 2.0 if before == "hang" else 10.0)
+
+    async def test() -> None:
+        async with connected({"s": scripted_stdio({"work": GOOD}, before=before)}) as dispatcher:
+            await call_until_ok(dispatcher, "work", {})
+
+    run(test)
+
+
+def test_requests_of_a_server_are_answered_whatever_their_parameters_are(logged: pytest.LogCaptureFixture) -> None:
+    asked = "\n".join(
+        f'{{"jsonrpc":"2.0","id":{90 + n},"method":"ping","params":{params}}}'
+        for n, params in enumerate(["[]", "null", '{"_meta":[]}', '"secret-page"'])
+    )
+
+    async def test() -> None:
+        async with connected({"s": scripted_stdio({"work": f"{asked}\n{GOOD}"})}) as dispatcher:
+            assert await dispatcher.call("work", {}) == "fine"
+            await until(lambda: all(f'"id":{90 + n},"result":{{}}' in logged.text for n in range(4)))
 
     run(test)
 
