@@ -256,6 +256,7 @@ _STDIO_TYPES: Final = ("stdio", "local")
 _HTTP_TYPES: Final = ("http", "streamable-http", "streamableHttp", "streamable_http", "remote")
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_BEFORE_SECRET: Final = re.compile(r".*?(?:[:=]|\b(?:bearer|basic)\b|$)", re.IGNORECASE | re.DOTALL)
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 
 
@@ -292,14 +293,13 @@ def _read_urls(given: Any, report: Report, path: str) -> Any:
 
 
 def _read_headers(values: Mapping[str, Any], report: Report, path: str) -> Any:
-    if _read_values(values, report, path) is WRONG:
-        return WRONG
-    found = {name: value.strip() for name, value in values.items()}  # a secret from a file has a line end
+    # A secret from a file has a line end.
+    found = {name: value.strip() if is_text(value) else value for name, value in values.items()}
     for name, value in found.items():
-        problem = find_header_problem(name, value)
-        if problem:  # the report has no value: it may be a secret
-            report.add_error(join_path(path, name), problem, "correct it, or the variable that it is from")
-    return found
+        shown, problem = find_header_problem(name, value if is_text(value) else "")
+        if problem:
+            report.add_error(join_path(path, shown), problem, "correct it, or the variable that it is from")
+    return found if report.has_errors else _read_values(found, report, path)
 
 
 def _choice(*choices: str) -> Key:
@@ -442,13 +442,15 @@ def _check_kind(settings: ServerSettings, report: Report) -> None:
         report.add_error("type", f"'{kind}' needs '{wanted}'", f"give '{wanted}', or remove 'type'")
 
 
-def find_header_problem(name: str, value: str) -> str:
-    """Return why HTTP cannot send a header, without its value; empty: it can."""
+def find_header_problem(name: str, value: str) -> tuple[str, str]:
+    """Return the name of a header for messages, and why HTTP cannot send the header; empty: it can. Neither has the value,
+    nor a secret that was written into the name: ``"Authorization: Bearer …": ""``."""
     if not _HEADER_NAME.fullmatch(name):
-        return "the name is no name of an HTTP header"
+        shown = _BEFORE_SECRET.match(name)
+        return excerpt(shown[0] if shown else "", 40), "the name is no name of an HTTP header"
     if not _HEADER_VALUE.fullmatch(value):
-        return "the value has a line break or another character that HTTP headers do not have"
-    return ""
+        return name, "the value has a line break or another character that HTTP headers do not have"
+    return name, ""
 
 
 # The tools of an MCP server as items of the catalogue. No input or output.

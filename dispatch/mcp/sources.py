@@ -6,11 +6,11 @@ import asyncio
 import json
 import logging
 import os
+import re
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
-from urllib.parse import urlsplit
 
 import msgspec
 from mcp.client.session import ElicitationFnT, ListRootsFnT, SamplingFnT
@@ -112,14 +112,9 @@ class McpServerSource:
         create = partial(McpSession, callbacks=self._callbacks, on_change=self._on_session)
         if settings.command:
             return [create(settings.name, self._open_stdio, poll=False, is_process=True)]
-        several = len(settings.urls) > 1
         return [
-            create(
-                _instance_name(settings.name, url) if several else settings.name,
-                partial(HttpTransport, url, settings.headers),
-                poll=True,
-            )
-            for url in settings.urls
+            create(name, partial(HttpTransport, url, settings.headers), poll=True)
+            for name, url in zip(_instance_names(settings.name, settings.urls), settings.urls, strict=True)
         ]
 
     def _open_stdio(self) -> SessionTransport:
@@ -182,9 +177,16 @@ class McpServerSource:
             await instances.close()
 
 
-def _instance_name(server: str, url: str) -> str:
-    parts = urlsplit(url)
-    return f"{server}:{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+def _instance_names(server: str, urls: Sequence[str]) -> list[str]:
+    """Return the names of the addresses of a server, which errors and metrics have: user, path and query may be secrets."""
+    if len(urls) == 1:
+        return [server]
+    hosts = list(map(_host_of, urls))
+    return [f"{server}:{host}" + f"-{number}" * (hosts.count(host) > 1) for number, host in enumerate(hosts, 1)]
+
+
+def _host_of(url: str) -> str:
+    return re.split(r"[/?#\\]", url.partition("://")[2], maxsplit=1)[0].rpartition("@")[2]
 
 
 # The MCP servers of a configuration, as sources of the catalogue.
@@ -366,7 +368,7 @@ class TrustGraphMcpTools(TrustGraphConfig):
         for server in servers - self._sessions.keys():
             headers = {"Authorization": f"Bearer {server.token}"} if server.token else {}
             opener = partial(HttpTransport, server.url, headers)
-            session = McpSession(server.url, opener, Callbacks(), lambda: None, poll=False)
+            session = McpSession(_host_of(server.url), opener, Callbacks(), lambda: None, poll=False)
             self._sessions[server] = McpInstance(session, Callbacks())
             session.start()
         await asyncio.gather(*(each.session.close() for each in gone))

@@ -174,3 +174,11 @@ def test_a_header_that_cannot_be_sent_is_named_without_its_value(name: str, valu
     assert "headers" in problem.key
     assert name.strip() in problem.key or not name.isprintable()
     assert "secret" not in str(problem)
+
+
+@pytest.mark.parametrize("name", ["Authorization: Bearer secret", "bearer secret", "X-Key=secret"])
+@pytest.mark.parametrize("value", ["", 7])
+def test_a_secret_in_the_name_of_a_header_is_not_repeated(name: str, value: object) -> None:
+    found = read_configuration({"one": {"url": "https://host/mcp", "headers": {name: value}}}, "mcp.json", {})
+    assert isinstance(found, Configuration)
+    assert "secret" not in str(found.invalid[0].problems)

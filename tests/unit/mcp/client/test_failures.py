@@ -114,6 +114,25 @@ def test_calls_are_balanced_between_several_addresses() -> None:
     run(test)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        ["http://user:secret@127.0.0.1:1/secret/mcp?key=secret", "http://127.0.0.1:1/secret-two/mcp"],
+        "http://127.0.0.1:secret/mcp",
+        "http://user:secret/@127.0.0.1:1/mcp",
+    ],
+)
+def test_a_secret_in_an_address_is_not_repeated(url: object, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with connected({"calc": {"url": url}}) as dispatcher:
+            (source,) = dispatcher.registry.sources()
+            assert source.state == "failed"
+            assert "secret" not in source.problem
+
+    run(test)
+    assert "secret" not in caplog.text
+
+
 def script(tmp_path: Path, code: str) -> dict[str, Any]:
     """The entry of a server that is a short program."""
     path = tmp_path / "server.py"
