@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+import httpx2
 from mcp import Client, ClientSession, MCPError, types
 from mcp.client.session import IncomingMessage
 from mcp.client.subscriptions import SubscriptionLost
@@ -489,6 +490,8 @@ def first_error(error: BaseException) -> BaseException:
 def describe_failure(error: BaseException) -> str:
     """Return the reason of a failure in one line; of a group of errors, the first one's."""
     error = first_error(error)
+    if isinstance(error, httpx2.InvalidURL):  # its text has a part of the address, which may be a secret
+        return "its address is no URL"
     text = " ".join(describe_invalid(error).split())
     if isinstance(error, (SessionEndedError, MCPError)):
         return excerpt(text, 300)
@@ -498,8 +501,8 @@ def describe_failure(error: BaseException) -> str:
 # The sessions of one server, as instances of its service.
 
 
-REOPEN_S: Final = 2.0
-"""Seconds that a call waits for a new session with a server that has forgotten the former one."""
+REOPEN_S: Final = HANDSHAKE_S
+"""Seconds that a call waits for a new session with a server that has forgotten the former one, within its own deadline."""
 
 
 class UnsentCallError(Exception):

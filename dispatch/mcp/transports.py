@@ -433,8 +433,12 @@ CONNECT_S: Final = 5.0
 MAX_IDLE_CONNECTIONS: Final = 100
 LAST_REPLIES_S: Final = 0.05
 """Seconds in which calls in flight receive their errors before a session that is of no use is closed."""
-REFUSALS_S: Final = 1.0
-"""Seconds in which a server that has forgotten a session has to refuse the calls in flight, which are then sent again."""
+REFUSALS_S: Final = 3.0
+"""Seconds in which a server that has forgotten a session has to refuse the calls in flight, which are then sent again. A
+connection that a short queue of the server has lost is repeated by the kernel after 1 s."""
+RECONNECT_S: Final = 1.0
+"""Seconds until a stream that the server has ended is opened again, at least; doubled each time that it ends at once."""
+MAX_RECONNECT_S: Final = 10.0
 PING_S: Final = 2.0
 """Seconds in which a server has to answer the ping that shows whether it knows the session."""
 
@@ -472,9 +476,9 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """
     found = {name: value.strip() for name, value in headers.items()}
     for name, value in found.items():
-        problem = find_header_problem(name, value)
+        shown, problem = find_header_problem(name, value)
         if problem:
-            raise InvalidHeaderError(f"the header '{excerpt(name)}': {problem}")
+            raise InvalidHeaderError(f"the header '{shown}': {problem}")
     return found
 
 
@@ -557,6 +561,8 @@ class HttpClient(httpx2.AsyncClient):
         self._on_unreachable = on_unreachable
         self._on_unknown = on_unknown
         self.in_flight = 0
+        self._short_streams = 0
+        """Streams in succession that have ended at once, without a message."""
         self._is_forgotten = False
         self._checking = asyncio.Lock()
 
@@ -619,14 +625,24 @@ class HttpClient(httpx2.AsyncClient):
         """Yield the events of a stream, with readable messages only."""
         awaits_reply = is_request = exchange.id is not None
         self.in_flight += is_request
+        clock = asyncio.get_running_loop().time
+        began, wait = clock(), RECONNECT_S
         try:
             async for event in httpx2.EventSource(response, max_event_size=MAX_MESSAGE_BYTES):
                 messages = exchange.read(event.data.encode()) if event.event == "message" and event.data else []
                 if awaits_reply:
                     messages = [await self._check_reply(response.request, exchange, each) for each in messages]
                     awaits_reply = not any(isinstance(each, _REPLIES) for each in messages)
+                if event.retry is not None:
+                    wait = event.retry / 1000
+                if messages:
+                    self._short_streams = 0
                 for data in _encode_event(event, messages):
                     yield data
+            # The SDK opens the stream again without an end, after the time in the last event.
+            wait = min(max(wait, RECONNECT_S * 2 ** min(self._short_streams, 10)), MAX_RECONNECT_S)
+            self._short_streams = self._short_streams + 1 if clock() - began < RECONNECT_S else 0
+            yield f"retry: {wait * 1000:.0f}\ndata:\n\n".encode()
         except httpx2.SSEError as error:  # an event that is too large
             exchange.problem = str(error)
         finally:
@@ -663,23 +679,30 @@ class HttpClient(httpx2.AsyncClient):
         if (status < 400 or status in _OF_CREDENTIALS) and not _ABOUT_SESSIONS.search(text):
             return False
         async with self._checking:
-            if not self._is_forgotten and await self._is_ping_refused(request, status):
+            is_refused = self._is_forgotten or await self._is_refused(request, status, "ping")
+            if (
+                not is_refused and status == HTTPStatus.NOT_FOUND and has_id
+            ):  # some servers answer a ping in any session
+                is_refused = await self._is_refused(request, status, "tools/list")
+            if is_refused and not self._is_forgotten:
                 self._is_forgotten = True
                 self._on_unknown() if status < 500 else self._on_unreachable()
         return self._is_forgotten and status < 500  # after an error of the server the request may have been executed
 
-    async def _is_ping_refused(self, request: httpx2.Request, status: int) -> bool:
-        """Whether a ping in the session of ``request`` is refused in the same way."""
+    async def _is_refused(self, request: httpx2.Request, status: int, method: str) -> bool:
+        """Whether a request of ``method`` in the session of ``request`` is refused in the same way; after the status 404,
+        which is MCP's for a session that has ended, in any way."""
         headers = {name: request.headers[name] for name in _OF_THE_SESSION if name in request.headers}
         headers["accept"] = "application/json, text/event-stream"
-        message = {"jsonrpc": "2.0", "id": "dispatch-ping", "method": "ping"}
+        message = {"jsonrpc": "2.0", "id": "dispatch-ping", "method": method}
         ping = self.build_request("POST", request.url, headers=headers, json=message)
         exchange = Exchange("dispatch-ping", is_modern=False)
         with suppress(TimeoutError, httpx2.TransportError):
             async with asyncio.timeout(PING_S):
                 response = await super().send(ping, stream=True, follow_redirects=False)
                 try:
-                    if response.status_code != status:
+                    is_alike = response.status_code == status or (status == HTTPStatus.NOT_FOUND and response.is_error)
+                    if not is_alike or response.status_code in _NEVER_OF_A_SESSION:
                         return False
                     reply = exchange.find_reply(await _read_body(response))
                 finally:
@@ -806,8 +829,6 @@ def _encode(message: JSONRPCMessage) -> bytes:
 
 def _encode_event(event: httpx2.ServerSentEvent, messages: Sequence[JSONRPCMessage]) -> Iterator[bytes]:
     head = f"id: {event.id}\n" if event.id else ""
-    if event.retry is not None:
-        head += f"retry: {event.retry}\n"
     if head and not messages:
         yield f"{head}data:\n\n".encode()
     for message in messages:

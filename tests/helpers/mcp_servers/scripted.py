@@ -123,6 +123,8 @@ class ScriptedServer:
         self.requests: list[str] = []
         self.refuse = refuse
         self.refuse_all: Answer | None = None
+        self.ping: Answer | None = None
+        """The response to a ping in any session."""
         self._answer = answer
         self._tools = tools
         self._hello = _hello(is_modern)
@@ -157,7 +159,10 @@ class ScriptedServer:
                 self.end_headers()
                 self.wfile.write(body)
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        class Server(ThreadingHTTPServer):
+            request_queue_size = 128  # 5 lose connections of 20 calls at once, which the kernel repeats 1 s later
+
+        self._http = Server(("127.0.0.1", 0), Handler)
         self._http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}/mcp"
         threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
@@ -167,6 +172,8 @@ class ScriptedServer:
         self.requests.append(method)
         if self.refuse_all is not None:
             return self.refuse_all
+        if method == "ping" and self.ping is not None:
+            return self.ping
         if method == hello:
             self._count += 1
             session = f"session-{self._count}"

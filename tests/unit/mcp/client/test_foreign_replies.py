@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from typing import Any
@@ -465,6 +466,24 @@ def test_a_session_that_the_server_has_forgotten_is_opened_again(form: Answer, m
     run(test)
 
 
+@pytest.mark.parametrize(
+    "ping",
+    [Answer(result({})), Answer("", 400), Answer("", 405), error(-32601, "no such method", 404)],
+    ids=["200", "400", "405", "404"],
+)
+def test_a_session_that_has_ended_with_the_status_404_is_opened_again_whatever_a_ping_is_answered(ping: Answer) -> None:
+    async def test() -> None:
+        with scripted_http(Answer(GOOD), refuse=Answer("", 404)) as server:
+            server.ping = ping
+            async with connected({"s": {"url": server.url}}) as dispatcher:
+                assert await dispatcher.call("work", {}) == "fine"
+                server.sessions.clear()
+                assert await dispatcher.call("work", {}) == "fine"
+                assert server.requests.count("initialize") == 2
+
+    run(test)
+
+
 def test_a_session_that_a_server_answers_with_its_own_failure_is_opened_again_for_the_next_call() -> None:
     async def test() -> None:
         with scripted_http(Answer(GOOD), refuse=Answer("TypeError", 500, "text/plain")) as server:
@@ -898,6 +917,23 @@ async def test_a_redirected_request_and_headers_in_any_encoding() -> None:
             assert moved is not None
             answered = await client.send(moved)
     assert answered.json()["result"]["content"] == [{"type": "text", "text": "fine"}]
+
+
+async def test_a_stream_that_ends_at_once_is_not_opened_again_without_a_pause() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\nretry: 0\ndata:\n\n"
+        )
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+        async with HttpClient(lambda: None, lambda: None, {}) as client:
+            texts = [(await (await client.get(url)).aread()).decode() for _ in range(6)]
+    # Milliseconds until the SDK opens the stream again.
+    assert [re.findall(r"retry: (\d+)", text) for text in texts] == [[f"{1000 * n}"] for n in (1, 2, 4, 8, 10, 10)]
 
 
 async def test_a_notification_without_a_response_does_not_hold_later_messages() -> None:
