@@ -116,7 +116,7 @@ MAX_UNREAD: Final = 1_000
 PROBE: Final = "server/discover"
 EXIT_S: Final = 1.0
 """Seconds that a server has to end after its stdin was closed, as MCP wants it; then its group receives SIGTERM."""
-PROBE_S: Final = 3.0
+PROBE_S: Final = 5.0
 """Seconds that a server has to answer ``server/discover``; then it receives ``initialize``, as a server that ignores what
 it does not know."""
 TERM_S: Final = 1.0
