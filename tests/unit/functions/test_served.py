@@ -410,7 +410,7 @@ async def test_provided_values_reach_functions_of_dispatchers() -> None:
 async def test_a_thread_that_outlives_its_request_keeps_its_place() -> None:
     proceed = threading.Event()
 
-    @dispatch.tool(policy={"timeout": 0.2, "retry": 1})
+    @dispatch.tool(policy={"timeout": 1, "retry": 1})
     def hang() -> str:
         """Hang."""
         proceed.wait(10)
