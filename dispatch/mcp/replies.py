@@ -226,7 +226,7 @@ def _read_request(value: dict[str, Any], is_modern: bool) -> JSONRPCRequest | JS
     """Read a request or a notification of the server; None: a notification that dispatch does not use. Parameters that the
     SDK's models refuse are removed where the method needs none, such as ``[]`` of PHP."""
     is_notification = value.get("id") is None
-    if is_notification and value["method"] not in _NOTIFICATIONS:
+    if is_notification and str(value["method"]).startswith("notifications/") and value["method"] not in _NOTIFICATIONS:
         return None  # the SDK takes 0.3 ms for each, and writes one that it cannot read to its log, with its values
     bare = {key: each for key, each in value.items() if key != "params"}
     if not isinstance(value.get("params"), dict):
@@ -239,7 +239,7 @@ def _read_request(value: dict[str, Any], is_modern: bool) -> JSONRPCRequest | JS
         with suppress(ValueError, KeyError):  # KeyError: a method that the SDK does not know
             parse(message.method, version, given.get("params"))
             return model.model_validate(given, by_name=False)
-    return None if is_notification else message
+    return None if is_notification and message.method in _NOTIFICATIONS else message
 
 
 def _find_tools(value: Any) -> Any:
