@@ -28,9 +28,9 @@ from mcp_types import (
     JSONRPCRequest,
     JSONRPCResponse,
     ListToolsResult,
+    Result,
 )
 from mcp_types.methods import parse_server_notification, parse_server_request, validate_server_result
-from pydantic import BaseModel
 
 from dispatch._internal import excerpt, scalar_value
 from dispatch.documents import describe_kind
@@ -353,7 +353,7 @@ def _as_id(value: object) -> RequestId | None:
 
 # -- results ----------------------------------------------------------------------------------------------------------
 
-_RESULTS: Final[Mapping[str, type[BaseModel]]] = {
+_RESULTS: Final[Mapping[str, type[Result]]] = {
     "initialize": InitializeResult,
     "server/discover": DiscoverResult,
     "tools/list": ListToolsResult,
