@@ -19,7 +19,8 @@ HUNG_S = 2.0
 CATCH_UP_S = 1.0
 """Calls later than this are skipped: a stalled process must not send a burst afterwards."""
 REACH_S = 30.0
-WARM_UP = 100
+WARM_UP, WARM_S = 100, 5.0
+"""A system is warm once so many calls in a row, or all calls for so many seconds, were answered rightly."""
 
 Row = tuple[float, float, str, int, bool, bool]
 """Beginning, end, kind, number, whether the call may be repeated, and whether its error excludes that it was executed."""
@@ -46,13 +47,14 @@ class Caller:
         Raises:
             TimeoutError: no call was answered in time.
         """
-        right = 0
+        right, wrong_at = 0, time.monotonic()
         async with asyncio.timeout(REACH_S):
-            while right < WARM_UP:
+            while right < WARM_UP and time.monotonic() < wrong_at + WARM_S:
                 await self._make(-1, repeatable=bool(right % 2))
                 kind = self.records.pop()[2]
-                right = right + 1 if kind == RIGHT else 0
+                right += 1
                 if kind != RIGHT:
+                    right, wrong_at = 0, time.monotonic()
                     await asyncio.sleep(0.1)
 
     def begin(self, rate: float) -> None:
