@@ -34,6 +34,9 @@ COLOURS = {
     "mcp": "#F0E442",
     "taskiq": "#8C510A",
     "dispatch-mcp": "#56B4E9",
+    "fastmcp-proxy": "#882255",
+    "mcp-proxy": "#999933",
+    "contextforge": "#332288",
 }
 MARKERS = {
     "dispatch": "o",
@@ -57,6 +60,9 @@ MARKERS = {
     "mcp": "X",
     "taskiq": "*",
     "dispatch-mcp": "h",
+    "fastmcp-proxy": "s",
+    "mcp-proxy": ">",
+    "contextforge": "P",
 }
 LINES = {"1x1": "-", "2x1": "--", "1x2": ":", "2x2": "-.", "1x4": (0, (1, 3))}
 """Of contenders that differ in the number of their processes."""
