@@ -248,6 +248,7 @@ class Pick(msgspec.Struct, eq=False, gc=False):
         instance: id of the instance.
         started: when it was picked.
         panic: health was ignored: too few instances are healthy, or no instance is admitted.
+        is_probe: the instance is ejected, and the outcome says whether it should be.
     """
 
     instance: str
@@ -256,6 +257,8 @@ class Pick(msgspec.Struct, eq=False, gc=False):
     _balancer: Balancer
     _state: InstanceState
     _epoch: int
+    _number: int
+    is_probe: bool = False
 
     def finish(
         self,
@@ -292,12 +295,17 @@ class Pick(msgspec.Struct, eq=False, gc=False):
             state.timed += 1.0
             state.slowness += slowness
             state.spread += slowness * slowness
+        is_newer = self._number > state.answered
+        if outcome is _SUCCESS:
+            state.answered = balancer._picks
         if outcome is _SUCCESS and not state.failures and state.ejected_until is None:
             state.good += 1  # the hot path: nearly every call
+        elif self.is_probe:
+            balancer._detector.record_probe(state, outcome, slowness, balancer._clock())
         elif outpaced:
             balancer._detector.record_outpaced(state, balancer._clock())
         else:
-            balancer._detector.record_outcome(state, outcome, retry_after, balancer._clock())
+            balancer._detector.record_outcome(state, outcome, retry_after, balancer._clock(), is_newer=is_newer)
 
 
 class Balancer:
@@ -505,6 +513,10 @@ class Balancer:
             self._update_candidates(now)
         pool = self._candidates_in_slow_start() if self._gated else self._steady
         panic = self._panic
+        if self._detector.ejected and not tried and capable is None and not panic:
+            probed = self._detector.take_probe(now)
+            if probed is not None and (self._admits is None or self._admits(probed.id)):
+                return self._grant(probed, now, False, is_probe=True)
         if not pool or (capable is not None and capable.isdisjoint(self._members)):
             return NO_INSTANCE
         if tried or capable is not None:
@@ -529,12 +541,12 @@ class Balancer:
         state = self._members.get(id)
         return NO_INSTANCE if state is None else self._grant(state, now, False)
 
-    def _grant(self, state: InstanceState, now: float, panic: bool) -> Pick:
+    def _grant(self, state: InstanceState, now: float, panic: bool, is_probe: bool = False) -> Pick:
         state.in_flight += 1
         self._picks = state.order = self._picks + 1
         if state.gain:
             state.credit = max(state.credit - 1.0, -MOST_CREDIT)
-        return Pick(state.id, now, panic, self, state, state.epoch)
+        return Pick(state.id, now, panic, self, state, state.epoch, state.order, is_probe)
 
     def _pick_other(
         self, tried: AbstractSet[str], pool: list[InstanceState], now: float, capable: AbstractSet[str] | None = None

@@ -51,7 +51,8 @@ class InstanceState:
         brake: factor by which it is slower than usual, if it is much slower; else 1.
         others: calls of other dispatchers at the instance, according to its replies, as of ``others_at``.
         current: current weight of the smooth weighted round-robin.
-        failures: consecutive failures.
+        failures: consecutive failures: timeouts only of calls that were picked after its last answer.
+        answered: number of the last pick, over all instances, before its last answer.
         good, bad: successes and failures for the success rate.
         timed, slowness, spread: number, sum and sum of squares of the logarithms of durations, each relative to the usual
             duration of its tool: recent answers count most.
@@ -62,7 +63,9 @@ class InstanceState:
         is_held: an operator has ejected it: only the operator, or time, ends that.
         sick: it would be ejected if fewer instances were.
         well_since: end of its last ejection.
+        probe_at: when a call may find out whether it is well again, although it is ejected; infinite: none may.
         paused_until: end of the pause that it asked for.
+        joined: when it became a member.
         warm_from: start of its slow start.
         level: share of its full share that slow start permits.
         gain, credit: in slow start, each pick adds ``gain`` to ``credit``; a turn costs 1.
@@ -70,6 +73,7 @@ class InstanceState:
     """
 
     __slots__ = (
+        "answered",
         "bad",
         "brake",
         "cost",
@@ -84,6 +88,7 @@ class InstanceState:
         "id",
         "in_flight",
         "is_held",
+        "joined",
         "level",
         "member",
         "order",
@@ -91,6 +96,7 @@ class InstanceState:
         "others_at",
         "paused_until",
         "place",
+        "probe_at",
         "sick",
         "slowness",
         "spread",
@@ -115,6 +121,7 @@ class InstanceState:
         self.others_at = now
         self.current = 0.0
         self.failures = 0
+        self.answered = 0
         self.good = 0.0
         self.bad = 0.0
         self.timed = self.slowness = self.spread = 0.0
@@ -125,8 +132,9 @@ class InstanceState:
         self.is_held = False
         self.sick = False
         self.well_since = now
+        self.probe_at = NEVER
         self.paused_until = 0.0
-        self.warm_from = now
+        self.joined = self.warm_from = now
         self.level = 1.0
         self.gain = 0.0
         self.credit = 0.0
@@ -271,6 +279,12 @@ NO_EJECTION = EjectionRules(
 MIN_CALLS_AGAIN = 5
 """Answers of an instance that was ejected before after which its durations are judged: each one costs its caller."""
 
+PROBE_S = 1.0
+"""Seconds between an ejection, or a probe, and the next probe of the instance."""
+PROBE_LOAD = 8
+"""Calls in flight at each other instance from which an idle ejected one is probed: where they have fewer, it is not missed."""
+PROBE_GAIN = 2.0
+"""A probe that is answered so many times faster than is usual by then ends the ejection."""
 PAUSE_S = 1.0
 """Pause after THROTTLED without a retry-after, in seconds."""
 STEPS = 20
@@ -315,6 +329,11 @@ class OutlierDetector:
     An ejection ends after its time, or when the instance answers a call that panic mode sent to it. A returned instance is
     on probation: until its first answer, a single failure ejects it again, for longer.
 
+    Slow answers and timeouts also come from queues, when more is called than all instances can do: then the ejection of one
+    makes it worse for the others, which would not end before the load does. So while the others are busy, and the ejected
+    instance has finished what it had, single calls probe it: if it answers faster than they do, the judgement was wrong, and
+    it returns with its full share. A probe that fails is the last one.
+
     Args:
         settings: the rules.
         members: the instances by id: the balancer's own mapping, which the balancer updates.
@@ -346,8 +365,15 @@ class OutlierDetector:
         self._judge_at = min(self._judge_at, now + settings.interval)
         self.due = -NEVER
 
-    def record_outcome(self, state: InstanceState, outcome: Outcome, retry_after: float | None, now: float) -> None:
-        """Record the outcome of an attempt that was picked in the instance's current epoch."""
+    def record_outcome(
+        self, state: InstanceState, outcome: Outcome, retry_after: float | None, now: float, *, is_newer: bool = True
+    ) -> None:
+        """Record the outcome of an attempt that was picked in the instance's current epoch.
+
+        Args:
+            is_newer: it was picked after the instance's last answer. An older one that times out is in a queue: the
+                instance works, and how well the success rate says.
+        """
         if (
             outcome is _SUCCESS
             or outcome is _INVALID
@@ -360,13 +386,16 @@ class OutlierDetector:
                 state.paused_until = max(state.paused_until, now + min(pause, self.settings.max_ejection_time))
                 self.due = -NEVER
         elif outcome in _FAILURES or outcome is _TOOL_ERROR:
-            self._record_failure(state, now)
+            state.bad += 1
+            if is_newer or outcome is not Outcome.TIMEOUT:
+                self._count_failure(state, now, is_late=outcome is Outcome.TIMEOUT)
 
     def _record_success(self, state: InstanceState, now: float) -> None:
         state.good += 1
         if state.member:
             if state.ejected_until is not None and not state.is_held:
                 self._release(state, now, "answered")
+                state.warm_from = state.joined  # it had its full share before
             elif state.sick:
                 state.sick = False
                 self.due = -NEVER
@@ -376,19 +405,36 @@ class OutlierDetector:
         """Record an attempt that was cancelled because a later hedge was answered first. A single one means nothing, and is
         not part of success rates: a few percent of the calls of any instance end so. But a silent or slow instance never
         fails where its calls are hedged: it is detected by consecutive outpaced attempts."""
-        self._count_failure(state, now)
+        self._count_failure(state, now, is_late=True)
 
-    def _record_failure(self, state: InstanceState, now: float) -> None:
-        state.bad += 1
-        self._count_failure(state, now)
+    def record_probe(self, state: InstanceState, outcome: Outcome, slowness: float | None, now: float) -> None:
+        """Record the outcome of a probe (:meth:`take_probe`)."""
+        if slowness is None or state.is_held or state.ejected_until is None:
+            state.probe_at = NEVER
+        elif slowness <= -log(PROBE_GAIN):
+            self._release(state, now, "answered")
+            state.failures = 0
+            state.times -= 1
+            state.warm_from = state.joined
 
-    def _count_failure(self, state: InstanceState, now: float) -> None:
+    def take_probe(self, now: float) -> InstanceState | None:
+        """Return an ejected instance that the next call probes, if one is due."""
+        for state in self._members.values():
+            if state.ejected_until is not None and now >= state.probe_at and not state.in_flight:
+                state.probe_at = now + PROBE_S
+                if all(
+                    other.in_flight >= PROBE_LOAD for other in self._members.values() if other.ejected_until is None
+                ):
+                    return state
+        return None
+
+    def _count_failure(self, state: InstanceState, now: float, *, is_late: bool) -> None:
         state.failures += 1
         limit = self.settings.consecutive_failures
         if limit is None or state.failures < limit or not state.member or state.ejected_until is not None:
             return
         if self.can_eject():
-            self._eject(state, now, "failures")
+            self._eject(state, now, "failures", is_late=is_late)
         elif not state.sick:
             state.sick = True
             self.due = -NEVER
@@ -402,15 +448,16 @@ class OutlierDetector:
     def eject_unresponsive(self, state: InstanceState, now: float) -> None:
         """Eject an instance that accepts calls and does not answer them, as far as the ejection ratio permits."""
         if self.settings.ejects and state.ejected_until is None and self.can_eject():
-            self._eject(state, now, "unresponsive")
+            self._eject(state, now, "unresponsive", is_late=True)
 
-    def _eject(self, state: InstanceState, now: float, reason: str) -> None:
+    def _eject(self, state: InstanceState, now: float, reason: str, *, is_late: bool) -> None:
         settings = self.settings
         former = max(0, state.times - int((now - state.well_since) / settings.interval))
         # Ejections beyond the longest duration are not counted: otherwise they would have to decay without an effect.
         state.times = min(former + 1, ceil(settings.max_ejection_time / settings.base_ejection_time))
         state.ejected_until = now + min(settings.base_ejection_time * state.times, settings.max_ejection_time)
         state.ejections += 1
+        state.probe_at = now + PROBE_S if is_late else NEVER
         self.ejected += 1
         self._start_epoch(state)
         self._notify(state.id, "ejected", reason)
@@ -453,7 +500,7 @@ class OutlierDetector:
             if state.ejected_until is not None:
                 self._release(state, now, "service-recovered")
             state.times -= 1
-            state.warm_from = now - (self.settings.slow_start_window or 0.0)
+            state.warm_from = state.joined
             self.due = -NEVER
 
     def _start_epoch(self, state: InstanceState) -> None:
@@ -470,7 +517,7 @@ class OutlierDetector:
     def add_member(self, state: InstanceState, now: float) -> None:
         """Add a member, or a former member with its state; its slow start begins again."""
         state.member = True
-        state.warm_from = now
+        state.joined = state.warm_from = now
         state.credit = 0.0
         state.sick = False
         self.ejected += state.ejected_until is not None
@@ -533,7 +580,7 @@ class OutlierDetector:
             others = [state for state in known if state is not slowest]
             count = sum(state.timed for state in others)
             if others and self._is_slow(slowest, others, count, ratio) and self.can_eject():
-                self._eject(slowest, now, "latency")
+                self._eject(slowest, now, "latency", is_late=True)
         for state in judged:
             state.timed /= 2
             state.slowness /= 2
@@ -558,7 +605,7 @@ class OutlierDetector:
         ]
         for index in outliers([state.good / (state.good + state.bad) for state in judged], settings):
             if self.can_eject():
-                self._eject(judged[index], now, "success-rate")
+                self._eject(judged[index], now, "success-rate", is_late=False)
         for state in judged:  # reset: failures of the past must not outweigh later successes
             state.good = state.bad = 0.0
         for state in self._members.values():

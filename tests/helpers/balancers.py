@@ -87,7 +87,7 @@ class Stand:
         """``count`` calls at ``id``, whoever's turn it is, end so."""
         for _ in range(count):
             state = self.state(id)
-            pick = Pick(id, self.clock.now, False, self.balancer, state, state.epoch)
+            pick = Pick(id, self.clock.now, False, self.balancer, state, state.epoch, self.balancer._picks + 1)
             state.in_flight += 1
             pick.finish(outcome, **how)
 
