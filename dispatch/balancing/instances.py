@@ -282,7 +282,7 @@ MIN_CALLS_AGAIN = 5
 PROBE_S = 1.0
 """Seconds between an ejection, or a probe, and the next probe of the instance."""
 PROBE_LOAD = 8
-"""Calls in flight at each other instance from which an idle ejected one is probed: where they have fewer, it is not missed."""
+"""Calls in flight at each other instance from which an idle ejected one is probed: with fewer it is not missed."""
 PROBE_GAIN = 2.0
 """A probe that is answered so many times faster than is usual by then ends the ejection."""
 PAUSE_S = 1.0

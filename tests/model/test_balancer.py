@@ -27,6 +27,7 @@ class Known:
         self.member = True
         self.in_flight = 0
         self.failures = 0
+        self.answered = 0
         self.out_until: float | None = None
         self.times = 0
         self.well_since = START
@@ -50,8 +51,9 @@ class BalancerMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = START
         self.known: dict[str, Known] = {}
+        self.picked = 0
         self.shut: set[str] = set()
-        self.picks: list[tuple[Pick, Known, int]] = []
+        self.picks: list[tuple[Pick, Known, int, int]] = []
         self.told: list[tuple[str, str, str]] = []
         self.owed: list[tuple[str, str, str]] = []
 
@@ -137,6 +139,12 @@ class BalancerMachine(RuleBasedStateMachine):
                 return
             assert isinstance(picked, Pick)
             known = usable[picked.instance]
+            self.picked += 1
+            known.in_flight += 1
+            self.picks.append((picked, known, known.life, self.picked))
+            if picked.is_probe:
+                assert known.out_until is not None
+                continue
             can_go = {id for id, each in usable.items() if each.out_until is None and id not in self.shut}
             if can_go and not picked.panic:
                 assert picked.instance in can_go
@@ -150,18 +158,21 @@ class BalancerMachine(RuleBasedStateMachine):
                 there = set(usable) - self.shut or set(usable)  # rather one that is ejected than one that is not there
                 assert picked.instance in there
                 assert picked.instance not in tried or there <= tried
-            known.in_flight += 1
-            self.picks.append((picked, known, known.life))
 
     @rule(data=st.data(), outcome=st.sampled_from(Outcome), count=st.integers(1, 4))
     def finish(self, data: Any, outcome: Outcome, count: int) -> None:
         for _ in range(min(count, len(self.picks))):
             index = data.draw(st.integers(0, len(self.picks) - 1))
-            picked, known, life = self.picks.pop(index)
+            picked, known, life, number = self.picks.pop(index)
             picked.finish(outcome, retry_after=3.0, in_flight=4)
             picked.finish(Outcome.TIMEOUT)
             known.in_flight -= 1
-            if life == known.life and outcome not in NEUTRAL:
+            if life != known.life:
+                continue
+            is_old = outcome is Outcome.TIMEOUT and number <= known.answered
+            if outcome is Outcome.SUCCESS:
+                known.answered = self.picked
+            if outcome not in NEUTRAL and not is_old and not picked.is_probe:
                 self.count(picked.instance, known, failed=outcome in FAILURES)
 
     def count(self, id: str, known: Known, *, failed: bool) -> None:

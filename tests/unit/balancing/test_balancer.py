@@ -590,7 +590,7 @@ def test_an_answer_of_one_that_was_ejected_and_has_gone_changes_no_books() -> No
     stand = Stand("ab")
     stand.eject("a")
     state = stand.state("a")
-    late = Pick("a", START, True, stand.balancer, state, state.epoch)
+    late = Pick("a", START, True, stand.balancer, state, state.epoch, 1)
     state.in_flight += 1
     stand.balancer.remove("a")
     late.finish(Outcome.SUCCESS)

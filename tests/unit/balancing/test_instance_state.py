@@ -9,7 +9,7 @@ import math
 
 import pytest
 
-from dispatch.balancing.instances import LEAST_S, MOST_OTHERS, InstanceState, Learning, Strategy
+from dispatch.balancing.instances import LEAST_S, MOST_OTHERS, NEVER, InstanceState, Learning, Strategy
 from dispatch.errors import Outcome
 from tests.helpers.balancers import START
 
@@ -23,12 +23,25 @@ def test_of_a_new_instance_nothing_is_known() -> None:
     assert {name: getattr(made, name) for name in InstanceState.__slots__} == {
         **dict.fromkeys(("in_flight", "order", "place", "cost", "others", "current", "failures", "good", "bad"), 0),
         **dict.fromkeys(
-            ("times", "timed", "slowness", "spread", "ejections", "epoch", "paused_until", "gain", "credit"), 0
+            (
+                "times",
+                "timed",
+                "slowness",
+                "spread",
+                "ejections",
+                "epoch",
+                "paused_until",
+                "gain",
+                "credit",
+                "answered",
+            ),
+            0,
         ),
-        **dict.fromkeys(("stamp", "others_at", "well_since", "warm_from"), START),
+        **dict.fromkeys(("stamp", "others_at", "well_since", "warm_from", "joined"), START),
         "id": "a",
         "weight": 2.0,
         "brake": 1.0,
+        "probe_at": NEVER,
         "level": 1.0,
         "ejected_until": None,
         "is_held": False,

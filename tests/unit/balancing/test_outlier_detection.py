@@ -24,7 +24,7 @@ from math import log
 import pytest
 
 from dispatch.balancing.balancer import Balancer, Pick
-from dispatch.balancing.instances import EjectionRules, draw_two, outliers
+from dispatch.balancing.instances import PROBE_GAIN, PROBE_LOAD, PROBE_S, EjectionRules, draw_two, outliers
 from dispatch.errors import Outcome
 from dispatch.policy import Balancing
 from tests.helpers.balancers import START, Stand, in_turn, states
@@ -229,6 +229,70 @@ def test_one_that_is_ejected_and_answers_all_the_same_is_back() -> None:
     assert "a" in stand.picks(2)
 
 
+def test_a_timeout_of_a_call_that_is_older_than_the_last_answer_is_none_of_the_row() -> None:
+    stand = Stand("ab")
+    waiting = [stand.balancer.pick_instance("a") for _ in range(8)]
+    stand.end("a", Outcome.SUCCESS)
+    for each in waiting:
+        assert isinstance(each, Pick)
+        each.finish(Outcome.TIMEOUT)
+    assert (stand.state("a").failures, stand.state("a").bad) == (0, 8)
+    stand.end("a", Outcome.TIMEOUT, 5)
+    assert stand.changes == [("a", "ejected", "failures")]
+
+
+def busy(stand: Stand, id: str, count: int = PROBE_LOAD) -> list[Pick]:
+    picks = [stand.balancer.pick_instance(id) for _ in range(count)]
+    return [each for each in picks if isinstance(each, Pick)]
+
+
+def test_an_idle_ejected_instance_is_probed_while_the_others_are_busy() -> None:
+    stand = Stand("ab", warm=False)
+    stand.eject("a")
+    busy(stand, "b", PROBE_LOAD - 1)
+    stand.wait(PROBE_S)
+    assert stand.pick().instance == "b", "the other one is not busy"
+    stand.wait(PROBE_S)
+    probe = stand.pick()
+    assert (probe.instance, probe.is_probe, probe.panic) == ("a", True, False)
+    assert {stand.pick().instance for _ in range(9)} == {"b"}
+    stand.wait(PROBE_S)
+    assert stand.pick().instance == "b", "the first probe has not ended"
+    probe.finish(Outcome.SUCCESS, slowness=-log(PROBE_GAIN) + 0.01)
+    assert stand.kinds()["a"] == "ejected", "it is no faster than the others"
+    stand.wait(PROBE_S)
+    probe = stand.pick()
+    assert probe.is_probe
+    probe.finish(Outcome.SUCCESS, slowness=-log(PROBE_GAIN))
+    assert stand.changes[1:] == [("a", "returned", "answered")]
+    assert stand.state("a").level == stand.state("b").level, "with its full share"
+    assert stand.state("a").failures == 0, "and without probation"
+
+
+@pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.TRANSPORT, Outcome.CANCELLED, Outcome.REJECTED])
+def test_a_probe_that_fails_is_the_last(outcome: Outcome) -> None:
+    stand = Stand("ab")
+    stand.eject("a")
+    busy(stand, "b")
+    stand.wait(PROBE_S)
+    stand.pick().finish(outcome)
+    for _ in range(20):
+        stand.wait(PROBE_S)
+        assert stand.pick().instance == "b"
+    assert len(stand.changes) == 1
+
+
+def test_what_failed_at_once_and_what_an_operator_ejected_is_not_probed() -> None:
+    stand = Stand("abcd")
+    stand.end("a", Outcome.TRANSPORT, 5)
+    stand.balancer.hold("b")
+    for id in "cd":
+        busy(stand, id)
+    for _ in range(20):
+        stand.wait(PROBE_S)
+        assert stand.pick().instance in "cd"
+
+
 def test_an_ejection_clears_the_counts() -> None:
     stand = Stand("ab")
     stand.eject("a")
@@ -380,6 +444,43 @@ class Fleet:
     @property
     def ejected(self) -> list[str]:
         return [name for _, name, change, why in self.changes if change == "ejected" and why == "latency"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_overload_keeps_no_instance_ejected(seed: int) -> None:
+    """Two instances of four places; the caller has 128 calls in flight, and each end of one begins the next, so that each
+    instance has a queue. The second one answers nothing for four seconds."""
+    chance = random.Random(seed)
+    stand = Stand("ab")
+    free, queues = {"a": [0.0] * 4, "b": [0.0] * 4}, {"a": 0.0, "b": 4.0}
+    ends: list[tuple[float, int, Pick]] = []
+    served: Counter[str] = Counter()
+    usual, number = log(0.1), 0
+
+    def begin() -> None:
+        nonlocal number
+        number += 1
+        pick, now = stand.pick(), stand.clock.now - START
+        places = free[pick.instance]
+        at = max(now, places[0], queues[pick.instance]) + 0.1 * chance.uniform(0.9, 1.1)
+        heapq.heapreplace(places, at)
+        heapq.heappush(ends, (at, number, pick))
+
+    for _ in range(128):
+        begin()
+    while stand.clock.now < START + 60:
+        at, _, pick = heapq.heappop(ends)
+        stand.clock.now = START + at
+        took = at - (pick.started - START)
+        if took > 3.5:  # its attempt ended before
+            pick.finish(Outcome.TIMEOUT)
+        else:
+            pick.finish(Outcome.SUCCESS, slowness=log(took) - usual)
+            usual += (log(took) - usual) / 100
+        served[pick.instance] += at > 10
+        begin()
+    assert [change for change in stand.changes if change[1] == "ejected"], "the fault was none"
+    assert min(served.values()) > 0.9 * 50 * 40, (served, stand.changes)
 
 
 @pytest.mark.parametrize("usual", [0.005, 0.1])
