@@ -74,8 +74,7 @@ def is_prerelease(text: str) -> bool:
 # blank after an operator. Texts outside it that node-semver accepts by accident (``1.2.3*``, ``^=1.0.0``) are errors.
 #
 # The package node-semver of PyPI (0.9.1) does not replace it: of the 133 ranges in tests/unit/catalog/node_semver_pairs.json
-# it answers 4 differently, and 39 with ``include_prerelease`` (``1.2.3`` includes ``1.2.3-rc.1``); it accepts 8 of the 50
-# invalid texts, such as ``x.1``.
+# it answers 4 differently, and it accepts 8 of the 50 invalid texts, such as ``x.1``.
 
 
 MAX_RANGE_CHARS: Final = 256
@@ -91,6 +90,7 @@ _SIMPLE: Final = re.compile(rf"(~>?|\^|[<>]=?|=|) ?{_PARTIAL}(?: |$)", re.ASCII)
 Condition = tuple[str, str]
 """An operator and a version, both as text."""
 _IMPOSSIBLE: Final[Condition] = ("<", "0.0.0-0")
+_EVERYTHING: Final[Condition] = (">=", "0.0.0")
 
 
 class Comparator(NamedTuple):
@@ -131,7 +131,7 @@ class Partial(NamedTuple):
         """Whether it names one version."""
         return self.patch is not None
 
-    def lowest(self, suffix: str) -> str:
+    def lowest(self, suffix: str = "") -> str:
         """Return the version, or the lowest one that it covers with ``suffix``."""
         if self.is_whole:
             return f"{self.major}.{self.minor}.{self.patch}{f'-{self.prerelease}' if self.prerelease else ''}"
@@ -160,30 +160,26 @@ class Range:
         text: as it was written.
     """
 
-    __slots__ = ("_alternatives", "_with_prereleases", "text")
+    __slots__ = ("_alternatives", "text")
 
-    def __init__(self, text: str, alternatives: tuple[Alternative, ...], with_prereleases: tuple[Alternative, ...]):
+    def __init__(self, text: str, alternatives: tuple[Alternative, ...]) -> None:
         self.text = text
         self._alternatives = alternatives
-        self._with_prereleases = with_prereleases
 
-    def includes(self, version: str | Version, *, include_prerelease: bool = False) -> bool:
+    def includes(self, version: str | Version) -> bool:
         """Return whether the version satisfies the range. A text that is no version satisfies none.
 
-        Args:
-            version: the version.
-            include_prerelease: treat prereleases as any other version. Otherwise a prerelease satisfies a range only if the
-                range names a prerelease of the same major, minor and patch number, as in node-semver: a user of
-                ``>=2.0.0-rc.1`` accepts that release's risk, not that of ``3.0.0-alpha``.
+        A prerelease satisfies a range only if the range names a prerelease of the same major, minor and patch number, as in
+        node-semver: a user of ``>=2.0.0-rc.1`` accepts that release's risk, not that of ``3.0.0-alpha``.
         """
         if isinstance(version, str):
             try:
                 version = parse_version(version)
             except ValueError:
                 return False
-        for comparators in self._with_prereleases if include_prerelease else self._alternatives:
+        for comparators in self._alternatives:
             if all(each.accepts(version) for each in comparators) and (
-                include_prerelease or version.prerelease is None or _names_prerelease_of(comparators, version)
+                version.prerelease is None or _names_prerelease_of(comparators, version)
             ):
                 return True
         return False
@@ -212,9 +208,11 @@ def parse_range(text: str) -> Range:
         raise ValueError(f"the range has {len(text):,} characters, and {MAX_RANGE_CHARS} are allowed")
     alternatives = [" ".join(_BUILD.sub("", each).split()) for each in text.split("||")]
     try:
-        return Range(text, _expand_all(alternatives, False), _expand_all(alternatives, True))
+        expanded = tuple(map(_expand, alternatives))
     except ValueError as error:
         raise ValueError(f"'{excerpt(text)}' is not a version range: {error}") from None
+    # One that accepts every version replaces all others, so that no prerelease that another one names is accepted.
+    return Range(text, ((),) if () in expanded else expanded)
 
 
 def _names_prerelease_of(comparators: Alternative, version: Version) -> bool:
@@ -224,19 +222,13 @@ def _names_prerelease_of(comparators: Alternative, version: Version) -> bool:
     )
 
 
-def _expand_all(texts: Iterable[str], prereleases: bool) -> tuple[Alternative, ...]:
-    alternatives = tuple(_expand(text, prereleases) for text in texts)
-    # One that accepts every version replaces all others, so that no prerelease that another one names is accepted.
-    return ((),) if () in alternatives else alternatives
-
-
-def _expand(text: str, prereleases: bool) -> Alternative:
-    """Expand one alternative into comparators, with ``prereleases`` for the mode ``include_prerelease``."""
+def _expand(text: str) -> Alternative:
+    """Expand one alternative into comparators."""
     hyphen = _HYPHEN_RANGE.fullmatch(text)
     conditions: list[Condition] = []
     if hyphen is not None:
         groups = hyphen.groups()
-        conditions = _expand_hyphen(Partial.of(*groups[:4]), Partial.of(*groups[4:]), "-0" if prereleases else "")
+        conditions = _expand_hyphen(Partial.of(*groups[:4]), Partial.of(*groups[4:]))
     else:
         position = 0
         while position < len(text):
@@ -244,37 +236,36 @@ def _expand(text: str, prereleases: bool) -> Alternative:
             if simple is None:
                 raise ValueError(f"cannot read '{excerpt(text[position:])}'")
             operator, *parts = simple.groups()
-            conditions += _expand_simple(operator, Partial.of(*parts), "-0" if prereleases else "")
+            conditions += _expand_simple(operator, Partial.of(*parts))
             position = simple.end()
-    everything = (">=", "0.0.0-0" if prereleases else "0.0.0")
     return tuple(
         Comparator(operator, parse_version(version))
         for operator, version in conditions
-        if (operator, version) != everything
+        if (operator, version) != _EVERYTHING
     )
 
 
-def _expand_simple(operator: str, partial: Partial, suffix: str) -> list[Condition]:
-    """Expand an operator and its version; ``suffix`` makes a lower bound include prereleases."""
+def _expand_simple(operator: str, partial: Partial) -> list[Condition]:
+    """Expand an operator and its version."""
     if operator.startswith(("~", "^")):
-        return _expand_compatible(operator[0], partial, suffix)
+        return _expand_compatible(operator[0], partial)
     if partial.has_gap:
         raise ValueError("a number stands behind a wildcard")
     if partial.is_whole:
-        return [(operator or "=", partial.lowest(""))]
+        return [(operator or "=", partial.lowest())]
     if partial.major is None:
         return [_IMPOSSIBLE] if operator in ("<", ">") else []
     if operator == ">":
-        return [(">=", partial.end() + suffix)]
+        return [(">=", partial.end())]
     if operator == "<=":
         return [("<", f"{partial.end()}-0")]
     if operator == "<":
         return [("<", partial.lowest("-0"))]
-    lowest = (">=", partial.lowest(suffix))
+    lowest = (">=", partial.lowest())
     return [lowest] if operator == ">=" else [lowest, ("<", f"{partial.end()}-0")]
 
 
-def _expand_compatible(operator: str, partial: Partial, suffix: str) -> list[Condition]:
+def _expand_compatible(operator: str, partial: Partial) -> list[Condition]:
     """Expand ``~`` (the same minor number) or ``^`` (the same first number that is not 0)."""
     if partial.major is None:
         return []
@@ -284,23 +275,14 @@ def _expand_compatible(operator: str, partial: Partial, suffix: str) -> list[Con
         position = 1 if operator == "~" or partial.major == 0 else 0
     else:
         position = 0 if partial.major else 1 if partial.minor else 2
-    return [(">=", partial.lowest(suffix)), ("<", f"{partial.increment(position)}-0")]
+    return [(">=", partial.lowest()), ("<", f"{partial.increment(position)}-0")]
 
 
-def _expand_hyphen(lowest: Partial, highest: Partial, suffix: str) -> list[Condition]:
+def _expand_hyphen(lowest: Partial, highest: Partial) -> list[Condition]:
     """Expand ``LOWEST - HIGHEST``, both inclusive."""
-    conditions: list[Condition] = []
-    if lowest.major is not None:
-        is_release = lowest.is_whole and not lowest.prerelease
-        conditions.append((">=", lowest.lowest(suffix) + (suffix if is_release else "")))
-    if highest.major is None:
-        return conditions
-    if not highest.is_whole:
-        conditions.append(("<", f"{highest.end()}-0"))
-    elif suffix and not highest.prerelease:
-        conditions.append(("<", f"{highest.increment(2)}-0"))
-    else:
-        conditions.append(("<=", highest.lowest("")))
+    conditions = [] if lowest.major is None else [(">=", lowest.lowest())]
+    if highest.major is not None:
+        conditions.append(("<=", highest.lowest()) if highest.is_whole else ("<", f"{highest.end()}-0"))
     return conditions
 
 

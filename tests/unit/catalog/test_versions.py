@@ -121,19 +121,14 @@ def test_an_error_says_why(text: str, reason: str) -> None:
 PAIRS: dict[str, Any] = json.loads(Path(__file__).with_name("node_semver_pairs.json").read_text("utf-8"))
 """What node-semver answers for each pair of a range and a version, produced with the program itself."""
 NUMBERS = st.integers(0, 3)
-VERSIONS = st.builds(
-    lambda numbers, label: ".".join(map(str, numbers)) + label,
-    st.tuples(NUMBERS, NUMBERS, NUMBERS),
-    st.sampled_from(("", "", "-0", "-alpha", "-rc.1", "-rc.2")),
-)
+RELEASES = st.tuples(NUMBERS, NUMBERS, NUMBERS).map(lambda numbers: ".".join(map(str, numbers)))
+VERSIONS = st.builds("{}{}".format, RELEASES, st.sampled_from(("", "", "-0", "-alpha", "-rc.1", "-rc.2")))
 
 
 def test_a_range_includes_what_node_semver_includes() -> None:
     for row in PAIRS["ranges"]:
         parsed = parse_range(row["range"])
         assert [each for each in PAIRS["versions"] if parsed.includes(each)] == row["includes"], row["range"]
-        with_prereleases = [each for each in PAIRS["versions"] if parsed.includes(each, include_prerelease=True)]
-        assert with_prereleases == row["includes with prereleases"], row["range"]
 
 
 def test_what_node_semver_rejects_is_an_error() -> None:
@@ -156,7 +151,7 @@ def test_a_version_is_a_range_of_itself(version: str) -> None:
     assert not parse_range(f"<{version}").includes(version)
 
 
-@given(VERSIONS, VERSIONS)
+@given(RELEASES, VERSIONS)
 def test_comparators_follow_the_order_of_versions(one: str, other: str) -> None:
     first, second = parse_version(one), parse_version(other)
     for operator, holds in (
@@ -165,7 +160,7 @@ def test_comparators_follow_the_order_of_versions(one: str, other: str) -> None:
         (">=", first >= second),
         ("<=", first <= second),
     ):
-        assert parse_range(f"{operator}{other}").includes(first, include_prerelease=True) == holds
+        assert parse_range(f"{operator}{other}").includes(first) == holds
 
 
 @given(VERSIONS, VERSIONS, VERSIONS)
