@@ -181,18 +181,15 @@ def check_policies(catalog: Catalog, policy: Policy, checked: Catalog | None = N
         return merged[key]
 
     changed = set()
-    several = catalog.several_tool_versions | (checked.several_tool_versions if checked is not None else frozenset())
-    for id in catalog.services:
-        versions = catalog.service_versions(id)
-        if checked is None or id not in checked.services or checked.service_versions(id) != versions:
+    for id, versions in catalog.versions_by_id.items():
+        if checked is None or checked.versions_by_id.get(id) != versions:
             changed.add(id)
             for service in versions:
                 policy_of(service)
-    for name, default in catalog.tools.items():
-        if checked is not None and not changed and checked.tools.get(name) is default and name not in several:
+    for name, tools in catalog.versions_by_name.items():
+        is_checked = checked is not None and checked.versions_by_name.get(name) == tools
+        if is_checked and not changed:
             continue  # perf: most tools at most activations
-        tools = catalog.versions(name)
-        is_checked = checked is not None and name in checked.tools and checked.versions(name) == tools
         for tool in tools:
             if tool.policy and not (is_checked and tool.service not in changed):
                 _merge(policy_of(catalog.service_or_default(tool)), tool.policy, f"the tool '{name}'")
@@ -477,9 +474,8 @@ class ToolResolver:
                 if service.version == version:
                     former = self._services[id, version]
                     renewed._services[id, version] = _keep_equal(former, renewed._service_version(service))
-        has_same_definition = self._compare_definitions(catalog)
         for (name, version), former in self._tools.copy().items():
-            if is_same_policy and has_same_definition(former):
+            if is_same_policy and self._has_same_definition(former, catalog):
                 renewed._tools[name, version] = former
                 continue
             found = renewed.find(name, version)
@@ -487,23 +483,14 @@ class ToolResolver:
                 renewed._tools[name, version] = _keep_equal(former, found)
         return renewed
 
-    def _compare_definitions(self, catalog: Catalog) -> Callable[[ResolvedTool], bool]:
-        """Return a function that returns whether the only version of a tool, and its service, are the same objects in both
-        catalogues: most tools at most changes. They are not computed again."""
-        tools, services = catalog.tools, catalog.services
-        several = self.catalog.several_tool_versions | catalog.several_tool_versions
-
-        def has_same_definition(former: ResolvedTool) -> bool:
-            tool = former.descriptor
-            return (
-                tool is not None
-                and tools.get(tool.name) is tool
-                and tool.requires is None
-                and services[tool.service] is former.service
-                and tool.name not in several
-            )
-
-        return has_same_definition
+    def _has_same_definition(self, former: ResolvedTool, catalog: Catalog) -> bool:
+        """Return whether the only version of a tool, and its service, are the same objects in both catalogues: most tools at
+        most changes. They are not computed again."""
+        tool = former.descriptor
+        if tool is None or tool.requires is not None or catalog.tools.get(tool.name) is not tool:
+            return False
+        several = (len(each.versions(tool.name)) > 1 for each in (self.catalog, catalog))
+        return catalog.services[tool.service] is former.service and not any(several)
 
 
 def _keep_equal(former: ResolvedTool, new: ResolvedTool) -> ResolvedTool:

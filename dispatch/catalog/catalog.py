@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain
 from typing import Any, TypedDict, TypeVar
 
 import msgspec
@@ -107,17 +109,17 @@ class Catalog:
         tools: default versions by name, in the order of loading.
         source: label of the source in metrics: ``directory``, ``code``.
         sources: ids of the sources of tools by name, where they differ from ``source``.
+        versions_by_id, versions_by_name: all versions of each service and of each tool, highest first.
     """
 
-    __slots__ = ("_service_versions", "_tool_versions", "services", "source", "sources", "tools")
+    __slots__ = ("services", "source", "sources", "tools", "versions_by_id", "versions_by_name")
 
     services: Mapping[str, ServiceDescriptor]
     tools: Mapping[str, ToolDescriptor]
     source: str
     sources: Mapping[str, str]
-    # All versions, of those names alone that have several.
-    _service_versions: Mapping[str, tuple[ServiceDescriptor, ...]]
-    _tool_versions: Mapping[str, tuple[ToolDescriptor, ...]]
+    versions_by_id: Mapping[str, tuple[ServiceDescriptor, ...]]
+    versions_by_name: Mapping[str, tuple[ToolDescriptor, ...]]
 
     def __init__(
         self,
@@ -132,15 +134,15 @@ class Catalog:
         Raises:
             ValueError: one version of a service id or of a tool name twice, or a tool without its service.
         """
-        by_id, service_versions = _group_versions((service.id, service) for service in services)
-        by_name, tool_versions = _group_versions((tool.name, tool) for tool in tools)
-        for tool in (*by_name.values(), *(each for versions in tool_versions.values() for each in versions)):
+        by_id = _group_versions((service.id, service) for service in services)
+        by_name = _group_versions((tool.name, tool) for tool in tools)
+        for tool in chain.from_iterable(by_name.values()):
             if tool.service not in by_id:
                 raise ValueError(f"the tool '{tool.name}' refers to the service '{tool.service}', which is missing")
-        object.__setattr__(self, "services", FrozenDict(by_id))
-        object.__setattr__(self, "tools", FrozenDict(by_name))
-        object.__setattr__(self, "_service_versions", service_versions)
-        object.__setattr__(self, "_tool_versions", tool_versions)
+        object.__setattr__(self, "services", FrozenDict({id: select_default(each) for id, each in by_id.items()}))
+        object.__setattr__(self, "tools", FrozenDict({name: select_default(each) for name, each in by_name.items()}))
+        object.__setattr__(self, "versions_by_id", FrozenDict(by_id))
+        object.__setattr__(self, "versions_by_name", FrozenDict(by_name))
         object.__setattr__(self, "source", source)
         object.__setattr__(self, "sources", FrozenDict(sources) if sources else EMPTY)
 
@@ -188,7 +190,7 @@ class Catalog:
         Raises:
             UnknownToolError: there is no tool with that name.
         """
-        return self._tool_versions.get(name) or (self.tool(name),)
+        return self.versions_by_name.get(name) or (self.tool(name),)
 
     def service(self, id: str) -> ServiceDescriptor:
         """Return the default version of the service with that id.
@@ -208,27 +210,15 @@ class Catalog:
         Raises:
             UnknownServiceError: there is no service with that id.
         """
-        return self._service_versions.get(id) or (self.service(id),)
-
-    @property
-    def several_tool_versions(self) -> Set[str]:
-        """The names of tools that have several versions."""
-        return self._tool_versions.keys()
-
-    @property
-    def several_service_versions(self) -> Set[str]:
-        """The ids of services that have several versions."""
-        return self._service_versions.keys()
+        return self.versions_by_id.get(id) or (self.service(id),)
 
     def iterate_tools(self) -> Iterator[ToolDescriptor]:
         """Iterate over all versions of all tools: by name in the order of loading, then the highest version first."""
-        for name, tool in self.tools.items():
-            yield from self._tool_versions.get(name) or (tool,)
+        return chain.from_iterable(self.versions_by_name.values())
 
     def iterate_services(self) -> Iterator[ServiceDescriptor]:
         """Iterate over all versions of all services, in the same order."""
-        for id, service in self.services.items():
-            yield from self._service_versions.get(id) or (service,)
+        return chain.from_iterable(self.versions_by_id.values())
 
     def service_of(self, tool: str | ToolDescriptor) -> ServiceDescriptor:
         """Return the service of a tool: the highest version that satisfies the tool's ``requires``, itself or with one of
@@ -334,12 +324,7 @@ class Catalog:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Catalog):
             return NotImplemented
-        return (
-            self.services == other.services
-            and self.tools == other.tools
-            and self._service_versions == other._service_versions
-            and self._tool_versions == other._tool_versions
-        )
+        return self.versions_by_id == other.versions_by_id and self.versions_by_name == other.versions_by_name
 
     def __hash__(self) -> int:
         return hash((self.services, self.tools))
@@ -348,36 +333,20 @@ class Catalog:
         return f"<Catalog: {len(self.services)} services, {len(self.tools)} tools>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        services, tools = tuple(self.iterate_services()), tuple(self.iterate_tools())
-        return _restore, (type(self), services, tools, self.source, self.sources)
+        make = partial(type(self), source=self.source, sources=self.sources)
+        return make, (tuple(self.iterate_services()), tuple(self.iterate_tools()))
 
 
-def _restore(
-    kind: type[Catalog],
-    services: Iterable[ServiceDescriptor],
-    tools: Iterable[ToolDescriptor],
-    source: str,
-    sources: Mapping[str, str],
-) -> Catalog:
-    return kind(services, tools, source=source, sources=sources)
-
-
-def _group_versions(named: Iterable[tuple[str, D]]) -> tuple[dict[str, D], dict[str, tuple[D, ...]]]:
-    """Return the default version of each name, and all versions of each name that has several."""
-    defaults: dict[str, D] = {}
-    several: dict[str, list[D]] = {}
+def _group_versions(named: Iterable[tuple[str, D]]) -> dict[str, tuple[D, ...]]:
+    """Return the versions of each name, highest first."""
+    grouped: dict[str, list[D]] = {}
     for name, descriptor in named:
-        if name in defaults:
-            several.setdefault(name, [defaults[name]]).append(descriptor)
-        else:
-            defaults[name] = descriptor
-    all_versions: dict[str, tuple[D, ...]] = {}
-    for name, descriptors in several.items():
-        versions = all_versions[name] = sort_versions(descriptors)
-        if len({each.version for each in versions}) != len(versions):
+        grouped.setdefault(name, []).append(descriptor)
+    found = {name: sort_versions(descriptors) for name, descriptors in grouped.items()}
+    for name, versions in found.items():
+        if len(versions) > 1 and len({each.version for each in versions}) != len(versions):
             raise ValueError(f"duplicate service id or tool name '{name}': give each its own, or its own version")
-        defaults[name] = select_default(versions)
-    return defaults, all_versions
+    return found
 
 
 def _as_set(texts: Iterable[str]) -> frozenset[str]:
@@ -455,40 +424,23 @@ def compare(former: Catalog, new: Catalog) -> CatalogChanges:
     that shares its descriptors with the former one is compared in about 0.1 µs per tool."""
     if former is new:
         return CatalogChanges()
-    several = former.several_service_versions | new.several_service_versions
-    services = _compare(
-        former.services, new.services, several, former.service_versions, new.service_versions, frozenset()
-    )
+    services = _compare(former.versions_by_id, new.versions_by_id)
     changed = frozenset(services.changed)
-    several = former.several_tool_versions | new.several_tool_versions
-    return CatalogChanges(_compare(former.tools, new.tools, several, former.versions, new.versions, changed), services)
+    return CatalogChanges(_compare(former.versions_by_name, new.versions_by_name, changed), services)
 
 
 def _compare(
-    former: Mapping[str, Any],
-    new: Mapping[str, Any],
-    several: Collection[str],
-    former_versions: Callable[[str], tuple[Any, ...]],
-    new_versions: Callable[[str], tuple[Any, ...]],
-    services: frozenset[str],
+    former: Mapping[str, tuple[Any, ...]], new: Mapping[str, tuple[Any, ...]], services: frozenset[str] = frozenset()
 ) -> NameChanges:
-    """Compare the entries, of which ``several`` have several versions; those of changed ``services`` have changed, too."""
+    """Compare all versions of the entries; those of changed ``services`` have changed, too."""
     added, changed = [], []
-    candidates: Iterable[str] = new
-    if not services:  # perf: most entries are the same object in both catalogues
-        candidates = [name for name, entry in new.items() if former.get(name) is not entry or name in several]
-    for name in candidates:
+    for name, versions in new.items():
         if name not in former:
             added.append(name)
-            continue
         # Tuples compare their elements by identity first.
-        versions = new_versions(name)
-        if versions != former_versions(name) or (services and any(each.service in services for each in versions)):
+        elif versions != former[name] or (services and any(each.service in services for each in versions)):
             changed.append(name)
-    removed = former.keys() - new.keys()
-    return NameChanges(
-        tuple(added), tuple(changed), tuple(name for name in former if name in removed) if removed else ()
-    )
+    return NameChanges(tuple(added), tuple(changed), tuple(name for name in former if name not in new))
 
 
 # Fingerprints of definitions: whether a tool, or its service, is still the one that was approved.
