@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from functools import cached_property
+from itertools import chain
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -26,6 +28,7 @@ from dispatch.catalog.items import (
 from dispatch.catalog.versions import select_default, sort_versions
 from dispatch.documents import Problem, join_path
 from dispatch.policy import DEFAULT_POLICY, Policy
+from dispatch.telemetry.observers import HeldChange
 
 Result = TypeVar("Result")
 Key = tuple[str, str, str]
@@ -45,16 +48,13 @@ def read_items(items: Iterable[Item]) -> tuple[Contents | None, list[Problem]]:
     content of an item never raises an exception."""
     items = list(items)
     services = read_services(items)
-    versions: dict[str, list[ServiceDescriptor]] = {}
-    for each in services.in_force:
-        if each.service is not None:
-            versions.setdefault(each.service.id, []).append(each.service)
+    versions = services.definitions.by_name
     tools = read_tools(items, versions, services.unavailable)
     problems = [*services.problems, *tools.problems]
     if services.refused or tools.refused or any(isinstance(item.raw, Unreadable) for item in items):
         return None, problems
-    found = [each.tool for each in tools.in_force if each.tool is not None]
-    return Contents([each for several in versions.values() for each in several], found), problems
+    flat = chain.from_iterable
+    return Contents([*flat(versions.values())], [*flat(tools.definitions.by_name.values())]), problems
 
 
 def require_valid(result: Result | None, problems: list[Problem]) -> Result:
@@ -85,6 +85,32 @@ class _Entry(msgspec.Struct, frozen=True, gc=False):
     read: ReadItem
     uses: ServiceDescriptor | None = None
     valid: ReadItem | None = None
+
+
+D = TypeVar("D", ServiceDescriptor, ToolDescriptor)
+
+
+class Definitions(Generic[D]):
+    """The descriptors of one kind of one source. Unchanged after its creation.
+
+    Attributes:
+        by_name: the versions of each name, in the order of the source.
+        origins: origin of the first version of each name.
+        held: changes that wait for approval.
+    """
+
+    def __init__(self, found: Iterable[tuple[str, str, D]] = ()) -> None:
+        """Group ``found``: name, origin and descriptor of each."""
+        self.by_name: dict[str, tuple[D, ...]] = {}
+        self.origins: dict[str, str] = {}
+        self.held: list[HeldChange] = []
+        by_name, origins = self.by_name, self.origins
+        for name, origin, descriptor in found:
+            if name in by_name:
+                by_name[name] += (descriptor,)
+            else:
+                by_name[name] = (descriptor,)
+                origins[name] = origin
 
 
 class Reading:
@@ -122,6 +148,12 @@ class Reading:
         self._entries: dict[int, _Entry] = {}
         """By the identities of ``items``, which live as long."""
         self._by_key: dict[Key, _Entry] = {}
+
+    @cached_property
+    def definitions(self) -> Definitions[Any]:
+        """The descriptors in force."""
+        found = ((each.name, each.item.origin, each.service or each.tool) for each in self.in_force)
+        return Definitions(each for each in found if each[2] is not None)
 
     def reuse(self) -> dict[int, _Entry]:
         """Return the former entries by the identity of their items, as far as the policy is the same."""

@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import chain
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -19,7 +19,7 @@ from dispatch.catalog.catalog import Catalog, fingerprint, service_fingerprint
 from dispatch.catalog.descriptors import CatalogError, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.folder import Folder
 from dispatch.catalog.items import KINDS, Item, ReadItem, Services
-from dispatch.catalog.loader import Reading, read_services, read_tools
+from dispatch.catalog.loader import Definitions, Reading, read_services, read_tools
 from dispatch.catalog.sources import OnChange, Source, SourceGroup
 from dispatch.catalog.versions import find_service_version
 from dispatch.documents import Problem
@@ -30,29 +30,6 @@ from dispatch.telemetry.observers import HeldChange, RefusedItem, ShadowedItem
 
 
 D = TypeVar("D", ServiceDescriptor, ToolDescriptor)
-
-
-class Definitions(Generic[D]):
-    """The descriptors of one kind of one source. Unchanged after its creation.
-
-    Attributes:
-        by_name: the versions of each name, in the order of the source.
-        origins: origin of the first version of each name.
-        held: changes that wait for approval.
-    """
-
-    def __init__(self, found: Iterable[tuple[str, str, D]] = ()) -> None:
-        """Group ``found``: name, origin and descriptor of each."""
-        self.by_name: dict[str, tuple[D, ...]] = {}
-        self.origins: dict[str, str] = {}
-        self.held: list[HeldChange] = []
-        by_name, origins = self.by_name, self.origins
-        for name, origin, descriptor in found:
-            if name in by_name:
-                by_name[name] += (descriptor,)
-            else:
-                by_name[name] = (descriptor,)
-                origins[name] = origin
 
 
 class SourceItems:
@@ -69,14 +46,11 @@ class SourceItems:
         self.is_atomic = is_atomic
         self.holds = on_change == "hold"
         self.items: Sequence[Item] = ()
-        self.catalog: Catalog | None = None
+        self.fixed: tuple[Definitions[ServiceDescriptor], Definitions[ToolDescriptor]] | None = None
         """Descriptors instead of items."""
         self.service_reading: Reading | None = None
         self.tool_reading: Reading | None = None
-        self._services: tuple[object, Definitions[ServiceDescriptor]] = None, Definitions()
-        self._tools: tuple[object, Definitions[ToolDescriptor]] = None, Definitions()
-        """Each with the reading, or the catalogue, of which it was made."""
-        self._approved: dict[str, _Approval[Any]] = {}
+        self._approved: dict[str, _Approval] = {}
         """The definitions in force, by kind and name, of a source that holds changes."""
 
     @property
@@ -86,16 +60,7 @@ class SourceItems:
 
     def services(self, policy: Policy) -> Definitions[ServiceDescriptor]:
         """Return the services; ``policy``: defaults under their policies."""
-        if self.catalog is not None:
-            if self._services[0] is not self.catalog:
-                found = ((each.id, self.id, each) for each in self.catalog.iterate_services())
-                self._services = self.catalog, Definitions(found)
-            return self._services[1]
-        reading = self._read_services(policy)
-        if self._services[0] is not reading:
-            valid = ((each.service.id, each.item.origin, each.service) for each in reading.in_force if each.service)
-            self._services = reading, Definitions(valid)
-        return self._services[1]
+        return self._read_services(policy).definitions if self.fixed is None else self.fixed[0]
 
     def _read_services(self, policy: Policy) -> Reading:
         reading = self.service_reading
@@ -106,21 +71,15 @@ class SourceItems:
 
     def tools(self, policy: Policy, services: Services) -> Definitions[ToolDescriptor]:
         """Return the tools; ``services``: in force, of all sources."""
-        if self.catalog is not None:
-            if self._tools[0] is not self.catalog:
-                found = ((each.name, self.id, each) for each in self.catalog.iterate_tools())
-                self._tools = self.catalog, Definitions(found)
-            return self._tools[1]
+        if self.fixed is not None:
+            return self.fixed[1]
         unavailable = self._read_services(policy).unavailable
         reading = self.tool_reading
         is_same = reading is not None and reading.items is self.items and reading.policy == policy
         if reading is None or not is_same or reading.services is not services:
             reading = read_tools(self.items, services, unavailable, policy, reading, keeps_valid=not self.is_atomic)
             self.tool_reading = reading
-        if self._tools[0] is not reading:
-            valid = ((each.tool.name, each.item.origin, each.tool) for each in reading.in_force if each.tool)
-            self._tools = reading, Definitions(valid)
-        return self._tools[1]
+        return reading.definitions
 
     def hold_changes(
         self,
@@ -147,7 +106,7 @@ class SourceItems:
             key = f"{kind}/{name}"
             former = self._approved.get(key)
             context = tuple(map(context_of, versions))
-            if former is not None and former.is_of(versions, context):
+            if former is not None and former[:2] == (versions, context):  # equal objects are compared by identity first
                 prints = former.prints
             else:
                 prints = tuple(map(fingerprint_of, versions))
@@ -170,17 +129,12 @@ class SourceItems:
         return in_force
 
 
-class _Approval(Generic[D]):
+class _Approval(NamedTuple):
     """Definitions of one name in force, what their fingerprints depend on, and their fingerprints."""
 
-    def __init__(self, versions: tuple[D, ...], context: tuple[object, ...], prints: tuple[str, ...]) -> None:
-        self.versions: tuple[D, ...] = versions
-        self.context = context
-        self.prints = prints
-
-    def is_of(self, versions: tuple[D, ...], context: tuple[object, ...]) -> bool:
-        """Return whether the fingerprints are those of ``versions``; equal objects are compared by identity first."""
-        return self.versions == versions and self.context == context
+    versions: tuple[Any, ...]
+    context: tuple[object, ...]
+    prints: tuple[str, ...]
 
 
 MAX_REPORTED: Final = 1_000
@@ -451,7 +405,9 @@ class Merger:
 
     def set_catalog(self, id: str, catalog: Catalog) -> None:
         """Replace the items of a source by the descriptors of a catalogue."""
-        self._sources[id].catalog = catalog
+        services = ((each.id, id, each) for each in catalog.iterate_services())
+        tools = ((each.name, id, each) for each in catalog.iterate_tools())
+        self._sources[id].fixed = Definitions(services), Definitions(tools)
 
     def merge(self) -> Merged:
         """Return the catalogue of all sources."""
