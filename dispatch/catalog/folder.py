@@ -180,22 +180,22 @@ class _Scan:
         try:
             if not _is_folder(path):
                 if os.path.exists(path):
-                    self._add_error(path, "not a folder", f"use the folder with {_EXAMPLE}")
+                    self._add(path, "not a folder", f"use the folder with {_EXAMPLE}")
                 else:
                     fix = f"create it, with {_EXAMPLE}, or use another one"
-                    self._add_error(path, "there is no such folder", fix)
+                    self._add(path, "there is no such folder", fix)
                 return
             with os.scandir(path) as entries:
                 names = sorted(entry.name for entry in islice(entries, MAX_FILES) if entry.name not in KINDS)
             kinds = [kind for kind in KINDS if _is_folder(os.path.join(path, kind))]
         except OSError as error:
-            self._add_error(path, _cannot_be_read(error), "make the folder readable for this user")
+            self._add(path, _cannot_be_read(error), "make the folder readable for this user")
             return
         missing = [kind for kind in KINDS if kind not in kinds]
         near = [(name, kind) for kind in missing for name in find_near_names(kind, names, 1)]
         fix = "; ".join(f"rename '{excerpt(name)}' to '{kind}'" for name, kind in near) or f"put {_EXAMPLE} there"
         if not kinds:
-            self._add_error(path, "neither tool-service/ nor tool/ is in this folder", fix)
+            self._add(path, "neither tool-service/ nor tool/ is in this folder", fix)
             return
         if missing:
             self._add(path, f"there is no {missing[0]}/ in this folder", fix, "warning")
@@ -213,11 +213,11 @@ class _Scan:
                 visible = (entry.name for entry in entries if not entry.name.startswith("."))
                 names = sorted(islice(visible, MAX_FILES + 1))
         except OSError as error:
-            self._add_error(folder, _cannot_be_read(error), "make the folder readable for this user")
+            self._add(folder, _cannot_be_read(error), "make the folder readable for this user")
             yield self._unreadable(folder, kind)
             return
         if len(names) > MAX_FILES:
-            self._add_error(folder, f"more than {MAX_FILES:,} files", "use several folders")
+            self._add(folder, f"more than {MAX_FILES:,} files", "use several folders")
             yield self._unreadable(folder, kind)
             return
         for name in names:
@@ -264,26 +264,17 @@ class _Scan:
             if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
                 return None  # deleted since the folder was listed
             signature, digest = None, b""
-            problem = (path, "", _cannot_be_read(error), "make the file readable for this user")
-            problems = [_make_error(*problem)]
+            problems = [Problem(show_path(path), "", _cannot_be_read(error), "make the file readable for this user")]
         except DocumentError as error:
-            problems = [_make_error(path, at, problem, fix) for at, problem, fix in error.mistakes]
-        is_former_unusable = former is not None and isinstance(former.item.raw, Unreadable)
-        if former is not None and is_former_unusable:
+            problems = [Problem(show_path(path), *mistake) for mistake in error.mistakes]
+        if former is not None and isinstance(former.item.raw, Unreadable):
             item = former.item
         else:
             item = Item(show_path(path), kind, show_path(stem), Unreadable(), self._namespace)
         return _File(signature, digest, item, tuple(problems), valid)
 
-    def _add_error(self, path: str, problem: str, fix: str) -> None:
-        self._add(path, problem, fix, "error")
-
-    def _add(self, path: str, problem: str, fix: str, severity: Severity) -> None:
+    def _add(self, path: str, problem: str, fix: str, severity: Severity = "error") -> None:
         self.problems.append(Problem(show_path(path), "", problem, fix, severity))
-
-
-def _make_error(path: str, key: str, problem: str, fix: str) -> Problem:
-    return Problem(show_path(path), key, problem, fix, "error")
 
 
 def _cannot_be_read(error: OSError) -> str:
@@ -314,84 +305,46 @@ Identity = tuple[int, int] | None
 
 
 class WatchedPaths(NamedTuple):
-    """What has to be watched for changes of one folder of descriptors.
-
-    A ConfigMap of Kubernetes is updated by one rename of the symbolic link ``..data``, a deployment often by one of the
-    folder itself: a watch of the folder alone misses both. Directories are watched without those below them, since the
-    parent of the folder may have any size.
+    """What has to be watched for changes of one folder of descriptors: the folder itself, those of its kinds, and each
+    folder on the way from a symbolic link in these to its target. A change of another file in one of them costs a reading.
 
     Attributes:
-        directories: resolved paths of the directories to watch.
-        contents: those of ``directories`` in which every file may be a descriptor.
-        entries: paths of single files, directories and symbolic links that matter in the others.
-        identities: device and inode of each directory, None for a missing one. A directory that was replaced together with
-            its parents is recognized by them alone: the operating system reports nothing for it.
+        directories: resolved paths of the directories to watch, without those below them.
+        identities: device and inode of each directory by its path with symbolic links, None for a missing one. A directory
+            that was replaced together with its parents, or by another target of a link on the way to it, is recognized by
+            them alone: the operating system reports nothing for it.
     """
 
     directories: frozenset[str]
-    contents: frozenset[str]
-    entries: frozenset[str]
     identities: dict[str, Identity]
-
-    def is_relevant(self, path: str) -> bool:
-        """Return whether a change of ``path`` may change the contents."""
-        if path in self.entries:
-            return True
-        parent, _, name = path.rpartition("/")
-        return parent in self.contents and not is_editor_file(name)
 
     def is_current(self) -> bool:
         """Return whether each directory is still the one that was watched."""
         return all(_identify(path) == identity for path, identity in self.identities.items())
 
 
-def is_editor_file(name: str) -> bool:
+def is_editor_file(path: str) -> bool:
     """Return whether a file is a temporary one of an editor. ``..data`` is the symbolic link of a ConfigMap."""
+    name = os.path.basename(path)
     return name.endswith(EDITOR_SUFFIXES) or (name.startswith(".") and not name.startswith(".."))
 
 
 def find_watched_paths(folder: str) -> WatchedPaths:
     """Return what to watch for changes of ``folder``, which may be missing. Never raises for what is there."""
-    links: set[str] = set()
-    root = _resolve("/", os.path.abspath(folder), links)
-    contents = {_resolve(root, kind, links) for kind in KINDS}
-    targets: set[str] = set()
-    for directory in contents:
-        for name in _list_links(directory):
-            targets.add(_resolve(directory, name, links))
-    entries = {root, *(f"{root}/{kind}" for kind in KINDS), *contents, *targets, *links}
-    directories = {root, *contents, *map(os.path.dirname, entries)}
-    identities = {path: _identify(path) for path in directories}
-    existing = frozenset(path for path, identity in identities.items() if identity is not None)
-    return WatchedPaths(existing, frozenset(contents), frozenset(entries), identities)
-
-
-def _resolve(base: str, path: str, links: set[str]) -> str:
-    """Return ``path``, relative to the resolved path ``base``, without symbolic links, and add these to ``links``."""
-    current = "/" if path.startswith("/") else base
-    rest = path.split("/")[::-1]
-    count = 0
-    while rest:
-        part = rest.pop()
-        if part in ("", "."):
-            continue
-        if part == "..":
-            current = os.path.dirname(current)
-            continue
-        following = os.path.join(current, part)
-        try:
-            target = os.readlink(following)
-        except (OSError, ValueError):  # not a symbolic link, or missing; ValueError: a NUL character
-            current = following
-            continue
-        links.add(following)
-        count += 1
-        if count > MAX_LINKS:
-            return following
-        if target.startswith("/"):
-            current = "/"
-        rest += target.split("/")[::-1]
-    return current
+    root = os.path.abspath(folder)
+    paths = {root}
+    for kind in KINDS:
+        paths.add(os.path.join(root, kind))
+        for link in _list_links(os.path.join(root, kind)):
+            for _ in range(MAX_LINKS):
+                paths.add(os.path.dirname(link))
+                try:
+                    link = os.path.join(os.path.dirname(link), os.readlink(link))
+                except (OSError, ValueError):  # the target, or missing; ValueError: a NUL character
+                    break
+    identities = {path: _identify(path) for path in paths}
+    existing = (path for path, identity in identities.items() if identity is not None)
+    return WatchedPaths(frozenset(map(os.path.realpath, existing)), identities)
 
 
 def _list_links(directory: str) -> Iterator[str]:
@@ -400,7 +353,7 @@ def _list_links(directory: str) -> Iterator[str]:
             visible = (entry for entry in entries if not entry.name.startswith("."))
             for entry in islice(visible, MAX_FILES + 1):
                 if entry.is_symlink():
-                    yield entry.name
+                    yield entry.path
     except (OSError, ValueError):
         return
 
@@ -425,7 +378,7 @@ in force within 1 s."""
 STEP_MS: Final = 50
 """Milliseconds without a change that end a group. The default of watchfiles."""
 
-CHECK_MS: Final = 250
+CHECK_MS: Final = 100
 """Milliseconds between two checks whether the watched directories were replaced; a check takes some 10 µs."""
 
 RESCAN_S: Final = 60.0
@@ -500,7 +453,7 @@ class FolderWatch:
                 is_due = (
                     time.monotonic() - reported_at >= RESCAN_S
                 )  # not a timer of the event loop: its time may be virtual
-                if is_outdated or is_due or any(map(paths.is_relevant, changed)):
+                if is_outdated or is_due or not all(map(is_editor_file, changed)):
                     reported_at = time.monotonic()
                     try:
                         self._loop.call_soon_threadsafe(self._report, is_outdated)

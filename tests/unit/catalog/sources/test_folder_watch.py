@@ -17,7 +17,6 @@ from benchmarks.catalog.folder_edits import EditedFolder, replace_file, update_c
 from dispatch import CatalogError, Folder
 from dispatch.catalog import folder as folder_module
 from dispatch.catalog import folder as folder_watch
-from dispatch.catalog.folder import WatchedPaths
 from dispatch.catalog.items import Item
 from tests.helpers.descriptor_folder import SERVICE, TOOL, make_folder
 from tests.helpers.run_profile import by_profile
@@ -225,7 +224,7 @@ def watching_threads() -> list[threading.Thread]:
 
 async def test_a_change_without_a_notification_is_found_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_watch, "RESCAN_S", 0.5)
-    monkeypatch.setattr(WatchedPaths, "is_relevant", lambda paths, path: False)
+    monkeypatch.setattr(folder_watch, "is_editor_file", lambda path: True)
     async with follow(folder) as follower:
         write_file(folder, "tool/tell-joke.json", CHANGED)
         await follower.until(lambda: follower.descriptions["tell-joke"] == "Tell another joke")
