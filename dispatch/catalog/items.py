@@ -450,10 +450,9 @@ def read_service_item(item: Item, base: Policy = DEFAULT_POLICY) -> ReadItem:
     if raw is None:
         return ReadItem(item, None, None, tuple(report.problems), True, item.key_name)
     service = read_service(raw, item.key, report, item.namespace, base)
+    usable = None if report.has_errors else service
     problems = tuple(report.problems)
-    if report.has_errors:
-        return ReadItem(item, None, None, problems, True, service.id, version=service.version)
-    return ReadItem(item, service, None, problems, False, service.id, version=service.version)
+    return ReadItem(item, usable, None, problems, report.has_errors, service.id, version=service.version)
 
 
 def read_tool_item(
@@ -483,11 +482,10 @@ def read_tool_item(
     if service is None and tool.service.strip() and unavailable.refused.isdisjoint(meant):
         _report_unknown_service(item, tool.service, services, unavailable, report)
     problems = tuple(report.problems)
-    if report.has_errors:
-        return ReadItem(item, None, None, problems, True, tool.name, version=tool.version)
-    if item.is_foreign:
+    if item.is_foreign and not report.has_errors:
         _log_widened(item, problems)
-    return ReadItem(item, None, tool if service else None, problems, False, tool.name, version=tool.version)
+    usable = None if report.has_errors or service is None else tool
+    return ReadItem(item, None, usable, problems, report.has_errors, tool.name, version=tool.version)
 
 
 def _log_widened(item: Item, problems: Sequence[Problem]) -> None:
