@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections import Counter as Tally
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Final, Literal, NamedTuple, Protocol, get_args
 from weakref import WeakKeyDictionary, WeakSet
 
 from msgspec.structs import astuple
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
@@ -55,7 +55,26 @@ _COUNTERS: Final = {
 assert set(_COUNTERS) == set(SessionStatistics.__struct_fields__)
 
 Key = tuple[str, ...]
-"""The name of a family, and the label values of a series."""
+"""The key of a family, and the label values of a series."""
+Family = Callable[[Callable[[], exposition.Values]], exposition.ValueFamily]
+"""Makes a metric family of what returns its values, which is called when the family is rendered."""
+
+
+def _family(name: str, help: str, type: str, *labels: str) -> Family:
+    def family(values: Callable[[], exposition.Values]) -> exposition.ValueFamily:
+        return exposition.ValueFamily(name, help, type, labels, values)
+
+    return family
+
+
+def _fill(families: Mapping[str, Family], found: Mapping[Key, float]) -> Iterator[Metric]:
+    """Yield families by their keys, with their values."""
+    for name, family in families.items():
+        yield family(partial(_select, found, name))
+
+
+def _select(found: Mapping[Key, float], name: str) -> exposition.Values:
+    return ((key[1:], value) for key, value in found.items() if key[0] == name)
 
 
 class SessionCollector(exposition.PerRegistry, Collector):
@@ -86,7 +105,7 @@ class SessionCollector(exposition.PerRegistry, Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Return the families without their values: a registry checks their names."""
-        return [family(lambda: ()) for family in _SESSION_FAMILIES.values()]
+        return _fill(_SESSION_FAMILIES, {})
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families with their present values."""
@@ -102,8 +121,7 @@ class SessionCollector(exposition.PerRegistry, Collector):
             highest = self._highest
             for key, value in counted.items():
                 found[key] = highest[key] = max(highest.get(key, 0), value)
-        for name, family in _SESSION_FAMILIES.items():
-            yield family(lambda name=name: ((key[1:], value) for key, value in found.items() if key[0] == name))  # type: ignore[misc] # a closure over one name
+        yield from _fill(_SESSION_FAMILIES, found)
 
 
 def _count(table: SessionTable, role: Role) -> Tally[Key]:
@@ -147,48 +165,44 @@ def _in_pieces(sessions: Sequence[Session]) -> Iterator[Session]:
             time.sleep(exposition.PAUSE_S)
 
 
-def _family(
-    name: str, help: str, type: str, *labels: str
-) -> Callable[[Callable[[], exposition.Values]], exposition.ValueFamily]:
-    def family(values: Callable[[], exposition.Values]) -> exposition.ValueFamily:
-        return exposition.ValueFamily(name, help, type, ("role", *labels), values)
-
-    return family
-
-
 _SESSION_FAMILIES: Final = {
     "sessions": _family(
         "dispatch_sessions",
         "Sessions by state: half-open (handshake), open, draining, suspect (probes without an acknowledgement), suspended "
         "(no connection to the broker). Role caller: of dispatchers; callee: of tool servers.",
         "gauge",
-        "state",
+        *("role", "state"),
     ),
     "closed": _family(
         "dispatch_sessions_closed",
         "Sessions that have ended, by reason; handshake: never opened. Of role caller, silent and restarted are lost "
         "instances.",
         "counter",
-        "reason",
+        *("role", "reason"),
     ),
-    **{name: _family(f"dispatch_session_{name}", text, "counter") for name, text in _COUNTERS.items()},
+    **{name: _family(f"dispatch_session_{name}", text, "counter", "role") for name, text in _COUNTERS.items()},
     "rejected": _family(
         "dispatch_session_packets_rejected",
         "Packets that changed nothing: malformed; unknown (without a session: late, or forged); refused-hello (a handshake "
         "whose inbox is not allowed, or is another dispatcher's).",
         "counter",
-        "reason",
+        *("role", "reason"),
     ),
     "rtt": _family(
-        "dispatch_session_rtt_seconds", "Round-trip time of open sessions: median and worst.", "gauge", "statistic"
+        "dispatch_session_rtt_seconds",
+        "Round-trip time of open sessions: median and worst.",
+        "gauge",
+        "role",
+        "statistic",
     ),
     "window": _family(
         "dispatch_session_window_bytes",
         "Bytes without an acknowledgement that peers allow on each path: the smallest window of an open session.",
         "gauge",
+        "role",
     ),
-    "in_flight": _family("dispatch_session_inflight_bytes", "Bytes sent and not yet acknowledged.", "gauge"),
-    "queued": _family("dispatch_session_queued_bytes", "Payload bytes that wait to be sent.", "gauge"),
+    "in_flight": _family("dispatch_session_inflight_bytes", "Bytes sent and not yet acknowledged.", "gauge", "role"),
+    "queued": _family("dispatch_session_queued_bytes", "Payload bytes that wait to be sent.", "gauge", "role"),
 }
 
 # Gauges that are read at the scrape: circuit states, queue lengths, instances. They are stored nowhere, so that none can
@@ -302,7 +316,7 @@ class DispatcherCollector(exposition.PerRegistry, Collector):
                 yield fleet
 
     def _fleet_shares(self) -> exposition.Values:
-        total: Counter[tuple[str, ...]] = Counter()
+        total: Tally[tuple[str, ...]] = Tally()
         for fleet in self._fleets():
             for (kind, tool), share in fleet.shares.items():
                 total[fleet.name, kind, tool] += share  # type: ignore[assignment] # a share
@@ -338,7 +352,7 @@ class DispatcherCollector(exposition.PerRegistry, Collector):
                 yield _series_label(label, services), views
 
     def _instances(self) -> exposition.Values:
-        states: Counter[tuple[str, ...]] = Counter()
+        states: Tally[tuple[str, ...]] = Tally()
         for service, views in self._views():
             for kind in INSTANCE_STATES:
                 states[service, kind] += 0
@@ -347,7 +361,7 @@ class DispatcherCollector(exposition.PerRegistry, Collector):
         return states.items()
 
     def _instance_in_flight(self) -> exposition.Values:
-        in_flight: Counter[tuple[str, ...]] = Counter()
+        in_flight: Tally[tuple[str, ...]] = Tally()
         for service, views in self._views():
             for view in views:
                 at = service, view.id
@@ -364,7 +378,7 @@ class DispatcherCollector(exposition.PerRegistry, Collector):
                 yield _series_label(status.id, named), status
 
     def _add_up_sources(self, count: Callable[[SourceStatus], int]) -> exposition.Values:
-        total: Counter[tuple[str, ...]] = Counter()
+        total: Tally[tuple[str, ...]] = Tally()
         for label, status in self._sources():
             total[(label,)] += count(status)
         return total.items()
@@ -382,18 +396,15 @@ def _series_label(label: str, named: Container[str]) -> str:
 
 
 def _add_up(parts: Iterable[Mapping[tuple[str, str], int]], named: Container[tuple[str, str]]) -> exposition.Values:
-    total: Counter[tuple[str, ...]] = Counter()
+    total: Tally[tuple[str, ...]] = Tally()
     for part in parts:
         for tool, value in part.items():
             total[tool if tool in named else OTHER_TOOL] += value
     return total.items()
 
 
-def _gauge(name: str, help: str, *labels: str) -> Callable[[Callable[[], exposition.Values]], exposition.ValueFamily]:
-    def family(values: Callable[[], exposition.Values]) -> exposition.ValueFamily:
-        return exposition.ValueFamily(name, help, "gauge", labels, values)
-
-    return family
+def _gauge(name: str, help: str, *labels: str) -> Family:
+    return _family(name, help, "gauge", *labels)
 
 
 _connected = _gauge("dispatch_broker_connected", "Dispatchers of this process that are connected to their broker.")
@@ -516,6 +527,15 @@ _GAUGES = {
 }
 
 
+_SERVICE_FAMILIES: Final = {
+    **{name: _family(f"dispatch_service_{name}", text, "counter", "service") for name, text in _COUNTS.items()},
+    "refused": _family(
+        "dispatch_service_refused", "Requests that were rejected, by reason.", "counter", "service", "reason"
+    ),
+    **{name: _gauge(f"dispatch_service_{name}", text, "service") for name, text in _GAUGES.items()},
+}
+
+
 class ServedRequestMetrics(ServedRequestObserver):
     """Records how long a service's tool runs. One object observes all requests, because it has no state of a request.
 
@@ -537,7 +557,7 @@ class ServerCollector(exposition.PerRegistry, Collector):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._servers: WeakSet[ObservedServer] = WeakSet()
-        self._closed_servers: Tally[tuple[str, ...]] = Tally()
+        self._closed_servers: Tally[Key] = Tally()
         self._durations = exposition.LockFreeHistogram(
             "dispatch_service_duration_seconds",
             "Run time of the tool in its own process, in seconds: ok for a result, error for the tool's own error, stopped "
@@ -576,7 +596,7 @@ class ServerCollector(exposition.PerRegistry, Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Return the families without their values."""
-        return _families(Tally(), Tally())
+        return _fill(_SERVICE_FAMILIES, {})
 
     def collect(self) -> Iterator[Metric]:
         """Return the families with their present values."""
@@ -584,16 +604,14 @@ class ServerCollector(exposition.PerRegistry, Collector):
             servers = list(self._servers)
             counted = self._counted(servers)
             counted.update(self._closed_servers)
-            now: Tally[tuple[str, str]] = Tally()
             for each in servers:
-                now["running", self._label(each.service_id)] += each.running
-                now["queued", self._label(each.service_id)] += each.queued
-                now["abandoned_threads", self._label(each.service_id)] += each.abandoned_threads
-        return _families(counted, now)
+                for name in _GAUGES:
+                    counted[name, self._label(each.service_id)] += getattr(each, name)
+        return _fill(_SERVICE_FAMILIES, counted)
 
-    def _counted(self, servers: Iterable[ObservedServer]) -> Tally[tuple[str, ...]]:
+    def _counted(self, servers: Iterable[ObservedServer]) -> Tally[Key]:
         """Return the counts of ``servers`` by name, service and, for refusals, reason."""
-        found: Tally[tuple[str, ...]] = Tally()
+        found: Tally[Key] = Tally()
         for each in servers:
             label = self._label(each.service_id)
             for name, value in each.counts().items():
@@ -601,25 +619,3 @@ class ServerCollector(exposition.PerRegistry, Collector):
             for reason, value in list(each.refused.items()):
                 found["refused", label, reason] += value
         return found
-
-
-def _families(counted: Mapping[tuple[str, ...], int], now: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
-    for name, text in _COUNTS.items():
-        family = CounterMetricFamily(f"dispatch_service_{name}", text, labels=("service",))
-        for (kind, service, *_), value in counted.items():
-            if kind == name:
-                family.add_metric((service,), value)
-        yield family
-    refused = CounterMetricFamily(
-        "dispatch_service_refused", "Requests that were rejected, by reason.", labels=("service", "reason")
-    )
-    for (kind, service, *reason), value in counted.items():
-        if kind == "refused":
-            refused.add_metric((service, *reason), value)
-    yield refused
-    for name, text in _GAUGES.items():
-        gauge = GaugeMetricFamily(f"dispatch_service_{name}", text, labels=("service",))
-        for (kind, service), value in now.items():
-            if kind == name:
-                gauge.add_metric((service,), value)
-        yield gauge
