@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -338,104 +339,89 @@ class Instruments(PerRegistry):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         by_tool = ToolKey._fields
-        self.calls = LockFreeCounter(
+        counter = partial(LockFreeCounter, registry=registry)
+        histogram = partial(LockFreeHistogram, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        self.calls = counter(
             "dispatch_calls",
             "Calls that have ended, by outcome. refused: because of the user's permissions or own rate limit, or because "
             "there is no such tool.",
             (*by_tool, "outcome"),
-            registry=registry,
         )
-        self.duration = LockFreeHistogram(
+        self.duration = histogram(
             "dispatch_call_duration_seconds",
             "Duration of a call over all its attempts, in seconds: ok for successes; error for tool errors, timeouts and "
             "transport errors. Rejected and cancelled calls are not included.",
             (*by_tool, "outcome_class"),
             buckets=DURATION_BUCKETS,
-            registry=registry,
         )
-        self.first_chunk = LockFreeHistogram(
+        self.first_chunk = histogram(
             "dispatch_first_chunk_seconds",
             "Seconds from the call of a stream to its first chunk.",
             by_tool,
             buckets=FIRST_CHUNK_BUCKETS,
-            registry=registry,
         )
-        self.attempts = LockFreeCounter(
+        self.attempts = counter(
             "dispatch_attempts",
             "Requests that were sent for calls, by reason: first, retry, hedge.",
             (*by_tool, "reason"),
-            registry=registry,
         )
-        self.queue_wait = LockFreeHistogram(
+        self.queue_wait = histogram(
             "dispatch_queue_wait_seconds",
             "Seconds that attempts waited for a rate limit or the bulkhead. Attempts that did not wait are not included.",
             by_tool,
             buckets=WAIT_BUCKETS,
-            registry=registry,
         )
-        self.rejected = LockFreeCounter(
+        self.rejected = counter(
             "dispatch_rejections",
             "Attempts that were rejected before the tool was executed, by the part that rejected them.",
             (*by_tool, "by"),
-            registry=registry,
         )
-        self.rate_limited = LockFreeCounter(
+        self.rate_limited = counter(
             "dispatch_rate_limited",
             "Rejections of rate limits by scope: attempts that the tool's limit rejected, or calls that ended because their "
             "user's own limit rejected them.",
             (*by_tool, "scope"),
-            registry=registry,
         )
-        self.refused_calls = LockFreeCounter(
+        self.refused_calls = counter(
             "dispatch_refused_calls",
             "Calls that were refused because of their caller alone, by user and reason: no unavailability of a tool.",
             ("user", "reason"),
-            registry=registry,
         )
-        self.transitions = LockFreeCounter(
+        self.transitions = counter(
             "dispatch_circuit_transitions",
             "Transitions of the tool's circuit breaker, by the new state.",
             (*by_tool, "to"),
-            registry=registry,
         )
-        self.budget_exhausted = LockFreeCounter(
+        self.budget_exhausted = counter(
             "dispatch_retry_budget_exhausted",
             "Retries and hedges that were due and not sent, because the tool's retry budget was exhausted.",
             by_tool,
-            registry=registry,
         )
-        self.replies = LockFreeCounter(
-            "dispatch_replies", "Replies that arrived, by disposition.", ("service", "disposition"), registry=registry
-        )
-        self.ejections = LockFreeCounter(
+        self.replies = counter("dispatch_replies", "Replies that arrived, by disposition.", ("service", "disposition"))
+        self.ejections = counter(
             "dispatch_instance_ejections",
             "Ejections of an instance by outlier detection, by reason.",
             ("service", "instance", "reason"),
-            registry=registry,
         )
-        self.reloads = LockFreeCounter(
+        self.reloads = counter(
             "dispatch_catalog_reloads",
             "Activations of another catalogue or policy, by the source that changed: ok, or failed (a reload was rejected, "
             "and the previous catalogue stays in force).",
             ("source", "result"),
-            registry=registry,
         )
-        self.last_reload_successful = Gauge(
+        self.last_reload_successful = gauge(
             "dispatch_catalog_last_reload_successful",
             "1: the last reload of the catalogue or policy succeeded; 0: it failed, and the previous one stays in force.",
             ("source",),
-            registry=registry,
         )
-        self.version_calls = LockFreeCounter(
+        self.version_calls = counter(
             "dispatch_version_calls",
             "Calls that have ended, by version of the tool: ok for successes; error for tool errors, timeouts and transport "
             "errors; other for rejected, throttled, invalid and cancelled calls.",
             (*by_tool, "version", "outcome_class"),
-            registry=registry,
         )
-        self.build = Gauge(
-            "dispatch_build_info", "Always 1; the label is the version of dispatch.", ("version",), registry=registry
-        )
+        self.build = gauge("dispatch_build_info", "Always 1; the label is the version of dispatch.", ("version",))
         self.build.labels(__version__).set(1)
         self._by_tool: tuple[LockFreeCounter | LockFreeHistogram, ...] = (
             *(self.calls, self.duration, self.first_chunk, self.attempts, self.queue_wait, self.rejected),
