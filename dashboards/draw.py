@@ -24,8 +24,8 @@ from dashboards.prometheus_api import PrometheusApi
 from dashboards.variables import OVERVIEW
 from dispatch import Telemetry
 from dispatch.devtools.localbroker import find_free_ports
-from dispatch.telemetry.exposition import expose_metrics
 from tests.helpers.failing_calls import TOOLS, Troubled
+from tests.helpers.metrics_port import expose_metrics
 from tests.helpers.prometheus_binaries import PrometheusMissing
 from tests.helpers.prometheus_server import Prometheus, until
 
@@ -43,7 +43,7 @@ async def run(seconds: float, folder: Path) -> None:
     """Run the load with faults for ``seconds`` and draw the dashboards into ``folder``."""
     telemetry = Telemetry(registry=CollectorRegistry(), tracer_provider=TracerProvider(), sample=SAMPLE)
     with (
-        expose_metrics(telemetry, 0) as port,
+        expose_metrics(telemetry) as port,
         tempfile.TemporaryDirectory(prefix="dispatch-prometheus-") as data,
         Prometheus([port], Path(data), every=SCRAPE_S) as prometheus,
     ):

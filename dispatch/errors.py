@@ -183,7 +183,7 @@ class ErrorType(StrEnum):
     SEND_FAILED = "send-failed"
     """Publishing the request failed; the tool may have been executed if ``may_have_run`` is True."""
     PORT_TAKEN = "port-taken"
-    """The port for metrics is in use or not allowed; no tool was executed."""
+    """The address of the admin endpoint is in use or not of this machine; no tool was executed."""
 
 
 _TIMEOUT_TYPES = {

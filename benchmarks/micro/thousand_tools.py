@@ -17,7 +17,6 @@ import contextlib
 import gc
 import itertools
 import json
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -36,7 +35,6 @@ from benchmarks.micro.guard_stacks import Call, Stack
 from benchmarks.micro.instant_transport import AnsweringTransport
 from benchmarks.micro.rounds import Costs, measure, positive, promised, writable
 from dispatch import Catalog, Dispatcher, Telemetry
-from dispatch.telemetry.exposition import expose_metrics
 
 OPEN_METRICS, GZIP = "application/openmetrics-text; version=1.0.0", "gzip"
 BLOCK = 1_000
@@ -53,17 +51,9 @@ ONE, MANY, SERVICES = "one", "many", "many-services"
 PROMISED = (
     TEXT := "metrics_app, text",
     COMPRESSED := "metrics_app, OpenMetrics, gzip",
-    PORT := "--metrics-port, OpenMetrics",
 )
 STALL_MS = 10.0
 """Target, at most: longest stall of a scrape."""
-FETCH = """
-import sys, urllib.request
-for url in sys.stdin:
-    request = urllib.request.Request(url.strip(), headers={"Accept": sys.argv[1]})
-    print(len(urllib.request.urlopen(request).read()), flush=True)
-"""
-"""A process that scrapes the addresses that it reads."""
 
 
 @dataclass(frozen=True)
@@ -217,27 +207,6 @@ async def ask(app: Any, accept: str, encoding: str) -> int:
     return size
 
 
-@contextlib.asynccontextmanager
-async def scraping(port: int, accept: str) -> AsyncIterator[Callable[[], Awaitable[int]]]:
-    """Another process that scrapes that port whenever the function is called, which returns the bytes of the body."""
-    pipe = subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", FETCH, accept, stdin=pipe, stdout=pipe)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    answers = process.stdout
-
-    async def fetch() -> int:
-        assert process.stdin is not None
-        process.stdin.write(f"http://127.0.0.1:{port}/metrics\n".encode())
-        return int(await answers.readline())
-
-    try:
-        yield fetch
-    finally:
-        process.stdin.close()
-        await process.wait()
-
-
 async def nothing() -> int:
     """No scrape, for as long as one takes."""
     await asyncio.sleep(0.2)
@@ -250,14 +219,11 @@ async def scrapes(tools: int, rounds: int) -> list[Scrape]:
     telemetry = Telemetry(registry=registry, traces="off")
     async with contextlib.AsyncExitStack() as exits:
         dispatcher = await exits.enter_async_context(dispatching(tools, telemetry))
-        port = exits.enter_context(expose_metrics(telemetry, 0))
-        fetch = await exits.enter_async_context(scraping(port, OPEN_METRICS))
         own, reference = dispatcher.metrics_app(), make_asgi_app(registry)
         contenders: list[tuple[str, Callable[[], Awaitable[int]]]] = [
             ("no scrape", nothing),
             (TEXT, lambda: ask(own, "text/plain", "")),
             (COMPRESSED, lambda: ask(own, OPEN_METRICS, GZIP)),
-            (PORT, fetch),
             ("prometheus-client, OpenMetrics, gzip", lambda: ask(reference, OPEN_METRICS, GZIP)),
         ]
         gc.collect()

@@ -1,4 +1,4 @@
-"""Exposition of the metrics: as an ASGI application, or on a port of its own.
+"""Exposition of the metrics as an ASGI application.
 
 The text is rendered on a thread, in pieces of some tenths of a millisecond. The thread sleeps after each piece: a computing
 thread releases the interpreter lock only every 5 ms, and the event loop would wait that long.
@@ -11,22 +11,17 @@ import functools
 import logging
 import math
 import os
-import socket
 import threading
 import time
 import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import lru_cache
 from itertools import accumulate, islice
-from socketserver import ThreadingMixIn
 from typing import Any, ClassVar, Generic, Self, TypeVar
 from urllib.parse import parse_qs
 from weakref import WeakKeyDictionary
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import (
@@ -41,9 +36,8 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from dispatch._internal import encode_text, scalar_text
-from dispatch.errors import ErrorType, TransportError
-from dispatch.telemetry.observers import METRICS_ADDRESS, Telemetry
+from dispatch._internal import DaemonThreads, encode_text, scalar_text
+from dispatch.telemetry.observers import Telemetry
 
 # Metric families that write their own exposition text.
 #
@@ -226,8 +220,6 @@ MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """The environment variable that sets prometheus-client's multiprocess mode."""
 PAUSE_S = 0.0003
 """Seconds that the thread sleeps after each piece: long enough for a waiting thread to acquire the interpreter lock."""
-PATH = "/metrics"
-"""Path of the metrics on a port of their own."""
 GZIP_LEVEL = 6
 GZIP = 16 + zlib.MAX_WBITS
 """``wbits`` with which zlib writes gzip's format."""
@@ -313,6 +305,9 @@ class _FamilyList:
         return self._families
 
 
+_threads = DaemonThreads("dispatch-metrics")
+
+
 def metrics_app(telemetry: Telemetry) -> Any:
     """Return an ASGI application that answers GET with the metrics, at every path. It renders them on a thread of its own:
     the event loop does not wait for it, and no shared executor delays a scrape."""
@@ -329,13 +324,9 @@ def metrics_app(telemetry: Telemetry) -> Any:
             return
         fields: Mapping[str, str] = _negotiation_headers(scope["headers"])
         names = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("name[]", ())
-        thread = ThreadPoolExecutor(1, "dispatch-metrics")
-        try:
-            headers, body = await asyncio.get_running_loop().run_in_executor(
-                thread, render_metrics, registry, fields["accept"], fields["accept-encoding"], names
-            )
-        finally:
-            thread.shutdown(wait=False)
+        headers, body = await asyncio.get_running_loop().run_in_executor(
+            _threads, render_metrics, registry, fields["accept"], fields["accept-encoding"], names
+        )
         request = await receive()
         if request["type"] == "http.request":
             start = {
@@ -355,72 +346,6 @@ def _negotiation_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, st
     for name, value in headers:
         found.get(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
     return {name: ",".join(values) for name, values in found.items()}
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    """An HTTP server with a thread for each request."""
-
-    daemon_threads = True
-
-
-class _SilentHandler(WSGIRequestHandler):
-    """Logs no requests."""
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing."""
-
-
-def _wsgi_app(registry: CollectorRegistry) -> Callable[..., list[bytes]]:
-    def app(environ: Mapping[str, Any], start_response: Callable[[str, Headers], object]) -> list[bytes]:
-        if environ["REQUEST_METHOD"] != "GET":
-            start_response("405 Method Not Allowed", [("Allow", "GET")])
-            return [b"Read the metrics with GET.\n"]
-        if environ["PATH_INFO"] != PATH:
-            start_response("404 Not Found", [("Content-Type", "text/plain")])
-            return [f"The metrics are at {PATH}.\n".encode()]
-        names = parse_qs(environ.get("QUERY_STRING", "")).get("name[]", ())
-        accept, encoding = (environ.get(name, "") for name in ("HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING"))
-        headers, body = render_metrics(registry, accept, encoding, names)
-        start_response("200 OK", headers)
-        return [body]
-
-    return app
-
-
-@contextmanager
-def expose_metrics(telemetry: Telemetry, port: int, address: str = METRICS_ADDRESS) -> Iterator[int]:
-    """Serve the metrics at ``http://ADDRESS:PORT/metrics`` on a thread, while the context is entered.
-
-    Args:
-        telemetry: settings with the registry.
-        port: 0: any free port.
-        address: address to listen on; by default only this machine can connect.
-
-    Yields:
-        The port.
-
-    Raises:
-        TransportError: the port is in use, or cannot be opened.
-    """
-    try:
-        family, *_, (host, *_) = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        kind = type("_Server", (_Server,), {"address_family": family})
-        server: WSGIServer = make_server(str(host), port, _wsgi_app(registry_of(telemetry)), kind, _SilentHandler)
-    except (OSError, OverflowError) as error:  # OverflowError: the number of the port is too large
-        reason = getattr(error, "strerror", None) or error
-        raise TransportError(
-            ErrorType.PORT_TAKEN,
-            f"The metrics cannot be served on {address}:{port} ({reason}). Use another port (0: any free one).",
-            may_have_run=False,
-        ) from None
-    thread = threading.Thread(target=server.serve_forever, name="dispatch-metrics-server", daemon=True)
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 # Counters and histograms without locks: plain numbers, of which a scrape builds metric families.

@@ -441,8 +441,6 @@ NULL_SERVER = ServerObserver()
 # Settings of telemetry.
 
 
-METRICS_ADDRESS: Final = "127.0.0.1"
-"""Address of a metrics endpoint on a port of its own: only this machine can connect."""
 Redact = Callable[[str, str, str], str | None]
 """Receives ``"arguments"`` or ``"result"``, the tool's name and the text that would be recorded. Returns the text to record
 instead, or None to record nothing."""

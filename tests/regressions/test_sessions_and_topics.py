@@ -542,10 +542,10 @@ async def test_a_function_without_a_docstring_is_warned_about(caplog: pytest.Log
 def test_metrics_without_circuits_are_told(run: Run, tmp_path: Path) -> None:
     from prometheus_client import CollectorRegistry
 
-    from dispatch.telemetry.exposition import expose_metrics
+    from tests.helpers.metrics_port import expose_metrics
 
     write_catalog(tmp_path / "tools")
-    with expose_metrics(dispatch.Telemetry(registry=CollectorRegistry()), 0) as port:
+    with expose_metrics(dispatch.Telemetry(registry=CollectorRegistry())) as port:
         url = f"http://127.0.0.1:{port}/metrics"
         end = run("tools", "--catalog", str(tmp_path / "tools"), "--metrics", url)
     assert (end.code, "tell-joke" in end.out) == (0, True)

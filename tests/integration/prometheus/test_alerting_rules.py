@@ -13,10 +13,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dispatch import Slo, Telemetry
-from dispatch.telemetry.exposition import expose_metrics
 from dispatch.telemetry.rules import collect_slos, render_rule_files
 from docs.generators.alerts import load_alerts
 from tests.helpers.failing_calls import TOOLS, Troubled, catalog
+from tests.helpers.metrics_port import expose_metrics
 from tests.helpers.prometheus_server import Prometheus, until
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.wall_clock]
@@ -68,7 +68,7 @@ async def test_rules_work_on_what_is_really_scraped(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
         files.append(tmp_path / name)
     telemetry = Telemetry(registry=CollectorRegistry(), traces="off")
-    with expose_metrics(telemetry, 0) as port, Prometheus([port], tmp_path / "prometheus", files) as prometheus:
+    with expose_metrics(telemetry) as port, Prometheus([port], tmp_path / "prometheus", files) as prometheus:
         seen = Evaluated(prometheus)
         async with Troubled(telemetry, ROUND_S):
             await until(seen.everything, "every record, and a page", lambda: (seen.lacking, seen.pages))

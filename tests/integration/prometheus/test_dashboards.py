@@ -24,8 +24,8 @@ from dashboards.dashboard_json import (
     load_dashboards,
 )
 from dispatch import Telemetry
-from dispatch.telemetry.exposition import expose_metrics
 from tests.helpers.failing_calls import SERVICES, TOOLS, Troubled
+from tests.helpers.metrics_port import expose_metrics
 from tests.helpers.prometheus_binaries import find
 from tests.helpers.prometheus_server import JOB, SCRAPE_S, Prometheus, until
 
@@ -127,8 +127,8 @@ async def test_every_panel_shows_what_happens(tmp_path: Path) -> None:
         Telemetry(registry=CollectorRegistry(), tracer_provider=provider, sample=SAMPLE) for _ in range(2)
     )
     with (
-        expose_metrics(telemetry, 0) as port,
-        expose_metrics(services, 0) as other_port,
+        expose_metrics(telemetry) as port,
+        expose_metrics(services) as other_port,
         Prometheus([port, other_port], tmp_path) as prometheus,
     ):
         seen = Seen(prometheus)

@@ -214,6 +214,7 @@ async def test_a_port_that_is_taken_is_told_without_a_word_about_tools() -> None
         dispatcher = dispatch.connect("memory://", admin=f"127.0.0.1:{taken.getsockname()[1]}")
         with pytest.raises(
             dispatch.TransportError, match=r"^The admin endpoint cannot be served on .*Use another port"
-        ):
+        ) as refused:
             await dispatcher.start()
+        assert (refused.value.type, refused.value.may_have_run) == ("port-taken", False)
         await dispatcher.close()

@@ -160,8 +160,7 @@ METRICS = {
 
 
 def constants() -> dict[str, str]:
-    settings = ("METRICS_ADDRESS", "EXPECTED_TELEMETRY")
-    names = [key for key in vars(observers) if key.isupper() and key not in settings]
+    names = [key for key in vars(observers) if key.isupper() and key != "EXPECTED_TELEMETRY"]
     return {key: value for key in names if isinstance(value := getattr(observers, key), str)}
 
 

@@ -13,15 +13,15 @@ from prometheus_client import CollectorRegistry
 import dispatch
 from dispatch.cli.base import CliError, Exit
 from dispatch.cli.tools import read_circuits
-from dispatch.telemetry.exposition import expose_metrics
 from tests.helpers.followed_config import SERVICE, TOOL
+from tests.helpers.metrics_port import expose_metrics
 
 CATALOG = dispatch.Catalog.of([SERVICE], [TOOL, TOOL | {"name": "sing"}])
 
 
 async def test_the_circuits_of_two_dispatchers() -> None:
     telemetry = dispatch.Telemetry(registry=CollectorRegistry())
-    with expose_metrics(telemetry, 0) as port:
+    with expose_metrics(telemetry) as port:
         url = f"http://127.0.0.1:{port}/metrics"
         async with (
             dispatch.connect("memory://circuits", CATALOG, telemetry=telemetry) as one,

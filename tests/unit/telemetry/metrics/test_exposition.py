@@ -1,11 +1,7 @@
-"""Exposition of metrics: OpenMetrics with exemplars, or Prometheus' text, over ASGI and over HTTP."""
+"""Exposition of metrics: OpenMetrics with exemplars, or Prometheus' text."""
 
 from __future__ import annotations
 
-import asyncio
-import socket
-import urllib.error
-import urllib.request
 from typing import Any
 
 import pytest
@@ -14,9 +10,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain
 
 import dispatch
-from dispatch import Telemetry, TransportError
+from dispatch import Telemetry
 from dispatch.telemetry import exposition
-from dispatch.telemetry.exposition import MULTIPROCESS_VARIABLE, expose_metrics, registry_of
+from dispatch.telemetry.exposition import MULTIPROCESS_VARIABLE, registry_of
 from dispatch.telemetry.observers import SILENT
 from tests.helpers.dispatcher_and_service import serving
 from tests.helpers.telemetry_capture import Board, Spans, telling
@@ -97,60 +93,6 @@ async def test_a_dispatcher_that_was_not_started_has_metrics_to_mount() -> None:
     board = Board()
     dispatcher = dispatch.connect("memory://nobody", telemetry=board.telemetry())
     assert (await asked(dispatcher.metrics_app(), None))[0] == 200
-
-
-def scraped(port: int) -> tuple[str, str]:
-    """Content type and body of what is on that port, as Prometheus asks for it."""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept": OPEN_METRICS})
-    with urllib.request.urlopen(request) as answer:
-        return answer.headers.get_content_type(), answer.read().decode()
-
-
-@pytest.mark.wall_clock
-async def test_metrics_on_a_port_of_their_own() -> None:
-    board = Board()
-    async with serving(lambda _: "done"), telling(board.telemetry()) as dispatcher:
-        await dispatcher.call("work")
-        with expose_metrics(board.telemetry(), 0) as port:
-            kind, text = await asyncio.to_thread(scraped, port)
-            assert kind == "application/openmetrics-text"
-            samples = [sample for family in open_metrics(text) for sample in family.samples]
-            labels = {"tool": "work", "service": "lab", "outcome": "success"}
-            assert [
-                each.value for each in samples if each.name == "dispatch_calls_total" and each.labels == labels
-            ] == [1]
-            with (
-                pytest.raises(TransportError, match="Use another port") as caught,
-                expose_metrics(board.telemetry(), port),
-            ):
-                pass
-            assert (caught.value.type, caught.value.may_have_run) == ("port-taken", False)
-        with socket.socket() as probe:
-            assert probe.connect_ex(("127.0.0.1", port)) != 0, "it listens no more"
-
-
-@pytest.mark.parametrize("path", ["/", "", "/metrics/", "/metrics2", "/favicon.ico", "/api/v1/query?query=up"])
-def test_only_the_path_of_the_metrics_has_them(path: str) -> None:
-    with expose_metrics(Board().telemetry(), 0) as port:
-        with pytest.raises(urllib.error.HTTPError, match="404") as caught:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}{path}")
-        with caught.value as answer:
-            assert answer.read() == b"The metrics are at /metrics.\n"
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics?name[]=dispatch_calls_total") as answer:
-            assert answer.status == 200
-
-
-def test_only_this_machine_can_connect_by_default() -> None:
-    board = Board()
-    with expose_metrics(board.telemetry(), 0) as port:
-        for address, listens in (("127.0.0.1", True), ("127.0.0.2", False)):
-            with socket.socket() as probe:
-                assert (probe.connect_ex((address, port)) == 0) is listens
-
-
-def test_an_invalid_port_is_an_error() -> None:
-    with pytest.raises(TransportError, match="cannot be served"), expose_metrics(Board().telemetry(), 70_000):
-        pass
 
 
 def test_the_default_registry_is_prometheus_clients() -> None:

@@ -15,8 +15,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import dispatch
-from dispatch.telemetry.exposition import expose_metrics
 from tests.helpers.cli_processes import REPO, Program, environment, started
+from tests.helpers.metrics_port import expose_metrics
 from tests.unit.cli.conftest import Run, write_catalog
 
 
@@ -105,7 +105,7 @@ def test_a_reader_that_closes_the_pipe_ends_it_quietly(catalog_folder: Path) -> 
 
 async def test_the_circuits_of_a_running_agent(catalog_folder: Path, run: Run) -> None:
     telemetry = dispatch.Telemetry(registry=CollectorRegistry())
-    with expose_metrics(telemetry, 0) as port:
+    with expose_metrics(telemetry) as port:
         url = f"http://127.0.0.1:{port}/metrics"
         async with dispatch.connect("memory://", catalog_folder, telemetry=telemetry) as dispatcher:
             breaker = dispatcher.breaker("tell-joke")
