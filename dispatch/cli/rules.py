@@ -54,13 +54,11 @@ def export(
 
     Run it again after a change of the catalogue, and reload the rules in Prometheus.
     """
-    from dispatch.telemetry.rules import SLO, YamlMissingError, describe_slo, render_rule_files
+    from dispatch.telemetry.rules import SLO, describe_slo, render_rule_files
 
     slos = _collect_slos(settings)
     try:
         files = render_rule_files(slos, grafana)
-    except YamlMissingError as missing:
-        raise CliError(f"{missing}.") from None
     except FileNotFoundError:
         raise CliError(
             "The rules were not found.", "install tool-dispatch from a wheel, or run inside a clone of the repository"

@@ -99,19 +99,11 @@ def test_odd_addresses_are_quoted(run: Run) -> None:
         assert all(link.startswith(f"{address}/d/dispatch-") for link in links)
 
 
-def test_without_pyyaml_the_extra_is_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_pyyaml_is_needed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools = promising(tmp_path / "tools", 0.99)
     monkeypatch.setitem(sys.modules, "yaml", None)
-    end = run("rules", "export", "--catalog", tools)
-    assert end.code == 2
-    assert "Writing rules needs PyYAML: pip install 'tool-dispatch[yaml]'" in end.err
-    assert not Path("dispatch-rules").exists()
-
-
-def test_without_objectives_no_pyyaml_is_needed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "yaml", None)
-    assert run("rules", "export").code == 0
-    assert {each.name for each in Path("dispatch-rules").iterdir()} == set(ALL)
+    assert run("rules", "export", "--catalog", tools).code == 0
+    assert {each.name for each in Path("dispatch-rules").iterdir()} == {*ALL, "slo.yml"}
 
 
 def test_rules_that_are_not_installed_are_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ from dispatch.telemetry.rules import (
     format_percent,
     latency_bound,
     list_unpageable_objectives,
+    render_rule_files,
     slo_groups,
 )
 from docs.generators.alerts import load_alerts
@@ -133,6 +135,12 @@ def test_the_budget_is_what_the_objective_leaves() -> None:
 def test_names_are_quoted() -> None:
     (group,) = slo_groups({'a"b\\c': Slo(0.99)})
     assert 'tool="a\\"b\\\\c"' in group["rules"][1]["expr"]
+
+
+@pytest.mark.parametrize("name", ["a", 'a"b\\c', "a: b #'", "- x", "no", "1", "é 😀", "{a}", "service:s"])
+def test_the_file_has_the_groups(name: str) -> None:
+    promised = {name: Slo(0.99, 2.0)}
+    assert yaml.safe_load(render_rule_files(promised)["slo.yml"]) == {"groups": slo_groups(promised)}
 
 
 @pytest.mark.parametrize(
