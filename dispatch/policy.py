@@ -237,17 +237,6 @@ class _PartRule(msgspec.Struct):
             return refuse(report, path, self.problem.format(raw, type(raw).__name__), self.fix)
         return _merge_keys(self.default if base is None else base, raw, report, path)
 
-    def parse(self, raw: object, base: Any = None) -> Any:
-        """Parse the value of a descriptor, merged over ``base``; null: off.
-
-        Raises:
-            PolicyError: lists every mistake.
-        """
-        found = _Found()
-        read = self(raw, found, self.default.PART, base)
-        found.raise_all()
-        return read
-
 
 # Load-balancing settings: which instance of a service receives the next request.
 #
@@ -291,7 +280,6 @@ class Balancing(Settings, frozen=True):
 _BALANCING: Final = _PartRule(
     Balancing(), "{1} is not an object", 'write "peak-ewma", or null for round-robin', (str,), "strategy", Balancing()
 )
-parse_balancing = _BALANCING.parse
 
 
 # Bulkhead settings: calls of a tool in flight, and how long a call may wait for a permit.
@@ -358,7 +346,6 @@ _BULKHEAD: Final = _PartRule(
     (int, float),
     "max-concurrent-calls",
 )
-parse_bulkhead = _BULKHEAD.parse
 
 
 # Outlier detection settings: when an instance is ejected, for how long, and how it returns.
@@ -426,7 +413,6 @@ class OutlierDetection(Settings, frozen=True):
 _OUTLIER_DETECTION: Final = _PartRule(
     OutlierDetection(), "{1} is not an object", 'write {"consecutive-failures": 3}, or null for off'
 )
-parse_outlier_detection = _OUTLIER_DETECTION.parse
 
 
 # Retry settings: attempts of one call, the backoff between them, and the retry budget.
@@ -485,7 +471,6 @@ _RETRY: Final = _PartRule(
     (int,),
     "max-attempts",
 )
-parse_retry = _RETRY.parse
 
 
 # Circuit breaker settings: when a tool's breaker opens, for how long, and how it closes.
@@ -563,7 +548,6 @@ class Breaker(Settings, frozen=True):
 
 
 _BREAKER: Final = _PartRule(Breaker(), "{!r} is not an object", 'write {"failure-rate": 0.5}, or null for off')
-parse_breaker = _BREAKER.parse
 
 
 # Rate limits of tools and users: a rate, a burst, the longest wait, and the users' weights.
@@ -829,7 +813,6 @@ _SLO: Final = _SloRule(
     (int, float),
     "availability",
 )
-parse_slo = _SLO.parse
 
 
 # The hedging delay: when a second attempt starts beside a slow first one.

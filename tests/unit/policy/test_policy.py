@@ -42,7 +42,6 @@ from dispatch.policy import (
     check_repeats,
     check_seconds,
     parse_policy,
-    parse_slo,
     read_policy,
     repeatable,
 )
@@ -437,21 +436,21 @@ def test_a_tools_descriptor_is_asked_as_it_is() -> None:
 
 def test_every_key_of_an_slo_is_read() -> None:
     raw = {"availability": 0.999, "latency": 2.0, "latency-share": 0.9}
-    assert parse_slo(raw) == Slo(0.999, 2.0, 0.9)
+    assert parse_policy({"slo": raw}).slo == Slo(0.999, 2.0, 0.9)
 
 
 def test_a_bare_number_is_the_availability() -> None:
-    assert parse_slo(0.9) == Slo(availability=0.9)
+    assert parse_policy({"slo": 0.9}).slo == Slo(availability=0.9)
 
 
 def test_a_promise_of_latency_alone_says_nothing_of_availability() -> None:
-    assert parse_slo({"latency": 0.5}) == Slo(availability=None, latency=0.5)
+    assert parse_policy({"slo": {"latency": 0.5}}).slo == Slo(availability=None, latency=0.5)
 
 
 @pytest.mark.parametrize("raw", [True, False, "0.99", "99%", [0.99], b"x"])
 def test_it_is_a_share_or_an_object(raw: object) -> None:
     with pytest.raises(PolicyError) as caught:
-        parse_slo(raw)
+        parse_policy({"slo": raw})
     assert caught.value.key == "slo"
     assert caught.value.problem == f"{raw!r} is neither a share nor an object"
     assert caught.value.fix == 'write 0.99, {"availability": 0.99, "latency": 2}, or null for no promise'
@@ -460,7 +459,7 @@ def test_it_is_a_share_or_an_object(raw: object) -> None:
 @pytest.mark.parametrize(("key", "example"), [("availability", "0.99"), ("latency-share", "0.95")])
 def test_a_share_within_its_bounds(key: str, example: str) -> None:
     def made(value: object) -> Slo | None:
-        return parse_slo({"latency": 1, key: value})
+        return parse_policy({"slo": {"latency": 1, key: value}}).slo
 
     for good in (MIN_OBJECTIVE, 0.5001, MAX_OBJECTIVE):
         assert getattr(made(good), key.replace("-", "_")) == good
@@ -498,7 +497,7 @@ def test_a_latency_that_cannot_be(latency: Any) -> None:
 @pytest.mark.parametrize("raw", [{}, {"latency-share": 0.9}, {"availability": None, "latency": None}])
 def test_a_promise_of_nothing_is_none(raw: dict[str, Any]) -> None:
     with pytest.raises(PolicyError) as caught:
-        parse_slo(raw)
+        parse_policy({"slo": raw})
     assert (caught.value.key, caught.value.problem) == ("slo", "it sets no objective")
     assert caught.value.fix == "give 'availability' or 'latency', or write null for no objective"
     with pytest.raises(PolicyError, match="'slo': it sets no objective"):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from dispatch.balancing.instances import NO_EJECTION, EjectionRules, complete_rules
 from dispatch.policy import (
+    DEFAULT_POLICY,
     MAX_ATTEMPTS,
     MAX_CHOICES,
     MAX_CONCURRENT_CALLS,
@@ -31,16 +32,13 @@ from dispatch.policy import (
     Breaker,
     Bulkhead,
     OutlierDetection,
+    Policy,
     PolicyError,
     RateLimit,
     Retry,
     hedging_quantile,
-    parse_balancing,
-    parse_bulkhead,
-    parse_outlier_detection,
     parse_policy,
     parse_rate_limit,
-    parse_retry,
 )
 
 PART = "outlier-detection"
@@ -54,39 +52,48 @@ EVERY_KEY = {
 }
 
 
+def read_part(key: str, raw: object, base: Any = None) -> Any:
+    """Return a part of a policy, merged over ``base``; None: over the defaults."""
+    field = key.replace("-", "_")
+    policy = DEFAULT_POLICY if base is None else Policy(**{field: base})
+    return getattr(parse_policy({key: raw}, policy), field)
+
+
 def test_a_text_alone_is_the_strategy() -> None:
     assert STRATEGIES == ("round-robin", "weighted", "least-request", "peak-ewma")
     for name in STRATEGIES:
-        assert parse_balancing(name) == Balancing(strategy=name)
+        assert read_part("balancing", name) == Balancing(strategy=name)
 
 
 def test_every_key_is_read() -> None:
-    assert parse_balancing({"strategy": "least-request", "choice-count": 4}) == Balancing("least-request", 4)
-    assert parse_outlier_detection(EVERY_KEY) == OutlierDetection(3, 7, 0.25, 0.3, 12, True)
+    assert read_part("balancing", {"strategy": "least-request", "choice-count": 4}) == Balancing("least-request", 4)
+    assert read_part("outlier-detection", EVERY_KEY) == OutlierDetection(3, 7, 0.25, 0.3, 12, True)
     assert set(EVERY_KEY) == set(OutlierDetection.__struct_encode_fields__)
 
 
 def test_what_is_not_said_stays_as_the_base_has_it() -> None:
     base = Balancing("least-request", 4)
-    assert parse_balancing("weighted", base) == Balancing("weighted", 4)
-    assert parse_balancing({"choice-count": 5}, base) == Balancing("least-request", 5)
-    assert parse_balancing({}, base) is base
+    assert read_part("balancing", "weighted", base) == Balancing("weighted", 4)
+    assert read_part("balancing", {"choice-count": 5}, base) == Balancing("least-request", 5)
+    assert read_part("balancing", {}, base) is base
     strict = OutlierDetection(consecutive_failures=2)
-    read = parse_outlier_detection({"panic-threshold": 0.2}, strict)
+    read = read_part("outlier-detection", {"panic-threshold": 0.2}, strict)
     assert read == OutlierDetection(consecutive_failures=2, panic_threshold=0.2)
-    assert parse_outlier_detection({}, strict) is strict
-    assert parse_outlier_detection({}) == OutlierDetection()
+    assert read_part("outlier-detection", {}, strict) is strict
+    assert read_part("outlier-detection", {}) == OutlierDetection()
 
 
 def test_rules_can_be_left_out() -> None:
-    made = parse_outlier_detection({"consecutive-failures": None, "slow-start-window": None, "panic-threshold": 0})
+    made = read_part(
+        "outlier-detection", {"consecutive-failures": None, "slow-start-window": None, "panic-threshold": 0}
+    )
     assert made is not None
     assert (made.consecutive_failures, made.slow_start_window, made.panic_threshold) == (None, None, 0)
 
 
 def test_null_is_round_robin_and_no_ejection() -> None:
-    assert parse_balancing(None, Balancing("least-request", 4)) == Balancing()
-    assert parse_outlier_detection(None, OutlierDetection(consecutive_failures=2)) is None
+    assert read_part("balancing", None, Balancing("least-request", 4)) == Balancing()
+    assert read_part("outlier-detection", None, OutlierDetection(consecutive_failures=2)) is None
     assert complete_rules(None) is NO_EJECTION
     assert not NO_EJECTION.ejects
     assert NO_EJECTION.slow_start_window is None
@@ -103,20 +110,20 @@ def test_a_policys_settings_are_completed_and_complete_ones_stay() -> None:
 @pytest.mark.parametrize("raw", [5, [("choice-count", 5)]])
 def test_what_is_no_object_is_refused_with_an_example(raw: object) -> None:
     with pytest.raises(PolicyError, match="is not an object") as caught:
-        parse_balancing(raw)
+        read_part("balancing", raw)
     assert (caught.value.key, caught.value.fix) == ("balancing", 'write "peak-ewma", or null for round-robin')
     with pytest.raises(PolicyError, match=f"{type(raw).__name__} is not an object") as caught:
-        parse_outlier_detection(raw)
+        read_part("outlier-detection", raw)
     assert (caught.value.key, caught.value.fix) == (PART, 'write {"consecutive-failures": 3}, or null for off')
 
 
 def test_an_unknown_strategy_is_named_with_the_nearest_known_one() -> None:
     with pytest.raises(PolicyError) as caught:
-        parse_balancing("peak_ewma")
+        read_part("balancing", "peak_ewma")
     assert (caught.value.key, caught.value.problem) == ("balancing.strategy", "'peak_ewma' is unknown")
     assert caught.value.fix == "did you mean 'peak-ewma'? known: round-robin, weighted, least-request, peak-ewma"
     with pytest.raises(PolicyError) as caught:
-        parse_balancing({"strategy": 7})
+        read_part("balancing", {"strategy": 7})
     assert caught.value.fix.startswith("known: round-robin")
 
 
@@ -124,25 +131,25 @@ def test_an_unknown_strategy_is_named_with_the_nearest_known_one() -> None:
 @pytest.mark.parametrize("value", [0, -1, MAX_SECONDS + 1, math.inf, math.nan, True, "5"])
 def test_times_are_seconds(key: str, value: Any) -> None:
     with pytest.raises(PolicyError) as caught:
-        parse_outlier_detection({key: value})
+        read_part("outlier-detection", {key: value})
     assert caught.value.key == f"{PART}.{key}"
 
 
 def test_consecutive_failures_are_whole_and_bounded() -> None:
     for value in (1, MAX_CONSECUTIVE_FAILURES):
-        parse_outlier_detection({"consecutive-failures": value})
+        read_part("outlier-detection", {"consecutive-failures": value})
     for value in (0, MAX_CONSECUTIVE_FAILURES + 1, 1.5, True, "5"):
         with pytest.raises(PolicyError, match="is not a whole number from 1 to 100000") as caught:
-            parse_outlier_detection({"consecutive-failures": value})
+            read_part("outlier-detection", {"consecutive-failures": value})
         assert caught.value.key == f"{PART}.consecutive-failures"
 
 
 def test_a_choice_count_is_whole_and_bounded() -> None:
     for value in (2, MAX_CHOICES):
-        assert parse_balancing({"choice-count": value}).choice_count == value
+        assert read_part("balancing", {"choice-count": value}).choice_count == value
     for value in (1, MAX_CHOICES + 1, 2.5, True, None):
         with pytest.raises(PolicyError) as caught:
-            parse_balancing({"choice-count": value})
+            read_part("balancing", {"choice-count": value})
         assert caught.value.key == "balancing.choice-count"
         assert caught.value.fix == "give 2, or the number of instances to compare all"
 
@@ -156,15 +163,15 @@ def test_a_choice_count_is_whole_and_bounded() -> None:
 )
 def test_shares_within_their_bounds(key: str, good: tuple[float, ...], bad: tuple[float, ...], fix: str) -> None:
     for value in good:
-        assert getattr(parse_outlier_detection({key: value}), key.replace("-", "_")) == value
+        assert getattr(read_part("outlier-detection", {key: value}), key.replace("-", "_")) == value
     for value in bad:
         with pytest.raises(PolicyError) as caught:
-            parse_outlier_detection({key: value})
+            read_part("outlier-detection", {key: value})
         assert (caught.value.key, caught.value.fix) == (f"{PART}.{key}", fix)
         assert caught.value.problem == f"{value!r} is out of range"
     for value in (True, "1", None):
         with pytest.raises(PolicyError, match=r"is not a number; give a number, for instance 0\.5"):
-            parse_outlier_detection({key: value})
+            read_part("outlier-detection", {key: value})
 
 
 def test_the_first_ejection_is_not_longer_than_the_longest() -> None:
@@ -178,7 +185,7 @@ def test_the_first_ejection_is_not_longer_than_the_longest() -> None:
 @pytest.mark.parametrize("value", [1, "yes", None])
 def test_tool_errors_are_true_or_false(value: Any) -> None:
     with pytest.raises(PolicyError) as caught:
-        parse_outlier_detection({"count-tool-errors": value})
+        read_part("outlier-detection", {"count-tool-errors": value})
     assert (caught.value.key, caught.value.fix) == (f"{PART}.count-tool-errors", "give true or false")
 
 
@@ -354,29 +361,29 @@ def test_what_cannot_be(name: str, value: Any, text: str) -> None:
 
 def test_a_bare_number_is_the_limit_of_calls() -> None:
     base = Bulkhead(max_wait=7)
-    assert parse_bulkhead(16, base) == Bulkhead(max_concurrent_calls=16, max_wait=7)
-    assert parse_bulkhead(16) == Bulkhead(max_concurrent_calls=16)
+    assert read_part("bulkhead", 16, base) == Bulkhead(max_concurrent_calls=16, max_wait=7)
+    assert read_part("bulkhead", 16) == Bulkhead(max_concurrent_calls=16)
     with pytest.raises(PolicyError, match=r"bulkhead\.max-concurrent-calls.*0\.5"):
-        parse_bulkhead(0.5)
+        read_part("bulkhead", 0.5)
 
 
 def test_an_object_is_laid_over_the_base() -> None:
     base = Bulkhead(max_wait=7, max_concurrent_calls=3)
-    assert parse_bulkhead({}, base) is base
-    assert parse_bulkhead(Bulkhead(max_wait=8), base) == Bulkhead(max_wait=8)
-    read = parse_bulkhead({"max-wait": 2, "priorities": ["chat", "night"]}, base)
+    assert read_part("bulkhead", {}, base) is base
+    assert read_part("bulkhead", Bulkhead(max_wait=8), base) == Bulkhead(max_wait=8)
+    read = read_part("bulkhead", {"max-wait": 2, "priorities": ["chat", "night"]}, base)
     assert read == Bulkhead(max_concurrent_calls=3, max_wait=2, priorities=("chat", "night"))
 
 
 @pytest.mark.parametrize("raw", [True, "16", [16]])
 def test_anything_else_is_refused(raw: Any) -> None:
     with pytest.raises(PolicyError, match=r"'bulkhead': .* is neither a number nor an object; write 16, "):
-        parse_bulkhead(raw)
+        read_part("bulkhead", raw)
 
 
 def test_null_is_off() -> None:
-    assert parse_bulkhead(None) is None
-    assert parse_bulkhead(None, Bulkhead(max_wait=8)) is None
+    assert read_part("bulkhead", None) is None
+    assert read_part("bulkhead", None, Bulkhead(max_wait=8)) is None
 
 
 @pytest.mark.parametrize(
@@ -587,22 +594,22 @@ def test_every_key_is_read_retry() -> None:
         "budget-ratio": 0.5,
         "retryable-errors": ["busy", "locked"],
     }
-    assert parse_retry(raw) == Retry(2, 0.1, 1, 0.5, ("busy", "locked"))
+    assert read_part("retry", raw) == Retry(2, 0.1, 1, 0.5, ("busy", "locked"))
 
 
 def test_a_bare_number_is_the_attempts() -> None:
-    assert parse_retry(5) == Retry(max_attempts=5)
-    assert parse_retry(1).max_attempts == 1
+    assert read_part("retry", 5) == Retry(max_attempts=5)
+    assert read_part("retry", 1).max_attempts == 1
 
 
 def test_null_switches_retries_off() -> None:
-    assert parse_retry(None, Retry(max_attempts=5)) is None
+    assert read_part("retry", None, Retry(max_attempts=5)) is None
 
 
 @pytest.mark.parametrize("raw", [True, False, "3", 3.0, [3]])
 def test_retries_are_a_number_or_an_object(raw: object) -> None:
     with pytest.raises(PolicyError) as caught:
-        parse_retry(raw)
+        read_part("retry", raw)
     assert caught.value.key == "retry"
     assert caught.value.problem == f"{raw!r} is neither a number of attempts nor an object"
     assert caught.value.fix == 'write 3, {"max-attempts": 3}, or null for no retry'
@@ -626,7 +633,7 @@ def test_attempts_that_cannot_be(attempts: Any) -> None:
 @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, MAX_SECONDS + 1, "1", True, None])
 def test_a_wait_that_cannot_be(part: str, value: Any) -> None:
     with pytest.raises(PolicyError) as caught:
-        parse_retry({part: value})
+        read_part("retry", {part: value})
     assert caught.value.key == f"retry.{part}"
 
 
@@ -647,10 +654,10 @@ def test_a_cap_may_be_the_base_and_not_less() -> None:
 )
 def test_a_budget_within_its_bounds(key: str, good: tuple[float], bad: tuple[float], text: str, fix: str) -> None:
     for value in good:
-        assert getattr(parse_retry({key: value}), key.replace("-", "_")) == value
+        assert getattr(read_part("retry", {key: value}), key.replace("-", "_")) == value
     for value in (*bad, True, "0.2", None):
         with pytest.raises(PolicyError) as caught:
-            parse_retry({key: value})
+            read_part("retry", {key: value})
         assert (caught.value.key, caught.value.fix) == (f"retry.{key}", fix)
         is_number = value in bad and value is not True
         expected = f"{value!r} is not from {text}" if is_number else f"{value!r} is not a number"
@@ -660,7 +667,7 @@ def test_a_budget_within_its_bounds(key: str, good: tuple[float], bad: tuple[flo
 @pytest.mark.parametrize("errors", ["busy", [""], [5], {"busy": 1}, None])
 def test_error_types_are_a_list_of_names(errors: object) -> None:
     with pytest.raises(PolicyError) as caught:
-        parse_retry({"retryable-errors": errors})
+        read_part("retry", {"retryable-errors": errors})
     assert caught.value.key == "retry.retryable-errors"
     assert caught.value.problem.endswith("is not a list of error types")
     assert caught.value.fix == 'give their names, for instance ["busy"]'
