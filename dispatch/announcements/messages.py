@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -33,6 +33,9 @@ MAX_SIGNATURES: Final = 2
 """Signatures of a message: with the former key and the new one while keys are replaced."""
 
 HERE, BYE, WHO = "here", "bye", "who"
+
+Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT)]
 
 
 class MalformedAnnouncementError(ValueError):
@@ -65,11 +68,11 @@ class InstanceInfo(msgspec.Struct, frozen=True, omit_defaults=True):
         labels: for people and tools, such as a zone.
     """
 
-    id: str
-    incarnation: str
-    version: str | None = None
+    id: Name
+    incarnation: Name
+    version: Text | None = None
     weight: float = 1.0
-    labels: dict[str, str] = {}
+    labels: Annotated[dict[Text, Text], msgspec.Meta(max_length=MAX_LABELS)] = {}
 
 
 class Announcement(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -88,12 +91,12 @@ class Announcement(msgspec.Struct, frozen=True, omit_defaults=True):
         signatures: HMAC-SHA-256 by key id, in hexadecimal digits.
     """
 
-    announce: str
+    announce: Literal["here", "bye"]
     service: msgspec.Raw
     instance: InstanceInfo
-    sequence: int
-    digest: str
-    ttl: float = TTL_S
+    sequence: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    digest: Name
+    ttl: Annotated[float, msgspec.Meta(gt=0)] = TTL_S
     tools: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     part: tuple[int, int] = (1, 1)
     stats: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
@@ -174,18 +177,8 @@ def decode_announcement(payload: bytes) -> Announcement:
     if len(payload) > MAX_BYTES:
         raise MalformedAnnouncementError(f"{len(payload):,} bytes, the limit is {MAX_BYTES:,}")
     found: Announcement = _decode(_announcement_decoder, payload)
-    instance = found.instance
-    if found.announce not in (HERE, BYE):
-        raise MalformedAnnouncementError("neither 'here' nor 'bye'")
-    if not (0 < len(instance.id) <= MAX_TEXT and instance.id.isprintable()):
-        raise MalformedAnnouncementError("the id of the instance is empty, too long or not printable")
-    if not (0 < len(instance.incarnation) <= MAX_TEXT and 0 < len(found.digest) <= MAX_TEXT):
-        raise MalformedAnnouncementError("the incarnation or the digest is empty or too long")
-    if not 0 <= found.sequence < 2**63 or found.ttl <= 0:
-        raise MalformedAnnouncementError("the sequence or the ttl is out of range")
-    texts = [*instance.labels, *instance.labels.values(), instance.version or ""]
-    if len(instance.labels) > MAX_LABELS or max(map(len, texts)) > MAX_TEXT:
-        raise MalformedAnnouncementError("the labels or the version are too long")
+    if not found.instance.id.isprintable():
+        raise MalformedAnnouncementError("the id of the instance is not printable")
     number, count = found.part
     if not 1 <= number <= count <= MAX_PARTS:
         raise MalformedAnnouncementError("the part is out of range")

@@ -76,16 +76,10 @@ class Announced:
         self.table = AnnouncementTable(self.trust, source=id, namespace=namespace)
         self._until = until
         self._broker: Broker | None = None
-        self._subscription: BrokerSubscription | None = None
-        self._subscribing = asyncio.Lock()
-        self._is_changed = asyncio.Event()
-        self._has_progress = asyncio.Event()
-        self._is_settled = False
-        self._is_proceeding = False
         self._set_shares: SetShares | None = None
         self._version = 0
         self._items: list[Item] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._reset()
 
     def announced(self) -> list[InstanceInfo]:
         """Return the instances that announce themselves."""
@@ -93,15 +87,18 @@ class Announced:
 
     def connect(self, broker: Broker) -> None:
         """Use ``broker`` from now on. The dispatcher calls this before the first :meth:`discover`."""
-        if broker is self._broker:
-            return
-        self._broker = broker
-        self._subscription = None
-        self._subscribing = asyncio.Lock()  # the former ones may belong to another event loop
+        if broker is not self._broker:
+            self._broker = broker
+            self._reset()
+
+    def _reset(self) -> None:
+        """Begin anew, on another broker and perhaps another event loop."""
+        self._subscription: BrokerSubscription | None = None
+        self._subscribing = asyncio.Lock()
         self._is_changed = asyncio.Event()
         self._has_progress = asyncio.Event()
         self._is_settled = self._is_proceeding = False
-        self._tasks = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def use_shares(self, set_shares: SetShares) -> None:
         """Call ``set_shares`` with the shares of a service's instances, by its request topic, when they change."""

@@ -158,7 +158,6 @@ class AnnouncementTable:
         self.refused = {"malformed": 0, "untrusted": 0, "unsigned": 0, "limit": 0}
         self.shares: dict[str, dict[str, float]] = {}
         self._changed_shares: set[str] = set()
-        self._count = 0
         self._conflicts: dict[Key, dict[str, Item]] = {}
         """Refused items, by the instances that are held back."""
         self._waiting: OrderedDict[tuple[str, str], Inquiry] = OrderedDict()
@@ -198,7 +197,6 @@ class AnnouncementTable:
                     self._remove(key, service, instance)
             if service.gone_at is not None and service.gone_at + GONE_S <= self._life:
                 del self.services[key]
-                self._count -= len(service.items)
                 self._conflicts.pop(key, None)
                 self.version += 1
 
@@ -530,12 +528,11 @@ class AnnouncementTable:
             self._report("untrusted", key[0], str(error))
             return False
         former = self.services.get(key)
-        count = self._count + len(items) - (0 if former is None else len(former.items))
-        if count > self._trust.max_items:
+        others = sum(len(each.items) for each in self.services.values() if each is not former)
+        if others + len(items) > self._trust.max_items:
             self.refused["limit"] += 1
             self._report("limit", ref.id, f"there are {self._trust.max_items:,} announced services and tools already")
             return False
-        self._count = count
         if former is None:
             self.services[key] = AnnouncedService(ref, message.digest, is_signed, items, {})
         else:

@@ -33,7 +33,7 @@ class UntrustedError(ValueError):
     """A descriptor is outside the trust; ``str()`` says why."""
 
 
-class Trust(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFields):
+class Trust(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", metaclass=NamedFields):
     """Which announcements are accepted. Every service proves that it consumes its request namespace, or signs its
     announcements.
 
@@ -179,18 +179,13 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFields):
         return tuple(items)
 
 
-class _TrustFile(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
-    """The file of a :class:`Trust`."""
+class _TrustFile(Trust, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file of a :class:`Trust`, whose secrets are texts; the trust that is made of it is checked."""
 
-    namespaces: tuple[str, ...] = ()
-    services: tuple[str, ...] = ("*",)
-    tools: tuple[str, ...] = ("*",)
-    keys: dict[str, str] = {}
-    signed_only: bool = False
-    listed: tuple[str, ...] = ()
-    max_tools: int = MAX_TOOLS
-    max_instances: int = MAX_INSTANCES
-    max_items: int = MAX_ITEMS
+    keys: dict[str, str] = {}  # type: ignore[assignment] # bytes in a trust
+
+    def __post_init__(self) -> None:
+        pass
 
 
 def read_ref(service: Mapping[str, Any]) -> ServiceRef:
