@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -12,6 +12,7 @@ from dispatch._internal import Clock, excerpt, scalar_text, write_json
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.resilience.retry import may_have_run
 from dispatch.result import CallResult
+from dispatch.telemetry.events import Listeners
 from dispatch.telemetry.observers import NULL_CALL, NULL_REQUEST, CallObserver, ObservedTool, RequestObserver
 
 MAX_CALLS: Final = 1_000
@@ -322,7 +323,9 @@ class RecentCalls:
         self._unsent: deque[RecordedCall] = deque(maxlen=MAX_FAILED)
         """Calls that ended before an attempt: an open circuit must not displace the failures that opened it."""
         self.total = self._uncounted = 0
-        self._listeners: tuple[Callable[[RecordedCall], object], ...] = ()
+        self._listeners: Listeners[RecordedCall] = Listeners("a listener of calls")
+        self.subscribe = self._listeners.subscribe
+        """Call a function with each call that ends; it must not block. Returns a function that removes it."""
 
     def observe_tool(self, label: str, version: str | None, inner: CallObserver) -> CallObserver:
         """Return an observer of the calls of a tool that passes all events on to ``inner``."""
@@ -347,8 +350,7 @@ class RecentCalls:
         self._uncounted += 1
         if self._uncounted >= BATCH:
             self.count()
-        for listener in self._listeners:
-            listener(call)
+        self._listeners.publish(call)
 
     def count(self) -> None:
         """Count the calls that have ended since the last time. perf: in batches, which cost half of a count at each end."""
@@ -365,15 +367,6 @@ class RecentCalls:
             else:
                 users.move_to_end(call.user)
             its.count(call, now)
-
-    def subscribe(self, listener: Callable[[RecordedCall], object]) -> Callable[[], None]:
-        """Call ``listener`` with each call that ends; it must not block or raise. Returns a function that removes it."""
-        self._listeners = (*self._listeners, listener)
-
-        def unsubscribe() -> None:
-            self._listeners = tuple(each for each in self._listeners if each is not listener)
-
-        return unsubscribe
 
     def latest(self, *, failed: bool = False) -> Iterator[RecordedCall]:
         """Yield the calls, the latest first; ``failed``: those that did not succeed."""

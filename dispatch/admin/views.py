@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -23,7 +23,7 @@ from dispatch.protocol.session import SessionState, find_state
 from dispatch.resilience.breaker import CircuitBreaker
 from dispatch.routing.instance import SessionInstance, SharedTopic
 from dispatch.routing.pool import InstancePool, PoolKey
-from dispatch.telemetry.events import Event
+from dispatch.telemetry.events import Event, Listeners
 from dispatch.version import __version__
 
 MAX_EVENTS: Final = 500
@@ -63,27 +63,19 @@ class EventLog:
 
     def __init__(self) -> None:
         self._events: deque[Values] = deque(maxlen=MAX_EVENTS)
-        self._listeners: tuple[Callable[[Values], object], ...] = ()
+        self._listeners: Listeners[Values] = Listeners("a listener of events")
+        self.subscribe = self._listeners.subscribe
+        """Call a function with each event. Returns a function that removes it."""
 
     def record(self, event: Event) -> None:
         """Record an event."""
         values = event.as_dict()
         self._events.append(values)
-        for listener in self._listeners:
-            listener(values)
+        self._listeners.publish(values)
 
     def latest(self) -> list[Values]:
         """Return the events, the latest first."""
         return list(reversed(self._events))
-
-    def subscribe(self, listener: Callable[[Values], object]) -> Callable[[], None]:
-        """Call ``listener`` with each event. Returns a function that removes it."""
-        self._listeners = (*self._listeners, listener)
-
-        def unsubscribe() -> None:
-            self._listeners = tuple(each for each in self._listeners if each is not listener)
-
-        return unsubscribe
 
 
 def describe_process(views: Views, started: float, labels: Mapping[str, str]) -> Values:

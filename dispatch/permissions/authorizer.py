@@ -8,6 +8,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -18,13 +19,13 @@ from dispatch.permissions.grants import (
     NO_PERMISSIONS,
     Decision,
     Grants,
-    GrantsWatcher,
     InvalidAnswerError,
     PermissionSet,
     Requirement,
     check_answer,
+    watch_grants,
 )
-from dispatch.telemetry.events import TransitionLogger
+from dispatch.telemetry.events import Listeners, TransitionLogger
 
 # Asks an application's callable for the grants of a user: one request for concurrent callers, with a time limit, cached.
 
@@ -177,23 +178,10 @@ class PermissionLookup:
 _UNAVAILABLE: Final = Decision("unavailable")
 
 
-class _GrantsInForce:
-    """Grants, and the permissions of users that have called. A changed file replaces the whole object in one assignment, so
-    that no permissions of former grants are used."""
-
-    __slots__ = ("cached", "grants")
-
-    def __init__(self, grants: Grants) -> None:
-        self.grants = grants
-        self.cached: OrderedDict[str, PermissionSet] = OrderedDict()
-
-    def permissions_of(self, user: str) -> PermissionSet:
-        found = self.cached.get(user)
-        if found is None:
-            found = self.cached[user] = self.grants.permissions_of(user)
-            if len(self.cached) > MAX_CACHED_USERS:
-                self.cached.popitem(last=False)
-        return found
+def _cache_permissions(grants: Grants) -> Callable[[str], PermissionSet]:
+    """Return ``grants.permissions_of`` with a cache. A changed file replaces the function in one assignment, so that no
+    permissions of former grants are used."""
+    return lru_cache(MAX_CACHED_USERS)(grants.permissions_of)
 
 
 class Authorizer:
@@ -208,10 +196,10 @@ class Authorizer:
     """
 
     def __init__(self, grants: Grants | GrantsFunction | None = None) -> None:
-        self._in_force = _GrantsInForce(grants) if isinstance(grants, Grants) else None
-        self._watcher = GrantsWatcher(grants, self._apply) if isinstance(grants, Grants) and grants.path else None
+        self._permissions_of = _cache_permissions(grants) if isinstance(grants, Grants) else None
+        self._watcher = watch_grants(grants, self._apply) if isinstance(grants, Grants) and grants.path else None
         self._lookup: PermissionLookup | None = None
-        self._listeners: tuple[Callable[[], object], ...] = ()
+        self._on_change: Listeners[Grants] = Listeners("a listener of grants")
         if grants is not None and not isinstance(grants, Grants):
             if not callable(grants) or isinstance(grants, type):
                 raise TypeError(
@@ -242,18 +230,12 @@ class Authorizer:
             self._watcher.close()
 
     def _apply(self, grants: Grants) -> None:
-        self._in_force = _GrantsInForce(grants)
-        for listener in self._listeners:
-            listener()
+        self._permissions_of = _cache_permissions(grants)
+        self._on_change.publish(grants)
 
     def subscribe(self, listener: Callable[[], object]) -> Callable[[], None]:
         """Call ``listener``, in another thread, when the file of the grants changes. Return a function that removes it."""
-        self._listeners = (*self._listeners, listener)
-
-        def unsubscribe() -> None:
-            self._listeners = tuple(each for each in self._listeners if each is not listener)
-
-        return unsubscribe
+        return self._on_change.subscribe(lambda _: listener())
 
     # -- decisions on calls -------------------------------------------------------------------------------------
 
@@ -263,11 +245,10 @@ class Authorizer:
         Args:
             now: on the loop's clock.
         """
-        in_force, lookup = self._in_force, self._lookup
-        if in_force is not None:
-            # perf: not by way of permissions_of(), which would cost every call one more function
+        permissions_of, lookup = self._permissions_of, self._lookup
+        if permissions_of is not None:
             try:
-                permissions = in_force.cached.get(user) or in_force.permissions_of(user)
+                permissions = permissions_of(user)
             except TypeError:  # it cannot be hashed
                 return None
             return GRANTED if requirement in permissions.satisfied else permissions.decide(requirement)
@@ -300,9 +281,9 @@ class Authorizer:
         Args:
             now: on the loop's clock.
         """
-        in_force, lookup = self._in_force, self._lookup
-        if in_force is not None:
-            return in_force.permissions_of(user)
+        permissions_of, lookup = self._permissions_of, self._lookup
+        if permissions_of is not None:
+            return permissions_of(user)
         answer = None if lookup is None else lookup.cached(user, now)
         return NO_PERMISSIONS if answer is None or answer.permissions is None else answer.permissions
 
@@ -310,4 +291,4 @@ class Authorizer:
         """Return the permissions of ``user``; None: they could not be resolved."""
         if self._lookup is not None:
             return await self._lookup.fetch(user, timeout)
-        return NO_PERMISSIONS if self._in_force is None else self._in_force.permissions_of(user)
+        return NO_PERMISSIONS if self._permissions_of is None else self._permissions_of(user)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -458,26 +458,15 @@ def check_answer(grants: object) -> tuple[str, ...]:
 logger = logging.getLogger("dispatch.permissions")
 
 
-class GrantsWatcher(FileWatch[Grants]):
-    """Keeps the grants of a file up to date.
+def watch_grants(
+    grants: Grants, on_change: Callable[[Grants], object], wait: Callable[[float], bool] | None = None
+) -> FileWatch[Grants]:
+    """Return a watch of the file of ``grants``, which are from :meth:`Grants.load`.
 
     Args:
-        grants: from :meth:`Grants.load`.
         on_change: receives the new grants, in a thread.
         wait: see :class:`FileWatch`.
     """
-
-    def __init__(
-        self, grants: Grants, on_change: Callable[[Grants], object], wait: Callable[[float], bool] | None = None
-    ) -> None:
-        path = grants.path
-        assert path is not None
-        super().__init__(
-            path,
-            lambda path: read_grants_file(path),
-            lambda content: parse_grants(content, path),
-            on_change,
-            "grants",
-            logger,
-            wait,
-        )
+    path = grants.path
+    assert path is not None
+    return FileWatch(path, read_grants_file, partial(parse_grants, path=path), on_change, "grants", logger, wait)

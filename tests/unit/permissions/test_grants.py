@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from dispatch.documents import SETTLE_S
-from dispatch.permissions import grants as grants_watcher
 from dispatch.permissions.grants import (
     MAX_FILE_BYTES,
     MAX_GRANTS,
@@ -24,10 +23,10 @@ from dispatch.permissions.grants import (
     MAX_PROBLEMS,
     Grants,
     GrantsError,
-    GrantsWatcher,
     InvalidAnswerError,
     PermissionSet,
     check_answer,
+    watch_grants,
 )
 
 RAW: dict[str, Any] = {
@@ -179,7 +178,7 @@ class Watched:
         self.loaded: list[PermissionSet] = []
         self.waits: list[float] = []
         self.on_wait: Callable[[], object] = lambda: None
-        self.watcher = GrantsWatcher(
+        self.watcher = watch_grants(
             Grants.load(file), lambda grants: self.loaded.append(grants.permissions_of("alice")), self._wait
         )
         self.watcher.check()
@@ -221,7 +220,7 @@ def test_a_changed_file_is_loaded_once(watched: Watched) -> None:
 def test_a_file_that_does_not_change_is_not_read(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     settle(watched.file)
     watched.check()
-    monkeypatch.setattr(grants_watcher, "read_grants_file", lambda _path: pytest.fail("it was read"))
+    monkeypatch.setattr(watched.watcher, "_read", lambda _path: pytest.fail("it was read"))
     watched.check()
 
 
@@ -267,7 +266,7 @@ def test_a_change_between_loading_and_the_first_check_is_noticed(tmp_path: Path)
     file = tmp_path / "grants.json"
     write(file, "first")
     loaded: list[Grants] = []
-    watcher = GrantsWatcher(Grants.load(file), loaded.append)
+    watcher = watch_grants(Grants.load(file), loaded.append)
     write(file, "second")
     watcher.check()
     assert [grants.permissions_of("alice") for grants in loaded] == [SECOND]
@@ -320,7 +319,7 @@ def test_a_partly_written_file_is_read_again_before_it_is_reported(
 
 
 def test_a_bug_of_a_listener_does_not_end_the_watch(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
-    failing = GrantsWatcher(Grants.load(watched.file), lambda _grants: 1 / 0, lambda _seconds: False)
+    failing = watch_grants(Grants.load(watched.file), lambda _grants: 1 / 0, lambda _seconds: False)
     failing.check()
     assert "ZeroDivisionError" in caplog.text
 
@@ -338,7 +337,7 @@ def test_the_thread_checks_until_it_is_closed(tmp_path: Path) -> None:
             ended.set()
         return len(threads) >= 3
 
-    watcher = GrantsWatcher(Grants.load(file), loaded.append, wait)
+    watcher = watch_grants(Grants.load(file), loaded.append, wait)
     watcher.start()
     watcher.start()
     assert ended.wait(10)
@@ -350,7 +349,7 @@ def test_the_thread_checks_until_it_is_closed(tmp_path: Path) -> None:
 
 
 def test_a_closed_watcher_ends_its_thread(watched: Watched) -> None:
-    watcher = GrantsWatcher(Grants.load(watched.file), lambda _grants: None)
+    watcher = watch_grants(Grants.load(watched.file), lambda _grants: None)
     watcher.start()
     (thread,) = (each for each in threading.enumerate() if each.name == "dispatch-grants")
     watcher.close()
