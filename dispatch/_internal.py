@@ -197,15 +197,17 @@ class DaemonThreads(Executor):
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Call ``fn(*args, **kwargs)`` in a new thread."""
         future: Future[T] = Future()
-        threading.Thread(target=_call, args=(future, fn, args, kwargs), name=self._name, daemon=True).start()
+        call = functools.partial(fn, *args, **kwargs)
+        threading.Thread(target=fulfil, args=(future, call), name=self._name, daemon=True).start()
         return future
 
 
-def _call(future: Future[T], fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def fulfil(future: Future[T], function: Callable[[], T]) -> None:
+    """Call ``function`` and set its result, or what it raises, unless the future was cancelled."""
     if not future.set_running_or_notify_cancel():
         return
     try:
-        result = fn(*args, **kwargs)
+        result = function()
     except BaseException as raised:  # reported through the future, as by any executor
         future.set_exception(hold(raised))
     else:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from dispatch._internal import hold
+from dispatch._internal import fulfil
 
 # What a search needs of a model for embeddings.
 
@@ -52,7 +53,6 @@ class EmbedderThread:
     def __init__(self, load_embedder: Callable[[], Embedder]) -> None:
         self._load_embedder = load_embedder
         self._embedder: Embedder | None = None
-        self._is_free = asyncio.Lock()
         self._work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         weakref.finalize(self, self._work.put, None)
@@ -85,38 +85,13 @@ class EmbedderThread:
         if self._thread is None:
             self._thread = threading.Thread(target=_work_on, args=(self._work,), name="dispatch-search", daemon=True)
             self._thread.start()
-        await self._is_free.acquire()
-        loop = asyncio.get_running_loop()
-        result: asyncio.Future[T] = loop.create_future()
-
-        def finish(value: T | None, error: Exception | None) -> None:
-            self._is_free.release()  # only now, also if the caller waits no longer
-            if result.done():  # cancelled
-                return
-            if error is not None:
-                result.set_exception(error)
-            else:
-                result.set_result(value)  # type: ignore[arg-type]  # a value where there is no error
-
-        def work() -> None:
-            value: T | None = None
-            error: Exception | None = None
-            try:
-                value = function()
-            except BaseException as raised:  # a future must not raise SystemExit in the event loop
-                error = hold(raised)
-            with contextlib.suppress(RuntimeError):  # the event loop is closed
-                loop.call_soon_threadsafe(finish, value, error)
-
-        self._work.put(work)
-        return await result
+        future: Future[T] = Future()
+        self._work.put(partial(fulfil, future, function))
+        return await asyncio.wrap_future(future)
 
 
 def _work_on(queue: SimpleQueue[Callable[[], object] | None]) -> None:
-    while True:
-        work = queue.get()
-        if work is None:
-            return
+    for work in iter(queue.get, None):
         work()
         del work  # it refers to the object whose end is the end of the thread
 
