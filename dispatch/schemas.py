@@ -264,13 +264,15 @@ def _reads_as(name: str, number: int) -> bool:
     return digits.isdigit() and (digits.lstrip("0") or "0") == str(number)
 
 
-def _find_value(value: Any, keys: Sequence[str | int]) -> Any:
-    """Return the value at ``keys``; None where there is none."""
+def _find_value(value: Any, keys: Sequence[str | int], missing: Any = None) -> Any:
+    """Return the value at ``keys``, in which an index may be a text; ``missing`` where there is none."""
     for key in keys:
-        try:
+        if isinstance(value, Mapping) and key in value:
             value = value[key]
-        except (KeyError, IndexError, TypeError):
-            return None
+        elif isinstance(value, (list, tuple)) and str(key).isdecimal() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return missing
     return value
 
 
@@ -351,14 +353,7 @@ def find_dead_references(schema: object) -> tuple[_Keys, ...]:
 
 
 def _has_place(schema: object, pointer: str) -> bool:
-    for key in split_pointer(unquote(pointer)):
-        if isinstance(schema, Mapping) and key in schema:
-            schema = schema[key]
-        elif isinstance(schema, (list, tuple)) and key.isdecimal() and int(key) < len(schema):
-            schema = schema[int(key)]
-        else:
-            return False
-    return isinstance(schema, (Mapping, bool))
+    return isinstance(_find_value(schema, split_pointer(unquote(pointer))), (Mapping, bool))
 
 
 def _iterate_subschemas(schema: object, keys: _Keys, base: str) -> Iterator[tuple[_Keys, str, Mapping[str, Any]]]:
@@ -565,13 +560,8 @@ class EvaluationCounter:
                     for keyword in ("$anchor", "$dynamicAnchor"):
                         self._anchors.setdefault(str(node.get(keyword)), node)
             return self._anchors.get(fragment, self._root)
-        found: Any = self._root
-        for key in split_pointer(fragment):
-            try:
-                found = found[int(key)] if isinstance(found, (list, tuple)) else found[key]
-            except (KeyError, IndexError, ValueError, TypeError):
-                return self._root  # relative to another "$id", or percent-encoded
-        return found
+        # The root stands for a place that is relative to another "$id", or percent-encoded.
+        return _find_value(self._root, split_pointer(fragment), self._root)
 
 
 def _schemas_of_child(node: _Schema, key: str | int) -> Iterator[object]:
