@@ -357,18 +357,15 @@ class _ServiceHandler(_Handler):
         super().__init__(relay, service.request_queue)
         self.service = service
 
-    async def _identify(self, request: Request, options: CallOptions) -> ResolvedTool:
-        """Return the tool with the config values of ``request``; the service, if none or several have them."""
-        name = self.service.tools.get(_canonical(request.config))
-        return await self.relay.resolve_tool(name, options) if name else self.relay.resolve_service(self.service.id)
-
     async def invoke_request(self, request: Request, work: InboundRequest) -> str | AsyncGenerator[str, None]:
-        """See :class:`RequestHandler`."""
+        """Call the tool with the config values of ``request``; the service, if none or several have them."""
         options = self.read_options(request, work)
-        tool = await self._identify(request, options)
-        if not tool.is_tool:
-            config = msgspec.json.encode(request.config).decode()
-            options = msgspec.structs.replace(options, config=config)
+        name = self.service.tools.get(_canonical(request.config))
+        if name is not None:
+            tool = await self.relay.resolve_tool(name, options)
+        else:
+            tool = self.relay.resolve_service(self.service.id)
+            options = msgspec.structs.replace(options, config=msgspec.json.encode(request.config).decode())
         return await self.relay.forward(tool, request.arguments, options)
 
     def is_repeatable(self, work: InboundRequest) -> bool:
@@ -563,13 +560,13 @@ class Relay:
     async def drain(self) -> None:
         """Stop consuming, finish the calls in flight, for at most ``drain-timeout`` seconds, and send their replies."""
         await cancel_and_wait(self._following)
-        await asyncio.gather(*map(_drain_server, self.servers), *self._closing)
+        await asyncio.gather(*(_stop_server(each, each.drain) for each in self.servers), *self._closing)
 
     async def close(self) -> None:
         """Stop at once; after :meth:`drain` nothing is lost."""
         await cancel_and_wait([*self._following, *self._closing])
         for server in self.servers:
-            await _close_server(server)
+            await _stop_server(server, server.close)
         await self.dispatcher.close()
 
     async def __aenter__(self) -> Relay:
@@ -774,15 +771,15 @@ class Relay:
         try:
             await server.start()
         except BaseException:
-            await _close_server(server)
+            await _stop_server(server, server.close)
             raise
         return server
 
     def _retire(self, server: ToolServer) -> None:
         async def drain_and_close() -> None:
-            await _drain_server(server)
+            await _stop_server(server, server.drain)
             self._former_requests += server.requests
-            await _close_server(server)
+            await _stop_server(server, server.close)
 
         task = asyncio.create_task(drain_and_close())
         self._closing.add(task)
@@ -852,14 +849,6 @@ async def _prepend(first: str, chunks: AsyncGenerator[str, None]) -> AsyncGenera
             yield chunk
     finally:
         await chunks.aclose()
-
-
-async def _drain_server(server: ToolServer) -> None:
-    await _stop_server(server, server.drain)
-
-
-async def _close_server(server: ToolServer) -> None:
-    await _stop_server(server, server.close)
 
 
 async def _stop_server(server: ToolServer, stop: Callable[[], Awaitable[None]]) -> None:
