@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import textwrap
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,9 @@ import dispatch.mcp.sessions
 from dispatch.mcp.sessions import McpSession
 from tests.helpers.mcp_servers.programs import START_S, call_until_ok, connected, http_server, stdio, until
 
+pytestmark = pytest.mark.wall_clock
+
 POLICY = {"bulkhead": {"max-concurrent-calls": 100}, "breaker": None}
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(test())  # type: ignore[arg-type] # a coroutine
 
 
 def is_running(pid: int) -> bool:
@@ -56,62 +54,42 @@ async def assert_typed_ends(dispatcher: dispatch.Dispatcher, kill: Callable[[], 
     assert "add" in [tool.name for tool in dispatcher.registry.list()]
 
 
-def test_kill_in_the_middle_of_64_calls() -> None:
-    async def test() -> None:
-        async with connected({"calc": stdio("calculator", policy=POLICY)}) as dispatcher:
-            pid = int(await dispatcher.call("pid"))
-            await assert_typed_ends(dispatcher, lambda: os.kill(pid, signal.SIGKILL))
-            assert set(await call_until_ok(dispatcher, "add", {"a": 1, "b": 2})) == {"no-instance"}
-            assert int(await dispatcher.call("pid")) != pid
-
-    run(test)
+async def test_kill_in_the_middle_of_64_calls() -> None:
+    async with connected({"calc": stdio("calculator", policy=POLICY)}) as dispatcher:
+        pid = int(await dispatcher.call("pid"))
+        await assert_typed_ends(dispatcher, lambda: os.kill(pid, signal.SIGKILL))
+        assert set(await call_until_ok(dispatcher, "add", {"a": 1, "b": 2})) == {"no-instance"}
+        assert int(await dispatcher.call("pid")) != pid
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_kill_of_a_server_over_http_in_the_middle_of_64_calls(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_kill_of_a_server_over_http_in_the_middle_of_64_calls_and_between_two(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dispatch.mcp.sessions, "MODE", mode)
-
-    async def test() -> None:
-        with http_server("calculator") as server:
-            async with connected({"calc": {"url": server.url, "policy": POLICY}}) as dispatcher:
-                assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
-                await assert_typed_ends(dispatcher, server.kill)
-                await asyncio.to_thread(server.start)
-                assert set(await call_until_ok(dispatcher, "add", {"a": 1, "b": 2})) <= {"no-instance"}
-
-    run(test)
-
-
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_a_server_over_http_that_has_restarted_between_two_calls(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch.mcp.sessions, "MODE", mode)
-
-    async def test() -> None:
-        with http_server("calculator") as server:
-            async with connected({"calc": {"url": server.url}}) as dispatcher:
-                assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
-                server.kill()
-                server.start()  # the dispatcher's loop stands still meanwhile
-                assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
-
-    run(test)
+    with http_server("calculator") as server:
+        async with connected({"calc": {"url": server.url, "policy": POLICY}}) as dispatcher:
+            assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
+            await assert_typed_ends(dispatcher, server.kill)
+            await asyncio.to_thread(server.start)
+            assert set(await call_until_ok(dispatcher, "add", {"a": 1, "b": 2})) <= {"no-instance"}
+            server.kill()
+            server.start()  # between two calls: the dispatcher's loop stands still meanwhile
+            assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
 
 
-def test_calls_are_balanced_between_several_addresses() -> None:
-    async def test() -> None:
-        with http_server("calculator") as one, http_server("calculator") as two:
-            async with connected({"calc": {"url": [one.url, two.url], "policy": POLICY}}) as dispatcher:
-                found = [await dispatcher.execute("pid") for _ in range(20)]
-                assert len({each.text for each in found}) == 2
-                assert len({each.instance for each in found}) == 2
-                one.kill()
-                met = [await dispatcher.execute("pid") for _ in range(20)]
-                assert {each.error.type for each in met if each.error is not None} <= {"instance-lost"}
-                after = [await dispatcher.execute("pid") for _ in range(10)]
-                assert [each.error for each in after] == [None] * 10
-                assert len({each.text for each in after}) == 1
-
-    run(test)
+async def test_calls_are_balanced_between_several_addresses() -> None:
+    with http_server("calculator") as one, http_server("calculator") as two:
+        async with connected({"calc": {"url": [one.url, two.url], "policy": POLICY}}) as dispatcher:
+            found = [await dispatcher.execute("pid") for _ in range(20)]
+            assert len({each.text for each in found}) == 2
+            assert len({each.instance for each in found}) == 2
+            one.kill()
+            met = [await dispatcher.execute("pid") for _ in range(20)]
+            assert {each.error.type for each in met if each.error is not None} <= {"instance-lost"}
+            after = [await dispatcher.execute("pid") for _ in range(10)]
+            assert [each.error for each in after] == [None] * 10
+            assert len({each.text for each in after}) == 1
 
 
 @pytest.mark.parametrize(
@@ -122,14 +100,11 @@ def test_calls_are_balanced_between_several_addresses() -> None:
         "http://user:secret/@127.0.0.1:1/mcp",
     ],
 )
-def test_a_secret_in_an_address_is_not_repeated(url: object, caplog: pytest.LogCaptureFixture) -> None:
-    async def test() -> None:
-        async with connected({"calc": {"url": url}}) as dispatcher:
-            (source,) = dispatcher.registry.sources()
-            assert source.state == "failed"
-            assert "secret" not in source.problem
-
-    run(test)
+async def test_a_secret_in_an_address_is_not_repeated(url: object, caplog: pytest.LogCaptureFixture) -> None:
+    async with connected({"calc": {"url": url}}) as dispatcher:
+        (source,) = dispatcher.registry.sources()
+        assert source.state == "failed"
+        assert "secret" not in source.problem
     assert "secret" not in caplog.text
 
 
@@ -140,19 +115,17 @@ def script(tmp_path: Path, code: str) -> dict[str, Any]:
     return {"command": sys.executable, "args": [str(path)]}
 
 
-def test_a_handshake_that_hangs_fails_and_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_handshake_that_hangs_fails_and_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dispatch.mcp.sessions, "HANDSHAKE_S", 1.0)
     code = f"""
         import os, time
         open({str(tmp_path / "pid")!r}, "w").write(str(os.getpid()))
         time.sleep(60)
     """
-
-    async def test() -> None:
-        async with connected({"slow": script(tmp_path, code)}) as dispatcher:
-            await until(lambda: "no handshake" in dispatcher.registry.sources()[0].problem)
-
-    run(test)
+    async with connected({"slow": script(tmp_path, code)}) as dispatcher:
+        await until(lambda: "no handshake" in dispatcher.registry.sources()[0].problem)
     assert not is_running(int((tmp_path / "pid").read_text()))
 
 
@@ -178,33 +151,26 @@ CHILD = """
 
 
 @pytest.mark.parametrize("options", [[], ["stubborn"]])
-def test_a_server_and_its_children_end_with_the_dispatcher(tmp_path: Path, options: list[str]) -> None:
+async def test_a_server_and_its_children_end_with_the_dispatcher(tmp_path: Path, options: list[str]) -> None:
     pids: list[int] = []
-
-    async def test() -> None:
-        entry = script(tmp_path, CHILD)
-        entry["args"] += options
-        async with connected({"parent": entry}) as dispatcher:
-            result = await dispatcher.execute("pids")
-            pids.extend(result.structured_content["result"])
-            assert all(map(is_running, pids))
-        await until(lambda: not any(map(is_running, pids)), 1)  # they were killed, and the kernel needs a moment
-
-    run(test)
+    entry = script(tmp_path, CHILD)
+    entry["args"] += options
+    async with connected({"parent": entry}) as dispatcher:
+        result = await dispatcher.execute("pids")
+        pids.extend(result.structured_content["result"])
+        assert all(map(is_running, pids))
+    await until(lambda: not any(map(is_running, pids)), 1)  # they were killed, and the kernel needs a moment
 
 
-def test_the_children_of_a_killed_server_end_and_hide_its_death_from_no_call(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with connected({"parent": script(tmp_path, CHILD)}) as dispatcher:
-            server, child = (await dispatcher.execute("pids")).structured_content["result"]
-            os.kill(server, signal.SIGKILL)  # the child keeps the pipes open
-            await until(lambda: not is_running(child))
-            await call_until_ok(dispatcher, "pids", {})
-
-    run(test)
+async def test_the_children_of_a_killed_server_end_and_hide_its_death_from_no_call(tmp_path: Path) -> None:
+    async with connected({"parent": script(tmp_path, CHILD)}) as dispatcher:
+        server, child = (await dispatcher.execute("pids")).structured_content["result"]
+        os.kill(server, signal.SIGKILL)  # the child keeps the pipes open
+        await until(lambda: not is_running(child))
+        await call_until_ok(dispatcher, "pids", {})
 
 
-def test_servers_end_with_a_process_that_closes_nothing(tmp_path: Path) -> None:
+async def test_servers_end_with_a_process_that_closes_nothing(tmp_path: Path) -> None:
     code = f"""
         import asyncio, sys, dispatch
 
@@ -218,37 +184,29 @@ def test_servers_end_with_a_process_that_closes_nothing(tmp_path: Path) -> None:
     """
     script(tmp_path, CHILD)
     (tmp_path / "main.py").write_text(textwrap.dedent(code))
-
-    async def test() -> None:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, str(tmp_path / "main.py"), stdout=-1, stderr=asyncio.subprocess.DEVNULL
-        )
-        output, _ = await process.communicate()
-        pids = list(map(int, output.split()))
-        assert len(pids) == 2
-        await until(lambda: not any(map(is_running, pids)))
-
-    run(test)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(tmp_path / "main.py"), stdout=-1, stderr=asyncio.subprocess.DEVNULL
+    )
+    output, _ = await process.communicate()
+    pids = list(map(int, output.split()))
+    assert len(pids) == 2
+    await until(lambda: not any(map(is_running, pids)))
 
 
-def test_output_that_is_no_message_is_logged_and_a_server_that_ends_at_once_is_tried_again(
+async def test_output_that_is_no_message_is_logged_and_a_server_that_ends_at_once_is_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "dispatch.mcp")
-
-    async def test() -> None:
-        async with connected({"bad": script(tmp_path, "print('hello')")}) as dispatcher:
-            await until(lambda: sum("the next attempt is in" in each for each in caplog.messages) >= 3)
-            assert dispatcher.registry.sources()[0].state == "failed"
-
-    run(test)
+    async with connected({"bad": script(tmp_path, "print('hello')")}) as dispatcher:
+        await until(lambda: sum("the next attempt is in" in each for each in caplog.messages) >= 3)
+        assert dispatcher.registry.sources()[0].state == "failed"
     assert "bad: (stdout) hello" in caplog.messages
     waits = [float(each.rpartition(" in ")[2].split()[0]) for each in caplog.messages if "next attempt" in each]
     assert 0.4 <= waits[0] <= 0.5
     assert waits[0] < waits[1] < waits[2]
 
 
-def test_servers_start_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_servers_start_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch.mcp.sessions, "MAX_STARTS", 1)
     starting: set[McpSession] = set()
     most: list[int] = []
@@ -267,17 +225,13 @@ def test_servers_start_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
             starting.discard(session)
 
     monkeypatch.setattr(McpSession, "_run", counted)
-
-    async def test() -> None:
-        servers = {name: stdio("calculator", only=["add"], prefix="always") for name in ("one", "two", "three")}
-        async with connected(servers) as dispatcher:
-            await until(lambda: len(dispatcher.registry.list()) == 3, 30)
-
-    run(test)
+    servers = {name: stdio("calculator", only=["add"], prefix="always") for name in ("one", "two", "three")}
+    async with connected(servers) as dispatcher:
+        await until(lambda: len(dispatcher.registry.list()) == 3, 30)
     assert most == [1, 1, 1]
 
 
-def test_the_waits_grow_however_long_each_attempt_lasts(
+async def test_the_waits_grow_however_long_each_attempt_lasts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(dispatch.mcp.sessions, "HANDSHAKE_S", 0.3)
@@ -287,10 +241,7 @@ def test_the_waits_grow_however_long_each_attempt_lasts(
     def reports() -> list[str]:
         return [each.getMessage() for each in caplog.records if each.name == "dispatch.mcp"]
 
-    async def test() -> None:
-        async with connected({"slow": script(tmp_path, "import time; time.sleep(60)")}):
-            await until(lambda: len(reports()) >= 2, 20)
-
-    run(test)
+    async with connected({"slow": script(tmp_path, "import time; time.sleep(60)")}):
+        await until(lambda: len(reports()) >= 2, 20)
     waits = [float(each.rpartition(" in ")[2].split()[0]) for each in reports()]
     assert waits[0] < waits[1]

@@ -9,7 +9,6 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from typing import Any
 
@@ -28,6 +27,8 @@ from dispatch.mcp.transports import HttpClient, read_retry_after
 from dispatch.result import ResultContent
 from tests.helpers.mcp_servers.programs import call_until_ok, connected, until
 from tests.helpers.mcp_servers.scripted import Answer, event, result, scripted_http, scripted_stdio, tool
+
+pytestmark = pytest.mark.wall_clock
 
 SECRET = "secret-page"
 GOOD = result({"content": [{"type": "text", "text": "fine"}]})
@@ -89,10 +90,6 @@ BLOCKS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(test())  # type: ignore[arg-type] # a coroutine
-
-
 @pytest.fixture
 def logged(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     caplog.set_level(logging.INFO)
@@ -109,67 +106,55 @@ async def assert_malformed(dispatcher: dispatch.Dispatcher, name: str) -> None:
     assert "4711" not in found.error.message
 
 
-def test_an_unreadable_reply_on_stdio_ends_its_call(logged: pytest.LogCaptureFixture) -> None:
-    async def test() -> None:
-        answers = {f"tool-{number}": text for number, text in enumerate(MALFORMED.values())}
-        policy = {"breaker": None}
-        async with connected({"s": scripted_stdio({**answers, "good": GOOD}, policy=policy)}) as dispatcher:
-            for name in answers:
-                await assert_malformed(dispatcher, name)
-            assert await dispatcher.call("good", {}) == "fine"
-
-    run(test)
+async def test_an_unreadable_reply_on_stdio_ends_its_call(logged: pytest.LogCaptureFixture) -> None:
+    answers = {f"tool-{number}": text for number, text in enumerate(MALFORMED.values())}
+    policy = {"breaker": None}
+    async with connected({"s": scripted_stdio({**answers, "good": GOOD}, policy=policy)}) as dispatcher:
+        for name in answers:
+            await assert_malformed(dispatcher, name)
+        assert await dispatcher.call("good", {}) == "fine"
     assert SECRET not in logged.text
 
 
 @pytest.mark.parametrize("is_modern", [False, True], ids=["legacy", "2026-07-28"])
-def test_an_unusual_reply_on_stdio_is_read(logged: pytest.LogCaptureFixture, is_modern: bool) -> None:
-    async def test() -> None:
-        answers = {f"tool-{number}": text for number, text in enumerate(READABLE.values())}
-        blocks = {f"block-{n}": result({"content": [TEXT, block]}) for n, (block, _) in enumerate(BLOCKS.values())}
-        entry = scripted_stdio({**answers, **blocks}, is_modern=is_modern)
-        async with connected({"s": entry}) as dispatcher:
-            for name, kind in zip(answers, READABLE, strict=True):
-                found = await dispatcher.execute(name, {}, timeout=10)
-                assert (kind, found.error, found.text) == (kind, None, "fine")
-            for name, (_, text) in zip(blocks, BLOCKS.values(), strict=True):
-                assert await dispatcher.call(name, {}) == f"fine\n{text}"
-
-    run(test)
+async def test_an_unusual_reply_on_stdio_is_read(logged: pytest.LogCaptureFixture, is_modern: bool) -> None:
+    answers = {f"tool-{number}": text for number, text in enumerate(READABLE.values())}
+    blocks = {f"block-{n}": result({"content": [TEXT, block]}) for n, (block, _) in enumerate(BLOCKS.values())}
+    entry = scripted_stdio({**answers, **blocks}, is_modern=is_modern)
+    async with connected({"s": entry}) as dispatcher:
+        for name, kind in zip(answers, READABLE, strict=True):
+            found = await dispatcher.execute(name, {}, timeout=10)
+            assert (kind, found.error, found.text) == (kind, None, "fine")
+        for name, (_, text) in zip(blocks, BLOCKS.values(), strict=True):
+            assert await dispatcher.call(name, {}) == f"fine\n{text}"
     assert SECRET not in logged.text
 
 
-def test_an_error_on_stdio_that_names_no_request_is_that_of_the_only_one() -> None:
-    async def test() -> None:
-        error = '{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"it broke"}}'
-        async with connected({"s": scripted_stdio({"work": error, "good": GOOD})}) as dispatcher:
-            found = await dispatcher.execute("work", {}, timeout=30)
-            assert found.error is not None
-            assert (found.error.type, found.duration < 15) == ("server-failed", True)
-            assert await dispatcher.call("good", {}) == "fine"
-
-    run(test)
+async def test_an_error_on_stdio_that_names_no_request_is_that_of_the_only_one() -> None:
+    error = '{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"it broke"}}'
+    async with connected({"s": scripted_stdio({"work": error, "good": GOOD})}) as dispatcher:
+        found = await dispatcher.execute("work", {}, timeout=30)
+        assert found.error is not None
+        assert (found.error.type, found.duration < 15) == ("server-failed", True)
+        assert await dispatcher.call("good", {}) == "fine"
 
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["json", "events"])
-def test_an_unreadable_reply_over_http_ends_its_call(logged: pytest.LogCaptureFixture, is_stream: bool) -> None:
-    async def test() -> None:
-        answers = dict(enumerate(MALFORMED.values()))
-        if is_stream:  # the bytes of a stream are decoded with replacements
-            answers = {number: text for number, text in answers.items() if "\xff" not in text}
+async def test_an_unreadable_reply_over_http_ends_its_call(logged: pytest.LogCaptureFixture, is_stream: bool) -> None:
+    answers = dict(enumerate(MALFORMED.values()))
+    if is_stream:  # the bytes of a stream are decoded with replacements
+        answers = {number: text for number, text in answers.items() if "\xff" not in text}
 
-        def answer(message: dict[str, Any], _: object) -> Answer:
-            text = answers.get(int(message["params"]["name"].partition("-")[2]), GOOD)
-            return event(text) if is_stream else Answer(text)
+    def answer(message: dict[str, Any], _: object) -> Answer:
+        text = answers.get(int(message["params"]["name"].partition("-")[2]), GOOD)
+        return event(text) if is_stream else Answer(text)
 
-        names = [f"tool-{number}" for number in answers]
-        with scripted_http(answer, tools=[*names, "good-99"]) as server:
-            async with connected({"s": {"url": server.url, "policy": {"breaker": None}}}) as dispatcher:
-                for name in names:
-                    await assert_malformed(dispatcher, name)
-                assert await dispatcher.call("good-99", {}) == "fine"
-
-    run(test)
+    names = [f"tool-{number}" for number in answers]
+    with scripted_http(answer, tools=[*names, "good-99"]) as server:
+        async with connected({"s": {"url": server.url, "policy": {"breaker": None}}}) as dispatcher:
+            for name in names:
+                await assert_malformed(dispatcher, name)
+            assert await dispatcher.call("good-99", {}) == "fine"
     assert SECRET not in logged.text
 
 
@@ -199,20 +184,17 @@ def test_an_unreadable_reply_over_http_ends_its_call(logged: pytest.LogCaptureFi
         (Answer("secret-page", 404, "text/plain"), "unknown-tool"),
     ],
 )
-def test_other_replies_over_http_that_are_no_results(
+async def test_other_replies_over_http_that_are_no_results(
     logged: pytest.LogCaptureFixture, answer: Answer, type: str
 ) -> None:
-    async def test() -> None:
-        with scripted_http(answer) as server:
-            async with connected({"s": {"url": server.url}}) as dispatcher:
-                found = await dispatcher.execute("work", {}, timeout=30)
-                assert found.error is not None
-                assert found.error.type == type
-                assert found.duration < 15
-                assert SECRET not in found.error.message
-                assert server.requests.count("tools/call") == 1
-
-    run(test)
+    with scripted_http(answer) as server:
+        async with connected({"s": {"url": server.url}}) as dispatcher:
+            found = await dispatcher.execute("work", {}, timeout=30)
+            assert found.error is not None
+            assert found.error.type == type
+            assert found.duration < 15
+            assert SECRET not in found.error.message
+            assert server.requests.count("tools/call") == 1
     assert SECRET not in logged.text
 
 
@@ -231,26 +213,22 @@ def test_other_replies_over_http_that_are_no_results(
         ),
     ],
 )
-def test_unusual_replies_over_http_that_are_results(logged: pytest.LogCaptureFixture, answer: Answer) -> None:
-    async def test() -> None:
-        with scripted_http(answer) as server:
-            async with connected({"s": {"url": server.url}}) as dispatcher:
-                assert await dispatcher.call("work", {}) == "fine"
-
-    run(test)
+async def test_unusual_replies_over_http_that_are_results(logged: pytest.LogCaptureFixture, answer: Answer) -> None:
+    with scripted_http(answer) as server:
+        async with connected({"s": {"url": server.url}}) as dispatcher:
+            assert await dispatcher.call("work", {}) == "fine"
     assert SECRET not in logged.text
 
 
-def test_a_reply_of_many_megabytes_in_one_event() -> None:
-    async def test() -> None:
-        with scripted_http(event(result({"content": [{"type": "text", "text": "x" * 3_000_000}]}))) as server:
-            async with connected({"s": {"url": server.url}}) as dispatcher:
-                assert len(await dispatcher.call("work", {})) == 3_000_000
-
-    run(test)
+async def test_a_reply_of_many_megabytes_in_one_event() -> None:
+    with scripted_http(event(result({"content": [{"type": "text", "text": "x" * 3_000_000}]}))) as server:
+        async with connected({"s": {"url": server.url}}) as dispatcher:
+            assert len(await dispatcher.call("work", {})) == 3_000_000
 
 
-def test_unusual_replies_on_stdio_that_are_results_and_lines_that_are_none(logged: pytest.LogCaptureFixture) -> None:
+async def test_unusual_replies_on_stdio_that_are_results_and_lines_that_are_none(
+    logged: pytest.LogCaptureFixture,
+) -> None:
     lines = [
         "hello",
         '{"level":"info","id":@ID@,"msg":"a line of a log"}',
@@ -264,15 +242,11 @@ def test_unusual_replies_on_stdio_that_are_results_and_lines_that_are_none(logge
         "batch": f"[{GOOD}]",
         "end": GOOD + "\r",
     }
-
-    async def test() -> None:
-        async with connected({"s": scripted_stdio({**answers, "broken": broken})}) as dispatcher:
-            for name in answers:
-                assert await dispatcher.call(name, {}) == "fine"
-            await assert_malformed(dispatcher, "broken")
-            assert await dispatcher.call("mark", {}) == "fine"
-
-    run(test)
+    async with connected({"s": scripted_stdio({**answers, "broken": broken})}) as dispatcher:
+        for name in answers:
+            assert await dispatcher.call(name, {}) == "fine"
+        await assert_malformed(dispatcher, "broken")
+        assert await dispatcher.call("mark", {}) == "fine"
     assert SECRET not in logged.text
     assert "s: (stdout) hello" in logged.text
     assert "s: (stdout) [INFO] ready" in logged.text
@@ -280,27 +254,24 @@ def test_unusual_replies_on_stdio_that_are_results_and_lines_that_are_none(logge
     assert any("an unreadable message of" in each for each in logged.messages)
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1E+400", "1" * 400 + ".0"])
 @pytest.mark.parametrize("is_http", [False, True], ids=["stdio", "http"])
-def test_numbers_that_json_does_not_have(number: str, is_http: bool) -> None:
-    bad = result({"content": [], "structuredContent": {"a": [{"b": "NUMBER"}]}}).replace('"NUMBER"', number)
-    good = result(
-        {"content": [{"type": "text", "text": f"{number} Infinity 1e999"}], "structuredContent": {"a": 1e300}}
-    )
-
-    async def test() -> None:
-        with scripted_http(
-            lambda message, _: Answer(bad if message["params"]["name"] == "bad" else good), tools=["bad", "good"]
-        ) as server:
-            entry = {"url": server.url} if is_http else scripted_stdio({"bad": bad, "good": good})
-            async with connected({"s": entry}) as dispatcher:
-                found = await dispatcher.execute("bad", {}, timeout=30)
+async def test_numbers_that_json_does_not_have(is_http: bool) -> None:
+    numbers = ["NaN", "Infinity", "-Infinity", "1e999", "-1E+400", "1" * 400 + ".0"]
+    answers = {}
+    for at, number in enumerate(numbers):
+        bad = result({"content": [], "structuredContent": {"a": [{"b": "NUMBER"}]}})
+        answers[f"bad-{at}"] = bad.replace('"NUMBER"', number)
+        good = {"type": "text", "text": f"{number} Infinity 1e999"}
+        answers[f"good-{at}"] = result({"content": [good], "structuredContent": {"a": 1e300}})
+    with scripted_http(lambda message, _: Answer(answers[message["params"]["name"]]), tools=[*answers]) as server:
+        entry = {"url": server.url} if is_http else scripted_stdio(answers)
+        async with connected({"s": entry}) as dispatcher:
+            for at, number in enumerate(numbers):
+                found = await dispatcher.execute(f"bad-{at}", {}, timeout=30)
                 assert isinstance(found.error, dispatch.ToolError)
                 assert found.error.type == "invalid-result"
                 assert "was executed" in found.error.message
-                assert number in await dispatcher.call("good", {})
-
-    run(test)
+                assert number in await dispatcher.call(f"good-{at}", {})
 
 
 # -- results in old and new forms --------------------------------------------------------------------------------------
@@ -322,26 +293,22 @@ STRUCTURED = {
 
 @pytest.mark.parametrize("is_modern", [False, True], ids=["legacy", "2026-07-28"])
 @pytest.mark.parametrize("is_http", [False, True], ids=["stdio", "http"])
-def test_structured_content_and_results_without_a_type(is_modern: bool, is_http: bool) -> None:
+async def test_structured_content_and_results_without_a_type(is_modern: bool, is_http: bool) -> None:
     answers = {f"tool-{number}": result(value) for number, (value, _) in enumerate(STRUCTURED.values())}
     answers["failed"] = result({"content": [], "structuredContent": {"code": 7}, "isError": True})
-
-    async def test() -> None:
-        with scripted_http(
-            lambda message, _: Answer(answers[message["params"]["name"]]), tools=list(answers), is_modern=is_modern
-        ) as server:
-            entry = {"url": server.url} if is_http else scripted_stdio(answers, is_modern=is_modern)
-            async with connected({"s": entry}) as dispatcher:
-                for number, (kind, (value, text)) in enumerate(STRUCTURED.items()):
-                    found = await dispatcher.execute(f"tool-{number}", {})
-                    assert (found.error, found.text) == (None, text), kind
-                    if isinstance(value.get("structuredContent"), dict) or is_modern:
-                        assert found.structured_content == value.get("structuredContent"), kind
-                failed = await dispatcher.execute("failed", {})
-                assert failed.error is not None
-                assert failed.error.message == '{"code":7}'
-
-    run(test)
+    with scripted_http(
+        lambda message, _: Answer(answers[message["params"]["name"]]), tools=list(answers), is_modern=is_modern
+    ) as server:
+        entry = {"url": server.url} if is_http else scripted_stdio(answers, is_modern=is_modern)
+        async with connected({"s": entry}) as dispatcher:
+            for number, (kind, (value, text)) in enumerate(STRUCTURED.items()):
+                found = await dispatcher.execute(f"tool-{number}", {})
+                assert (found.error, found.text) == (None, text), kind
+                if isinstance(value.get("structuredContent"), dict) or is_modern:
+                    assert found.structured_content == value.get("structuredContent"), kind
+            failed = await dispatcher.execute("failed", {})
+            assert failed.error is not None
+            assert failed.error.message == '{"code":7}'
 
 
 # -- HTTP statuses -----------------------------------------------------------------------------------------------------
@@ -361,34 +328,28 @@ def test_structured_content_and_results_without_a_type(is_modern: bool, is_http:
         (Answer("", 429), None),
     ],
 )
-def test_a_server_that_asks_for_a_pause(
+async def test_a_server_that_asks_for_a_pause(
     answer: Answer, seconds: float | None, logged: pytest.LogCaptureFixture
 ) -> None:
-    async def test() -> None:
-        policy = {"retry": None, "breaker": {"consecutive-failures": 2}}
-        with scripted_http(answer) as server:
-            async with connected({"s": {"url": server.url, "policy": policy}}) as dispatcher:
-                found = await dispatcher.execute("work", {})
-                assert isinstance(found.error, dispatch.ThrottledError)
-                assert found.outcome is dispatch.Outcome.THROTTLED
-                assert found.error.retry_after == seconds
-                assert found.error.rejected_by == "service"
-                assert f"HTTP status {answer.status}" in found.error.message
-                for _ in range(10):
-                    await dispatcher.execute("work", {})
-
-    run(test)
+    policy = {"retry": None, "breaker": {"consecutive-failures": 2}}
+    with scripted_http(answer) as server:
+        async with connected({"s": {"url": server.url, "policy": policy}}) as dispatcher:
+            found = await dispatcher.execute("work", {})
+            assert isinstance(found.error, dispatch.ThrottledError)
+            assert found.outcome is dispatch.Outcome.THROTTLED
+            assert found.error.retry_after == seconds
+            assert found.error.rejected_by == "service"
+            assert f"HTTP status {answer.status}" in found.error.message
+            for _ in range(10):
+                await dispatcher.execute("work", {})
     assert "closed to open" not in logged.text
 
 
-def test_a_pause_that_is_asked_for_at_the_handshake(logged: pytest.LogCaptureFixture) -> None:
-    async def test() -> None:
-        with scripted_http(Answer(GOOD)) as server:
-            server.refuse_all = Answer("", 503, headers={"Retry-After": "7"})
-            async with connected({"s": {"url": server.url}}) as dispatcher:
-                assert "HTTP status 503" in dispatcher.registry.sources()[0].problem
-
-    run(test)
+async def test_a_pause_that_is_asked_for_at_the_handshake(logged: pytest.LogCaptureFixture) -> None:
+    with scripted_http(Answer(GOOD)) as server:
+        server.refuse_all = Answer("", 503, headers={"Retry-After": "7"})
+        async with connected({"s": {"url": server.url}}) as dispatcher:
+            assert "HTTP status 503" in dispatcher.registry.sources()[0].problem
     assert "HTTP status 503 Service Unavailable; the next attempt is in 7.0 s" in logged.text
 
 
@@ -408,22 +369,19 @@ def test_dates_and_nonsense_in_retry_after() -> None:
 
 
 @pytest.mark.parametrize(("status", "what"), [(401, "401 Unauthorized"), (403, "403 Forbidden")])
-def test_credentials_that_are_refused(status: int, what: str) -> None:
-    async def test() -> None:
-        with scripted_http(Answer(result({"content": []})), refuse=Answer("", 404)) as server:
-            headers = {"Authorization": "Bearer secret-page"}
-            async with connected({"s": {"url": server.url, "headers": headers}}) as dispatcher:
-                assert await dispatcher.call("work", {}) == ""
-                server.refuse_all = Answer("no", status, "text/plain")
-                for _ in range(3):
-                    found = await dispatcher.execute("work", {})
-                    assert isinstance(found.error, dispatch.RejectedError)
-                    assert (found.error.type, found.error.retryable) == ("unauthorized", False)
-                    assert f"HTTP status {what}" in found.error.message
-            async with connected({"s": {"url": server.url, "headers": headers}}) as dispatcher:
-                assert f"HTTP status {what}" in dispatcher.registry.sources()[0].problem
-
-    run(test)
+async def test_credentials_that_are_refused(status: int, what: str) -> None:
+    with scripted_http(Answer(result({"content": []})), refuse=Answer("", 404)) as server:
+        headers = {"Authorization": "Bearer secret-page"}
+        async with connected({"s": {"url": server.url, "headers": headers}}) as dispatcher:
+            assert await dispatcher.call("work", {}) == ""
+            server.refuse_all = Answer("no", status, "text/plain")
+            for _ in range(3):
+                found = await dispatcher.execute("work", {})
+                assert isinstance(found.error, dispatch.RejectedError)
+                assert (found.error.type, found.error.retryable) == ("unauthorized", False)
+                assert f"HTTP status {what}" in found.error.message
+        async with connected({"s": {"url": server.url, "headers": headers}}) as dispatcher:
+            assert f"HTTP status {what}" in dispatcher.registry.sources()[0].problem
 
 
 # -- sessions that the server has forgotten ------------------------------------------------------------------------------
@@ -447,23 +405,21 @@ FORGOTTEN = {
 
 
 @pytest.mark.parametrize("form", FORGOTTEN.values(), ids=FORGOTTEN)
-def test_a_session_that_the_server_has_forgotten_is_opened_again(form: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_session_that_the_server_has_forgotten_is_opened_again(
+    form: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # On a busy machine the refusals of 20 calls, a ping, or the handshake take longer than calls wait for them.
     monkeypatch.setattr("dispatch.mcp.transports.PING_S", 20.0)
     monkeypatch.setattr("dispatch.mcp.transports.REFUSALS_S", 20.0)
     monkeypatch.setattr("dispatch.mcp.sessions.REOPEN_S", 20.0)
-
-    async def test() -> None:
-        with scripted_http(Answer(GOOD), refuse=form) as server:
-            async with connected({"s": {"url": server.url}}) as dispatcher:
-                assert await dispatcher.call("work", {}) == "fine"
-                for _ in range(2):
-                    server.sessions.clear()  # it has restarted
-                    found = await asyncio.gather(*(dispatcher.execute("work", {}) for _ in range(20)))
-                    assert [each.error for each in found] == [None] * 20
-                assert server.requests.count("initialize") == 3
-
-    run(test)
+    with scripted_http(Answer(GOOD), refuse=form) as server:
+        async with connected({"s": {"url": server.url}}) as dispatcher:
+            assert await dispatcher.call("work", {}) == "fine"
+            for _ in range(2):
+                server.sessions.clear()  # it has restarted
+                found = await asyncio.gather(*(dispatcher.execute("work", {}) for _ in range(20)))
+                assert [each.error for each in found] == [None] * 20
+            assert server.requests.count("initialize") == 3
 
 
 @pytest.mark.parametrize(
@@ -471,59 +427,49 @@ def test_a_session_that_the_server_has_forgotten_is_opened_again(form: Answer, m
     [Answer(result({})), Answer("", 400), Answer("", 405), error(-32601, "no such method", 404)],
     ids=["200", "400", "405", "404"],
 )
-def test_a_session_that_has_ended_with_the_status_404_is_opened_again_whatever_a_ping_is_answered(ping: Answer) -> None:
-    async def test() -> None:
-        with scripted_http(Answer(GOOD), refuse=Answer("", 404)) as server:
-            server.ping = ping
-            async with connected({"s": {"url": server.url}}) as dispatcher:
-                assert await dispatcher.call("work", {}) == "fine"
-                server.sessions.clear()
-                assert await dispatcher.call("work", {}) == "fine"
-                assert server.requests.count("initialize") == 2
+async def test_a_session_that_has_ended_with_the_status_404_is_opened_again_whatever_a_ping_is_answered(
+    ping: Answer,
+) -> None:
+    with scripted_http(Answer(GOOD), refuse=Answer("", 404)) as server:
+        server.ping = ping
+        async with connected({"s": {"url": server.url}}) as dispatcher:
+            assert await dispatcher.call("work", {}) == "fine"
+            server.sessions.clear()
+            assert await dispatcher.call("work", {}) == "fine"
+            assert server.requests.count("initialize") == 2
 
-    run(test)
 
-
-def test_a_session_that_a_server_answers_with_its_own_failure_is_opened_again_for_the_next_call() -> None:
-    async def test() -> None:
-        with scripted_http(Answer(GOOD), refuse=Answer("TypeError", 500, "text/plain")) as server:
-            async with connected({"s": {"url": server.url}}) as dispatcher:
-                assert await dispatcher.call("work", {}) == "fine"
-                server.sessions.clear()
-                found = await dispatcher.execute("work", {})
-                assert found.error is not None
-                assert found.error.type == "server-failed"  # it may have been executed
-                await call_until_ok(dispatcher, "work", {})
-
-    run(test)
+async def test_a_session_that_a_server_answers_with_its_own_failure_is_opened_again_for_the_next_call() -> None:
+    with scripted_http(Answer(GOOD), refuse=Answer("TypeError", 500, "text/plain")) as server:
+        async with connected({"s": {"url": server.url}}) as dispatcher:
+            assert await dispatcher.call("work", {}) == "fine"
+            server.sessions.clear()
+            found = await dispatcher.execute("work", {})
+            assert found.error is not None
+            assert found.error.type == "server-failed"  # it may have been executed
+            await call_until_ok(dispatcher, "work", {})
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 500])
-def test_an_error_in_a_session_that_the_server_knows_ends_only_its_call(status: int) -> None:
-    async def test() -> None:
-        with scripted_http(error(-32000, "no such browser session", status), refuse=Answer("", 404)) as server:
-            async with connected({"s": {"url": server.url}}) as dispatcher:
-                for _ in range(3):
-                    found = await dispatcher.execute("work", {})
-                    assert found.error is not None
-                    assert found.error.type == "server-failed"
-                    assert "no such browser session" in found.error.message
-                assert server.requests.count("tools/call") == 3
-                assert server.requests.count("initialize") == 1
-
-    run(test)
+async def test_an_error_in_a_session_that_the_server_knows_ends_only_its_call(status: int) -> None:
+    with scripted_http(error(-32000, "no such browser session", status), refuse=Answer("", 404)) as server:
+        async with connected({"s": {"url": server.url}}) as dispatcher:
+            for _ in range(3):
+                found = await dispatcher.execute("work", {})
+                assert found.error is not None
+                assert found.error.type == "server-failed"
+                assert "no such browser session" in found.error.message
+            assert server.requests.count("tools/call") == 3
+            assert server.requests.count("initialize") == 1
 
 
-def test_a_server_that_knows_no_session_at_all_is_not_asked_without_a_pause() -> None:
-    async def test() -> None:
-        with scripted_http(Answer(GOOD), refuse=Answer("", 404)) as server:
-            server.sessions = type("Nothing", (set,), {"add": lambda *_: None})()
-            async with connected({"s": {"url": server.url}}) as dispatcher:
-                await asyncio.sleep(1)
-                assert dispatcher.registry.sources()[0].state == "failed"
-                assert server.requests.count("initialize") <= 3
-
-    run(test)
+async def test_a_server_that_knows_no_session_at_all_is_not_asked_without_a_pause() -> None:
+    with scripted_http(Answer(GOOD), refuse=Answer("", 404)) as server:
+        server.sessions = type("Nothing", (set,), {"add": lambda *_: None})()
+        async with connected({"s": {"url": server.url}}) as dispatcher:
+            await asyncio.sleep(1)
+            assert dispatcher.registry.sources()[0].state == "failed"
+            assert server.requests.count("initialize") <= 3
 
 
 GOOD_LISTS = result({"content": [{"type": "text", "text": "fine"}], "structuredContent": {}})
@@ -587,68 +533,54 @@ def is_modern(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.mark.parametrize("odd", COMPLETED.values(), ids=COMPLETED)
-def test_an_unusual_definition_is_completed(odd: dict[str, Any], is_modern: bool) -> None:
-    async def test() -> None:
-        pages = [result({"tools": [tool("one"), odd, tool("two")]})]
-        entry = scripted_stdio({"odd": GOOD_LISTS, "one": GOOD_LISTS}, pages=pages, is_modern=is_modern)
-        async with connected({"s": entry}) as dispatcher:
-            (source,) = dispatcher.registry.sources()
-            assert (source.state, source.tools, source.refused) == ("ok", 3, 0)
-            assert await dispatcher.call("odd", {}) == "fine"
-
-    run(test)
+async def test_an_unusual_definition_is_completed(odd: dict[str, Any], is_modern: bool) -> None:
+    pages = [result({"tools": [tool("one"), odd, tool("two")]})]
+    entry = scripted_stdio({"odd": GOOD_LISTS, "one": GOOD_LISTS}, pages=pages, is_modern=is_modern)
+    async with connected({"s": entry}) as dispatcher:
+        (source,) = dispatcher.registry.sources()
+        assert (source.state, source.tools, source.refused) == ("ok", 3, 0)
+        assert await dispatcher.call("odd", {}) == "fine"
 
 
-def test_definitions_that_are_not_usable_are_refused_by_their_names(
+async def test_definitions_that_are_not_usable_are_refused_by_their_names(
     is_modern: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test() -> None:
-        odd = [
-            each | {"name": f"odd-{n}"} if isinstance(each, dict) and each.get("name") == "odd" else each
-            for n, each in enumerate(REFUSED.values())
-        ]
-        pages = [result({"tools": [tool("one"), *odd, tool("two")]})]
-        async with connected(
-            {"s": scripted_stdio({"one": GOOD_LISTS}, pages=pages, is_modern=is_modern)}
-        ) as dispatcher:
-            (source,) = dispatcher.registry.sources()
-            assert source.state == "ok"
-            usual = [name for name in names(dispatcher) if not name.startswith("odd")]
-            assert usual == ["one", "two"]
-            assert await dispatcher.call("one", {}) == "fine"
-
-    with caplog.at_level(logging.WARNING):
-        run(test)
+    caplog.set_level(logging.WARNING)
+    odd = [
+        each | {"name": f"odd-{n}"} if isinstance(each, dict) and each.get("name") == "odd" else each
+        for n, each in enumerate(REFUSED.values())
+    ]
+    pages = [result({"tools": [tool("one"), *odd, tool("two")]})]
+    async with connected({"s": scripted_stdio({"one": GOOD_LISTS}, pages=pages, is_modern=is_modern)}) as dispatcher:
+        (source,) = dispatcher.registry.sources()
+        assert source.state == "ok"
+        usual = [name for name in names(dispatcher) if not name.startswith("odd")]
+        assert usual == ["one", "two"]
+        assert await dispatcher.call("one", {}) == "fine"
     assert "s: odd-0: " in caplog.text
     assert "s: odd-1: " in caplog.text
     assert "(a tool without a name): tools[" in caplog.text
 
 
-def test_a_fault_of_a_schema_costs_only_its_keyword(is_modern: bool, caplog: pytest.LogCaptureFixture) -> None:
-    async def test() -> None:
-        faulty = [tool(f"odd-{n}", inputSchema=schema, _meta=[]) for n, schema in enumerate(FAULTY.values())]
-        page = result({"tools": [tool("one"), *faulty, tool("two", outputSchema=NESTED)]}).replace('"DEEP"', DEEP)
-        answers = {each["name"]: GOOD_LISTS for each in faulty}
-        async with connected({"s": scripted_stdio(answers, pages=[page], is_modern=is_modern)}) as dispatcher:
-            assert names(dispatcher) == sorted([*answers, "one", "two"])
-            for name in answers:
-                assert await dispatcher.call(name, {}) == "fine"
-
-    with caplog.at_level(logging.WARNING):
-        run(test)
+async def test_a_fault_of_a_schema_costs_only_its_keyword(is_modern: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    faulty = [tool(f"odd-{n}", inputSchema=schema, _meta=[]) for n, schema in enumerate(FAULTY.values())]
+    page = result({"tools": [tool("one"), *faulty, tool("two", outputSchema=NESTED)]}).replace('"DEEP"', DEEP)
+    answers = {each["name"]: GOOD_LISTS for each in faulty}
+    async with connected({"s": scripted_stdio(answers, pages=[page], is_modern=is_modern)}) as dispatcher:
+        assert names(dispatcher) == sorted([*answers, "one", "two"])
+        for name in answers:
+            assert await dispatcher.call(name, {}) == "fine"
     for number, kind in enumerate(FAULTY):
         assert f"s: odd-{number} is used with a part of its schema: input-schema" in caplog.text, kind
 
 
 @pytest.mark.parametrize("tools", [None, {}, []])
-def test_a_list_without_tools(tools: object) -> None:
-    async def test() -> None:
-        pages = [result({"tools": tools, "nextCursor": None, "_meta": None, "ttlMs": "1"})]
-        async with connected({"s": scripted_stdio(pages=pages)}) as dispatcher:
-            (source,) = dispatcher.registry.sources()
-            assert (source.state, source.tools) == ("ok", 0)
-
-    run(test)
+async def test_a_list_without_tools(tools: object) -> None:
+    pages = [result({"tools": tools, "nextCursor": None, "_meta": None, "ttlMs": "1"})]
+    async with connected({"s": scripted_stdio(pages=pages)}) as dispatcher:
+        (source,) = dispatcher.registry.sources()
+        assert (source.state, source.tools) == ("ok", 0)
 
 
 def page(*tools: str, cursor: object = None) -> str:
@@ -680,31 +612,24 @@ REFUSAL = '{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32602,"message":"invalid 
         ([NO_SUCH_METHOD], []),
     ],
 )
-def test_pages(pages: list[str], found: list[str]) -> None:
-    async def test() -> None:
-        async with connected({"s": scripted_stdio({"a": GOOD_LISTS}, pages=pages)}) as dispatcher:
-            assert names(dispatcher) == found
-            if found:
-                assert await dispatcher.call("a", {}) == "fine"
-
-    run(test)
+async def test_pages(pages: list[str], found: list[str]) -> None:
+    async with connected({"s": scripted_stdio({"a": GOOD_LISTS}, pages=pages)}) as dispatcher:
+        assert names(dispatcher) == found
+        if found:
+            assert await dispatcher.call("a", {}) == "fine"
 
 
-def test_a_page_that_fails_later_leaves_the_list_as_it_was(
+async def test_a_page_that_fails_later_leaves_the_list_as_it_was(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(dispatch.mcp.sessions, "POLL_S", 0.1)
     monkeypatch.setattr(dispatch.mcp.sessions, "MIN_POLL_S", 0.1)
-
-    async def test() -> None:
-        pages = [page("a", cursor="x"), FAILURE, page("a", cursor="x"), page("b"), page("a", cursor="x"), FAILURE]
-        async with connected({"s": scripted_stdio({"b": GOOD_LISTS}, pages=pages)}) as dispatcher:
-            assert names(dispatcher) == ["a"]
-            await until(lambda: names(dispatcher) == ["a", "b"])
-            await until(lambda: "cannot be read again: out of order" in caplog.text)
-            assert names(dispatcher) == ["a", "b"]
-
-    run(test)
+    pages = [page("a", cursor="x"), FAILURE, page("a", cursor="x"), page("b"), page("a", cursor="x"), FAILURE]
+    async with connected({"s": scripted_stdio({"b": GOOD_LISTS}, pages=pages)}) as dispatcher:
+        assert names(dispatcher) == ["a"]
+        await until(lambda: names(dispatcher) == ["a", "b"])
+        await until(lambda: "cannot be read again: out of order" in caplog.text)
+        assert names(dispatcher) == ["a", "b"]
     assert "cannot be read to its end (out of order); its first 1 tools are used" in caplog.text
 
 
@@ -726,79 +651,58 @@ def test_a_page_that_fails_later_leaves_the_list_as_it_was(
     ],
     ids=str,
 )
-def test_an_incomplete_handshake_is_completed(odd: dict[str, Any], is_modern: bool) -> None:
-    async def test() -> None:
-        entry = scripted_stdio({"work": GOOD}, welcome=odd, is_modern=is_modern)
-        async with connected({"s": entry}) as dispatcher:
-            assert await dispatcher.call("work", {}) == "fine"
-
-    run(test)
+async def test_an_incomplete_handshake_is_completed(odd: dict[str, Any], is_modern: bool) -> None:
+    entry = scripted_stdio({"work": GOOD}, welcome=odd, is_modern=is_modern)
+    async with connected({"s": entry}) as dispatcher:
+        assert await dispatcher.call("work", {}) == "fine"
 
 
 @pytest.mark.parametrize("before", ["exit", "hang", "ignore"])
-def test_a_server_that_minds_a_request_before_the_handshake(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_minds_a_request_before_the_handshake(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch.mcp.transports, "PROBE_S", 0.2)
     monkeypatch.setattr(dispatch.mcp.sessions, "HANDSHAKE_S", 2.0 if before == "hang" else 10.0)
-
-    async def test() -> None:
-        async with connected({"s": scripted_stdio({"work": GOOD}, before=before)}) as dispatcher:
-            await call_until_ok(dispatcher, "work", {})
-
-    run(test)
+    async with connected({"s": scripted_stdio({"work": GOOD}, before=before)}) as dispatcher:
+        await call_until_ok(dispatcher, "work", {})
 
 
-def test_requests_of_a_server_are_answered_whatever_their_parameters_are(logged: pytest.LogCaptureFixture) -> None:
+async def test_requests_of_a_server_are_answered_whatever_their_parameters_are(
+    logged: pytest.LogCaptureFixture,
+) -> None:
     asked = "\n".join(
         f'{{"jsonrpc":"2.0","id":{90 + n},"method":"ping","params":{params}}}'
         for n, params in enumerate(["[]", "null", '{"_meta":[]}', '"secret-page"'])
     )
-
-    async def test() -> None:
-        async with connected({"s": scripted_stdio({"work": f"{asked}\n{GOOD}"})}) as dispatcher:
-            assert await dispatcher.call("work", {}) == "fine"
-            await until(lambda: all(f'"id":{90 + n},"result":{{}}' in logged.text for n in range(4)))
-
-    run(test)
+    async with connected({"s": scripted_stdio({"work": f"{asked}\n{GOOD}"})}) as dispatcher:
+        assert await dispatcher.call("work", {}) == "fine"
+        await until(lambda: all(f'"id":{90 + n},"result":{{}}' in logged.text for n in range(4)))
 
 
-def test_a_list_without_an_end_is_used_as_far_as_it_was_read(
+async def test_a_list_without_an_end_is_used_as_far_as_it_was_read(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(dispatch.mcp.sessions, "MAX_PAGES", 50)
-
-    async def test() -> None:
-        pages = [page("a-@PAGE@", cursor="@PAGE@")]
-        async with connected({"s": scripted_stdio({"a-0": GOOD_LISTS}, pages=pages)}) as dispatcher:
-            assert len(names(dispatcher)) == 50
-            assert await dispatcher.call("a-0", {}) == "fine"
-
-    run(test)
+    pages = [page("a-@PAGE@", cursor="@PAGE@")]
+    async with connected({"s": scripted_stdio({"a-0": GOOD_LISTS}, pages=pages)}) as dispatcher:
+        assert len(names(dispatcher)) == 50
+        assert await dispatcher.call("a-0", {}) == "fine"
     assert "the list of tools has no end; its first 50 tools are used" in caplog.text
 
 
-def test_a_page_that_does_not_arrive_costs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_that_does_not_arrive_costs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch.mcp.sessions, "LIST_S", 0.3)
-
-    async def test() -> None:
-        async with connected({"s": scripted_stdio({"a": GOOD_LISTS}, pages=[page("a", cursor="x"), ""])}) as dispatcher:
-            assert names(dispatcher) == ["a"]
-            assert await dispatcher.call("a", {}) == "fine"
-
-    run(test)
+    async with connected({"s": scripted_stdio({"a": GOOD_LISTS}, pages=[page("a", cursor="x"), ""])}) as dispatcher:
+        assert names(dispatcher) == ["a"]
+        assert await dispatcher.call("a", {}) == "fine"
 
 
-def test_a_tool_that_becomes_bad_is_refused_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tool_that_becomes_bad_is_refused_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch.mcp.sessions, "POLL_S", 0.1)
     monkeypatch.setattr(dispatch.mcp.sessions, "MIN_POLL_S", 0.1)
-
-    async def test() -> None:
-        pages = [page("a", "b"), result({"tools": [tool("a"), tool("b", inputSchema=False)]})]
-        async with connected({"s": scripted_stdio({"a": GOOD_LISTS}, pages=pages)}) as dispatcher:
-            await until(lambda: dispatcher.registry.sources()[0].refused)
-            assert "a" in names(dispatcher)
-            assert await dispatcher.call("a", {}) == "fine"
-
-    run(test)
+    pages = [page("a", "b"), result({"tools": [tool("a"), tool("b", inputSchema=False)]})]
+    async with connected({"s": scripted_stdio({"a": GOOD_LISTS}, pages=pages)}) as dispatcher:
+        await until(lambda: dispatcher.registry.sources()[0].refused)
+        assert "a" in names(dispatcher)
+        assert await dispatcher.call("a", {}) == "fine"
 
 
 def text(value: str) -> types.TextContent:
@@ -874,28 +778,22 @@ OUTPUTS = {
 }
 
 
-def test_a_result_is_kept_whose_output_schema_cannot_be_read(logged: pytest.LogCaptureFixture) -> None:
-    async def test() -> None:
-        names = [f"tool-{number}" for number in range(len(OUTPUTS))]
-        page = [tool(name, outputSchema=schema) for name, schema in zip(names, OUTPUTS.values(), strict=True)]
-        page.append(tool("any", outputSchema={}))
-        given = result({"content": [{"type": "text", "text": "fine"}], "structuredContent": {"y": "a", "n": 1}})
-        answers = {**dict.fromkeys(names, given), "any": GOOD}
-        async with connected({"s": scripted_stdio(answers, pages=[result({"tools": page})])}) as dispatcher:
-            for name in answers:
-                assert await dispatcher.call(name, {}) == "fine"
-
-    run(test)
+async def test_a_result_is_kept_whose_output_schema_cannot_be_read(logged: pytest.LogCaptureFixture) -> None:
+    names = [f"tool-{number}" for number in range(len(OUTPUTS))]
+    page = [tool(name, outputSchema=schema) for name, schema in zip(names, OUTPUTS.values(), strict=True)]
+    page.append(tool("any", outputSchema={}))
+    given = result({"content": [{"type": "text", "text": "fine"}], "structuredContent": {"y": "a", "n": 1}})
+    answers = {**dict.fromkeys(names, given), "any": GOOD}
+    async with connected({"s": scripted_stdio(answers, pages=[result({"tools": page})])}) as dispatcher:
+        for name in answers:
+            assert await dispatcher.call(name, {}) == "fine"
 
 
-def test_half_a_surrogate_pair_in_a_description_costs_no_tool(logged: pytest.LogCaptureFixture) -> None:
-    async def test() -> None:
-        page = result({"tools": [tool("good"), tool("cut", description="an emoji, cut \ud83d")]})
-        answers = {"good": GOOD, "cut": GOOD}
-        async with connected({"s": scripted_stdio(answers, pages=[page])}) as dispatcher:
-            assert await dispatcher.call("good", {}) == await dispatcher.call("cut", {}) == "fine"
-
-    run(test)
+async def test_half_a_surrogate_pair_in_a_description_costs_no_tool(logged: pytest.LogCaptureFixture) -> None:
+    page = result({"tools": [tool("good"), tool("cut", description="an emoji, cut \ud83d")]})
+    answers = {"good": GOOD, "cut": GOOD}
+    async with connected({"s": scripted_stdio(answers, pages=[page])}) as dispatcher:
+        assert await dispatcher.call("good", {}) == await dispatcher.call("cut", {}) == "fine"
 
 
 async def test_a_redirected_request_and_headers_in_any_encoding() -> None:

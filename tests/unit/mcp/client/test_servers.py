@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -47,9 +47,7 @@ from tests.helpers.mcp_servers.programs import (
 from tests.helpers.mcp_servers.v1_environment import v1_python
 from tests.helpers.run_profile import by_profile
 
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(test())  # type: ignore[arg-type] # a coroutine
+pytestmark = pytest.mark.wall_clock
 
 
 @pytest.fixture(params=["auto", "legacy"])
@@ -59,43 +57,41 @@ def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-def test_calls_of_a_server(mode: str, tmp_path: Path) -> None:
-    async def test() -> None:
-        async with connected({"calc": stdio("calculator")}) as dispatcher:
-            assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
-            plain = await dispatcher.execute("text_upper", {"text": "größe 🦊"})
-            assert (plain.text, plain.content, plain.instance) == ("GRÖSSE 🦊", (), "calc")
-            structured = await dispatcher.execute("add", {"a": 1, "b": 2})
-            assert structured.structured_content == {"result": 3}
-            picture = await dispatcher.execute("picture")
-            assert picture.text == "a cat\n[image: image/png, 4 bytes]"
-            assert [block["type"] for block in picture.content] == ["text", "image"]
-            failed = await dispatcher.execute("fail")
-            assert isinstance(failed.error, dispatch.ToolError)
-            assert "no such order" in failed.error.message
-            late = await dispatcher.execute("wait", {"seconds": 30, "path": str(tmp_path / "late")}, timeout=0.3)
-            assert late.outcome is dispatch.Outcome.TIMEOUT
-            await until((tmp_path / "late").exists)
-            assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"  # the server lives
-
-    run(test)
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The address of a calculator, for tests that do not change it."""
+    with http_server("calculator") as server:
+        yield server.url
 
 
-def test_a_cancelled_call_reaches_the_server(mode: str, tmp_path: Path) -> None:
-    async def test() -> None:
-        async with connected({"calc": stdio("calculator")}) as dispatcher:
-            pid = await dispatcher.call("pid")
-            call = asyncio.create_task(dispatcher.call("wait", {"seconds": 30, "path": str(tmp_path / "stopped")}))
-            async with asyncio.timeout(START_S):
-                while await dispatcher.call("waiting") != "1":
-                    pass
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            await until((tmp_path / "stopped").exists)
-            assert await dispatcher.call("pid") == pid
+async def test_calls_of_a_server_and_their_cancellation(mode: str, tmp_path: Path) -> None:
+    async with connected({"calc": stdio("calculator")}) as dispatcher:
+        assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
+        plain = await dispatcher.execute("text_upper", {"text": "größe 🦊"})
+        assert (plain.text, plain.content, plain.instance) == ("GRÖSSE 🦊", (), "calc")
+        structured = await dispatcher.execute("add", {"a": 1, "b": 2})
+        assert structured.structured_content == {"result": 3}
+        picture = await dispatcher.execute("picture")
+        assert picture.text == "a cat\n[image: image/png, 4 bytes]"
+        assert [block["type"] for block in picture.content] == ["text", "image"]
+        failed = await dispatcher.execute("fail")
+        assert isinstance(failed.error, dispatch.ToolError)
+        assert "no such order" in failed.error.message
+        late = await dispatcher.execute("wait", {"seconds": 30, "path": str(tmp_path / "late")}, timeout=0.3)
+        assert late.outcome is dispatch.Outcome.TIMEOUT
+        await until((tmp_path / "late").exists)
+        assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"  # the server lives
 
-    run(test)
+        pid = await dispatcher.call("pid")
+        call = asyncio.create_task(dispatcher.call("wait", {"seconds": 30, "path": str(tmp_path / "stopped")}))
+        async with asyncio.timeout(START_S):
+            while await dispatcher.call("waiting") != "1":
+                pass
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await until((tmp_path / "stopped").exists)
+        assert await dispatcher.call("pid") == pid
 
 
 async def answer(context: Any, params: types.ElicitRequestFormParams) -> types.ElicitResult:
@@ -103,135 +99,105 @@ async def answer(context: Any, params: types.ElicitRequestFormParams) -> types.E
     return types.ElicitResult(action="accept", content={"name": "Ada"})
 
 
-def test_requests_of_a_server_are_rejected_by_name(mode: str) -> None:
-    async def test() -> None:
-        name = "changing" if mode == "auto" else "calculator"  # the SDK's high-level server asks in the former protocol
-        async with connected({"server": stdio(name)}) as dispatcher:
-            result = await dispatcher.execute("ask")
-        assert result.error is not None
-        assert ("elicitation/create" if mode == "auto" else "Elicitation not supported") in result.error.message
-
-    run(test)
+async def test_requests_of_a_server_are_rejected_by_name(mode: str) -> None:
+    name = "changing" if mode == "auto" else "calculator"  # the SDK's high-level server asks in the former protocol
+    async with connected({"server": stdio(name)}) as dispatcher:
+        result = await dispatcher.execute("ask")
+    assert result.error is not None
+    assert ("elicitation/create" if mode == "auto" else "Elicitation not supported") in result.error.message
 
 
-def test_a_callback_answers_requests_of_a_server(mode: str) -> None:
-    async def test() -> None:
-        name = "changing" if mode == "auto" else "calculator"
-        async with connected({"server": stdio(name)}, elicitation=answer) as dispatcher:
-            assert "Ada" in await dispatcher.call("ask")
-
-    run(test)
+async def test_a_callback_answers_requests_of_a_server(mode: str) -> None:
+    name = "changing" if mode == "auto" else "calculator"
+    async with connected({"server": stdio(name)}, elicitation=answer) as dispatcher:
+        assert "Ada" in await dispatcher.call("ask")
 
 
-def test_invalid_entries_are_reported_by_name_and_the_others_work() -> None:
-    async def test() -> None:
-        servers = {"calc": stdio("calculator"), "broken": {"args": 3}, "gone": {"command": "/no/such/program"}}
-        async with connected(servers) as dispatcher:
-            states = {each.id: each for each in dispatcher.registry.sources()}
-            assert {id: each.state for id, each in states.items()} == {
-                "mcp-calc": "ok",
-                "mcp-broken": "failed",
-                "mcp-gone": "failed",
-            }
-            assert "broken: command: neither" in states["mcp-broken"].problem
-            assert "No such file" in states["mcp-gone"].problem
-            assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
-
-    run(test)
-
-
-def test_hints_are_believed_of_trusted_servers_only() -> None:
-    async def test() -> None:
-        for trusted in (False, True):
-            async with connected({"calc": stdio("calculator", trusted=trusted)}) as dispatcher:
-                assert dispatcher.registry.get("add").read_only is trusted
-                assert dispatcher.registry.get("add").destructive is None
-
-    run(test)
-
-
-def test_clashing_names_have_the_prefix_of_their_servers(caplog: pytest.LogCaptureFixture) -> None:
-    async def test() -> None:
-        servers = {
-            "one": stdio("calculator", only=["add", "fail"]),
-            "two": stdio("calculator", only=["add"]),
-            "three": stdio("calculator", only=["pid"], prefix="always"),
+async def test_invalid_entries_are_reported_by_name_and_the_others_work(url: str) -> None:
+    servers = {"calc": {"url": url}, "broken": {"args": 3}, "gone": {"command": "/no/such/program"}}
+    async with connected(servers) as dispatcher:
+        states = {each.id: each for each in dispatcher.registry.sources()}
+        assert {id: each.state for id, each in states.items()} == {
+            "mcp-calc": "ok",
+            "mcp-broken": "failed",
+            "mcp-gone": "failed",
         }
-        async with connected(servers) as dispatcher:
-            names = ["fail", "one-add", "three-pid", "two-add"]
-            await until(lambda: sorted(tool.name for tool in dispatcher.registry.list()) == names)
-            assert (await dispatcher.execute("one-add", {"a": 1, "b": 2})).instance == "one"
-            assert (await dispatcher.execute("two-add", {"a": 1, "b": 2})).instance == "two"
+        assert "broken: command: neither" in states["mcp-broken"].problem
+        assert "No such file" in states["mcp-gone"].problem
+        assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
 
-    with caplog.at_level(logging.WARNING, "dispatch.mcp"):
-        run(test)
+
+async def test_hints_are_believed_of_trusted_servers_only(url: str) -> None:
+    for trusted in (False, True):
+        async with connected({"calc": {"url": url, "trusted": trusted}}) as dispatcher:
+            assert dispatcher.registry.get("add").read_only is trusted
+            assert dispatcher.registry.get("add").destructive is None
+
+
+async def test_clashing_names_have_the_prefix_of_their_servers(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "dispatch.mcp")
+    servers = {
+        "one": {"url": url, "only": ["add", "fail"]},
+        "two": {"url": url, "only": ["add"]},
+        "three": {"url": url, "only": ["pid"], "prefix": "always"},
+    }
+    async with connected(servers) as dispatcher:
+        names = ["fail", "one-add", "three-pid", "two-add"]
+        await until(lambda: sorted(tool.name for tool in dispatcher.registry.list()) == names)
+        assert (await dispatcher.execute("one-add", {"a": 1, "b": 2})).instance == "one"
+        assert (await dispatcher.execute("two-add", {"a": 1, "b": 2})).instance == "two"
     assert [each.getMessage() for each in caplog.records] == ["several MCP servers have a tool 'add': one, two"]
 
 
-def test_policy_and_permissions_of_a_server_hold_for_its_tools() -> None:
-    async def test() -> None:
-        entry = stdio("calculator", permissions=["calc:use"], policy={"rate-limit": "1/m"})
-        source = dispatch.McpServers({"calc": entry})
-        permissions = {"ada": ["calc:*"]}
-        async with dispatch.connect("memory://", [source], grants=lambda user: permissions.get(user, [])) as dispatcher:
-            refused = await dispatcher.execute("add", {"a": 1, "b": 2}, user="bob")
-            assert refused.error is not None
-            assert refused.error.type == "not-permitted"
-            assert (await dispatcher.execute("add", {"a": 1, "b": 2}, user="ada")).text == "3"
-            throttled = await dispatcher.execute("add", {"a": 1, "b": 2}, user="ada", timeout=0.5)
-            assert throttled.outcome is dispatch.Outcome.THROTTLED
-
-    run(test)
+async def test_policy_and_permissions_of_a_server_hold_for_its_tools(url: str) -> None:
+    entry = {"url": url, "permissions": ["calc:use"], "policy": {"rate-limit": "1/m"}}
+    source = dispatch.McpServers({"calc": entry})
+    permissions = {"ada": ["calc:*"]}
+    async with dispatch.connect("memory://", [source], grants=lambda user: permissions.get(user, [])) as dispatcher:
+        refused = await dispatcher.execute("add", {"a": 1, "b": 2}, user="bob")
+        assert refused.error is not None
+        assert refused.error.type == "not-permitted"
+        assert (await dispatcher.execute("add", {"a": 1, "b": 2}, user="ada")).text == "3"
+        throttled = await dispatcher.execute("add", {"a": 1, "b": 2}, user="ada", timeout=0.5)
+        assert throttled.outcome is dispatch.Outcome.THROTTLED
 
 
-def test_a_changed_definition_waits_for_its_approval(tmp_path: Path) -> None:
-    async def test() -> None:
-        source = dispatch.McpServers({"calc": stdio("calculator", on_change="hold")})
-        async with dispatch.connect("memory://", [source], approvals=tmp_path / "approved.json") as dispatcher:
-            assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
-            await until((tmp_path / "approved.json").exists)
-        assert "tool/add" in (tmp_path / "approved.json").read_text()
-
-    run(test)
+async def test_a_changed_definition_waits_for_its_approval(url: str, tmp_path: Path) -> None:
+    source = dispatch.McpServers({"calc": {"url": url, "on-change": "hold"}})
+    async with dispatch.connect("memory://", [source], approvals=tmp_path / "approved.json") as dispatcher:
+        assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
+        await until((tmp_path / "approved.json").exists)
+    assert "tool/add" in (tmp_path / "approved.json").read_text()
 
 
-def test_servers_that_are_added_and_removed(caplog: pytest.LogCaptureFixture) -> None:
-    async def test() -> None:
-        async with dispatch.connect("memory://") as dispatcher:
-            entries = {"calc": stdio("calculator", only=["add", "subtract"]), "broken": {}}
-            await dispatcher.registry.add_source(dispatch.McpServers(entries))
-            assert [each.id for each in dispatcher.registry.sources()] == ["mcp-calc", "mcp-broken"]
-            assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
-            await dispatcher.registry.remove_source("mcp-calc")
-            gone = await dispatcher.execute("add", {"a": 1, "b": 2})
-            assert gone.error is not None
-            assert gone.error.type == "unknown-tool"
-            with pytest.raises(ValueError, match="mcp-broken"):
-                await dispatcher.registry.add_source(dispatch.McpServers({"other": {}, "broken": {}}))
-            assert [each.id for each in dispatcher.registry.sources()] == ["mcp-broken"]
-
-    run(test)
+async def test_servers_that_are_added_and_removed(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with dispatch.connect("memory://") as dispatcher:
+        entries = {"calc": {"url": url, "only": ["add", "subtract"]}, "broken": {}}
+        await dispatcher.registry.add_source(dispatch.McpServers(entries))
+        assert [each.id for each in dispatcher.registry.sources()] == ["mcp-calc", "mcp-broken"]
+        assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
+        await dispatcher.registry.remove_source("mcp-calc")
+        gone = await dispatcher.execute("add", {"a": 1, "b": 2})
+        assert gone.error is not None
+        assert gone.error.type == "unknown-tool"
+        with pytest.raises(ValueError, match="mcp-broken"):
+            await dispatcher.registry.add_source(dispatch.McpServers({"other": {}, "broken": {}}))
+        assert [each.id for each in dispatcher.registry.sources()] == ["mcp-broken"]
     assert "mcp-calc: 'only' names tools that the server does not have: subtract" in caplog.messages
 
 
-def test_a_reload_with_other_servers() -> None:
-    async def test() -> None:
-        async with connected({"calc": stdio("calculator")}) as dispatcher:
-            pid = int(await dispatcher.call("pid"))
-            await dispatcher.reload([dispatch.McpServers({"other": stdio("calculator"), "broken": {}})])
-            assert (await dispatcher.execute("add", {"a": 1, "b": 2})).instance == "other"
-            await until(lambda: not Path(f"/proc/{pid}").exists())
-
-    run(test)
+async def test_a_reload_with_other_servers(url: str) -> None:
+    async with connected({"calc": stdio("calculator")}) as dispatcher:
+        pid = int(await dispatcher.call("pid"))
+        await dispatcher.reload([dispatch.McpServers({"other": {"url": url}, "broken": {}})])
+        assert (await dispatcher.execute("add", {"a": 1, "b": 2})).instance == "other"
+        await until(lambda: not Path(f"/proc/{pid}").exists())
 
 
-def test_stderr_is_in_the_log_and_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    async def test() -> None:
-        async with connected({"calc": stdio("calculator")}) as dispatcher:
-            assert await dispatcher.call("log", {"text": "x" * 5_000, "lines": 1_000}) == "written"
-
-    with caplog.at_level(logging.INFO, "dispatch.mcp"):
-        run(test)
+async def test_stderr_is_in_the_log_and_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "dispatch.mcp")
+    async with connected({"calc": stdio("calculator")}) as dispatcher:
+        assert await dispatcher.call("log", {"text": "x" * 5_000, "lines": 1_000}) == "written"
     lines = [each.getMessage() for each in caplog.records if "xxx" in each.getMessage()]
     assert 50 <= len(lines) < 200
     assert max(map(len, lines)) < 1_100
@@ -307,88 +273,70 @@ async def calling(*servers: Server, **settings: Any) -> AsyncIterator[dispatch.D
         yield dispatcher
 
 
-def test_addresses_are_balanced_and_seen() -> None:
-    async def test() -> None:
-        servers = [Server(), Server(), Server()]
-        async with calling(*servers) as dispatcher:
-            for each in servers:
-                each.calls = 0
-            results = [await dispatcher.execute("work") for _ in range(30)]
-            assert [each.calls for each in servers] == [10, 10, 10]
-            assert set(Counter(result.instance for result in results).values()) == {10}
-            assert {view.id for view in dispatcher.instances("mcp-lab")} == {result.instance for result in results}
-
-    run(test)
+async def test_addresses_are_balanced_and_seen() -> None:
+    servers = [Server(), Server(), Server()]
+    async with calling(*servers) as dispatcher:
+        for each in servers:
+            each.calls = 0
+        results = [await dispatcher.execute("work") for _ in range(30)]
+        assert [each.calls for each in servers] == [10, 10, 10]
+        assert set(Counter(result.instance for result in results).values()) == {10}
+        assert {view.id for view in dispatcher.instances("mcp-lab")} == {result.instance for result in results}
 
 
-def test_a_server_that_hangs_is_ejected() -> None:
-    async def test() -> None:
-        servers = [Server(), Server()]
-        policy = {"timeout": 0.2, "retry": 1, "breaker": None}
-        async with calling(*servers, policy=policy) as dispatcher:
-            servers[0].wait = 60.0
-            outcomes = [(await dispatcher.execute("work")).outcome for _ in range(30)]
-            assert outcomes.count(dispatch.Outcome.TIMEOUT) < 10
-            assert set(outcomes[-10:]) == {dispatch.Outcome.SUCCESS}
-            assert [view.state for view in dispatcher.instances("mcp-lab")].count("ejected") == 1
-
-    run(test)
+async def test_a_server_that_hangs_is_ejected() -> None:
+    servers = [Server(), Server()]
+    policy = {"timeout": 0.2, "retry": 1, "breaker": None}
+    async with calling(*servers, policy=policy) as dispatcher:
+        servers[0].wait = 60.0
+        outcomes = [(await dispatcher.execute("work")).outcome for _ in range(30)]
+        assert outcomes.count(dispatch.Outcome.TIMEOUT) < 10
+        assert set(outcomes[-10:]) == {dispatch.Outcome.SUCCESS}
+        assert [view.state for view in dispatcher.instances("mcp-lab")].count("ejected") == 1
 
 
-def test_a_slow_server_is_hedged_at_another_one() -> None:
-    async def test() -> None:
-        servers = [Server("1.0.0"), Server("2.0.0")]
-        async with calling(*servers, policy={"hedging": 0.05}) as dispatcher:
-            for slow in servers:
-                slow.wait = 20.0
-                assert {await dispatcher.call("work", timeout=10) for _ in range(2)} != {slow.version}
-                slow.wait = 0.0
-
-    run(test)
+async def test_a_slow_server_is_hedged_at_another_one() -> None:
+    servers = [Server("1.0.0"), Server("2.0.0")]
+    async with calling(*servers, policy={"hedging": 0.05}) as dispatcher:
+        for slow in servers:
+            slow.wait = 20.0
+            assert {await dispatcher.call("work", timeout=10) for _ in range(2)} != {slow.version}
+            slow.wait = 0.0
 
 
-def test_a_tool_is_called_at_servers_of_the_version_that_it_requires() -> None:
-    async def test() -> None:
-        servers = [Server("1.4.0"), Server("2.1.0")]
-        async with calling(*servers) as dispatcher:
-            work = dispatcher.catalog.tools["work"]
-            pool = dispatcher._running.pool_registry.of_service(work.service)[0]
-            assert pool.versions == ("2.1.0", "1.4.0")
-
-    run(test)
+async def test_a_tool_is_called_at_servers_of_the_version_that_it_requires() -> None:
+    servers = [Server("1.4.0"), Server("2.1.0")]
+    async with calling(*servers) as dispatcher:
+        work = dispatcher.catalog.tools["work"]
+        pool = dispatcher._running.pool_registry.of_service(work.service)[0]
+        assert pool.versions == ("2.1.0", "1.4.0")
 
 
-def test_while_no_session_is_open_calls_end_at_once_and_say_when_to_come_back() -> None:
-    async def test() -> None:
-        server = Server()
-        async with contextlib.AsyncExitStack() as stack:
-            other = await stack.enter_async_context(dispatch.connect("memory://", [dispatch.Functions(server.work)]))
-            async with serving(McpServer(other)) as url:
-                config = {"mcpServers": {"lab": {"url": url}}}
-                dispatcher = await stack.enter_async_context(dispatch.connect("memory://", [McpServers(config)]))
-                assert await dispatcher.call("work") == "1.0.0"
-            error: dispatch.DispatchError | None = None
-            for _ in range(20):
-                began = asyncio.get_running_loop().time()
-                error = (await dispatcher.execute("work")).error
-                if error is not None and error.type == ErrorType.NO_INSTANCE:
-                    break
-            assert asyncio.get_running_loop().time() - began < 1
-            assert error is not None
-            assert error.type == ErrorType.NO_INSTANCE
-            assert error.retry_after is not None
-
-    run(test)
-
-
-def test_a_function_has_slow_start_and_is_seen() -> None:
-    async def test() -> None:
-        async with dispatch.connect("memory://", [dispatch.Functions(Server().work)]) as dispatcher:
+async def test_while_no_session_is_open_calls_end_at_once_and_say_when_to_come_back() -> None:
+    server = Server()
+    async with contextlib.AsyncExitStack() as stack:
+        other = await stack.enter_async_context(dispatch.connect("memory://", [dispatch.Functions(server.work)]))
+        async with serving(McpServer(other)) as url:
+            config = {"mcpServers": {"lab": {"url": url}}}
+            dispatcher = await stack.enter_async_context(dispatch.connect("memory://", [McpServers(config)]))
             assert await dispatcher.call("work") == "1.0.0"
-            (view,) = dispatcher.instances("functions")
-            assert (view.id, view.state in ("warming", "up")) == ("(local)", True)
+        error: dispatch.DispatchError | None = None
+        for _ in range(20):
+            began = asyncio.get_running_loop().time()
+            error = (await dispatcher.execute("work")).error
+            if error is not None and error.type == ErrorType.NO_INSTANCE:
+                break
+        assert asyncio.get_running_loop().time() - began < 1
+        assert error is not None
+        assert error.type == ErrorType.NO_INSTANCE
+        assert error.retry_after is not None
 
-    run(test)
+
+async def test_a_function_has_slow_start_and_is_seen() -> None:
+    async with dispatch.connect("memory://", [dispatch.Functions(Server().work)]) as dispatcher:
+        assert await dispatcher.call("work") == "1.0.0"
+        (view,) = dispatcher.instances("functions")
+        assert (view.id, view.state in ("warming", "up")) == ("(local)", True)
 
 
 TOOLS = 124
@@ -421,77 +369,61 @@ async def follow_changes(entry: dict[str, Any]) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_20_changes_per_second_are_followed(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_20_changes_per_second_are_followed(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch.mcp.sessions, "MODE", mode)
-    run(lambda: follow_changes(stdio("changing")))
+    await follow_changes(stdio("changing"))
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_changes_over_http_and_after_a_restart(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_changes_over_http_and_after_a_restart(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch.mcp.sessions, "MODE", mode)
-
-    async def test() -> None:
-        with http_server("changing") as server:
-            async with connected({"server": {"url": server.url}}) as dispatcher:
-                assert len(names(dispatcher)) == TOOLS
-                await dispatcher.call("remove", {"name": "tool-0"})
-                await until(lambda: "tool-0" not in names(dispatcher), 1)
-                server.kill()
-                await asyncio.to_thread(server.start)
-                await until(lambda: "tool-0" in names(dispatcher), 20)
-                await until(lambda: dispatcher.registry.sources()[0].state == "ok", 20)
-                await dispatcher.call("remove", {"name": "tool-1"})
-                await until(lambda: "tool-1" not in names(dispatcher), 5)
-
-    run(test)
+    with http_server("changing") as server:
+        async with connected({"server": {"url": server.url}}) as dispatcher:
+            assert len(names(dispatcher)) == TOOLS
+            await dispatcher.call("remove", {"name": "tool-0"})
+            await until(lambda: "tool-0" not in names(dispatcher), 1)
+            server.kill()
+            await asyncio.to_thread(server.start)
+            await until(lambda: "tool-0" in names(dispatcher), 20)
+            await until(lambda: dispatcher.registry.sources()[0].state == "ok", 20)
+            await dispatcher.call("remove", {"name": "tool-1"})
+            await until(lambda: "tool-1" not in names(dispatcher), 5)
 
 
 @pytest.mark.parametrize("ttl", [[], ["ttl=1000"]], ids=["every minute", "time to live"])
-def test_a_server_that_announces_nothing_is_polled(ttl: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_announces_nothing_is_polled(ttl: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     if not ttl:
         monkeypatch.setattr(dispatch.mcp.sessions, "POLL_S", 1.0)
-
-    async def test() -> None:
-        async with connected({"server": stdio("changing", "silent", *ttl)}) as dispatcher:
-            await dispatcher.call("remove", {"name": "tool-0"})
-            assert "tool-0" in names(dispatcher)
-            await until(lambda: "tool-0" not in names(dispatcher), 3)
-
-    run(test)
+    async with connected({"server": stdio("changing", "silent", *ttl)}) as dispatcher:
+        await dispatcher.call("remove", {"name": "tool-0"})
+        assert "tool-0" in names(dispatcher)
+        await until(lambda: "tool-0" not in names(dispatcher), 3)
 
 
-def test_a_change_leaves_the_other_items_as_they_are() -> None:
-    async def test() -> None:
-        async with connected({"server": stdio("changing")}) as dispatcher:
-            former = dispatcher.registry.get("tool-7")
-            await dispatcher.call("remove", {"name": "tool-0"})
-            await until(lambda: "tool-0" not in names(dispatcher))
-            assert dispatcher.registry.get("tool-7") is former
-            gone = await dispatcher.execute("tool-0")
-            assert gone.error is not None
-            assert gone.error.type == "unknown-tool"
-
-    run(test)
+async def test_a_change_leaves_the_other_items_as_they_are() -> None:
+    async with connected({"server": stdio("changing")}) as dispatcher:
+        former = dispatcher.registry.get("tool-7")
+        await dispatcher.call("remove", {"name": "tool-0"})
+        await until(lambda: "tool-0" not in names(dispatcher))
+        assert dispatcher.registry.get("tool-7") is former
+        gone = await dispatcher.execute("tool-0")
+        assert gone.error is not None
+        assert gone.error.type == "unknown-tool"
 
 
-@pytest.mark.parametrize(
-    ("code", "kind", "type"),
-    [
+async def test_errors_of_the_protocol() -> None:
+    expected: list[tuple[int, type[dispatch.DispatchError], str]] = [
         (-32602, dispatch.InvalidArgumentsError, "invalid-arguments"),
         (-32601, dispatch.RejectedError, "unknown-tool"),
         (-32603, dispatch.TransportError, "server-failed"),
         (-32000, dispatch.TransportError, "server-failed"),
-    ],
-)
-def test_errors_of_the_protocol(code: int, kind: type[dispatch.DispatchError], type: str) -> None:
-    async def test() -> None:
-        async with connected({"server": stdio("changing")}) as dispatcher:
+    ]
+    async with connected({"server": stdio("changing")}) as dispatcher:
+        for code, kind, type in expected:
             result = await dispatcher.execute("break", {"code": code})
             assert isinstance(result.error, kind)
             assert result.error.type == type
             assert "it broke" in result.error.message
-
-    run(test)
 
 
 @pytest.mark.parametrize(
@@ -634,21 +566,18 @@ async def entry(transport: str) -> AsyncIterator[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-def test_a_server_of_the_former_line(transport: str, tmp_path: Path) -> None:
-    async def test() -> None:
-        async with entry(transport) as found, connected({"former": found}) as dispatcher:
-            result = await dispatcher.execute("add", {"a": 1, "b": 2})
-            assert (result.text, result.structured_content) == ("3", {"result": 3})
-            failed = await dispatcher.execute("fail")
-            assert isinstance(failed.error, dispatch.ToolError)
-            assert "no such order" in failed.error.message
-            late = await dispatcher.execute("wait", {"seconds": 30, "path": str(tmp_path / "late")}, timeout=0.3)
-            assert late.outcome is dispatch.Outcome.TIMEOUT
-            await until((tmp_path / "late").exists)
-            assert await dispatcher.call("grow") == "grown"
-            await until(
-                lambda: "new" in [tool.name for tool in dispatcher.registry.list()], 1 if transport == "stdio" else 2
-            )
-            assert await dispatcher.call("new") == "new"
-
-    asyncio.run(test())
+async def test_a_server_of_the_former_line(transport: str, tmp_path: Path) -> None:
+    async with entry(transport) as found, connected({"former": found}) as dispatcher:
+        result = await dispatcher.execute("add", {"a": 1, "b": 2})
+        assert (result.text, result.structured_content) == ("3", {"result": 3})
+        failed = await dispatcher.execute("fail")
+        assert isinstance(failed.error, dispatch.ToolError)
+        assert "no such order" in failed.error.message
+        late = await dispatcher.execute("wait", {"seconds": 30, "path": str(tmp_path / "late")}, timeout=0.3)
+        assert late.outcome is dispatch.Outcome.TIMEOUT
+        await until((tmp_path / "late").exists)
+        assert await dispatcher.call("grow") == "grown"
+        await until(
+            lambda: "new" in [tool.name for tool in dispatcher.registry.list()], 1 if transport == "stdio" else 2
+        )
+        assert await dispatcher.call("new") == "new"
