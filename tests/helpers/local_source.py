@@ -59,7 +59,3 @@ async def chunks(*texts: str, wait: float = 0.0) -> AsyncIterator[str]:
     for text in texts:
         yield text
         await asyncio.sleep(wait)
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(test())  # type: ignore[arg-type] # a coroutine
