@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 from tests.helpers.cli_processes import started
 from tests.unit.cli.conftest import Run
-
-
-def test_while_the_demonstration_runs_its_metrics_can_be_scraped() -> None:
-    with started("demo", "--seconds", "5", "--admin", "127.0.0.1:0") as demo:
-        demo.err.wait_for("Admin: ")
-        url = re.search(r"Admin: (http://127\.0\.0\.1:\d+)", demo.err.text())
-        assert url is not None
-        demo.out.wait_for("Scenario 1 of 4")
-        request = Request(f"{url[1]}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
-        with urlopen(request, timeout=10) as answer:
-            assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
-            text = answer.read().decode()
-        assert 'dispatch_calls_total{outcome="success",' in text
-        assert 'dispatch_service_requests_total{service="' in text
-        assert text.endswith("# EOF\n")
 
 
 def test_a_port_that_is_taken_is_said(run: Run) -> None:

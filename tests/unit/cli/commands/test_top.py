@@ -43,6 +43,16 @@ def state_of(url: str, tool: str) -> str:
     return next(str(each["state"]) for each in read(f"{url}/api/circuits") if each["tool"] == tool)
 
 
+def test_the_metrics_of_a_demo_that_runs_can_be_scraped(url: str) -> None:
+    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/metrics", headers=accept), timeout=10) as answer:
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+        text = answer.read().decode()
+    assert 'dispatch_calls_total{outcome="success",' in text
+    assert 'dispatch_service_requests_total{service="' in text
+    assert text.endswith("# EOF\n")
+
+
 def test_top_prints_the_screen_into_a_pipe_and_its_values_as_json(run: Run, url: str) -> None:
     end = run("top", url)
     assert end.code == 0

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.cli_processes import ended
 from tests.unit.cli.conftest import Run, write_catalog
 
 OLD = "0" * 64
@@ -101,8 +100,8 @@ def test_a_file_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
     assert "cannot be read" in end.err
 
 
-def test_the_help_is_its_own(catalog_folder: Path) -> None:
-    code, out, _ = ended("tools", "approve", "--help")
-    assert code == 0
-    assert "dispatch tools approve" in out
-    assert "dispatch tools tell-joke" not in out
+def test_the_help_is_its_own(run: Run) -> None:
+    end = run("tools", "approve", "--help")
+    assert end.code == 0
+    assert "dispatch tools approve" in end.out
+    assert "dispatch tools tell-joke" not in end.out

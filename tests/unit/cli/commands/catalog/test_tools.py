@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from tests.helpers.cli_processes import ended
@@ -20,17 +21,6 @@ def test_into_a_pipe_it_is_aligned_text(run: Run, tmp_path: Path) -> None:
         f"tell-joke  1.4.0    joke-service  folder:tools  {print}  topic: string, words?: integer  "
         "Tell a joke. It is short.\n"
     )
-
-
-def test_on_a_terminal_it_is_a_table_in_colour(catalog_folder: Path) -> None:
-    code, out, _ = ended("tools", "--catalog", str(catalog_folder), terminal=True)
-    assert code == 0
-    assert "\x1b[36mtell-joke" in out
-    assert "Tell a joke" in out
-    code, out, _ = ended("tools", "--catalog", str(catalog_folder), terminal=True, NO_COLOR="1")
-    assert code == 0
-    assert "\x1b[36m" not in out
-    assert "tell-joke" in out
 
 
 def test_json_is_the_descriptors(run: Run, catalog_folder: Path) -> None:
@@ -193,12 +183,13 @@ def test_a_tool_that_is_not_in_force_says_why(run: Run, tmp_path: Path) -> None:
     assert "The tool 'search' is foreign: tools/tool/search.json: another runtime executes" in end.err
 
 
-def test_a_terminal_shows_one_line_for_each_tool(tmp_path: Path) -> None:
+def test_a_terminal_shows_one_line_for_each_tool_in_colour_unless_nobody_wants_it(tmp_path: Path) -> None:
     write_tool(write_catalog(tmp_path / "tools"), "sing", description="Sing about a topic. " * 20)
-    for columns in ("80", "120"):
-        code, out, _ = ended("tools", "--catalog", "tools", terminal=True, cwd=tmp_path, COLUMNS=columns, NO_COLOR="1")
+    for settings in ({"COLUMNS": "80"}, {"COLUMNS": "120", "NO_COLOR": "1"}):
+        code, out, _ = ended("tools", "--catalog", "tools", terminal=True, cwd=tmp_path, **settings)
         assert code == 0
-        header, sing, joke = out.splitlines()
+        assert ("\x1b[36mtell-joke" in out) is ("NO_COLOR" not in settings)
+        header, sing, joke = re.sub(r"\x1b\[[0-9;]*m", "", out).splitlines()
         assert "Fingerprint" in header
         assert sing.startswith("sing ")
         assert sing.rstrip().endswith("…")
