@@ -159,7 +159,7 @@ def test_ctrl_c_while_it_reads_its_arguments(catalog_folder: Path, tmp_path: Pat
         program.assert_interrupted()
 
 
-@pytest.mark.parametrize("more", [(), ("--stream",), ("--json",)], ids=" ".join)
+@pytest.mark.parametrize("more", [(), ("--stream", "--json")], ids=" ".join)
 def test_ctrl_c_while_a_broker_does_not_answer(catalog_folder: Path, more: tuple[str, ...]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(WAIT_S)
