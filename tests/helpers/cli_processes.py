@@ -82,7 +82,7 @@ class Program:
             self._terminal = read_end
             self.mode_before = termios.tcgetattr(read_end)
         self.process = subprocess.Popen(
-            [sys.executable, die_with_parent.__file__, sys.executable, "-m", "dispatch", *arguments],
+            [sys.executable, "-IS", die_with_parent.__file__, sys.executable, "-m", "dispatch", *arguments],
             cwd=cwd,
             env=dict(env),
             stdin=write_end if keyboard else subprocess.DEVNULL,

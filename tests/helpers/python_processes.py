@@ -34,7 +34,7 @@ class Running:
         self._ready = self._ended = False
         self.output: deque[str] = deque(maxlen=500)
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("die_with_parent.py")), sys.executable, *arguments],
+            [sys.executable, "-IS", str(Path(__file__).with_name("die_with_parent.py")), sys.executable, *arguments],
             cwd=REPO,
             env=environment(),
             stdin=subprocess.DEVNULL,
