@@ -1,7 +1,7 @@
 # make demo   run the demo on the embedded broker; needs only Python >= 3.11
 # make test   run every test in its short form, against a Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
 # make test-fast  run the tests that start no process and no broker; without slow ones, those with a long form and those of benchmarks
-# make test-long  run the tests that have a long form: 10,000 scenarios, a million calls, ten times the property tests' examples
+# make test-long  run the tests that have a long form: 10,000 scenarios, a million calls, 25 times the property tests' examples
 # make test-cluster  run the tests on a cluster of three brokers that are killed, restarted, suspended and unloaded; part of test-long
 # make test-versions  run the integration tests on other versions of Pulsar; select with VERSIONS='3.3.6 4.0.8'
 # make setup  create .venv with what the README, the tutorial and examples/ need; then: . .venv/bin/activate

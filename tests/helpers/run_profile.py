@@ -11,7 +11,7 @@ import os
 from hypothesis import HealthCheck, Phase, settings
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
-LONG_FACTOR = 10
+LONG_FACTOR = 25
 """Examples of a property test in the long profile, for each one in the short profile."""
 
 _is_long = False
@@ -48,12 +48,12 @@ def _register_hypothesis_profiles() -> None:
     # No deadline and no check for slow generation: a busy machine must not fail a property test.
     # CI runs the same examples each time, so that a failure belongs to the change; other runs draw new ones.
     settings.register_profile(
-        "short", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=IN_CI, max_examples=100
+        "short", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=IN_CI, max_examples=40
     )
     short = settings.get_profile("short")
     settings.register_profile("long", parent=short, max_examples=short.max_examples * LONG_FACTOR)
-    # `make test-fast` runs a quarter of the examples.
-    settings.register_profile("fast", parent=short, max_examples=short.max_examples // 4)
+    # `make test-fast` runs half of the examples.
+    settings.register_profile("fast", parent=short, max_examples=short.max_examples // 2)
     # `make mutation` runs the same few examples for every mutant, without shrinking: a verdict needs no minimal example.
     settings.register_profile(
         "mutation", parent=short, derandomize=True, max_examples=25, phases=[Phase.explicit, Phase.generate]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dispatch.resilience.fleet import Entry, Need, Report, Table, divide, equal_share, fill, period_of, round_parts
 from tests.helpers.fleet_world import EPOCH, Conditions, Limits, World
-from tests.helpers.run_profile import examples
+from tests.helpers.run_profile import by_profile
 
 RATE = Limits(rate=100.0, burst=10.0)
 EASY = Conditions()
@@ -217,7 +217,7 @@ chaos = st.lists(
 )
 
 
-@settings(max_examples=examples(4))
+@settings(max_examples=by_profile(short=4, long=40))
 @given(st.integers(0, 1_000), st.floats(0.0, 0.2), chaos)
 def test_the_limit_holds_whatever_happens(seed: int, loss: float, events: list[tuple[str, int]]) -> None:
     world = World(seed, Conditions(loss, loss, 0.02))

@@ -234,7 +234,7 @@ TestMachine.settings = machine(60, 30)
     st.sampled_from("abcd"),
     st.sampled_from([0.5, 1.0, 2.0]),
 )
-@hypothesis_settings(max_examples=examples(200))
+@hypothesis_settings(max_examples=examples(80))
 def test_the_time_that_a_refusal_names_is_exact(calls: list[tuple[str, float]], user: str, cost: float) -> None:
     """Coming back then is soon enough, and a moment sooner is not: others wait for their whole deadline, or guess."""
     now = 100.0

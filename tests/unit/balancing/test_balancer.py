@@ -987,7 +987,7 @@ def test_equal_weights_take_turns() -> None:
 
 
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=8))
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_in_each_round_everyone_gets_exactly_its_weight(weights: list[int]) -> None:
     total = sum(weights)
     names = picked_weighted_round_robin(2 * total, *map(float, weights))

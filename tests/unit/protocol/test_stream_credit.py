@@ -201,7 +201,7 @@ def test_a_packet_of_many_chunks_may_be_lost() -> None:
     assert len(events) == 1 + 15_000
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(st.integers(0, 2**32))
 def test_no_stream_waits_for_ever(seed: int) -> None:
     """Random speeds of tools and readers, losses, cancellations and windows: every stream that is read ends with all its

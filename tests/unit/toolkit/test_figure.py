@@ -12,7 +12,7 @@ import webbrowser
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.transforms import Bbox
 
@@ -143,7 +143,6 @@ def test_without_networkx_the_error_names_the_extra() -> None:
 Coordinate = st.integers(-100, 100)
 
 
-@settings(max_examples=200)
 @given(Coordinate, Coordinate, st.integers(1, 50), st.integers(1, 50), Coordinate, Coordinate)
 def test_the_border_is_on_the_box_and_towards_the_point(x: int, y: int, w: int, h: int, px: int, py: int) -> None:
     box = Box(x, y, w, h)

@@ -615,4 +615,4 @@ class WindowMachine(RuleBasedStateMachine):
 
 
 TestWindowMachine = WindowMachine.TestCase
-TestWindowMachine.settings = machine(60, 40)
+TestWindowMachine.settings = machine(30, 40)

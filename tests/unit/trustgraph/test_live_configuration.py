@@ -189,7 +189,7 @@ async def perform(each: Live, step: tuple[str, Any, bool], number: int) -> None:
         service.push({})
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(60))
 @given(steps=st.lists(STEPS, min_size=1, max_size=25))
 def test_the_configuration_is_in_force_whatever_happened_before(steps: list[tuple[str, Any, bool]]) -> None:
     async def scenario() -> None:

@@ -440,7 +440,7 @@ def check_equal(merged: Merged, model: Model) -> None:
         assert report.tools == sum(source == id for source, _, _ in tools.values())
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(60))
 @given(st.lists(steps, max_size=8))
 def test_every_merge_is_that_of_the_model(steps: list[tuple[str, Any, Any]]) -> None:
     merger, model = Merger(), Model()
@@ -466,7 +466,7 @@ def test_every_merge_is_that_of_the_model(steps: list[tuple[str, Any, Any]]) -> 
         check_equal(merger.merge(), model)
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(20))
 @given(st.lists(contents, min_size=1, max_size=4), contents)
 def test_an_atomic_source_is_refused_exactly_if_one_of_its_items_is(several: list[Contents], other: Contents) -> None:
     merger = Merger()

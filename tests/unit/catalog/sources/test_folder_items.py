@@ -18,6 +18,7 @@ import dispatch
 from dispatch.catalog import CatalogError, check_directory
 from dispatch.documents import replace_file
 from tests.helpers.followed_config import SERVICE, TOOL
+from tests.helpers.run_profile import by_profile
 
 NAMES = st.sampled_from(["one", "two"])
 VERSIONS = st.sampled_from(["", "@1.0.0", "@2.0.0-beta"])
@@ -39,7 +40,7 @@ PUTS = st.one_of(
 STEPS = st.lists(st.tuples(st.booleans(), PUTS), min_size=1, max_size=12)
 
 
-@settings(max_examples=60)
+@settings(max_examples=by_profile(short=24, long=60))
 @given(STEPS)
 def test_no_change_makes_a_valid_folder_invalid(steps: list[tuple[bool, tuple[tuple[str, str], Any]]]) -> None:
     asyncio.run(change_folder(steps))

@@ -360,7 +360,7 @@ async def test_a_receipt_after_the_end_does_nothing() -> None:
 
 # -- in front of a channel that loses -----------------------------------------------------------------------------
 @given(st.integers(0, 2**32), st.booleans())
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 def test_a_receiver_as_fast_as_the_pace_loses_nothing(seed: int, together: bool) -> None:
     """Any sizes, any bursts: the channel never holds more than it may when a message comes."""
 
@@ -845,7 +845,7 @@ def test_what_is_remembered_is_bounded(service: Service) -> None:
     assert service.window.wait(service.now) > 0, "its lateness is not known any more"
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(80))
 @given(
     size=st.integers(100, 100_000),
     think_times=st.lists(st.floats(0.0, 0.001), min_size=200, max_size=200),

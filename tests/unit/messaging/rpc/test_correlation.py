@@ -657,7 +657,7 @@ async def test_chunks_are_put_in_order(order: tuple[int, ...]) -> None:
     assert "".join(await read(stream)) == "abcd"
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(
     st.integers(1, 8).flatmap(
         lambda size: st.lists(st.integers(0, size - 1), max_size=24).map(lambda extra: (size, extra))

@@ -540,7 +540,7 @@ def test_windows_count_failures_and_slow_calls_separately() -> None:
 
 
 @given(st.integers(1, 12), st.lists(KINDS | st.integers(10, 20)))
-@settings(deadline=None, max_examples=examples(200))
+@settings(deadline=None, max_examples=examples(80))
 def test_count_window_covers_the_last_calls(size: int, steps: list[int]) -> None:
     """A step below 10 is a call of that kind, one from 10 on so many plain ones (less ten) at once."""
     window_calls, calls = CountWindow(size), list[int]()

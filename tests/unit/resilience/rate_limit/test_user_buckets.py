@@ -175,7 +175,7 @@ def test_a_million_users_cost_no_more_than_the_bound() -> None:
     st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from([0.0, 0.0, 0.1, 1.0])), max_size=60),
     st.integers(1, 4),
 )
-@hypothesis_settings(max_examples=examples(200))
+@hypothesis_settings(max_examples=examples(80))
 def test_no_user_gets_more_than_burst_and_rate_however_few_are_remembered(
     steps: list[tuple[str, float]], most: int
 ) -> None:
@@ -231,4 +231,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = machine(60, 40)
+TestMachine.settings = machine(30, 40)

@@ -350,4 +350,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = machine(60, 40)
+TestMachine.settings = machine(30, 40)

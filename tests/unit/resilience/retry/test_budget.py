@@ -282,7 +282,7 @@ class BudgetMachine(RuleBasedStateMachine):
 
 
 TestBudgetMachine = BudgetMachine.TestCase
-TestBudgetMachine.settings = machine(150, 40)
+TestBudgetMachine.settings = machine(50, 40)
 
 
 def test_calls_are_counted_at_the_given_time() -> None:

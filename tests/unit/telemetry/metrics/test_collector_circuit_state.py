@@ -110,7 +110,7 @@ class Circuits:
         return found
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(24))
 @given(st.lists(steps, max_size=30))
 def test_the_state_is_the_breakers_own_and_exactly_one(story: list[tuple[str, Any]]) -> None:
     async def told() -> None:
@@ -151,7 +151,7 @@ def test_the_state_is_the_breakers_own_and_exactly_one(story: list[tuple[str, An
     run(told)
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(12))
 @given(st.lists(st.tuples(st.integers(0, 1), steps), max_size=30))
 def test_with_two_dispatchers_each_state_is_how_many_circuits_are_in_it(
     story: list[tuple[int, tuple[str, Any]]],

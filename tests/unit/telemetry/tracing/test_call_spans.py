@@ -28,6 +28,7 @@ from dispatch.telemetry.tracing import MAX_CONTENT_CHARS
 from tests.helpers.clock import advance, idle, run
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, UNGUARDED, Peer, catalog, read, serving
 from tests.helpers.internals import correlator_of
+from tests.helpers.run_profile import by_profile
 from tests.helpers.session_caller import calling
 from tests.helpers.telemetry_capture import Board, Spans, short, telling
 
@@ -743,7 +744,8 @@ calls = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150)  # in both profiles: pytest retains the log records of each example, megabytes of replies
+# Few in the long profile: pytest retains the log records of each example, megabytes of replies.
+@settings(max_examples=by_profile(short=60, long=150))
 @given(st.lists(calls, min_size=1, max_size=6), st.booleans())
 def test_every_span_ends_once_and_every_call_is_counted_once(story: list[dict[str, Any]], close: bool) -> None:
     async def told() -> None:

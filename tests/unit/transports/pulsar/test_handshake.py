@@ -415,13 +415,13 @@ COMMANDS = st.one_of(
 
 
 @given(COMMANDS.map(frame), st.booleans())
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_frame_ends_in_a_connection_or_in_a_typed_error(answer: bytes, ends: bool) -> None:
     assert answered(answer, ends) in {"connected", "unreachable", "unauthorized", "connection-refused"}
 
 
 @given(st.binary(max_size=100), st.booleans())
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_what_begins_larger_than_any_frame_is_no_broker(answer: bytes, ends: bool) -> None:
     assert answered(b"\x01" + answer, ends) == "unreachable"
 
@@ -432,7 +432,7 @@ def test_what_begins_larger_than_any_frame_is_no_broker(answer: bytes, ends: boo
     st.integers(0, 255),
     st.booleans(),
 )
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_damaged_answer_ends_in_one_of_them_too(answer: bytes, at: int, byte: int, ends: bool) -> None:
     damaged = bytearray(answer)
     damaged[at % len(damaged)] = byte

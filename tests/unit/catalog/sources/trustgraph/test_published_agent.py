@@ -213,7 +213,7 @@ def is_of_service(tool: Any) -> bool:
     return getattr(tool.implementation, "func", None) is ToolServiceImpl
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(80))
 @given(config=configs(SERVICES, TOOLS | OTHER_TOOLS))
 def test_a_configuration_that_the_agent_loads(config: Config) -> None:
     published = load_published(config)
@@ -247,7 +247,7 @@ def test_of_several_tools_with_one_name_the_last_one_is_known(tools: dict[str, A
     }
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(80))
 @given(config=configs(SERVICES | BROKEN_SERVICES, TOOLS | BROKEN_TOOLS))
 def test_an_invalid_item_is_refused_alone(config: Config) -> None:
     """The agent refuses all tools for one that is invalid; dispatch refuses exactly the items that the agent refuses when
