@@ -1,7 +1,7 @@
 """One dispatcher of the fleet: calls a tool as the driver asks, and writes when each call was admitted.
 
 Lines on its input: ``RATE USER`` (calls a second from now on; several lines for several users), ``end``. Lines on its
-output: ``ready``, then ``admitted TIME COUNT USER`` (seconds since the epoch by the machine's monotonic clock).
+output: ``ready``, then ``admitted TIME USER`` for each call (seconds on the machine's monotonic clock).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Caller:
     def __init__(self, dispatcher: dispatch.Dispatcher) -> None:
         self.dispatcher = dispatcher
         self.rates: dict[str, float] = {}
-        self.admitted: Counter[str] = Counter()
+        self.admitted: list[tuple[float, str]] = []
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def call(self, user: str) -> None:
         result = await self.dispatcher.execute("work", user=user)
         if result.error is None:
-            self.admitted[user] += 1
+            self.admitted.append((time.monotonic(), user))
 
     async def run(self) -> None:
         due: Counter[str] = Counter()
@@ -53,9 +53,8 @@ class Caller:
     async def report(self) -> None:
         while True:
             await asyncio.sleep(REPORT_S)
-            counted, self.admitted = self.admitted, Counter()
-            for user, count in counted.items():
-                print(f"admitted {time.monotonic():.3f} {count} {user}", flush=True)
+            admitted, self.admitted = self.admitted, []
+            print("".join(f"admitted {at:.3f} {user}\n" for at, user in admitted), end="", flush=True)
 
 
 async def main(url: str, fleet: str, policy: dict[str, Any], clock_step: float) -> None:
