@@ -62,23 +62,19 @@ def asked() -> dict[str, set[str]]:
     return found
 
 
-async def test_what_is_asked_for_is_exported() -> None:
+async def test_what_is_asked_for_is_exported_and_what_is_exported_is_shown_or_there_is_a_reason() -> None:
+    families = await exported()
     there: dict[str, set[str]] = {}
-    for samples in (await exported()).values():
+    for samples in families.values():
         for sample in samples:
             name, _, labels = sample.partition("{")
             there.setdefault(name, set()).update(labels.rstrip("}").split(","))
     for metric, labels in asked().items():
         assert metric in there
         assert labels - SCRAPED <= there[metric], metric
-
-
-async def test_what_is_exported_is_shown_or_there_is_a_reason() -> None:
     shown = set(asked())
     unshown = {
-        family
-        for family, samples in (await exported()).items()
-        if not {sample.partition("{")[0] for sample in samples} & shown
+        family for family, samples in families.items() if not {sample.partition("{")[0] for sample in samples} & shown
     }
     assert unshown == set(UNSHOWN)
     assert all(UNSHOWN.values())

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import re
+import runpy
 import shlex
-import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import typer
 
 from dispatch.cli.app import app
 from tests.docs.pages import PAGES, ROOT, blocks, page_id, prose
-from tests.helpers.python_processes import environment
 
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 OURS = ("benchmarks", "dashboards", "tests")
@@ -62,16 +65,16 @@ def check_dispatch(words: list[str]) -> None:
 
 @cache
 def help_text(module: str) -> str:
-    end = subprocess.run(
-        [sys.executable, "-m", module, "--help"],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert end.returncode == 0, f"python -m {module} --help: {end.stderr}"
-    return end.stdout
+    """Return what ``python -m MODULE --help`` prints."""
+    with (
+        mock.patch.object(sys, "argv", [module, "--help"]),
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        warnings.catch_warnings(action="ignore", category=RuntimeWarning),  # another test has imported it
+        pytest.raises(SystemExit) as end,
+    ):
+        runpy.run_module(module, run_name="__main__")
+    assert not end.value.code, f"python -m {module} --help"
+    return out.getvalue()
 
 
 def check_module(words: list[str]) -> None:

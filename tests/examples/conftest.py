@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import runpy
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -17,6 +19,8 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TOOLS = EXAMPLES / "tools"
 
 Load = Callable[[str], ModuleType]
+Run = Callable[..., tuple[object, str, str]]
+"""Returns what the program exited with, and what it wrote."""
 Serving = Callable[[dispatch.ToolService, str], AbstractAsyncContextManager[dispatch.Dispatcher]]
 
 
@@ -34,6 +38,23 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Load:
         return module
 
     return load
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs a program as ``python examples/NAME`` does, in this process."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+    def run(program: str, *arguments: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", [f"examples/{program}", *arguments])
+        code: object = 0
+        try:
+            runpy.run_path(str(EXAMPLES / program), run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+        return code, *capfd.readouterr()
+
+    return run
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from dashboards.agent_picture import PICTURE, draw
+from tests.examples.conftest import Run
 from tests.helpers.python_processes import finish
 
 STEPS = ["?", "->", "<-", "?", "->", "<-", "?", "->", "<-", "?", "->", "<-", "?", "->", "<-", "="]
@@ -24,11 +25,12 @@ def read_calls(lines: list[str]) -> list[str]:
     return [line.split()[1] for line in lines if line.startswith("-> ")]
 
 
+@pytest.mark.process  # the agent's MCP server
 @pytest.mark.parametrize("form", ["text", "native"])
-def test_it_passes_an_open_circuit_and_calls_all_kinds_of_tools(form: str) -> None:
-    ended = finish("examples/agent.py", "--form", form)
-    assert (ended.returncode, ended.stderr) == (0, TRANSITION)
-    lines = ended.stdout.splitlines()
+def test_it_passes_an_open_circuit_and_calls_all_kinds_of_tools(form: str, run: Run) -> None:
+    code, out, err = run("agent.py", "--form", form)
+    assert (code, err) == (0, TRANSITION)
+    lines = out.splitlines()
     assert [line.split()[0] for line in lines] == STEPS
     assert read_calls(lines) == ["exchange-rate", "exchange-rate", "last-known-rate", "calculate", "convert_miles"]
     answers = [line.removeprefix("<- ") for line in lines if line.startswith("<- ")]
@@ -98,21 +100,20 @@ def api() -> Iterator[str]:
             yield f"http://127.0.0.1:{server.server_port}"
 
 
+@pytest.mark.process  # as above
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
-def test_a_model_behind_an_api(provider: str, api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_behind_an_api(provider: str, api: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"{provider.upper()}_BASE_URL", api)
     monkeypatch.setenv(f"{provider.upper()}_API_KEY", "key")
-    ended = finish("examples/agent.py", "--model", f"{provider}:small")
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.splitlines() == ['-> calculate {"expression": "6 * 7"}', "<- 42", "=  It is 42."]
+    code, out, err = run("agent.py", "--model", f"{provider}:small")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == ['-> calculate {"expression": "6 * 7"}', "<- 42", "=  It is 42."]
 
 
 @pytest.mark.parametrize(
     ("model", "problem"),
     [("openai:small", "OPENAI_API_KEY is not set"), ("small", "unknown model 'small'; write openai:MODEL")],
 )
-def test_a_model_that_cannot_be_used(model: str, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_used(model: str, problem: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    ended = finish("examples/agent.py", "--model", model)
-    assert ended.returncode == 1
-    assert ended.stderr.startswith(f"error: {problem}")
+    assert str(run("agent.py", "--model", model)[0]).startswith(f"error: {problem}")

@@ -15,79 +15,38 @@ from tests.integration.interop.tool_behaviour import BIG, MEBIBYTE, PREFIX, RESU
 pytestmark = pytest.mark.pulsar
 
 
-async def test_plain(cell: Cell) -> None:
-    async with cell() as client:
-        assert await client.call(PREFIX, {"join": "who bought kettles?"}, timeout=TIMEOUT_S) == (
-            "customers|who bought kettles?"
-        )
-
-
-@pytest.mark.parametrize("nothing", [{}, None], ids=["empty", "None"])
-async def test_no_config_and_no_arguments(cell: Cell, nothing: Any) -> None:
-    async with cell() as client:
-        text = await client.call(nothing, nothing, timeout=TIMEOUT_S)
-        assert json.loads(text) == {"config": {}, "arguments": {}}
-
-
-async def test_values_keep_their_types(cell: Cell) -> None:
+async def test_config_arguments_and_results_arrive_as_they_were(cell: Cell) -> None:
     config = {"limit": 3, "ratio": 0.1, "strict": True, "nothing": None, "nested": {"list": [1, "2", [3]]}}
     arguments = {"number": 2**53 + 1, "negative": -0.5, "empty": [], "no": False, "ключ": "値", "": "no name"}
-
     async with cell() as client:
-        text = await client.call(config, arguments, timeout=TIMEOUT_S)
-        assert json.loads(text) == {"config": config, "arguments": arguments}
 
+        async def call(config: Any, arguments: Any) -> str:
+            return await client.call(config, arguments, timeout=TIMEOUT_S)
 
-async def test_results_of_every_kind(cell: Cell) -> None:
-    async with cell() as client:
+        assert await call(PREFIX, {"join": "who bought kettles?"}) == "customers|who bought kettles?"
+        for nothing in ({}, None):
+            assert json.loads(await call(nothing, nothing)) == {"config": {}, "arguments": {}}
+        assert json.loads(await call(config, arguments)) == {"config": config, "arguments": arguments}
         for name, result in RESULTS.items():
-            text = await client.call({}, {"give": name}, timeout=TIMEOUT_S)
-            if isinstance(result, str):
-                assert text == result, name
-            else:
-                assert json.loads(text) == result, name
-
-
-async def test_an_ascii_dict_is_the_same_text_from_both_services(cell: Cell) -> None:
-    async with cell() as client:
-        assert await client.call({}, {"give": "dict"}, timeout=TIMEOUT_S) == json.dumps(RESULTS["dict"])
-
-
-async def test_unicode_in_config_arguments_and_result(cell: Cell) -> None:
-    async with cell() as client:
+            text = await call({}, {"give": name})
+            assert (text if isinstance(result, str) else json.loads(text)) == result, name
+        assert await call({}, {"give": "dict"}) == json.dumps(RESULTS["dict"]), "the same text from both services"
         for name, text in UNICODE.items():
-            assert await client.call({"prefix": text}, {"join": text}, timeout=TIMEOUT_S) == f"{text}|{text}", name
+            assert await call({"prefix": text}, {"join": text}) == f"{text}|{text}", name
 
 
-@pytest.mark.parametrize("kind", BIG)
-async def test_arguments_of_a_mebibyte(cell: Cell, kind: str) -> None:
-    assert len(BIG[kind].encode()) == MEBIBYTE
-
+async def test_a_mebibyte_arrives_as_it_was(cell: Cell) -> None:
     async with cell() as client:
-        assert await call_again(client, {"measure": BIG[kind]}) == digest(BIG[kind])
+        for kind, text in BIG.items():
+            assert len(text.encode()) == MEBIBYTE
+            assert await call_again(client, {"measure": text}) == digest(text)
+            assert digest(await call_again(client, {"make": kind})) == digest(text)
+        assert digest(await call_again(client, {"echo": BIG["ASCII"]})) == digest(BIG["ASCII"])
 
 
-@pytest.mark.parametrize("kind", BIG)
-async def test_a_result_of_a_mebibyte(cell: Cell, kind: str) -> None:
-    async with cell() as client:
-        assert digest(await call_again(client, {"make": kind})) == digest(BIG[kind])
-
-
-async def test_a_mebibyte_both_ways(cell: Cell) -> None:
-    async with cell() as client:
-        text = await call_again(client, {"echo": BIG["ASCII"]})
-        assert digest(text) == digest(BIG["ASCII"])
-
-
-async def test_the_connection_outlives_an_error(cell: Cell) -> None:
-    async with cell() as client:
-        for arguments in ({"refuse": "no"}, {"unwritable": True}):
-            with pytest.raises(RuntimeError):
-                await client.call({}, arguments, timeout=TIMEOUT_S)
-            assert await client.call(PREFIX, {"join": "again"}, timeout=TIMEOUT_S) == "customers|again"
-
-
-async def test_an_error_is_the_services_own(cell: Cell, client_kind: str, service_kind: str) -> None:
+async def test_an_error_is_the_services_own_and_the_connection_outlives_it(
+    cell: Cell, client_kind: str, service_kind: str
+) -> None:
     """The message always arrives. The type arrives where the wire has it: TrustGraph's service sends one type for all, its
     client keeps none."""
     message = "no customer 42: «مجهول» 😀"
@@ -103,9 +62,7 @@ async def test_an_error_is_the_services_own(cell: Cell, client_kind: str, servic
             assert isinstance(caught.value, dispatch.ToolError)
             assert caught.value.type == (on_the_wire if client_kind == "ours" else "tool-error")
             assert not caught.value.retryable
-
-
-async def test_a_result_that_cannot_be_written_is_an_error_at_once(cell: Cell) -> None:
-    async with cell() as client:
+        assert await client.call(PREFIX, {"join": "again"}, timeout=TIMEOUT_S) == "customers|again"
         with pytest.raises(RuntimeError, match=r"object\b.*JSON"):
             await client.call({}, {"unwritable": True}, timeout=TIMEOUT_S)
+        assert await client.call(PREFIX, {"join": "again"}, timeout=TIMEOUT_S) == "customers|again"

@@ -20,7 +20,7 @@ from trustgraph.base import AsyncProcessor
 import dispatch
 from dispatch.trustgraph.agent import install
 from tests.helpers.published_agent import as_published
-from tests.helpers.python_processes import running
+from tests.helpers.python_processes import finish, running
 from tests.integration.interop.test_trustgraph_agent import Model
 from tests.integration.interop.test_trustgraph_config import service as config_service
 from tests.integration.interop.test_trustgraph_config import until
@@ -110,6 +110,8 @@ async def test_every_agent_calls_functions_that_one_command_serves(url: str, tmp
             await until(lambda: {price, order} <= set(dispatcher.catalog.tools))
             assert await dispatcher.call(price, {"product": "lamp"}) == PRICE
             assert await dispatcher.call(order, {"product": "lamp", "quantity": 2}) == ORDERED
+            ended = await asyncio.to_thread(finish, *command, "call", price, "product=lamp", "--broker", url)
+            assert (ended.stdout, ended.stderr) == (f"{PRICE}\n", "")
 
             arguments = [*command, "mcp", "--announced", "--broker", url]
             async with Client(StdioServerParameters(command=sys.executable, args=arguments)) as client:
@@ -122,6 +124,8 @@ async def test_every_agent_calls_functions_that_one_command_serves(url: str, tmp
                 found = await client.call_tool(order, {"product": "lamp", "quantity": 2})
                 assert found.content[0].text == ORDERED
 
+            async with dispatch.connect(url, dispatch.TrustGraphConfig(workspace)) as mirrored:
+                assert await mirrored.call(price, {"product": "lamp"}) == PRICE
             await until(lambda: agent.has_tools(workspace, price, order), 20)
             assert await agent.call(workspace, price, {"product": "lamp"}) == PRICE
             assert await agent.call(workspace, order, {"product": "lamp", "quantity": 2}) == ORDERED

@@ -19,36 +19,33 @@ class Pieces(list[str]):
         self.append(piece)
 
 
-async def test_an_answer_that_is_no_stream_is_one_piece(cell: Cell) -> None:
+async def test_an_answer_or_an_error_that_is_no_stream(cell: Cell) -> None:
     pieces = Pieces()
     async with cell() as client:
         whole = await client.call_streaming(PREFIX, {"join": "text"}, pieces, timeout=TIMEOUT_S)
-    assert (whole, pieces) == ("customers|text", ["customers|text"])
-
-
-async def test_an_error_instead_of_a_stream(cell: Cell) -> None:
-    pieces = Pieces()
-    async with cell() as client:
+        assert (whole, pieces) == ("customers|text", ["customers|text"])
         with pytest.raises(RuntimeError, match=r"^no such customer$"):
             await client.call_streaming(PREFIX, {"refuse": "no such customer"}, pieces, timeout=TIMEOUT_S)
-        assert pieces == []
+        assert pieces == ["customers|text"]
         assert await client.call(PREFIX, {"join": "again"}, timeout=TIMEOUT_S) == "customers|again"
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        pytest.param([f"{n} " for n in range(100)], id="100 words"),
-        pytest.param(list(UNICODE.values()), id="unicode"),
-        pytest.param(["one"], id="one piece"),
-        pytest.param([], id="nothing"),
-    ],
-)
-async def test_pieces_come_in_order(client_kind: str, url: str, topic: str, sent: list[str]) -> None:
-    pieces = Pieces()
+async def test_pieces_come_in_order_and_an_error_after_them(client_kind: str, url: str, topic: str) -> None:
     async with dispatch.ToolServer(Peer(), url, service=topic), CLIENTS[client_kind](url, topic) as client:
-        whole = await client.call_streaming({}, {"pieces": sent}, pieces, timeout=TIMEOUT_S)
-    assert (whole, pieces) == ("".join(sent), sent)
+        for sent in ([f"{n} " for n in range(100)], list(UNICODE.values()), ["one"], []):
+            pieces = Pieces()
+            whole = await client.call_streaming({}, {"pieces": sent}, pieces, timeout=TIMEOUT_S)
+            assert (whole, pieces) == ("".join(sent), sent)
+        pieces = Pieces()
+        await client.call_streaming({}, {"pieces": [{"row": 1}, [2], 3]}, pieces, timeout=TIMEOUT_S)
+        assert pieces == ['{"row": 1}', "[2]", "3"], "no texts: as JSON"
+        pieces = Pieces()
+        with pytest.raises(RuntimeError, match=r"^out of words$") as caught:
+            await client.call_streaming({}, {"pieces": ["a", "b"], "broken": "out of words"}, pieces, timeout=TIMEOUT_S)
+        assert pieces == ["a", "b"]
+        if client_kind == "ours":
+            assert isinstance(caught.value, dispatch.ToolError)
+            assert caught.value.type == "Refused"
 
 
 async def test_a_stream_of_a_mebibyte(client_kind: str, url: str, topic: str) -> None:
@@ -62,24 +59,6 @@ async def test_a_stream_of_a_mebibyte(client_kind: str, url: str, topic: str) ->
         whole = await client.call_streaming({}, {"pieces": sent}, pieces, timeout=TIMEOUT_S)
     assert digest(whole) == digest(text)
     assert [len(piece) for piece in pieces] == [65_536] * 16
-
-
-async def test_values_that_are_no_texts_come_as_json(client_kind: str, url: str, topic: str) -> None:
-    pieces = Pieces()
-    async with dispatch.ToolServer(Peer(), url, service=topic), CLIENTS[client_kind](url, topic) as client:
-        await client.call_streaming({}, {"pieces": [{"row": 1}, [2], 3]}, pieces, timeout=TIMEOUT_S)
-    assert pieces == ['{"row": 1}', "[2]", "3"]
-
-
-async def test_an_error_ends_a_stream_after_what_came(client_kind: str, url: str, topic: str) -> None:
-    pieces = Pieces()
-    async with dispatch.ToolServer(Peer(), url, service=topic), CLIENTS[client_kind](url, topic) as client:
-        with pytest.raises(RuntimeError, match=r"^out of words$") as caught:
-            await client.call_streaming({}, {"pieces": ["a", "b"], "broken": "out of words"}, pieces, timeout=TIMEOUT_S)
-    assert pieces == ["a", "b"]
-    if client_kind == "ours":
-        assert isinstance(caught.value, dispatch.ToolError)
-        assert caught.value.type == "Refused"
 
 
 async def test_our_clients_take_a_stream_whole(url: str, topic: str) -> None:

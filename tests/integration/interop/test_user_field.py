@@ -11,7 +11,7 @@ import pytest
 import dispatch
 from tests.integration.interop import raw_peer
 from tests.integration.interop.conftest import TheirService
-from tests.integration.interop.peers import CLIENTS, TIMEOUT_S, catalog, their_client
+from tests.integration.interop.peers import TIMEOUT_S, catalog, their_client
 from tests.integration.interop.tool_behaviour import PREFIX
 
 pytestmark = pytest.mark.pulsar
@@ -50,18 +50,18 @@ def user_seen(signature: type[dispatch.ToolService], user: str) -> str:
     return "" if signature is Published else user
 
 
-@pytest.mark.parametrize("user", [USER, "", None], ids=["a user", "an empty user", "no user"])
-async def test_a_request_by_hand(url: str, topic: str, signature: type[dispatch.ToolService], user: str | None) -> None:
-    body = {"config": json.dumps(CONFIG), "arguments": json.dumps(ARGUMENTS)} | ({} if user is None else {"user": user})
+async def test_a_request_by_hand(url: str, topic: str, signature: type[dispatch.ToolService]) -> None:
+    body = {"config": json.dumps(CONFIG), "arguments": json.dumps(ARGUMENTS)}
     async with dispatch.ToolServer(signature(), url, service=topic), raw_peer.caller(url, topic) as caller:
-        await caller.send(body, id="request-1")
-        arrived = await caller.receive()
-    assert arrived.body == {
-        "error": None,
-        "response": shown(user_seen(signature, user or ""), CONFIG, ARGUMENTS),
-        "end_of_stream": True,
-    }
-    assert arrived.properties["id"] == "request-1"
+        for number, user in enumerate((USER, "", None)):
+            await caller.send(body | ({} if user is None else {"user": user}), id=f"request-{number}")
+            arrived = await caller.receive()
+            assert arrived.body == {
+                "error": None,
+                "response": shown(user_seen(signature, user or ""), CONFIG, ARGUMENTS),
+                "end_of_stream": True,
+            }
+            assert arrived.properties["id"] == f"request-{number}"
 
 
 async def test_a_request_by_hand_that_fails(url: str, topic: str) -> None:
@@ -88,12 +88,10 @@ async def test_a_request_by_hand_to_their_service(url: str, their_service: Their
     assert (arrived.body["response"], arrived.properties["id"]) == ("customers|text", "request-1")
 
 
-@pytest.mark.parametrize("client_kind", ["theirs", "theirs, wrapped"])
-async def test_their_client_names_no_user(
-    url: str, topic: str, signature: type[dispatch.ToolService], client_kind: str
-) -> None:
-    async with dispatch.ToolServer(signature(), url, service=topic), CLIENTS[client_kind](url, topic) as client:
-        assert await client.call(CONFIG, ARGUMENTS, timeout=TIMEOUT_S) == shown("", CONFIG, ARGUMENTS)
+async def test_their_client_names_no_user(url: str, topic: str, signature: type[dispatch.ToolService]) -> None:
+    async with dispatch.ToolServer(signature(), url, service=topic), their_client(url, topic) as theirs:
+        for client in (theirs, dispatch.wrap(theirs, tool="peer")):
+            assert await client.call(CONFIG, ARGUMENTS, timeout=TIMEOUT_S) == shown("", CONFIG, ARGUMENTS)
 
 
 async def test_our_client_in_both_dialects(url: str, topic: str, signature: type[dispatch.ToolService]) -> None:
@@ -124,33 +122,25 @@ async def test_a_wrapped_client_of_theirs_takes_the_user_and_keeps_it(url: str, 
         assert await client.call(USER, PREFIX, {"join": "text"}, timeout=TIMEOUT_S) == "customers|text"
 
 
-@pytest.mark.parametrize("user", [USER, ""], ids=["a user", "no user"])
-async def test_our_request_as_a_service_by_hand_sees_it(url: str, topic: str, user: str) -> None:
+async def test_our_request_as_a_service_by_hand_sees_it_and_its_error_keeps_its_type(url: str, topic: str) -> None:
     """Exactly the specification's fields, with JSON in JSON; and an answer on the response topic is enough for us."""
     async with (
         raw_peer.service(url, topic) as service,
         dispatch.connect(url, catalog(topic)) as dispatcher,
     ):
         client = dispatch.ToolServiceClient(dispatcher, service="peer")
-        call = asyncio.create_task(client.call(user, CONFIG, ARGUMENTS, timeout=TIMEOUT_S))
-        body, properties = await service.receive()
-        # As today's TrustGraph answers; and with fields that only tomorrow's will know.
-        await service.send({"response": "by ", "end_of_stream": False}, id=properties["id"])
-        await service.send(
-            {"error": None, "response": "hand", "end_of_stream": True, "tokens": {"in": 3}}, id=properties["id"]
-        )
-        assert await call == "by hand"
-    assert set(body) == {"user", "config", "arguments"}
-    assert body["user"] == user
-    assert (json.loads(body["config"]), json.loads(body["arguments"])) == (CONFIG, ARGUMENTS)
-
-
-async def test_an_error_by_hand_keeps_its_type(url: str, topic: str) -> None:
-    async with (
-        raw_peer.service(url, topic) as service,
-        dispatch.connect(url, catalog(topic)) as dispatcher,
-    ):
-        client = dispatch.ToolServiceClient(dispatcher, service="peer")
+        for user in (USER, ""):
+            call = asyncio.create_task(client.call(user, CONFIG, ARGUMENTS, timeout=TIMEOUT_S))
+            body, properties = await service.receive()
+            # As today's TrustGraph answers; and with fields that only tomorrow's will know.
+            await service.send({"response": "by ", "end_of_stream": False}, id=properties["id"])
+            await service.send(
+                {"error": None, "response": "hand", "end_of_stream": True, "tokens": {"in": 3}}, id=properties["id"]
+            )
+            assert await call == "by hand"
+            assert set(body) == {"user", "config", "arguments"}
+            assert body["user"] == user
+            assert (json.loads(body["config"]), json.loads(body["arguments"])) == (CONFIG, ARGUMENTS)
         call = asyncio.create_task(client.call(CONFIG, ARGUMENTS, timeout=TIMEOUT_S))
         request = await service.receive()
         error = {"type": "no-such-customer", "message": "nobody is called 42"}

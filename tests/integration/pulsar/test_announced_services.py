@@ -8,21 +8,18 @@ import contextlib
 import json
 import secrets
 import signal
-import sys
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from mcp import Client, StdioServerParameters
-from mcp_types import TextContent
 
 import dispatch
 from dispatch.devtools.localbroker import Admin, Endpoint, LocalBroker, create_namespaces
 from dispatch.server import ToolServer
 from dispatch.transports import Security, open_transport
 from tests.helpers.announcing import AnnouncingInstance, service, tool
-from tests.helpers.python_processes import Running, environment, finish, running
+from tests.helpers.python_processes import Running, finish, running
 from tests.integration.pulsar.test_broker_restart import first_lookup
 
 pytestmark = pytest.mark.pulsar
@@ -116,39 +113,6 @@ async def test_a_service_is_called_within_a_second_of_its_start(pulsar_endpoint:
             (line,) = json.loads(finish("-m", "dispatch", "info", *options).stdout)
             assert line["tools"] == ["price"]
         assert source.table.services[lab.name, None].items
-
-
-async def test_every_kind_of_agent_calls_a_function_that_is_served_with_one_command(tmp_path: Path) -> None:
-    """One broker, one file, one command; then agents in Python, on the command line, over MCP, and by TrustGraph's
-    configuration, with its published config service and the mirror."""
-    broker = await asyncio.to_thread(LocalBroker.start)
-    try:
-        await asyncio.to_thread(create_namespaces, Admin(broker.web_url))
-        url = broker.service_url
-        file = tmp_path / "shop.py"
-        file.write_text(SHOP)
-        with contextlib.ExitStack() as stack:
-            options = ("--pulsar-host", url, "--no-metrics", "--no-loki-enabled")
-            module = "tests.integration.interop.trustgraph_config_service"
-            for arguments, ready in (
-                (("-m", module, *options), "Discovered workspaces"),
-                (("-m", "dispatch", "serve", str(file), "--broker", url), "Ctrl-C"),
-                (("-m", "dispatch", "mirror", "--trustgraph", "--broker", url), "tool/price: written."),
-            ):
-                await asyncio.to_thread(stack.enter_context, running(*arguments, ready=ready))
-            for source in (dispatch.Announced(), dispatch.TrustGraphConfig()):
-                async with dispatch.connect(url, source) as dispatcher:
-                    assert await dispatcher.call("price", {"product": "lamp"}) == "price of lamp"
-            ended = await asyncio.to_thread(finish, "-m", "dispatch", "call", "price", "product=lamp", "--broker", url)
-            assert (ended.stdout, ended.stderr) == ("price of lamp\n", "")
-            command = ["-m", "dispatch", "mcp", "--announced", "--broker", url]
-            server = StdioServerParameters(command=sys.executable, args=command, cwd=tmp_path, env=environment())
-            async with Client(server) as client:
-                assert "price" in [each.name for each in (await client.list_tools()).tools]
-                result = await client.call_tool("price", {"product": "lamp"})
-                assert [block.text for block in result.content if isinstance(block, TextContent)] == ["price of lamp"]
-    finally:
-        await asyncio.to_thread(broker.stop)
 
 
 async def test_a_killed_instance_and_a_rolling_restart_change_nothing(

@@ -58,7 +58,7 @@ async def here(url: str, topic: str, counts: Counts, **options: Any) -> AsyncIte
 async def test_large_answers_all_arrive_and_each_call_runs_once(
     pulsar_endpoint: Endpoint, tmp_path: Path, requests: str, answers: str
 ) -> None:
-    total, size = 640, 100_000
+    total, size = 192, 100_000  # of 64 callers, three each
     counts = Counts(tmp_path / "counts", total)
     url, topic = pulsar_endpoint.service_url, unique_topic("kept")
     numbers = iter(range(total))

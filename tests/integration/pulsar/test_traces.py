@@ -20,8 +20,8 @@ from tests.unit.telemetry.test_names import ATTRIBUTES, DEPRECATED, ERROR_TYPES,
 
 pytestmark = pytest.mark.pulsar
 
-CALLS = {"plain": 880, "trips": 60, "dawdles": 40, "talks": 20}
-"""How many of each tool: 1,000."""
+CALLS = {"plain": 180, "trips": 60, "dawdles": 40, "talks": 20}
+"""How many of each tool."""
 IN_FLIGHT = 32
 ALWAYS: Mapping[str, Any] = {"breaker": None, "outlier-detection": None}
 """An instance that does badly on purpose is to go on doing so."""
@@ -129,7 +129,7 @@ def paths(spans: list[Received]) -> list[tuple[str, ...]]:
 def test_every_call_is_one_connected_trace(exported: Exported) -> None:
     topic, traces, spans = exported
     requests, answers = queues_of(topic)
-    assert len(traces) == sum(CALLS.values()) == 1_000
+    assert len(traces) == sum(CALLS.values())
     send, process = f"send {requests}", f"process {requests}"
     reply = f"send {answers.rpartition('/')[0]}/dispatch-reply-{{dispatcher}}"
     whole, attempts = 0, Counter[str]()
@@ -143,8 +143,7 @@ def test_every_call_is_one_connected_trace(exported: Exported) -> None:
             if span.name == send:
                 attempts[span.attributes["dispatch.attempt.reason"]] += 1
                 assert (span.name, span.process, span.kind) == (send, "agent", "PRODUCER")
-    assert whole == 1_000, "100 %"
-    assert attempts["first"] == 1_000
+    assert whole == attempts["first"] == len(traces), "100 %"
     assert attempts["retry"] > 10
     assert attempts["hedge"] > 1
 
