@@ -42,12 +42,24 @@ async def at_once(dispatcher: Dispatcher, seconds: float, count: int = BURST) ->
     return await asyncio.gather(*(dispatcher.execute("work", {"seconds": seconds}) for _ in range(count)))
 
 
-@pytest.mark.parametrize("keys", [{}, {"read-only": True}], ids=["not-repeatable", "repeatable"])
-@pytest.mark.parametrize("before", [None, 1, BURST], ids=["cold", "warm", "second-burst"])
-@pytest.mark.parametrize("instances", [1, 4])
-@pytest.mark.parametrize("seconds", [0.1, 1, 2, 5])
-async def test_burst_is_answered(seconds: float, instances: int, before: int | None, keys: dict[str, Any]) -> None:
-    async with fleet(instances, **keys) as dispatcher:
+@pytest.mark.parametrize(
+    ("seconds", "instances", "before", "is_repeatable"),
+    [
+        (0.1, 1, 0, False),
+        (0.1, 4, BURST, True),
+        (1, 1, BURST, True),
+        (1, 4, 1, False),
+        (2, 1, 1, True),
+        (2, 4, 0, False),
+        (5, 1, 0, True),
+        (5, 1, 1, False),
+        (5, 1, BURST, False),
+        (5, 4, BURST, True),
+    ],
+)
+async def test_burst_is_answered(seconds: float, instances: int, before: int, is_repeatable: bool) -> None:
+    """When nothing is known of the tool, after a call, and after another burst."""
+    async with fleet(instances, **{"read-only": is_repeatable}) as dispatcher:
         if before:
             await at_once(dispatcher, seconds, before)
         results = await at_once(dispatcher, seconds)

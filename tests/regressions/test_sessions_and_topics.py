@@ -143,7 +143,7 @@ async def test_a_closing_dispatcher_ends_its_session_and_nothing_of_it_runs_agai
         assert work.runs == runs
 
 
-FLOOD = 10_000
+FLOOD = 2_000
 
 
 def topic_of(number: int) -> str:
