@@ -20,7 +20,7 @@ from tests.helpers.run_profile import by_profile
 
 USERS, TOOLS, SERVICES, GROUPS = 10_000, 1_000, 20, 50
 CHECKED_USERS = by_profile(short=25, long=USERS)
-CALLING_EVERY = by_profile(short=1, long=20)
+CALLING_EVERY = by_profile(short=8, long=20)
 """Every so many of the checked users also call each tool: all 10,000 took 10 minutes."""
 AREAS = [f"area-{number}" for number in range(20)]
 ACTIONS = ["read", "write", "admin"]

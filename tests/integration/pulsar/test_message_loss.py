@@ -1,6 +1,6 @@
 """A tool that changes state and counts, over non-persistent topics of a Pulsar broker: each call is answered, and runs once.
 
-The large test makes 3,000 calls in ``make test``, and 200,000 in ``make test-long``; ``DISPATCH_DELIVERY_CALLS`` sets
+The large test makes 1,500 calls in ``make test``, and 200,000 in ``make test-long``; ``DISPATCH_DELIVERY_CALLS`` sets
 another number. A million calls, with faults, are in tests/integration/pulsar/test_sessions_kills.py.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from tests.helpers.run_profile import by_profile
 
 pytestmark = pytest.mark.pulsar
 
-CALLS = int(os.environ.get("DISPATCH_DELIVERY_CALLS", by_profile(short=3_000, long=200_000)))
+CALLS = int(os.environ.get("DISPATCH_DELIVERY_CALLS", by_profile(short=1_500, long=200_000)))
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 IN_FLIGHT = (4, 16, 64, 256)
 TIMEOUT_S = 60.0
@@ -63,7 +62,7 @@ async def test_answers_of_all_sizes_arrive_and_each_call_runs_once(pulsar_endpoi
 
 async def test_mixed_sizes_at_once(pulsar_endpoint: Endpoint, tmp_path: Path) -> None:
     rng = random.Random(1)
-    total = 1_500
+    total = 600
     counts = Counts(tmp_path / "counts", total)
     sizes = rng.choices(SIZES, (60, 30, 9, 1), k=total)
     url, topic = pulsar_endpoint.service_url, unique_topic("counting")
@@ -80,7 +79,7 @@ async def test_mixed_sizes_at_once(pulsar_endpoint: Endpoint, tmp_path: Path) ->
 
 
 async def test_streams_side_by_side_bring_every_chunk_in_order(pulsar_endpoint: Endpoint, tmp_path: Path) -> None:
-    chunks, streams = 1_000, 64
+    chunks, streams = 300, 64
     counts = Counts(tmp_path / "counts", streams)
     url, topic = pulsar_endpoint.service_url, unique_topic("counting")
 
@@ -95,44 +94,3 @@ async def test_streams_side_by_side_bring_every_chunk_in_order(pulsar_endpoint: 
         async with dispatch.connect(url, catalog_of(topic)) as dispatcher:
             assert await asyncio.gather(*(read(dispatcher, n) for n in range(streams))) == [chunks] * streams
         assert Counter(counts.all()) == {1: streams}
-
-
-async def test_a_service_that_is_killed_and_restarted(pulsar_endpoint: Endpoint, tmp_path: Path) -> None:
-    """Every call is answered, or ends with an error that says whether it may have run; and that is true."""
-    total, lives = 4_000, 3
-    counts = Counts(tmp_path / "counts", total)
-    url, topic = pulsar_endpoint.service_url, unique_topic("counting")
-    numbers = iter(range(total))
-    results: dict[int, dispatch.CallResult] = {}
-    alive = True
-    async with dispatch.connect(url, catalog_of(topic)) as dispatcher:
-
-        async def caller() -> None:
-            while alive and (number := next(numbers, None)) is not None:
-                results[number] = await dispatcher.execute(
-                    "echo", {"n": number, "size": 2_000, "seconds": 0.05}, timeout=15
-                )
-
-        callers: list[asyncio.Task[None]] = []
-        for life in range(lives):
-            with counting_process(url, topic, counts, instance="steady" if life % 2 else ""):
-                if not callers:
-                    callers = [asyncio.create_task(caller()) for _ in range(16)]
-                seen = len(results)
-                started = time.monotonic()
-                async with asyncio.timeout(60):
-                    while len(results) < seen + 300:  # noqa: ASYNC110 - a count has no event
-                        await asyncio.sleep(0.01)
-                assert time.monotonic() - started < 40
-        alive = False
-        await asyncio.gather(*callers)
-    ran = counts.all()
-    assert set(ran) <= {0, 1}, "something ran twice"
-    ends = Counter("answered" if result.error is None else result.error.type for result in results.values())
-    assert ends["answered"] > 200 * lives
-    assert set(ends) <= {"answered", "instance-lost", "instance-restarted", "timeout"}, ends
-    for number, result in results.items():
-        if result.ok:
-            assert ran[number] == 1
-        elif isinstance(result.error, dispatch.TransportError) and not result.error.may_have_run:
-            assert ran[number] == 0

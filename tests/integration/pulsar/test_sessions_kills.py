@@ -16,8 +16,8 @@ from tests.helpers.fault_lab import FaultLab
 from tests.integration.pulsar.test_broker_restart import first_lookup
 
 pytestmark = pytest.mark.pulsar
-CALLS = 10_000
-BETWEEN = 1_000
+CALLS = 5_000
+BETWEEN = 500
 """Calls that are executed between two faults."""
 MANY = int(os.environ.get("DISPATCH_SESSION_CALLS", "1_000_000"))
 MANY_BETWEEN = 30_000
@@ -26,7 +26,7 @@ SEED = int(os.environ.get("DISPATCH_SESSION_SEED", "1"))
 
 @pytest.mark.slow
 def test_kills_and_restarts_under_load(pulsar_endpoint: Endpoint, tmp_path: Path) -> None:
-    with FaultLab(pulsar_endpoint.service_url, tmp_path, CALLS, dispatchers=2) as lab:
+    with FaultLab(pulsar_endpoint.service_url, tmp_path, CALLS, dispatchers=2, in_flight=32) as lab:
         first, second = lab.start_instance(), lab.start_instance()
         lab.start_dispatchers()
         lab.wait_executed(BETWEEN)
@@ -44,19 +44,6 @@ def test_kills_and_restarts_under_load(pulsar_endpoint: Endpoint, tmp_path: Path
         ends = lab.check()
         report(lab)
         assert ends["answered"] >= 0.95 * CALLS
-
-
-def test_drain_of_one_of_two_instances_costs_no_call(pulsar_endpoint: Endpoint, tmp_path: Path) -> None:
-    with FaultLab(pulsar_endpoint.service_url, tmp_path, CALLS // 2, dispatchers=2) as lab:
-        first, _ = lab.start_instance(), lab.start_instance()
-        lab.start_dispatchers()
-        for _ in range(2):
-            lab.wait_executed(BETWEEN)
-            lab.drain_instance(first)
-            first = lab.start_instance()
-        lab.wait_done()
-        report(lab)
-        assert lab.check() == {"answered": CALLS // 2}
 
 
 @pytest.mark.soak

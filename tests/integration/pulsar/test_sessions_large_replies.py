@@ -20,13 +20,13 @@ from tests.helpers.run_profile import by_profile
 
 pytestmark = pytest.mark.pulsar
 INSTANCES = 20
-ROUNDS = by_profile(short=8, long=200)
+ROUNDS = 200
 LARGE_CALLERS = 8
-SMALL_CALLS = by_profile(short=500, long=5_000)
+SMALL_CALLS = by_profile(short=150, long=5_000)
 TIMEOUT_S = 60.0
 
 
-@pytest.mark.long
+@pytest.mark.soak  # in short, tests/integration/pulsar/test_sessions_fan_in.py has as many senders
 async def test_twenty_instances_reply_with_100_kb_at_once(pulsar_endpoint: Endpoint, tmp_path: Path) -> None:
     url, size, in_flight = pulsar_endpoint.service_url, 100_000, 2 * INSTANCES
     calls = ROUNDS * in_flight
