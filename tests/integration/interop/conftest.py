@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import pytest
 
 import dispatch
-from tests.helpers.python_processes import running
+from dispatch.trustgraph.config import ConfigTopics
+from tests.helpers.python_processes import Running, running
 from tests.integration.interop.peers import CLIENTS, Client, Peer
 
+DEFAULT_CONFIG_TOPICS = ConfigTopics()
 Cell = Callable[[], AbstractAsyncContextManager[Client]]
 
 
@@ -44,6 +46,31 @@ def their_service(url: str) -> Iterator[TheirService]:
     options = ("--topic", name, "--id", name, "--pulsar-host", url, "--no-metrics", "--no-loki-enabled")
     with running("-m", "tests.integration.interop.trustgraph_service", *options, ready=f"Tool service {name} started"):
         yield TheirService(name, name)
+
+
+@contextlib.contextmanager
+def serving_config(url: str, topics: ConfigTopics = DEFAULT_CONFIG_TOPICS, id: str = "config-svc") -> Iterator[Running]:
+    """TrustGraph's published config service in a process of its own, with an empty store."""
+    options = ["--id", id, "--pulsar-host", url, "--no-metrics", "--no-loki-enabled"]
+    if topics != DEFAULT_CONFIG_TOPICS:
+        options += ["--config-request-queue", topics.request, "--config-response-queue", topics.response]
+        options += ["--config-push-queue", topics.notification]
+    module = "tests.integration.interop.trustgraph_config_service"
+    with running("-m", module, *options, ready="Discovered workspaces") as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def config_service(url: str) -> Iterator[Running]:
+    """One config service on the default topics; tests use workspaces of their own."""
+    with serving_config(url) as process:
+        yield process
+
+
+@pytest.fixture
+def workspace(config_service: Running) -> str:
+    """A workspace of the config service that no other test uses."""
+    return f"test-{secrets.token_hex(4)}"
 
 
 @pytest.fixture(params=list(CLIENTS), ids=lambda name: f"client {name}")

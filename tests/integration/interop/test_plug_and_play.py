@@ -22,7 +22,6 @@ from dispatch.trustgraph.agent import install
 from tests.helpers.published_agent import as_published
 from tests.helpers.python_processes import finish, running
 from tests.integration.interop.test_trustgraph_agent import Model
-from tests.integration.interop.test_trustgraph_config import service as config_service
 from tests.integration.interop.test_trustgraph_config import until
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.usefixtures("as_published")]
@@ -91,15 +90,14 @@ async def trustgraph_agent(url: str) -> AsyncIterator[Agent]:
         await agent.stop()
 
 
-async def test_every_agent_calls_functions_that_one_command_serves(url: str, tmp_path: Path) -> None:
+async def test_every_agent_calls_functions_that_one_command_serves(url: str, workspace: str, tmp_path: Path) -> None:
     id = secrets.token_hex(4)  # other tests announce tools, too
-    workspace, price, order = f"test-{id}", f"price_{id}", f"order_{id}"
+    price, order = f"price_{id}", f"order_{id}"
     file = tmp_path / f"shop_{id}.py"
     file.write_text(SHOP.replace("def price", f"def {price}").replace("def order", f"def {order}"))
     command = ("-m", "dispatch")
     install()
     with (
-        config_service(url),
         running(*command, "mirror", "--broker", url, "--workspace", workspace, ready="Mirroring"),
         running(*command, "serve", str(file), "--broker", url, ready="consumes"),
     ):

@@ -24,7 +24,6 @@ from tests.helpers.cli_processes import ended
 from tests.integration.interop.conftest import TheirService
 from tests.integration.interop.peers import TIMEOUT_S, Peer, request_topic, response_topic, their_client
 from tests.integration.interop.test_trustgraph_agent import Model
-from tests.integration.interop.test_trustgraph_config import service as config_service
 from tests.integration.interop.tool_behaviour import PREFIX
 
 pytestmark = pytest.mark.pulsar
@@ -102,44 +101,45 @@ class Joke(dispatch.ToolService):
         return f"a joke about {arguments['topic']}"
 
 
-async def test_the_published_agent_calls_a_tool_as_an_mcp_tool(url: str, topic: str, tmp_path: Path) -> None:
+async def test_the_published_agent_calls_a_tool_as_an_mcp_tool(
+    url: str, topic: str, workspace: str, tmp_path: Path
+) -> None:
     """Genuine ``AgentManager.react``, ``McpToolImpl`` and ``ToolClient``, and the genuine config service."""
-    workspace, processor, flow = f"relay-{topic}", f"mcp-tool-{topic}", f"flow-{topic}"
+    processor, flow = f"mcp-tool-{topic}", f"flow-{topic}"
     path = write_config(
         tmp_path, url, topic, f"{topic}-1", **{"mcp-tool": {"processor": processor, "workspace": workspace}}
     )
     topics = {"request": f"request:tg:{flow}", "response": f"response:tg:{flow}"}
-    with config_service(url):
-        put = ("put", "--as", "mcp-tool", "join", "--catalog", str(tmp_path / "tools"))
-        code, out, err = await asyncio.to_thread(ended, *put, "--workspace", workspace, "--broker", url)
-        assert (code, out) == (0, f"trustgraph:{workspace}/tool/join: written.\n"), err
-        source = dispatch.TrustGraphConfig(workspace)
-        async with dispatch.connect(url, source):
-            await source.put_text(f"processor:{processor}", "one", json.dumps({"topics": topics}))
-            written = json.loads(await source.get_text("tool", "join") or "")
-        assert (written["type"], written["mcp-tool"]) == ("mcp-tool", "join")
-        joke = Joke()
-        served: asyncio.Queue[str] = asyncio.Queue()
-        async with (
-            dispatch.ToolServer(joke, url, service=f"{topic}-1"),
-            Relay(RelayConfig.load(path), on_change=served.put_nowait),
-            mcp_tool_client(url, flow) as client,
-        ):
-            while "serves the flow" not in await asyncio.wait_for(served.get(), TIMEOUT_S):
-                """The service comes first."""
-            agents: Any = SimpleNamespace(agents={}, id="agent", config_key="agent")
-            agents.tool_service_clients = {}
-            await Processor.on_tools_config(agents, workspace, {"tool": {"join": json.dumps(written)}}, 1)
-            model = Model(
-                'Thought: a joke.\nAction: join\nArgs: {"topic": "cats"}', "Thought: a joke.\nAction: join\nArgs: {}"
-            )
+    put = ("put", "--as", "mcp-tool", "join", "--catalog", str(tmp_path / "tools"))
+    code, out, err = await asyncio.to_thread(ended, *put, "--workspace", workspace, "--broker", url)
+    assert (code, out) == (0, f"trustgraph:{workspace}/tool/join: written.\n"), err
+    source = dispatch.TrustGraphConfig(workspace)
+    async with dispatch.connect(url, source):
+        await source.put_text(f"processor:{processor}", "one", json.dumps({"topics": topics}))
+        written = json.loads(await source.get_text("tool", "join") or "")
+    assert (written["type"], written["mcp-tool"]) == ("mcp-tool", "join")
+    joke = Joke()
+    served: asyncio.Queue[str] = asyncio.Queue()
+    async with (
+        dispatch.ToolServer(joke, url, service=f"{topic}-1"),
+        Relay(RelayConfig.load(path), on_change=served.put_nowait),
+        mcp_tool_client(url, flow) as client,
+    ):
+        while "serves the flow" not in await asyncio.wait_for(served.get(), TIMEOUT_S):
+            """The service comes first."""
+        agents: Any = SimpleNamespace(agents={}, id="agent", config_key="agent")
+        agents.tool_service_clients = {}
+        await Processor.on_tools_config(agents, workspace, {"tool": {"join": json.dumps(written)}}, 1)
+        model = Model(
+            'Thought: a joke.\nAction: join\nArgs: {"topic": "cats"}', "Thought: a joke.\nAction: join\nArgs: {}"
+        )
 
-            def context(name: str) -> Any:
-                return client if name == "mcp-tool-request" else model
+        def context(name: str) -> Any:
+            return client if name == "mcp-tool-request" else model
 
-            for observation in ("a joke about cats", "Error: Give a topic."):
-                action = await agents.agents[workspace].react("Joke?", [], say, say, context)
-                assert action.observation == observation
+        for observation in ("a joke about cats", "Error: Give a topic."):
+            action = await agents.agents[workspace].react("Joke?", [], say, say, context)
+            assert action.observation == observation
     assert joke.calls == [(PREFIX, {"topic": "cats"}, "default-user"), (PREFIX, {}, "default-user")]
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +12,15 @@ import pytest
 from dispatch.cli import main
 from tests.helpers.cli_processes import started
 from tests.helpers.followed_config import SERVICE, TOOL
-from tests.integration.interop.test_trustgraph_config import service
 
 pytestmark = pytest.mark.pulsar
 
 Command = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _service(url: str) -> Iterator[None]:
-    with service(url):
-        yield
-
-
 @pytest.fixture
-def options(url: str) -> tuple[str, ...]:
-    """A workspace that no other test uses."""
-    return "--broker", url, "--workspace", f"commands-{secrets.token_hex(4)}"
+def options(url: str, workspace: str) -> tuple[str, ...]:
+    return "--broker", url, "--workspace", workspace
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import json
 import secrets
 import signal
 import statistics
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -24,39 +24,13 @@ from dispatch.trustgraph.config import POLL_S, ConfigServiceError, ConfigTopics
 from tests.docs.pages import ROOT, blocks
 from tests.helpers.followed_config import SERVICE, TOOL
 from tests.helpers.lossy_proxy import LossyProxy
-from tests.helpers.python_processes import Running, running
 from tests.helpers.run_profile import by_profile
+from tests.integration.interop.conftest import DEFAULT_CONFIG_TOPICS, serving_config
 
 pytestmark = pytest.mark.pulsar
 GUIDE = ROOT / "docs" / "how-to" / "trustgraph-configuration.md"
-DEFAULT_TOPICS = ConfigTopics()
 RETURN_S = 45.0
 """Seconds in which a source that was out of reach is read again: the longest wait between two attempts, and a timeout."""
-
-
-@contextlib.contextmanager
-def service(url: str, topics: ConfigTopics = DEFAULT_TOPICS, id: str = "config-svc") -> Iterator[Running]:
-    """The published service, with an empty store."""
-    options = ["--id", id, "--pulsar-host", url, "--no-metrics", "--no-loki-enabled"]
-    if topics != DEFAULT_TOPICS:
-        options += ["--config-request-queue", topics.request, "--config-response-queue", topics.response]
-        options += ["--config-push-queue", topics.notification]
-    module = "tests.integration.interop.trustgraph_config_service"
-    with running("-m", module, *options, ready="Discovered workspaces") as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def shared_service(url: str) -> Iterator[Running]:
-    """One service on the default topics; its tests use workspaces of their own."""
-    with service(url) as process:
-        yield process
-
-
-@pytest.fixture
-def workspace(shared_service: Running) -> str:
-    """A workspace of the shared service that no other test uses."""
-    return f"test-{secrets.token_hex(4)}"
 
 
 @pytest.fixture
@@ -67,7 +41,7 @@ def topics() -> ConfigTopics:
 
 
 @contextlib.asynccontextmanager
-async def published_client(url: str, topics: ConfigTopics = DEFAULT_TOPICS) -> AsyncIterator[Any]:
+async def published_client(url: str, topics: ConfigTopics = DEFAULT_CONFIG_TOPICS) -> AsyncIterator[Any]:
     """TrustGraph's ``ConfigClient``, as its ``RequestResponseSpec.register`` makes it for a flow."""
     backend = AsyncPulsarBackend(host=url)
     try:
@@ -138,7 +112,7 @@ async def test_a_service_that_is_killed_and_begins_with_an_empty_store(
 ) -> None:
     monkeypatch.setattr("dispatch.trustgraph.config.TIMEOUT_S", 1.0)
     source = dispatch.TrustGraphConfig(topics=topics)
-    with service(url, topics) as process:
+    with serving_config(url, topics) as process:
         async with dispatch.connect(url, source) as dispatcher:
             await put_both(source, "tell-joke", "tell-pun")
             await until(lambda: len(dispatcher.catalog.tools) == 2)
@@ -149,7 +123,7 @@ async def test_a_service_that_is_killed_and_begins_with_an_empty_store(
             assert (status.state, status.tools) == ("stale", 2)
             assert "did not answer 'getvalues'" in status.problem
             assert set(dispatcher.catalog.tools) == {"tell-joke", "tell-pun"}
-            with service(url, topics):  # its version begins at 0 again
+            with serving_config(url, topics):  # its version begins at 0 again
                 await until(lambda: not dispatcher.catalog.tools)
                 assert dispatcher.registry.sources()[0].state == "ok"
                 await put_both(source, "tell-story")
@@ -162,7 +136,7 @@ async def test_a_service_that_is_paused(url: str, topics: ConfigTopics, monkeypa
     monkeypatch.setattr("dispatch.trustgraph.config.TIMEOUT_S", 2.0)
     source = dispatch.TrustGraphConfig(topics=topics)
     loop = asyncio.get_running_loop()
-    with service(url, topics) as process:
+    with serving_config(url, topics) as process:
         async with dispatch.connect(url, source) as dispatcher:
             await put_both(source, "tell-joke")
             await until(lambda: len(dispatcher.catalog.tools) == 1)
@@ -217,7 +191,7 @@ async def test_all_workspaces(url: str, workspace: str) -> None:
 async def test_two_services_that_both_answer(url: str, topics: ConfigTopics) -> None:
     """Each request is answered twice, and each write is announced twice."""
     source = dispatch.TrustGraphConfig(topics=topics)
-    with service(url, topics, "config-1"), service(url, topics, "config-2"):
+    with serving_config(url, topics, "config-1"), serving_config(url, topics, "config-2"):
         async with dispatch.connect(url, source) as dispatcher:
             await put_both(source, *(f"tool-{number}" for number in range(10)))
             await until(lambda: len(dispatcher.catalog.tools) == 10)
@@ -230,7 +204,7 @@ async def test_two_services_that_both_answer(url: str, topics: ConfigTopics) -> 
 
 async def test_the_topics_of_one_workspace(url: str, topics: ConfigTopics) -> None:
     own = ConfigTopics(f"{topics.request}:crm", f"{topics.response}:crm", topics.notification)
-    with service(url, topics) as process:
+    with serving_config(url, topics) as process:
         async with published_client(url, topics) as client:
             await client.put("__workspaces__", "workspace", "crm", "{}")
         await until(lambda: "Subscribed to workspace config queue: crm" in process.text())
@@ -244,7 +218,8 @@ async def test_the_topics_of_one_workspace(url: str, topics: ConfigTopics) -> No
             assert "refused 'getkeys-all-ws' (bad-operation: Bad operation)" in status.problem
 
 
-async def test_the_program_of_the_guide(url: str, shared_service: Running, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("config_service")
+async def test_the_program_of_the_guide(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     (block,) = (block for block in blocks(GUIDE) if block.language == "python")
     program: dict[str, Any] = {"__name__": "follow"}
     exec(compile(block.code, str(block), "exec"), program)

@@ -1,13 +1,15 @@
 """A genuine Prometheus scrapes a process with a dispatcher and one with tool services, all in trouble, and every panel shows
-it for one service."""
+it for one service; each rule works, what is recorded has data, and a broken promise is told of."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -23,8 +25,10 @@ from dashboards.dashboard_json import (
     list_queries,
     load_dashboards,
 )
-from dispatch import Telemetry
-from tests.helpers.failing_calls import SERVICES, TOOLS, Troubled
+from dispatch import Slo, Telemetry
+from dispatch.telemetry.rules import collect_slos, render_rule_files
+from docs.generators.alerts import load_alerts
+from tests.helpers.failing_calls import SERVICES, TOOLS, Troubled, catalog
 from tests.helpers.metrics_port import expose_metrics
 from tests.helpers.prometheus_binaries import find
 from tests.helpers.prometheus_server import JOB, SCRAPE_S, Prometheus, until
@@ -35,6 +39,8 @@ ROUND_S = 12
 RATE_INTERVAL = f"{4 * SCRAPE_S}s"
 """What Grafana makes of ``$__rate_interval`` where a scrape is a second."""
 SAMPLE = 0.5
+PROMISED = {"availability": 0.99, "latency": 0.25}
+FAST = "DispatchErrorBudgetFastBurn"
 DASHBOARDS = load_dashboards()
 
 
@@ -119,7 +125,64 @@ def lint(port: int) -> str:
     return (told.stdout + told.stderr).decode() + (f"exit code {told.returncode}" if told.returncode else "")
 
 
-async def test_every_panel_shows_what_happens(tmp_path: Path) -> None:
+class Evaluated:
+    """What has become of the rules.
+
+    Args:
+        prometheus: that evaluates them.
+
+    Attributes:
+        lacking: records that have no series yet.
+        pages: labels of those who were woken.
+    """
+
+    def __init__(self, prometheus: Prometheus) -> None:
+        self._prometheus = prometheus
+        self._began = time.time()
+        self.lacking: set[str] = set()
+        self.pages: list[Any] = []
+
+    def rules(self) -> list[dict[str, Any]]:
+        """As Prometheus has them: name, health, last error, alerts."""
+        with urllib.request.urlopen(f"{self._prometheus.url}/api/v1/rules", timeout=30) as response:
+            return [rule for group in json.load(response)["data"]["groups"] for rule in group["rules"]]
+
+    def everything(self) -> bool:
+        """Has each record a value by now, and was somebody woken for ``forecast``?"""
+        if not self._prometheus.list_targets():
+            return False  # it is still starting
+        rules = self.rules()
+        records = {rule["name"] for rule in rules if rule["type"] == "recording"}
+        now = time.time()
+        self.lacking = {each for each in records if not self._prometheus.query_range(each, self._began, now)}
+        self.pages = [alert for rule in rules if rule["name"] == FAST for alert in rule["alerts"]]
+        return not self.lacking and any(alert["labels"]["tool"] == "forecast" for alert in self.pages)
+
+    def check(self) -> None:
+        """Check that each rule works, and what whoever is woken for ``forecast`` is told."""
+        rules = self.rules()
+        assert {each["name"] for each in rules if each["type"] == "alerting"} == {
+            alert["alert"] for alert in load_alerts()
+        }
+        assert {(rule["health"], rule.get("lastError", "")) for rule in rules} == {("ok", "")}
+        page = next(each for each in self.pages if each["labels"]["tool"] == "forecast")
+        assert page["labels"]["severity"] == "page"
+        assert page["annotations"]["summary"].startswith("forecast burns its ")
+        assert page["annotations"]["dashboard"] == "/d/dispatch-tool/dispatch-tool?var-tool=forecast"
+
+
+def write_rules(folder: Path) -> list[Path]:
+    """Write the rules for what every tool promises."""
+    promised = collect_slos(catalog(), user={"slo": PROMISED})
+    assert promised == dict.fromkeys(TOOLS, Slo(**PROMISED))
+    folder.mkdir()
+    made = render_rule_files(promised)
+    for name, text in made.items():
+        (folder / name).write_text(text)
+    return [folder / name for name in made]
+
+
+async def test_every_panel_shows_what_happens_and_every_rule_works(tmp_path: Path) -> None:
     spans = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
@@ -129,16 +192,18 @@ async def test_every_panel_shows_what_happens(tmp_path: Path) -> None:
     with (
         expose_metrics(telemetry) as port,
         expose_metrics(services) as other_port,
-        Prometheus([port, other_port], tmp_path) as prometheus,
+        Prometheus([port, other_port], tmp_path / "prometheus", write_rules(tmp_path / "rules")) as prometheus,
     ):
-        seen = Seen(prometheus)
+        seen, evaluated = Seen(prometheus), Evaluated(prometheus)
         async with Troubled(telemetry, ROUND_S, services):
             await until(seen.everything, "something on every panel", lambda: seen.lacking)
             await until(seen.every_exemplar, "single calls where they can be shown", lambda: seen.missing)
             picked = picks(prometheus)
             assert (lint(port), lint(other_port)) == ("", "")
+            await until(evaluated.everything, "every record, and a page", lambda: (evaluated.lacking, evaluated.pages))
             await until(prometheus.is_scraping, "a scrape that is good as a whole", prometheus.list_targets)
 
+        evaluated.check()
         traces = {
             f"{span.context.trace_id:032x}"
             for span in spans.get_finished_spans()
