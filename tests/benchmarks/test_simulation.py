@@ -30,11 +30,9 @@ def in_trouble(name: str, contender: str) -> float:
     return played(name, contender).success(*find(name).trouble)
 
 
-def test_the_same_seed_gives_the_same_figures_and_another_one_others() -> None:
-    first = played("failing-of-two", "ours")
-    again = run("failing-of-two", "ours", SEED, short=True)
-    assert (again.calls, again.received, again.begun) == (first.calls, first.received, first.begun)
-    assert run("failing-of-two", "ours", SEED + 1, short=True).calls != first.calls
+def test_another_seed_gives_other_figures() -> None:
+    """That the same one gives the same figures, in another process, is seen below."""
+    assert run("failing-of-two", "naive", SEED + 1, short=True).calls != played("failing-of-two", "naive").calls
 
 
 def test_every_contender_gets_the_same_calls() -> None:
@@ -54,7 +52,7 @@ def test_a_slow_instance_is_left_alone() -> None:
     assert ours.load(since, until, 0) < 0.03 * ours.load(since, until) < naive.load(since, until, 0)
 
 
-@pytest.mark.parametrize("name", ["dead-instance", "flapping", "failing-of-two"])
+@pytest.mark.parametrize("name", ["dead-instance", "failing-of-two", pytest.param("flapping", marks=pytest.mark.soak)])
 def test_one_instance_in_trouble_costs_no_call(name: str) -> None:
     assert in_trouble(name, "ours") >= 0.999
     assert in_trouble(name, "ours") > max(in_trouble(name, "naive"), in_trouble(name, "unguarded"))
