@@ -29,8 +29,7 @@ def patient() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("instances", [1, 3])
+@pytest.mark.parametrize(("seed", "instances"), [(0, 1), (1, 3)])
 async def test_every_call_is_answered_and_runs_once(seed: int, instances: int) -> None:
     world = World(BAD, seed)
     for _ in range(instances):
@@ -132,7 +131,7 @@ async def test_what_a_leaving_instance_refuses_goes_to_another() -> None:
     await world.end()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 async def test_instances_that_die_and_come_back_run_nothing_twice(seed: int) -> None:
     world = World(FaultPlan(drop=0.05, delay=0.1, duplicate=0.2, reorder=0.1, max_delay=0.5), seed)
     await world.instance()

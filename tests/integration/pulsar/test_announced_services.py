@@ -121,7 +121,7 @@ async def test_a_killed_instance_and_a_rolling_restart_change_nothing(
     lab = Lab(pulsar_endpoint.service_url, tmp_path)
     dispatcher, _ = lab.connect()
     async with dispatcher, contextlib.AsyncExitStack() as stack:
-        processes = [await stack.enter_async_context(started(lab, f"i{number}")) for number in range(3)]
+        processes = [await stack.enter_async_context(started(lab, f"i{number}")) for number in range(2)]
         await seen(dispatcher, "price", within=5)
         catalog = dispatcher.catalog
         async with calling(dispatcher) as results:
