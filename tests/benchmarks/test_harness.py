@@ -9,7 +9,7 @@ import signal
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,14 @@ from tests.helpers.python_processes import running
 from tests.helpers.run_profile import is_long_profile
 
 MARK = "BENCHMARK_TEST_MARK"
-MEASURED = (CLIENTS, TOPICS, TELEMETRY, *LOSSES, BESIDE, FAN_IN) if is_long_profile() else (CLIENTS, TOPICS, LOSSES[0])
+MEASURED = (
+    (CLIENTS, TOPICS, TELEMETRY, *LOSSES, BESIDE, FAN_IN)
+    if is_long_profile()
+    else (replace(CLIENTS, contenders=CLIENTS.contenders[:1]), TOPICS, LOSSES[0])
+)
 """The suites whose runs are short: TrustGraph's service and a bare service with large replies lose calls, each waits for its
-timeout, and a run takes minutes. The short profile has one suite of each kind: one shared service, a service for each
-contender, lost messages."""
+timeout, and a run takes minutes. The short profile has one suite of each kind: one shared service (with one contender), a
+service for each contender, lost messages."""
 FORMER = ("--before", str(ROOT))
 """This checkout instead of the release before, for a clone without history."""
 
@@ -54,7 +58,7 @@ def test_everything_once(broker: dict[str, str], pulsar_endpoint: Endpoint, tmp_
     code, out, err = ended(
         *("bench", "--rounds", "1", "--seconds", "0.1", "--json", str(json_file), "--png", str(picture)),
         *FORMER,
-        *(part for suite in MEASURED for part in ("--only", suite.name)),
+        *(part for suite in MEASURED for each in suite.contenders for part in ("--only", f"{suite.name}/{each.name}")),
         limit=240,
         **broker,
     )
@@ -74,15 +78,13 @@ def test_everything_once(broker: dict[str, str], pulsar_endpoint: Endpoint, tmp_
             assert 0 < figures["p50_ms"] <= figures["p99_ms"], cell
     assert sum(figures["p50_ms"] is not None for figures in cells.values()) > 0.8 * len(cells)
     assert len(found["ratios"]) == len(TARGETS) + len(FOR_THE_RECORD)
-    measured = {suite.name for suite in MEASURED}
 
     def is_measured(ratio: Ratio) -> bool:
-        if ratio.suite not in measured or cells[ratio.suite, ratio.over, ratio.level][ratio.figure] is None:
+        over, under = (cells.get((ratio.suite, name, ratio.level), {}) for name in (ratio.over, ratio.under))
+        if over.get(ratio.figure) is None:
             return False
         # A figure a call is of those answered within its tenth of a second: there may be none.
-        return ratio.under is None or bool(
-            cells[ratio.suite, ratio.under, ratio.level][ratio.under_figure or ratio.figure]
-        )
+        return ratio.under is None or bool(under.get(ratio.under_figure or ratio.figure))
 
     for one, ratio in zip(found["ratios"], [*TARGETS, *FOR_THE_RECORD], strict=True):
         assert (one["spread"] is not None) == is_measured(ratio), ratio
@@ -93,7 +95,7 @@ def test_everything_once(broker: dict[str, str], pulsar_endpoint: Endpoint, tmp_
         for one in found["ratios"]
         if one["spread"] is not None and one["ratio"]["figure"] not in ("lost", "repeated")
     ]
-    assert sum(median > 0 for median in medians) > 0.8 * len(medians)
+    assert sum(median > 0 for median in medians) >= 0.8 * len(medians)
     assert found["broker"]["version"][0].isdigit()
     assert all(suite.title in out for suite in MEASURED)
     assert err.count("] round 1 · ") == len(cells)

@@ -226,7 +226,7 @@ async def test_a_phone_in_the_dark_needs_no_sideways_scroll() -> None:
 
         def visit() -> None:
             with browser(375, 812, dark=True) as phone:
-                for path in (*PAGES, f"/instances/{long}"):
+                for path in dict.fromkeys((*PAGES[: by_profile(short=1, long=len(PAGES))], "/instances/shop-1")):
                     phone.get(f"{it.dispatcher.admin_url}{path.replace('shop-1', long)}")
                     assert phone.execute_script("return document.documentElement.scrollWidth") <= 375, path
                     assert find_violations(phone) == [], path
