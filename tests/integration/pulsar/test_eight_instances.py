@@ -3,7 +3,8 @@ call, and one is killed (-9) and started again every five seconds: callers hardl
 
 ``DISPATCH_RESILIENCE_SECONDS=60`` runs each contender for so long, and holds ours against all the goals: six minutes, on a
 machine that has nothing else to do, for one that stands still for a second makes every p99. The default is a short run, of
-which only what no busy machine upsets is asserted; its table is printed all the same.
+which only what no busy machine upsets is asserted; its table is printed all the same. `make test` has instances
+that are killed, late and gone in test_incidents.py, and a slow one in tests/benchmarks/test_simulation.py.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dispatch.transports import open_transport
 from tests.helpers.catalogs import queues_of, unique_topic
 from tests.helpers.degraded_service import OUT_OF_ORDER, Processes, State, answer
 
-pytestmark = pytest.mark.pulsar
+pytestmark = [pytest.mark.pulsar, pytest.mark.soak]
 
 SECONDS = float(os.environ.get("DISPATCH_RESILIENCE_SECONDS", "0"))
 """For each contender; 0: a short run."""
