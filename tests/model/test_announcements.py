@@ -148,7 +148,7 @@ class Announcements(RuleBasedStateMachine):
 
 
 TestAnnouncements = Announcements.TestCase
-TestAnnouncements.settings = machine(60, 30)
+TestAnnouncements.settings = machine(30, 30)
 
 
 VALUES: tuple[Any, ...] = (

@@ -211,4 +211,4 @@ class BalancerMachine(RuleBasedStateMachine):
 
 
 TestBalancerMachine = BalancerMachine.TestCase
-TestBalancerMachine.settings = machine(60, 40)
+TestBalancerMachine.settings = machine(30, 40)

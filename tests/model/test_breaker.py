@@ -311,4 +311,4 @@ class BreakerMachine(RuleBasedStateMachine):
 
 
 TestBreakerMachine = BreakerMachine.TestCase
-TestBreakerMachine.settings = machine(150, 50)
+TestBreakerMachine.settings = machine(50, 50)

@@ -303,4 +303,4 @@ class BulkheadMachine(RuleBasedStateMachine):
 
 
 TestBulkheadMachine = BulkheadMachine.TestCase
-TestBulkheadMachine.settings = machine(150, 40)
+TestBulkheadMachine.settings = machine(50, 40)

@@ -317,4 +317,4 @@ def ended(asked: ExpectedRequest) -> tuple[str, str]:
 
 
 TestExchangeMachine = ExchangeMachine.TestCase
-TestExchangeMachine.settings = machine(100, 50)
+TestExchangeMachine.settings = machine(40, 50)

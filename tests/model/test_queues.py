@@ -141,7 +141,7 @@ class FairPlacesMachine(RuleBasedStateMachine):
 TestFairPlacesMachine = FairPlacesMachine.TestCase
 
 
-TestFairPlacesMachine.settings = machine(150, 40)
+TestFairPlacesMachine.settings = machine(50, 40)
 
 
 FLOWS = st.sampled_from("abcd")
@@ -212,7 +212,7 @@ class FairQueueMachine(RuleBasedStateMachine):
 TestFairQueueMachine = FairQueueMachine.TestCase
 
 
-TestFairQueueMachine.settings = machine(100, 40)
+TestFairQueueMachine.settings = machine(40, 40)
 
 
 @given(st.lists(FLOWS, max_size=60))

@@ -226,7 +226,7 @@ def check(went: list[Went], rate: float, burst: float, now: float) -> None:
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = machine(60, 30)
+TestMachine.settings = machine(30, 30)
 
 
 @given(

@@ -290,7 +290,7 @@ class SessionMachine(RuleBasedStateMachine):
 
 
 TestSessionMachine = SessionMachine.TestCase
-TestSessionMachine.settings = machine(100, 60)
+TestSessionMachine.settings = machine(40, 60)
 
 
 def test_a_request_and_its_reply() -> None:
