@@ -687,7 +687,7 @@ class Dispatcher:
             RuntimeError: not started, or started on another event loop.
         """
         # perf: not by way of execute(), which would cost every call one more coroutine
-        resolved = self._live.resolver.fixed.get(tool) if version is None else None
+        resolved = self._live.resolver.fixed.get(tool) if version is None and isinstance(tool, str) else None
         if resolved is None:
             resolved = await self._resolve(tool, version, user, idempotency_key)
         options = CallOptions(user, timeout, None, idempotency_key, priority)
@@ -716,7 +716,7 @@ class Dispatcher:
             context: any value, for functions of this process (:class:`dispatch.CallContext`).
         """
         started = self._running.now()
-        resolved = self._live.resolver.fixed.get(tool) if version is None else None
+        resolved = self._live.resolver.fixed.get(tool) if version is None and isinstance(tool, str) else None
         try:
             if resolved is None:
                 resolved = await self._resolve(tool, version, user, idempotency_key)

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from dispatch._internal import Randomness, find_near_names
+from dispatch._internal import Randomness, check_instance, find_near_names
 from dispatch.calls.error_messages import (
     error_from_decision,
     error_from_hidden_versions,
@@ -297,7 +297,7 @@ class ToolResolver:
     def _in_range(self, name: str, version: str) -> ResolvedTool:
         if not isinstance(version, str):
             raise error_from_invalid_range(name, f"the version is of the type {type(version).__name__}, not a text")
-        found = self._by_range.get((name, version))
+        found = self._by_range.get((name, version)) if isinstance(name, str) else None
         if found is not None:
             return found
         try:
@@ -532,6 +532,9 @@ def select_visible(
     return tuple(tool for tool in tools if not (names := permissions_of(tool)) or permits(require_permissions(names)))
 
 
+EXPECTED_USER: Final = "the name of a user, or an empty text"
+
+
 async def list_visible(
     catalog: Catalog, authorizer: Authorizer, user: str, tools: Iterable[ToolDescriptor]
 ) -> tuple[ToolDescriptor, ...]:
@@ -540,7 +543,9 @@ async def list_visible(
 
     Raises:
         RejectedError: ``permissions-unavailable``: they could not be resolved.
+        TypeError: ``user`` is no text.
     """
+    check_instance("user", user, str, EXPECTED_USER)
     found = tuple(tools)
     if not any(catalog.permissions_of(tool) for tool in found):
         return found
@@ -562,7 +567,9 @@ def resolve_visible(
     Raises:
         RejectedError: there is no such tool or version; the user may not call it; or the user's permissions are not cached.
         InvalidArgumentsError: ``version`` is no range.
+        TypeError: ``name`` or ``user`` is no text.
     """
+    check_instance("user", user, str, EXPECTED_USER)
     try:
         tool = resolver.tool(name, version)
     except RejectedError as error:

@@ -172,7 +172,7 @@ class Catalog:
             VersionMismatchError: no version is in the range.
             ValueError: ``version`` is no range.
         """
-        found = self.tools.get(name)
+        found = self.tools.get(name) if isinstance(name, str) else None
         if found is None:
             check_instance("tool", name, str, "the name of a tool, such as 'tell-joke'")
             raise UnknownToolError(name, find_near_names(name, self.tools), tuple(self.tools))
@@ -190,7 +190,8 @@ class Catalog:
         Raises:
             UnknownToolError: there is no tool with that name.
         """
-        return self.versions_by_name.get(name) or (self.tool(name),)
+        default = self.tool(name)
+        return self.versions_by_name.get(name) or (default,)
 
     def service(self, id: str) -> ServiceDescriptor:
         """Return the default version of the service with that id.
@@ -198,7 +199,7 @@ class Catalog:
         Raises:
             UnknownServiceError: there is none.
         """
-        found = self.services.get(id)
+        found = self.services.get(id) if isinstance(id, str) else None
         if found is None:
             check_instance("service", id, str, "the id of a service, such as 'joke-service'")
             raise UnknownServiceError(id, find_near_names(id, self.services), tuple(self.services))
@@ -210,7 +211,8 @@ class Catalog:
         Raises:
             UnknownServiceError: there is no service with that id.
         """
-        return self.versions_by_id.get(id) or (self.service(id),)
+        default = self.service(id)
+        return self.versions_by_id.get(id) or (default,)
 
     def iterate_tools(self) -> Iterator[ToolDescriptor]:
         """Iterate over all versions of all tools: by name in the order of loading, then the highest version first."""
@@ -229,7 +231,7 @@ class Catalog:
             UnknownServiceError: the descriptor belongs to another catalogue, and its service is not in this one.
             VersionMismatchError: no version of the service satisfies ``requires``.
         """
-        descriptor = self.tool(tool) if isinstance(tool, str) else tool
+        descriptor = tool if isinstance(tool, ToolDescriptor) else self.tool(tool)
         if descriptor.requires is None:
             return self.service(descriptor.service)
         versions = self.service_versions(descriptor.service)

@@ -643,7 +643,7 @@ def _without(merger: Merger, kind: str, key: str) -> list[Item]:
 
 
 def _key_of(kind: str, raw: Mapping[str, Any]) -> str:
-    field = {"tool": "name", "tool-service": "id"}.get(kind)
+    field = {"tool": "name", "tool-service": "id"}.get(kind) if isinstance(kind, str) else None
     if field is None:
         raise CatalogError([Problem(PUT, "kind", f"{excerpt(repr(kind))} is not a kind", f"use {' or '.join(KINDS)}")])
     name, version = raw.get(field), raw.get("version")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Unpack
 
-from dispatch._internal import ErrorBoundary, Randomness, cancel_and_wait, yield_to_others
+from dispatch._internal import ErrorBoundary, Randomness, cancel_and_wait, check_instance, yield_to_others
 from dispatch.catalog.activation import Activator, CatalogTarget, Prepared, SourceFollower, close_followers
 from dispatch.catalog.approvals import Approvals, ApprovalWatcher, check_approvals
 from dispatch.catalog.catalog import Catalog, ListConditions
@@ -221,6 +221,8 @@ class Registry:
             ApprovalsError: the file cannot be written.
         """
         await yield_to_others()
+        check_instance("name", name, str, "the name of a tool, such as 'tell-joke'")
+        check_instance("fingerprint", fingerprint, str, "the fingerprint of a definition that waits")
         held = [each for report in self.merged.reports.values() for each in report.held]
         if self._approvals is None or not any((each.name, each.new) == (name, fingerprint) for each in held):
             raise LookupError(f"no definition '{fingerprint[:12]}' of '{name[:80]}' waits for approval.")
@@ -376,6 +378,7 @@ class Registry:
             follower.start()
 
     def _find(self, id: str) -> SourceFollower:
+        check_instance("id", id, str, "the id of a source, such as 'tools'")
         follower = self._followers.get(id)
         if follower is None:
             known = ", ".join(self._followers) or "none"

@@ -281,6 +281,8 @@ class Authorizer:
         Args:
             now: on the loop's clock.
         """
+        if not isinstance(user, str):  # the call is refused for that
+            return NO_PERMISSIONS
         permissions_of, lookup = self._permissions_of, self._lookup
         if permissions_of is not None:
             return permissions_of(user)

@@ -630,6 +630,70 @@ async def test_a_call_before_the_start_says_how_to_start() -> None:
 
 
 @pytest.mark.usefixtures("strangers")
+@pytest.mark.parametrize("name", [["work"], {"work": 1}, {"work"}, None, 3])
+async def test_a_name_that_is_no_text_is_named(name: Any) -> None:
+    """A list has no hash: its lookup would end with Python's own text."""
+    async with stand(Service(lambda _: "done")) as (dispatcher, _):
+
+        async def stream() -> None:
+            async with contextlib.aclosing(dispatcher.stream(name)) as chunks:
+                await anext(chunks)
+
+        catalog, registry = dispatcher.catalog, dispatcher.registry
+        uses: dict[str, list[Callable[[], Any]]] = {
+            "tool must be the name of a tool, such as 'tell-joke'": [
+                lambda: dispatcher.call(name),
+                lambda: dispatcher.call(name, version="^1"),
+                lambda: dispatcher.call(name, user=name),
+                lambda: dispatcher.execute(name),
+                lambda: dispatcher.execute(name, version="^1"),
+                stream,
+                lambda: dispatcher.tool(name),
+                lambda: dispatcher.tool(name, version="^1"),
+                lambda: dispatcher.breaker(name),
+                lambda: registry.get(name),
+                lambda: catalog.tool(name),
+                lambda: catalog.versions(name),
+                lambda: catalog.service_of(name),
+                lambda: catalog.source_of(name),
+            ],
+            "service must be the id of a service, such as 'joke-service'": [
+                lambda: dispatcher.instances(name),
+                lambda: ToolServiceClient(dispatcher, service=name),
+                lambda: catalog.service(name),
+                lambda: catalog.service_versions(name),
+            ],
+            "id must be the id of a source, such as 'tools'": [
+                lambda: registry.source(name),
+                lambda: registry.refresh(name),
+                lambda: registry.remove_source(name),
+            ],
+            "name must be the name of a tool, such as 'tell-joke'": [lambda: registry.approve(name, "f")],
+            "user must be the name of a user, or an empty text": [
+                lambda: dispatcher.tools(user=name),
+                lambda: dispatcher.tool("work", user=name),
+                lambda: dispatcher.find("work", user=name),
+            ],
+        }
+        for problem, group in uses.items():
+            for number, use in enumerate(group):
+                text = ""
+                try:
+                    found = use()
+                    if asyncio.iscoroutine(found):
+                        await found
+                except TypeError as error:
+                    text = str(error)
+                assert text.startswith(problem), (problem, number)
+        with pytest.raises(CatalogError, match="is not a kind"):
+            await registry.put(name, {"name": "other"})
+        with pytest.raises(LookupError, match="was not put"):
+            await registry.remove("tool", name)
+        with pytest.raises(RejectedError, match="no tool 'gone'"):
+            await dispatcher.call("gone", user=name)
+
+
+@pytest.mark.usefixtures("strangers")
 async def test_starting_twice_is_a_mistake() -> None:
     async with dispatching() as dispatcher:
         with pytest.raises(RuntimeError, match="started already"):
