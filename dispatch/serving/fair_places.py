@@ -14,10 +14,11 @@ Invariants:
 
 - At most ``places`` requests run, at most ``max_waiting`` wait; requests of one tool and caller start in their order.
 - While a place is free, no request waits of a tool with none running, nor of one below its level whose caller has none
-  running, or is below its own.
+  running, or is below its own, but for the last point.
 - A tool or caller above its level, and above its small share, takes a place only if enough stay free: for what the others
   demand and do not use, and the spare places.
-- The only known tool may take all places; of several, one may take all but the spare places and what the others demand.
+- The only known tool may take all places; of several, one may take all but the spare places and what the others demand. In
+  the first :data:`COLD_S` seconds one that has ended no request takes half of them.
 """
 
 from __future__ import annotations
@@ -42,6 +43,11 @@ SMALL_SHARE = 32
 """One place in so many a tool or caller may always take: a second place where each of many tools uses one, of 64."""
 MIN_PLACES = 4
 """Of fewer places none is spared."""
+COLD_S = 0.1
+"""Seconds after the first request of an instance in which a tool that has ended none takes half of the places at most: it
+may hang, and the others have not been called yet. Longer: a first burst of a slow tool takes as much longer."""
+MIN_AGE_S = 0.05
+"""Seconds of the shortest time over which a mean is taken."""
 KNOWN_S = 600.0
 """Seconds after its last request for which a tool or a caller is known."""
 REFRESH_S = 0.005
@@ -120,7 +126,7 @@ class _Tool(_Flow, Generic[T]):
 class _Flows(Generic[F]):
     """All tools, or all callers of a tool: their means, demands and level."""
 
-    __slots__ = ("_changes", "_forgotten", "_kind", "_refreshed", "claimed", "flows", "level", "reserve")
+    __slots__ = ("_changes", "_forgotten", "_kind", "_refreshed", "began", "claimed", "flows", "level", "reserve")
 
     def __init__(self, kind: Callable[[str, float], F], now: float) -> None:
         self._kind = kind
@@ -128,7 +134,7 @@ class _Flows(Generic[F]):
         self.level = math.inf
         self.claimed = self.reserve = 0.0
         """Places that all of them claim; and those of them that they do not use."""
-        self._refreshed = self._forgotten = now
+        self.began = self._refreshed = self._forgotten = now
         self._changes = 0
 
     def find(self, name: str, now: float) -> F:
@@ -141,6 +147,8 @@ class _Flows(Generic[F]):
                     name = OVERFLOW
             flow = self.flows.get(name)
             if flow is None:
+                if not self.flows:
+                    self.began = self._refreshed = now
                 flow = self.flows[name] = self._kind(name, now)
                 self._changes = MAX_FLOWS  # compute the levels anew
         return flow
@@ -177,7 +185,9 @@ class _Flows(Generic[F]):
                 flow.area = 0.0
                 mean = flow.mean + weight * (area / passed - flow.mean)
                 flow.mean = mean if mean >= NEGLIGIBLE else 0.0
-        demands = sorted(max(flow.running + flow.waiting, HEADROOM * flow.mean) for flow in flows)
+        # In the first second the mean would be that of the time before, too.
+        headroom = HEADROOM / (1.0 - math.exp(-max(now - self.began, MIN_AGE_S) / MEMORY_S))
+        demands = sorted(max(flow.running + flow.waiting, headroom * flow.mean) for flow in flows)
         left, count = capacity, len(demands)
         level = capacity
         for number, demand in enumerate(demands):
@@ -190,7 +200,7 @@ class _Flows(Generic[F]):
         self.level = level
         self.claimed = self.reserve = 0.0
         for flow in flows:
-            claim = flow.claim = min(level, max(flow.running + flow.waiting, HEADROOM * flow.mean))
+            claim = flow.claim = min(level, max(flow.running + flow.waiting, headroom * flow.mean))
             self.claimed += claim
             self.reserve += max(0.0, claim - flow.running)
 
@@ -264,12 +274,19 @@ class FairPlaces(Generic[T]):
         if free < 1:
             return False
         tools, callers = self._tools, tool.callers
+        if tool.duration_s is None and now - tools.began < COLD_S and self._is_half(tool):
+            return False
         needed = tools.spared(tool, self.places, now)
         if tool.is_shared:
             # What the tool can have when the others have all that they claim.
             share = self.places - (tools.claimed - tool.claim)
             needed = max(needed, callers.spared(caller, max(share, 1.0), now))
         return free - 1 >= needed
+
+    def _is_half(self, tool: _Tool[T]) -> bool:
+        """Whether ``tool`` has half of the places, and its further requests can wait."""
+        places = self.places
+        return 2 * tool.running >= places and places >= MIN_PLACES and self.max_waiting >= places
 
     def start(self, item: T, tool: str, caller: str, now: float) -> bool:
         """Give ``item`` a place, or return False: it must wait, or be refused."""

@@ -68,10 +68,59 @@ FOR_EVER = 1e9
 
 def test_only_tool_takes_all_places() -> None:
     load = Load(64)
+    load.arrive("a", 1.0)
+    load.pass_time(1.0)
     load.arrive("a", 1.0, count=100)
     assert load.running() == {"a": 64}
     load.pass_time(1.0)
     assert load.running() == {"a": 36}
+
+
+@pytest.mark.parametrize(("places", "first"), [(1, 1), (3, 3), (4, 2), (16, 8), (17, 9), (64, 32)])
+def test_first_burst_of_a_new_instance_takes_half_of_the_places_at_once_and_all_soon(places: int, first: int) -> None:
+    load = Load(places)
+    load.arrive("a", FOR_EVER, count=2 * places)
+    assert load.running() == {"a": first}
+    load.pass_time(0.16)
+    assert load.running() == {"a": places}
+
+
+def test_first_burst_takes_all_places_when_a_request_of_it_has_ended() -> None:
+    load = Load(64)
+    load.arrive("a", 0.02)
+    load.arrive("a", 1.0, count=100)
+    assert load.running() == {"a": 32}
+    load.pass_time(0.02)
+    assert load.running() == {"a": 64}
+
+
+def test_first_burst_is_not_refused_where_none_can_wait() -> None:
+    load = Load(64, max_waiting=0)
+    load.arrive("a", 1.0, count=64)
+    assert (load.running(), load.dropped) == ({"a": 64}, {})
+
+
+@pytest.mark.parametrize("at", [0.0, 0.02, 0.1, 0.3, 1.0])
+@pytest.mark.parametrize(("places", "rate"), [(16, 100), (64, 500)])
+def test_burst_of_a_hanging_tool_at_a_new_instance_leaves_the_others_what_they_use(
+    places: int, rate: float, at: float
+) -> None:
+    for seed in range(5):
+        load = Load(places)
+        chance = random.Random(seed)
+        count, due = 0, chance.expovariate(rate)
+        while load.now < 3:
+            if load.now <= at < due:
+                load.pass_time(at - load.now)
+                load.arrive("hanging", 30.0, count=places)
+            load.pass_time(due - load.now)
+            load.arrive(f"t{chance.randrange(50)}", chance.expovariate(1 / 0.05))
+            count, due = count + 1, due + chance.expovariate(rate)
+        load.pass_time(2)
+        waits = [wait for name, waits in load.waits.items() if name != "hanging" for wait in waits]
+        late = count - sum(wait <= 1 for wait in waits)
+        assert late <= 0.05 * count, seed
+        assert load.running()["hanging"] >= places // 2, seed
 
 
 def test_known_tools_leave_places_for_those_that_are_called_seldom() -> None:
