@@ -283,6 +283,8 @@ _NOTIFICATIONS: Final = (
 # -- what an unreadable message names ---------------------------------------------------------------------------------
 
 _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}:,]|[^\s\[\]{}:,"]+', re.DOTALL)
+_ANY_TOKEN: Final = re.compile(rb"""(["'])(?:\\.|(?!\1)[^\\\n])*\1?|[\[\]{}:,]|[^\s\[\]{}:,"']+""")
+"""The same, with Python's texts in single quotes. No text goes over the end of its line."""
 _DECODER: Final = json.JSONDecoder()
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _LAST_ID: Final = re.compile(rb'"id"\s*:\s*(-?\d+|"[^"\\]*")\s*\}\s*$')
@@ -336,6 +338,46 @@ class Outline(NamedTuple):
         is_message = not keys.isdisjoint((b'"result"', b'"error"', b'"method"')) or is_cut or names_protocol
         is_request = b'"method"' in keys and keys.isdisjoint((b'"result"', b'"error"'))
         return cls(id, is_message, is_request, is_cut)
+
+
+ONE_LINE: Final = "no JSON in one line; MCP has one message per line"
+
+
+class UnreadableText:
+    """Lines that no message begins on: a log, or a reply over several lines or in Python's form.
+
+    Args:
+        only_waiting: id of the request that waited, if only one did when the text began.
+
+    Attributes:
+        lines: of the text, which begins with ``{``.
+    """
+
+    def __init__(self, only_waiting: str | None) -> None:
+        self.lines: list[bytes] = []
+        self._only_waiting = only_waiting
+
+    def find_answered(self) -> str | None:
+        """Return the id of the request that the text certainly answers; None: it answers none, or it is not known which."""
+        values: dict[bytes, bytes] = {}  # by their keys in the outer object: the first token of each
+        key = previous = b""
+        depth = 0
+        for match in _ANY_TOKEN.finditer(b"\n".join(self.lines)):
+            token = match[0]
+            if key:
+                values[key] = token
+                key = b""
+            if token in (b"{", b"["):
+                depth += 1
+            elif token in (b"}", b"]"):
+                depth -= 1
+            elif token == b":" and depth == 1:
+                key = previous
+            previous = token.strip(b"\"'")
+        if b"jsonrpc" not in values or b"method" in values or values.keys().isdisjoint((b"result", b"error")):
+            return None
+        id = values.get(b"id", b"null")
+        return self._only_waiting if id in (b"null", b"None") else id.strip(b"\"'").decode("utf-8", "replace")
 
 
 def _read_id(token: bytes) -> RequestId | None:

@@ -39,8 +39,10 @@ from dispatch.mcp.conversion import find_header_problem
 from dispatch.mcp.replies import (
     FAILURES,
     MAX_MESSAGE_BYTES,
+    ONE_LINE,
     TransportFailure,
     UnreadableMessageError,
+    UnreadableText,
     failed_reply,
     is_malformed,
     read_messages,
@@ -122,6 +124,10 @@ it does not know."""
 TERM_S: Final = 1.0
 """Seconds that it has after SIGTERM; then its group receives SIGKILL."""
 
+SPLIT_S: Final = 0.5
+"""Seconds after the begin of an unreadable text in which a server may still write the reply that it is a copy of."""
+MAX_SPLIT_BYTES: Final = 256 * 1024
+"""Bytes of such texts that are kept."""
 LAST_OUTPUT_S: Final = 0.05
 """Seconds without output after which a server that has ended has written all, where its children keep the pipe open."""
 LAST_OUTPUTS: Final = 20
@@ -200,6 +206,9 @@ class ServerProcess(asyncio.SubprocessProtocol):
         """The protocol is 2026-07-28 or later."""
         self._waiting: dict[str, RequestId] = {}
         """Requests without a reply, by the text of their id."""
+        self._texts: list[UnreadableText] = []
+        """Of the last :data:`SPLIT_S`."""
+        self._texts_size = 0
         self._is_cut = False
         """The lines since the last readable message may be parts of an unreadable one."""
         self._is_paused = False
@@ -320,12 +329,34 @@ class ServerProcess(asyncio.SubprocessProtocol):
             messages = read_messages(line, is_modern=self._is_modern)
         except UnreadableMessageError as error:
             self._is_cut |= error.is_cut
+            self._collect(line)
             if error.is_message or self._is_cut:  # the log has no replies
                 line = b"an unreadable message of %d bytes" % len(line)
             self._log.feed(b"(stdout) " + line + b"\n")  # a server that writes its log to stdout
         else:
             self._unread.extend(SessionMessage(self._find_request(message)) for message in messages)
             self._is_cut = any(is_malformed(message) for message in messages)
+
+    def _collect(self, line: bytes) -> None:
+        """Collect the lines of what may be a reply over several lines, or in Python's form."""
+        if not self._texts and not line.startswith(b"{"):
+            return
+        self._texts_size += len(line)
+        if self._texts_size > MAX_SPLIT_BYTES:
+            return
+        if line.startswith(b"{"):
+            if not self._texts:
+                asyncio.get_running_loop().call_later(SPLIT_S, self._end_unreadable_replies)
+            self._texts.append(UnreadableText(next(iter(self._waiting)) if len(self._waiting) == 1 else None))
+        self._texts[-1].lines.append(line)
+
+    def _end_unreadable_replies(self) -> None:
+        texts, self._texts, self._texts_size = self._texts, [], 0
+        for text in texts:
+            id = self._waiting.pop(text.find_answered() or "", None)
+            if id is not None:
+                self._unread.append(SessionMessage(failed_reply(id, TransportFailure.MALFORMED, ONE_LINE)))
+        self._wake()
 
     def _find_request(self, message: JSONRPCMessage) -> JSONRPCMessage:
         """Return ``message``; a reply with ``id: null``, of a server that could not read a request, is that of the only
@@ -581,8 +612,11 @@ class HttpClient(httpx2.AsyncClient):
         self.in_flight += is_request
         try:
             response = await super().send(request, **options)
-            if exchange is None or response.has_redirect_location:
+            if exchange is None or _is_followed(response):
                 return response
+            if response.has_redirect_location and exchange.id is not None:
+                await response.aclose()
+                return _response(response, exchange.fail(TransportFailure.HTTP_STATUS, _describe_redirect(response)))
             if response.is_success and _is_event_stream(response):
                 return _stream(response, self._read_events(exchange, response))
             if exchange.id is not None:
@@ -800,6 +834,30 @@ async def _read_body(response: httpx2.Response) -> bytes:
         if event.data:
             return event.data.encode()
     return b""
+
+
+def _is_followed(response: httpx2.Response) -> bool:
+    """Whether the SDK follows the redirect of a response: with the same method, and to the same origin or its HTTPS."""
+    moved = response.next_request
+    if moved is None or moved.method != response.request.method:
+        return False
+    here, there = response.request.url, moved.url
+    is_upgrade = (here.scheme, there.scheme) == ("http", "https") and here.port is None and there.port is None
+    return here.host == there.host and (is_upgrade or (here.scheme, here.port) == (there.scheme, there.port))
+
+
+def _describe_redirect(response: httpx2.Response) -> str:
+    """Return why a redirect is not followed, and what to write. User, query and fragment may be secrets."""
+    text = f"HTTP status {response.status_code} {response.reason_phrase}".rstrip()
+    if response.next_request is None:
+        return f"{text}: it redirects to what is no address"
+    here, there = response.request.url, response.next_request.url.copy_with(userinfo=b"", query=None, fragment=None)
+    if (here.scheme, there.scheme) == ("https", "http"):
+        there = there.copy_with(scheme="https")
+        return f"{text}: it redirects from https to http, as behind a proxy unknown to it; write '{there}' as 'url'"
+    return (
+        f"{text}: it redirects to '{there}', which is not followed; write this as 'url' if it is the server's address"
+    )
 
 
 def _is_event_stream(response: httpx2.Response) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import pprint
 import re
 from email.utils import formatdate
 from typing import Any
@@ -52,6 +53,20 @@ MALFORMED = {
     "an id that no request has": GOOD.replace("@ID@", "[@ID@]"),
     "text in front of an unreadable one": "x " + result({"content": [{"type": "text", "text": "secret-page \ud83d"}]}),
 }
+_REPLY = {"jsonrpc": "2.0", "id": "@ID@", "result": {"content": [{"type": "text", "text": "it's secret-page"}]}}
+SPLIT = {
+    "over several lines": json.dumps(_REPLY, indent=2),
+    "with another order of keys": json.dumps(dict(reversed(_REPLY.items())), indent="\t"),
+    "in Python's form": str(_REPLY),
+    "in Python's form, over several lines": pprint.pformat(_REPLY),
+    "over several lines, without an id": json.dumps({**_REPLY, "id": None}, indent=2),
+    "an error": json.dumps({"jsonrpc": "2.0", "id": "@ID@", "error": {"code": -1, "message": "secret-page"}}, indent=2),
+    "behind a line of a log": "{starting, it's time}\n" + json.dumps(_REPLY, indent=2),
+    "in front of a notification": json.dumps(_REPLY, indent=2)
+    + "\n"
+    + '{"jsonrpc":"2.0","method":"notifications/message"}',
+}
+SPLIT = {name: re.sub("[\"']@ID@[\"']", "@ID@", text) for name, text in SPLIT.items()}
 NOTE = '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"secret-page"}}'
 TEXT = {"type": "text", "text": "fine"}
 READABLE: dict[str, str] = {
@@ -61,6 +76,8 @@ READABLE: dict[str, str] = {
     "text behind": f"{GOOD} secret-page",
     "colours": f"\x1b[32m{GOOD}\x1b[0m",
     "a copy of the request in front": '[INFO] has {"jsonrpc":"2.0","id":@ID@,"method":"ping","params":{}}\n' + GOOD,
+    "a copy in Python's form in front": SPLIT["in Python's form"] + f"\n{GOOD}",
+    "a copy over several lines in front": f"{SPLIT['over several lines']}\n{GOOD}",
     "a method": GOOD.replace('"result"', '"method": "tools/call", "result"'),
     "an error that is null": GOOD[:-1] + ', "error": null}',
     "an id that is a text": GOOD.replace("@ID@", '"@ID@"'),
@@ -114,6 +131,33 @@ async def test_an_unreadable_reply_on_stdio_ends_its_call(logged: pytest.LogCapt
             await assert_malformed(dispatcher, name)
         assert await dispatcher.call("good", {}) == "fine"
     assert SECRET not in logged.text
+
+
+async def test_a_reply_that_is_no_json_in_one_line_ends_its_call(logged: pytest.LogCaptureFixture) -> None:
+    answers = {f"tool-{number}": text for number, text in enumerate(SPLIT.values())}
+    policy = {"breaker": None}
+    async with connected({"s": scripted_stdio({**answers, "good": GOOD}, policy=policy)}) as dispatcher:
+        for name in answers:
+            await assert_malformed(dispatcher, name)
+            found = await dispatcher.execute(name, {}, timeout=30)
+            assert "(no JSON in one line; MCP has one message per line)" in str(found.error)
+        assert await dispatcher.call("good", {}) == "fine"
+        two = [asyncio.create_task(dispatcher.execute(name, {}, timeout=3)) for name in ("tool-0", "tool-4")]
+        named, unnamed = await asyncio.gather(*two)
+        assert named.error is not None
+        assert named.error.type == "malformed-reply"
+        assert unnamed.error is not None
+        assert unnamed.error.type == "timeout", "of two, none is certainly meant"
+    assert SECRET not in logged.text
+
+
+async def test_a_server_that_writes_no_message_in_one_line_is_told_about() -> None:
+    welcome = SPLIT["an error"]
+    entry = scripted_stdio({}, before="exit")
+    entry["args"][-1] = json.dumps({**json.loads(entry["args"][-1]), "before": "", "welcome": welcome})
+    async with connected({"s": entry}) as dispatcher:
+        [source] = dispatcher.registry.sources()
+        assert "MCP has one message per line" in str(source.problem)
 
 
 @pytest.mark.parametrize("is_modern", [False, True], ids=["legacy", "2026-07-28"])
@@ -224,6 +268,19 @@ async def test_a_reply_of_many_megabytes_in_one_event() -> None:
     with scripted_http(event(result({"content": [{"type": "text", "text": "x" * 3_000_000}]}))) as server:
         async with connected({"s": {"url": server.url}}) as dispatcher:
             assert len(await dispatcher.call("work", {})) == 3_000_000
+
+
+async def test_a_log_on_stdout_ends_no_call() -> None:
+    request = {"jsonrpc": "2.0", "id": "@ID@", "method": "tools/call", "params": {"result": 1}}
+    entry = {"level": "info", "id": "@ID@", "result": "done", "error": None}
+    texts = [json.dumps(request, indent=2), str(request), json.dumps(entry, indent=2), str(entry), "{\n}", "{a"]
+    texts += ["INFO sends " + str(_REPLY), "  " + str(_REPLY), "[" + str(_REPLY) + "]"]
+
+    lines = "\n".join(text.replace("'@ID@'", "@ID@").replace('"@ID@"', "@ID@") for text in texts)
+    async with connected({"s": scripted_stdio({"work": lines})}) as dispatcher:
+        found = await dispatcher.execute("work", {}, timeout=2)
+        assert found.error is not None
+        assert found.error.type == "timeout"
 
 
 async def test_unusual_replies_on_stdio_that_are_results_and_lines_that_are_none(
@@ -815,6 +872,37 @@ async def test_a_redirected_request_and_headers_in_any_encoding() -> None:
             assert moved is not None
             answered = await client.send(moved)
     assert answered.json()["result"]["content"] == [{"type": "text", "text": "fine"}]
+
+
+@pytest.mark.parametrize(
+    ("status", "location", "text"),
+    [
+        (
+            308,
+            "http://u:secret-page@other.test/mcp?key=secret-page",
+            "it redirects to 'http://other.test/mcp', which is",
+        ),
+        (302, "/login?next=secret-page", "/login', which is not followed; write this as 'url' if it is the server's"),
+        (307, "http://other.test:secret-page/", "it redirects to what is no address"),
+    ],
+)
+def test_a_redirect_that_is_not_followed_is_told_with_what_to_write(
+    logged: pytest.LogCaptureFixture, status: int, location: str, text: str
+) -> None:
+    async def test() -> None:
+        with scripted_http(Answer("secret-page", status, "text/html", {"Location": location})) as server:
+            async with connected({"s": {"url": server.url}}) as dispatcher:
+                found = await dispatcher.execute("work", {}, timeout=30)
+                assert f"HTTP status {status}" in str(found.error)
+                assert text in str(found.error)
+                server.refuse_all = Answer("", status, "text/html", {"Location": location})
+            async with connected({"s": {"url": server.url}}) as dispatcher:
+                [source] = dispatcher.registry.sources()
+                assert text in str(source.problem)
+                assert "/site-packages/" not in str(source.problem)
+
+    run(test)
+    assert SECRET not in logged.text
 
 
 async def test_a_stream_that_ends_at_once_is_not_opened_again_without_a_pause() -> None:
