@@ -235,6 +235,10 @@ FIRST_RETRY_S: Final = 0.5
 MAX_RETRY_S: Final = 30.0
 MAX_PAUSE_S: Final = 300.0
 """Seconds until the next attempt at most, if a server has asked for a pause."""
+TRY_AGAIN_S: Final = 0.5
+"""Seconds after an attempt in which no call has another one made."""
+OPENING_S: Final = 2.0
+"""Seconds that a call waits for a session that is being opened, within its own deadline."""
 STABLE_S: Final = 5.0
 """Seconds after which a session that ends begins with :data:`FIRST_RETRY_S` again."""
 JITTER: Final = 0.2
@@ -305,7 +309,12 @@ class McpSession:
         self._is_reopening = False
         self._opened = asyncio.Event()
         self._opened_at: float | None = None
+        self._began_at: float | None = None
+        """When the attempt under way began; None: there is none."""
         self._retry_at = 0.0
+        self._may_try_at = 0.0
+        """When a call may have the next attempt made at once."""
+        self._is_wanted = asyncio.Event()
         self._first = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -342,14 +351,27 @@ class McpSession:
     def _is_unknown(self) -> bool:
         return isinstance(self._transport, HttpTransport) and self._transport.is_unknown
 
-    async def wait_reopened(self, timeout: float) -> bool:
-        """Wait while the session is being opened again, for ``timeout`` seconds at most; return whether it is open."""
+    def try_now(self) -> bool:
+        """Have the session opened for a call, if the last attempt was not just now: the server may be back long before the
+        next attempt is due. A process is not started for each call. Return whether the call should wait for an attempt."""
+        if self._is_process or self._task is None:
+            return False
+        now = asyncio.get_running_loop().time()
+        if self._began_at is not None:
+            return now - self._began_at < OPENING_S
+        if now >= self._may_try_at:
+            self._began_at = now
+            self._is_wanted.set()
+        return self._began_at is not None
+
+    async def wait_opened(self) -> None:
+        """Wait while the session is being opened: :data:`REOPEN_S` seconds at most after the server has forgotten the former
+        one, otherwise :data:`OPENING_S`."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                while self.client is None and self.is_reopening:
+            async with asyncio.timeout(REOPEN_S if self.is_reopening else OPENING_S):
+                while self.client is None and (self.is_reopening or self.try_now()):
                     self._opened.clear()
                     await self._opened.wait()
-        return self.client is not None
 
     @property
     def retry_after(self) -> float:
@@ -361,8 +383,10 @@ class McpSession:
     async def _supervise(self) -> None:
         loop = asyncio.get_running_loop()
         wait = FIRST_RETRY_S
+        is_wanted = False
         while True:
-            self._opened_at = None
+            former, self._opened_at = self.problem, None
+            self._began_at = loop.time()
             asked: float | None = None
             try:
                 async with self._limit_starts() as started:
@@ -370,7 +394,7 @@ class McpSession:
             except Exception as error:  # of a server or of the SDK, which may raise anything; it is reported
                 self.problem = describe_failure(error)
                 asked = find_retry_after(first_error(error))
-                if self._opened_at is None and not isinstance(first_error(error), OSError):
+                if self._opened_at is None and not _is_unsent(first_error(error)):
                     self._mode = MODE if self._mode == LEGACY else LEGACY
                     if self._mode == LEGACY and self._is_process and not self._first.is_set():
                         logger.info("%s: %s; it is started again without 'server/discover'", self.name, self.problem)
@@ -381,14 +405,23 @@ class McpSession:
                 self._is_reopening = True
                 continue
             self._is_reopening = False
-            self._opened.set()  # there is nothing to wait for
-            delay = max(wait * (1 - JITTER * self._randomness()), min(asked or 0.0, MAX_PAUSE_S))
+            self._began_at = None
+            pause = min(asked or 0.0, MAX_PAUSE_S)
+            delay = max(wait * (1 - JITTER * self._randomness()), pause)
             self._retry_at = loop.time() + delay
-            logger.warning("%s: %s; the next attempt is in %.1f s", self.name, self.problem, delay)
+            self._may_try_at = loop.time() + max(TRY_AGAIN_S, pause)
+            self._opened.set()  # there is nothing to wait for
+            if not is_wanted or self._opened_at is not None or self.problem != former:
+                logger.warning("%s: %s; the next attempt is in %.1f s", self.name, self.problem, delay)
             self._first.set()
             self._on_change()
-            await asyncio.sleep(delay)
-            wait = min(2 * wait, MAX_RETRY_S)
+            self._is_wanted.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._is_wanted.wait()
+            is_wanted = self._is_wanted.is_set()
+            if not is_wanted:
+                wait = min(2 * wait, MAX_RETRY_S)
 
     @asynccontextmanager
     async def _limit_starts(self) -> AsyncIterator[Callable[[], object]]:
@@ -469,6 +502,7 @@ class McpSession:
         self.version = info.version if info is not None and is_version(info.version) else None
         self._client = client
         self._opened_at = asyncio.get_running_loop().time()
+        self._began_at = None
         self._is_reopening = False
         self._opened.set()
         self._set_tools(found)
@@ -485,6 +519,11 @@ def first_error(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _is_unsent(error: BaseException) -> bool:
+    """Whether the server has received nothing, so that the failure says nothing about the protocol that it speaks."""
+    return isinstance(error, OSError) or (isinstance(error, MCPError) and error.code == TransportFailure.NOT_SENT)
 
 
 def describe_failure(error: BaseException) -> str:
@@ -538,7 +577,9 @@ class McpInstance(LocalInstance):
 
     def find_absence(self, tool: str) -> DispatchError | None:
         """See :class:`~dispatch.routing.instance.Instance`."""
-        return error_from_missing_session(tool, self.session.retry_after) if self.is_suspect else None
+        if not self.is_suspect or self.session.try_now():
+            return None
+        return error_from_missing_session(tool, self.session.retry_after)
 
     async def call(self, call: LocalCall) -> LocalResult:
         """Call the tool at the server. Cancelling this cancels the call there.
@@ -551,11 +592,11 @@ class McpInstance(LocalInstance):
         session = self.session
         try:
             if session.client is None:
-                await session.wait_reopened(REOPEN_S)
+                await session.wait_opened()
             try:
                 result = await self._call(call)
             except ForgottenSessionError:
-                await session.wait_reopened(REOPEN_S)
+                await session.wait_opened()
                 result = await self._call(call)
         except UnsentCallError:
             error = error_from_missing_session(call.tool, session.retry_after)

@@ -94,7 +94,7 @@ class McpServerSource:
 
     def _on_session(self) -> None:
         if self._instances is not None:
-            self._instances.renew()  # their versions
+            self._instances.renew()
         self.announce_change()
 
     @property

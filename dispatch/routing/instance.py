@@ -223,12 +223,14 @@ class Instances(Generic[InstanceT]):
     Attributes:
         version: another number after each change, larger than any before.
         shares: factors of the weights of instances, by name, where they are not 1; 0: no calls while there are others.
+        on_renew: called by :meth:`renew`.
     """
 
     def __init__(self, *instances: InstanceT) -> None:
         self._known: dict[str, InstanceT] = {each.name: each for each in instances}
         self.shares: Mapping[str, float] = {}
         self.version = next(_changes)
+        self.on_renew: Callable[[], object] = lambda: None
 
     def __len__(self) -> int:
         return len(self._known)
@@ -261,8 +263,9 @@ class Instances(Generic[InstanceT]):
         self.version = next(_changes)
 
     def renew(self) -> None:
-        """The version of an instance has changed."""
+        """The version of an instance has changed, or whether it can be reached."""
         self.version = next(_changes)
+        self.on_renew()
 
     def remove(self, instance: InstanceT) -> bool:
         """Remove ``instance``. Return whether it was known."""
@@ -411,6 +414,7 @@ class Channel:
         self.streams = 0
         self.joined_at = self.met_at = -math.inf
         self._turns: dict[asyncio.Future[None], None] = {}
+        instances.on_renew = self.next_turn
 
     @property
     def opening_error(self) -> TransportError | None:
@@ -439,6 +443,7 @@ class Channel:
     def replace_instances(self, instances: Instances[Any]) -> None:
         """Use other instances from now on: another source has the service."""
         self.instances = instances
+        instances.on_renew = self.next_turn
         self.next_turn()
 
     @property

@@ -78,6 +78,66 @@ async def test_kill_of_a_server_over_http_in_the_middle_of_64_calls_and_between_
             assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
 
 
+@pytest.mark.parametrize("addresses", [1, 2])
+async def test_the_first_call_after_a_server_is_back_succeeds(addresses: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch.mcp.sessions, "FIRST_RETRY_S", 300.0)
+
+    with http_server("calculator") as server:
+        urls = [server.url, "http://127.0.0.1:1/mcp"][:addresses]
+        async with connected({"calc": {"url": urls, "policy": {"retry": None}}}) as dispatcher:
+            assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
+            server.kill()
+            for _ in range(3):
+                found = await dispatcher.execute("add", {"a": 1, "b": 2})
+                assert found.error is not None
+                assert found.error.type in ("instance-lost", "no-instance")
+                assert found.duration < 1.5
+                await asyncio.sleep(0.6)
+            await asyncio.to_thread(server.start)
+            await asyncio.sleep(0.6)
+            found = await dispatcher.execute("add", {"a": 1, "b": 2})
+            assert (found.error, found.text) == (None, "3")
+
+
+async def test_calls_ask_a_server_that_is_down_twice_a_second_and_wait_for_one_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dispatch.mcp.sessions, "FIRST_RETRY_S", 300.0)
+    caplog.set_level("WARNING", "dispatch.mcp")
+
+    loop = asyncio.get_running_loop()
+    with http_server("calculator") as server:
+        async with connected({"calc": {"url": server.url, "policy": POLICY}}) as dispatcher:
+            assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
+            server.kill()
+            attempts: list[float] = []
+            open_transport = McpSession._run
+
+            async def count(session: McpSession, on_started: Callable[[], object]) -> None:
+                attempts.append(loop.time())
+                await open_transport(session, on_started)
+
+            monkeypatch.setattr(McpSession, "_run", count)
+            until = loop.time() + 3
+            while loop.time() < until:
+                await asyncio.gather(*(dispatcher.execute("add", {"a": 1, "b": 2}) for _ in range(5)))
+                await asyncio.sleep(0.01)
+            assert 3 <= len(attempts) <= 7
+            told = [each for each in caplog.records if "the next attempt" in each.getMessage()]
+            assert len(told) <= 3
+
+            async def hang(_session: McpSession, _on_started: Callable[[], object]) -> None:
+                await asyncio.sleep(300)
+
+            monkeypatch.setattr(McpSession, "_run", hang)
+            await asyncio.sleep(0.6)
+            found = await asyncio.gather(*(dispatcher.execute("add", {"a": 1, "b": 2}) for _ in range(5)))
+            assert {each.error.type for each in found if each.error is not None} == {"no-instance"}
+            assert all(1.5 < each.duration < 4 for each in found)
+            found = [await dispatcher.execute("add", {"a": 1, "b": 2}) for _ in range(5)]
+            assert all(each.duration < 1 for each in found), "one attempt at a time"
+
+
 async def test_calls_are_balanced_between_several_addresses() -> None:
     with http_server("calculator") as one, http_server("calculator") as two:
         async with connected({"calc": {"url": [one.url, two.url], "policy": POLICY}}) as dispatcher:

@@ -886,22 +886,19 @@ async def test_a_redirected_request_and_headers_in_any_encoding() -> None:
         (307, "http://other.test:secret-page/", "it redirects to what is no address"),
     ],
 )
-def test_a_redirect_that_is_not_followed_is_told_with_what_to_write(
+async def test_a_redirect_that_is_not_followed_is_told_with_what_to_write(
     logged: pytest.LogCaptureFixture, status: int, location: str, text: str
 ) -> None:
-    async def test() -> None:
-        with scripted_http(Answer("secret-page", status, "text/html", {"Location": location})) as server:
-            async with connected({"s": {"url": server.url}}) as dispatcher:
-                found = await dispatcher.execute("work", {}, timeout=30)
-                assert f"HTTP status {status}" in str(found.error)
-                assert text in str(found.error)
-                server.refuse_all = Answer("", status, "text/html", {"Location": location})
-            async with connected({"s": {"url": server.url}}) as dispatcher:
-                [source] = dispatcher.registry.sources()
-                assert text in str(source.problem)
-                assert "/site-packages/" not in str(source.problem)
-
-    run(test)
+    with scripted_http(Answer("secret-page", status, "text/html", {"Location": location})) as server:
+        async with connected({"s": {"url": server.url}}) as dispatcher:
+            found = await dispatcher.execute("work", {}, timeout=30)
+            assert f"HTTP status {status}" in str(found.error)
+            assert text in str(found.error)
+            server.refuse_all = Answer("", status, "text/html", {"Location": location})
+        async with connected({"s": {"url": server.url}}) as dispatcher:
+            [source] = dispatcher.registry.sources()
+            assert text in str(source.problem)
+            assert "/site-packages/" not in str(source.problem)
     assert SECRET not in logged.text
 
 
