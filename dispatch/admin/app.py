@@ -60,7 +60,7 @@ CLOCK_STEP_S: Final = 0.05
 SESSION_S: Final = 12 * 3600.0
 """Seconds after which a browser signs in again."""
 MAX_SESSIONS: Final = 1_000
-_OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/sign-in"})
+_OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/sign-in", "/sign-out"})
 ERROR_TEXTS: Final = {404: "There is no such page.", 405: "Use GET to read, POST to act."}
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -146,11 +146,22 @@ class Callers:
             self._sessions.popitem(last=False)
         return id
 
+    def sign_out(self, request: Request) -> None:
+        """End the session of the browser that sends ``request``."""
+        self._sessions.pop(hash_token(request.cookies.get(name_cookie(request), "")), None)
+
 
 def name_cookie(request: Request) -> str:
-    """Return the name of the cookie, which differs by port: consoles of one host do not replace the cookies of others."""
+    """Return the name of the cookie, which differs by port: consoles of one host do not replace the cookies of others. Over
+    TLS only this host can set it (``__Host-``)."""
     _, _, port = request.headers.get("host", "").rpartition(":")
-    return f"dispatch-session-{port if port.isascii() and port.isdigit() else 'default'}"
+    name = f"dispatch-session-{port if port.isascii() and port.isdigit() else 'default'}"
+    return f"__Host-{name}" if is_secure(request) else name
+
+
+def is_secure(request: Request) -> bool:
+    """Return whether a request came over TLS, to a proxy on this machine."""
+    return bool(request.scope.get("scheme") == "https")
 
 
 class Guard:
@@ -409,6 +420,7 @@ class AdminApi:
             self._acting("/api/tools/{target:path}/approve", "tools"),
             self._acting("/api/log-level", "log-level"),
             Route("/sign-in", self._sign_in, methods=["POST"]),
+            Route("/sign-out", self._sign_out, methods=["POST"]),
             *self._console.routes(),
         ]
 
@@ -456,8 +468,16 @@ class AdminApi:
         if id is None:
             raise ApiError(401, "The token is not known here.")
         response = answer_json({})
-        is_secure = request.scope["scheme"] == "https"
-        response.set_cookie(name_cookie(request), id, httponly=True, samesite="strict", secure=is_secure)
+        secure = is_secure(request)
+        response.set_cookie(name_cookie(request), id, httponly=True, samesite="strict", secure=secure)
+        return response
+
+    async def _sign_out(self, request: Request) -> Response:
+        """End the session of a browser."""
+        self._callers.sign_out(request)
+        response = answer_json({})
+        secure = is_secure(request)
+        response.delete_cookie(name_cookie(request), httponly=True, samesite="strict", secure=secure)
         return response
 
     async def answer_error(self, request: Request, error: Exception) -> Response:

@@ -127,6 +127,8 @@ document.getElementById("sign-in")?.addEventListener("submit", async event => {
     location.href = "/";
   } catch (error) { event.target.querySelector(".error").textContent = error.message; event.target.token.select(); }
 });
+document.getElementById("sign-out")?.addEventListener("click", () =>
+  post("/sign-out", {}).finally(() => { location.href = "/sign-in"; }));
 
 // -- keys ------------------------------------------------------------------------------------------------------
 let going = 0;

@@ -200,7 +200,7 @@ async def test_the_keyboard_reaches_the_pages_and_the_filter(chrome: Chrome) -> 
         await look(use)
 
 
-async def test_a_token_is_asked_for_and_a_reader_cannot_act(chrome: Chrome) -> None:
+async def test_a_token_is_asked_for_a_reader_cannot_act_and_signs_out(chrome: Chrome) -> None:
     token = "read-token-0123456789"
     async with observed(Admin("127.0.0.1:0", read={"bob": token})) as it:
 
@@ -212,7 +212,11 @@ async def test_a_token_is_asked_for_and_a_reader_cannot_act(chrome: Chrome) -> N
             wait_for(chrome, "Overview")
             chrome.get(f"{it.dispatcher.admin_url}/tools/price")
             assert not chrome.find_element(By.XPATH, "//button[text()='Open circuit']").is_enabled()
-            chrome.delete_all_cookies()
+            click(chrome, By.ID, "sign-out")
+            wait_for(chrome, "Token")
+            assert chrome.get_cookies() == []
+            chrome.get(f"{it.dispatcher.admin_url}/tools/price")
+            wait_for(chrome, "Token")
 
         await look(sign_in)
 

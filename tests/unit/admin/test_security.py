@@ -150,6 +150,46 @@ async def test_a_browser_gets_a_session_of_its_own_and_never_its_token() -> None
             assert (await it.client.get(path, headers=headers)).status_code == 401
 
 
+async def test_a_sign_out_ends_the_session_of_one_browser() -> None:
+    async with observed(TOKENS) as it:
+        path, json = "/api/tools", {"Content-Type": "application/json"}
+        cookies = []
+        for token in (READ, ACT):
+            answer = await it.client.post("/sign-in", json={"token": token})
+            cookies.append(answer.headers["Set-Cookie"].partition(";")[0])
+            it.client.cookies.clear()
+        left, stays = ({"Cookie": cookie} for cookie in cookies)
+        foreign = {**left, "Origin": "http://evil.example"}
+        assert (await it.client.post("/sign-out", json={}, headers=foreign)).status_code == 403
+        assert (await it.client.get(path, headers=left)).status_code == 200
+        for _ in range(2):
+            answer = await it.client.post("/sign-out", json={}, headers=left)
+            assert answer.status_code == 200
+            name, _, rest = answer.headers["Set-Cookie"].partition("=")
+            assert name == cookies[0].partition("=")[0]
+            assert {"Max-Age=0", "Path=/", "HttpOnly", "SameSite=strict"} <= set(rest.split("; "))
+            assert (await it.client.get(path, headers=left)).status_code == 401
+        assert (await it.client.get(path, headers=stays)).status_code == 200
+        assert (await it.client.post("/sign-out", content=b"", headers=json)).status_code == 200  # without a session
+        assert (await it.client.get(path, headers={"Authorization": f"Bearer {READ}"})).status_code == 200
+
+
+async def test_over_tls_the_cookie_is_of_this_host_alone() -> None:
+    async with observed(TOKENS) as it:
+        secure = {"X-Forwarded-Proto": "https"}
+        cookie = (await it.client.post("/sign-in", json={"token": READ}, headers=secure)).headers["Set-Cookie"]
+        assert cookie.startswith("__Host-dispatch-session-")
+        assert {"Secure", "HttpOnly", "Path=/", "SameSite=strict"} <= set(cookie.split("; "))
+        pair = {"Cookie": cookie.partition(";")[0]}
+        it.client.cookies.clear()
+        assert (await it.client.get("/api/tools", headers={**secure, **pair})).status_code == 200
+        assert (await it.client.get("/api/tools", headers=pair)).status_code == 401
+        ended = (await it.client.post("/sign-out", json={}, headers={**secure, **pair})).headers["Set-Cookie"]
+        assert ended.startswith("__Host-")
+        assert "Secure" in ended.split("; ")
+        assert (await it.client.get("/api/tools", headers={**secure, **pair})).status_code == 401
+
+
 def test_a_session_ends_after_half_a_day_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     def find(id: str | None) -> Caller | None:
         cookie = f"dispatch-session-9464={id}".encode()
