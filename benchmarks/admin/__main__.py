@@ -1,5 +1,5 @@
-"""Time of each page of the console, and of the lists of the API, with 1,000 tools of 50 services with 8 instances each; and
-the cost of the record of a call. No broker. ``python -m benchmarks.admin``.
+"""Time of each page of the console, and of the lists of the API, with 1,000 tools of 50 services with 8 instances each. No
+broker. ``python -m benchmarks.admin``; the cost of the record of a call is in :mod:`benchmarks.micro.call_path`.
 
 Each page is read :data:`TIMES` times over HTTP, from a thread of the same process: the time has all that a browser waits
 for.
@@ -16,10 +16,6 @@ from typing import Any
 
 import dispatch
 from dispatch import Catalog, Dispatcher, ToolServer, ToolService
-from dispatch.admin.recent import RecentCalls
-from dispatch.errors import Outcome
-from dispatch.result import CallResult
-from dispatch.telemetry.observers import CallObserver
 
 SERVICES, TOOLS, INSTANCES, TIMES = 50, 20, 8, 15
 PAGES = (
@@ -89,33 +85,6 @@ async def measure_pages() -> None:
             print(f"{page:22} {row[0] * 1e3:9.1f} {row[1] * 1e3:10.1f} {row[2] * 1e3:8.1f}", flush=True)
 
 
-class Tool:
-    """A called tool."""
-
-    label, service_id, description, tool_type = "price", "shop", "", "extension"
-
-
-def measure_record(calls: int = 200_000) -> None:
-    """Print the cost of the record of a call with one attempt, in processor time."""
-    tool = Tool()
-    result = CallResult("price", Outcome.SUCCESS, "3", None, 0.001, 1, 1, "id", "shop-1")
-
-    def run(observer: CallObserver) -> float:
-        began = time.process_time()
-        for _ in range(calls):
-            call = observer.start_call(tool, 1000.0, "alice")
-            call.on_arguments({})
-            call.on_request("t", "t", "id", 1, "first").on_end(Outcome.SUCCESS, None, instance="shop-1", sent=True)
-            call.on_end(result, {})
-        return (time.process_time() - began) / calls
-
-    without = min(run(CallObserver()) for _ in range(7))
-    recent = RecentCalls(time.monotonic)
-    with_record = min(run(recent.observe_tool("price", None, CallObserver())) for _ in range(7))
-    print(f"\nrecord of a call: {(with_record - without) * 1e6:.2f} µs")
-
-
 if __name__ == "__main__":
     print(f"dispatch {dispatch.__version__}")
     asyncio.run(measure_pages())
-    measure_record()

@@ -69,7 +69,7 @@ async def _encoded() -> AsyncIterator[Call]:
 
 
 def _path(
-    policy: dict[str, Any], telemetry: Callable[[], Telemetry], instances: int = 1
+    policy: dict[str, Any], telemetry: Callable[[], Telemetry], instances: int = 1, admin: str | None = None
 ) -> Callable[[], AbstractAsyncContextManager[Call]]:
     """Return a contender: a whole call over instant instances.
 
@@ -77,11 +77,12 @@ def _path(
         policy: of the tool.
         telemetry: of the dispatcher.
         instances: of the service.
+        admin: address of an admin endpoint, for which calls are recorded; None: there is none.
     """
 
     @asynccontextmanager
     async def make() -> AsyncIterator[Call]:
-        async with Dispatcher(AnsweringTransport(), catalog(policy), telemetry=telemetry()) as dispatcher:
+        async with Dispatcher(AnsweringTransport(), catalog(policy), telemetry=telemetry(), admin=admin) as dispatcher:
             dispatcher._running.attempts._pools = InstantPools(instances)
             yield lambda: dispatcher.call("work", ARGUMENTS, user="alice")
 
@@ -101,6 +102,7 @@ STACKS = (
     Stack("encoded", "the same, with the encoding of a request", _encoded),
     Stack("call", "a whole call: default guards, metrics, balancer", _path(DEFAULT, _metrics)),
     Stack("call-8", "the same, of 8 instances with a breaker each", _path(DEFAULT, _metrics, 8)),
+    Stack("recorded", "'call' with an admin endpoint", _path(DEFAULT, _metrics, admin="127.0.0.1:0")),
     Stack("queued", "'call' with 32 places in the bulkhead: half of the callers wait", _path(QUEUED, _metrics)),
     Stack("traced", "'call' with the default telemetry, no OpenTelemetry SDK", _path(DEFAULT, _default_telemetry)),
     Stack("silent", "'call' without metrics", _path(DEFAULT, lambda: SILENT)),
@@ -110,6 +112,7 @@ STACKS = (
 DIFFERENCES = (
     Difference("the whole path", "call", "bare", 14.0),
     Difference("the whole path, 8 instances", "call-8", "bare"),
+    Difference("the record of a call", "recorded", "call", 1.0),
     Difference("wait in the queue of the bulkhead", "queued", "call"),
     Difference("encoding of the request", "encoded", "bare"),
     Difference("traces without an SDK", "traced", "call"),

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from dispatch._internal import Clock, excerpt, scalar_text, write_json
-from dispatch.errors import DispatchError, ErrorType, Outcome
+import msgspec
+
+from dispatch._internal import Clock, excerpt, scalar_text
+from dispatch.errors import ErrorType, Outcome
 from dispatch.resilience.retry import may_have_run
 from dispatch.result import CallResult
 from dispatch.telemetry.events import Listeners
-from dispatch.telemetry.observers import NULL_CALL, NULL_REQUEST, CallObserver, ObservedTool, RequestObserver
+from dispatch.telemetry.observers import CallTrail, ObservedTool, RequestRecord, WaitRecord
 
 MAX_CALLS: Final = 1_000
 MAX_FAILED: Final = 200
@@ -26,7 +28,6 @@ RATE_SLOTS: Final = 12
 """Slots of a rate: a minute."""
 BATCH: Final = 500
 MAX_MESSAGE_CHARS: Final = 500
-MAX_ARGUMENTS_CHARS: Final = 4_000
 
 _SUCCESS, _CANCELLED = Outcome.SUCCESS, Outcome.CANCELLED
 ANSWERED = frozenset({_SUCCESS, Outcome.TOOL_ERROR})
@@ -35,85 +36,44 @@ _PRIVATE = frozenset({Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS})
 """Outcomes whose message may quote arguments, or is text of the tool."""
 
 
-class RecordedWait(NamedTuple):
-    """A wait in a queue: ``start`` on the loop's clock, and seconds. ``previous``: the wait before it in the same call."""
-
-    start: float
-    duration: float
-    previous: RecordedWait | None
-
-
-class RecordedAttempt(RequestObserver):
-    """An attempt of a recorded call. ``previous``: the attempt that began before it in the same call."""
-
-    ended: float | None = None
-    outcome: Outcome = _CANCELLED
-    instance = error = ""
-    sent = True
-
-    def __init__(
-        self, inner: RequestObserver, clock: Clock, id: str, number: int, reason: str, previous: RecordedAttempt | None
-    ) -> None:
-        self.inner = inner
-        self.clock = clock
-        self.started = clock()
-        self.id = id
-        self.number = number
-        self.reason = reason
-        self.previous = previous
-        if inner.properties:
-            self.properties = inner.properties
-
-    def activate(self) -> None:
-        self.inner.activate()
-
-    def on_end(self, outcome: Outcome, error: DispatchError | None, *, instance: str, sent: bool) -> None:
-        self.inner.on_end(outcome, error, instance=instance, sent=sent)
-        self.inner = NULL_REQUEST
-        self.ended = self.clock()
-        self.outcome = outcome
-        self.instance = instance
-        if error is not None:
-            self.error = str(error.type)
-            self.sent = sent
-
-
-class RecordedCall(CallObserver):
-    """A call of a tool: observed while it runs, and a record of it afterwards. Records of attempts and waits are linked, the
-    last one first. perf: defaults are attributes of the class, which cost nothing at the start of a call.
+class RecordedCall(msgspec.Struct, eq=False):
+    """A call that has ended.
 
     Attributes:
         calls: of its tool.
-        inner: receives the same events.
         tool: that was called.
         started: on the loop's clock.
-        user: on whose behalf.
-        number: of the call, from 1; 0 until it ends.
-        outcome, duration, error, rejected_by, chunks: of its result.
+        caller: on whose behalf, as the caller named the user.
+        trace_id: empty: it is in no trace.
+        number: of the call, from 1.
+        request, wait: the last ones; None: there was none.
+        arguments: as JSON, where telemetry has ``content`` on.
+        duration, chunks, outcome, error, rejected_by: of its result.
         is_refused: it failed for a reason of its caller (:attr:`~dispatch.errors.DispatchError.policy_refusal`).
         message: of its error; empty where it may have user data.
-        arguments: as JSON, where telemetry has ``content`` on.
     """
 
-    attempt: RecordedAttempt | None = None
-    wait: RecordedWait | None = None
-    number = chunks = 0
-    outcome: Outcome = _SUCCESS
-    duration = 0.0
-    error = rejected_by = message = _trace_id = ""
-    is_refused = False
+    calls: ToolCalls
+    tool: ObservedTool
+    started: float
+    caller: object
+    trace_id: str
+    duration: float
+    number: int = 0
+    request: RequestRecord | None = None
+    wait: WaitRecord | None = None
     arguments: str | None = None
-
-    def __init__(self, calls: ToolCalls, inner: CallObserver, tool: ObservedTool, started: float, user: str) -> None:
-        self.calls = calls
-        self.inner = inner
-        self.tool = tool
-        self.started = started
-        self.user = user
+    chunks: int = 0
+    outcome: Outcome = _SUCCESS
+    error: str = ""
+    rejected_by: str = ""
+    is_refused: bool = False
+    message: str = ""
 
     @property
-    def trace_id(self) -> str:
-        return self._trace_id or self.inner.trace_id
+    def user(self) -> str:
+        """On whose behalf; empty: the caller gave no text."""
+        return scalar_text(self.caller) if isinstance(self.caller, str) else ""
 
     @property
     def ran(self) -> str:
@@ -127,78 +87,13 @@ class RecordedCall(CallObserver):
         """Whether the tool or its service failed."""
         return self.outcome is not _SUCCESS and self.outcome is not _CANCELLED and not self.is_refused
 
-    def attempts(self) -> list[RecordedAttempt]:
+    def attempts(self) -> list[RequestRecord]:
         """Return the attempts in the order in which they began."""
-        return _unlink(self.attempt)
+        return _unlink(self.request)
 
-    def waits(self) -> list[RecordedWait]:
+    def waits(self) -> list[WaitRecord]:
         """Return the waits in their order."""
         return _unlink(self.wait)
-
-    # -- while the call runs ------------------------------------------------------------------------------------
-
-    def on_arguments(self, arguments: Mapping[str, Any]) -> None:
-        self.inner.on_arguments(arguments)
-        if self.calls.recent.content:
-            self.arguments = excerpt(write_json(arguments), MAX_ARGUMENTS_CHARS)
-
-    def on_queued(self, seconds: float) -> None:
-        self.inner.on_queued(seconds)
-        self.wait = RecordedWait(self.calls.recent.clock() - seconds, seconds, self.wait)
-
-    def on_rejected(self, error: DispatchError) -> None:
-        self.inner.on_rejected(error)
-
-    def on_refused(self, user: str, reason: str) -> None:
-        self.inner.on_refused(user, reason)
-
-    def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
-        inner, clock = self.inner.on_request(topic, template, id, number, reason), self.calls.clock
-        self.attempt = attempt = RecordedAttempt(inner, clock, id, number, reason, self.attempt)
-        return attempt
-
-    def on_retry(self, wait: float) -> None:
-        self.inner.on_retry(wait)
-
-    def on_hedge(self) -> None:
-        self.inner.on_hedge()
-
-    def on_budget_exhausted(self) -> None:
-        self.inner.on_budget_exhausted()
-
-    def on_first_chunk(self, seconds: float, exemplar: dict[str, str] | None = None) -> None:
-        self.inner.on_first_chunk(seconds, exemplar)
-
-    def on_chunk(self, text: str) -> None:
-        self.inner.on_chunk(text)
-
-    def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
-        inner, self.inner = self.inner, NULL_CALL
-        if trace_id := inner.trace_id:
-            self._trace_id = trace_id
-        inner.on_end(result, reply, exemplar)
-        self.duration = result.duration
-        error = result.error
-        if result.chunks > 1:
-            self.chunks = result.chunks
-        if error is not None:
-            self.outcome = result.outcome
-            self.error = str(error.type)
-            self.rejected_by = error.rejected_by or ""
-            self.is_refused = bool(error.policy_refusal)
-            if result.outcome not in _PRIVATE or self.calls.recent.content:
-                self.message = excerpt(error.message, MAX_MESSAGE_CHARS)
-        self.calls.recent.add(self)
-
-    def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
-        inner, self.inner = self.inner, NULL_CALL
-        if trace_id := inner.trace_id:
-            self._trace_id = trace_id
-        inner.on_cancel(seconds, attempts, exemplar)
-        self.duration = seconds
-        self.outcome = _CANCELLED
-        self.error = str(ErrorType.CANCELLED)
-        self.calls.recent.add(self)
 
 
 def _unlink(last: Any) -> list[Any]:
@@ -209,8 +104,17 @@ def _unlink(last: Any) -> list[Any]:
     return found[::-1]
 
 
-class ToolCalls(CallObserver):
-    """The calls of one version of a tool.
+class EndedCalls(msgspec.Struct, eq=False, gc=False):
+    """Numbers of calls that ended in one slot, and when the last one did."""
+
+    calls: int = 0
+    failed: int = 0
+    refused: int = 0
+    last: float = 0.0
+
+
+class ToolCalls:
+    """The calls of one version of a tool. See :class:`~dispatch.telemetry.observers.CallRecords`.
 
     Attributes:
         recent: of the dispatcher.
@@ -220,14 +124,12 @@ class ToolCalls(CallObserver):
     """
 
     __slots__ = (
-        *("_failed", "_inner", "_slot", "_total", "calls", "clock", "failed", "in_flight", "label", "recent"),
+        *("_failed", "_slot", "_total", "calls", "failed", "in_flight", "label", "recent"),
         *("refused", "version"),
     )
 
-    def __init__(self, recent: RecentCalls, inner: CallObserver, label: str, version: str | None) -> None:
+    def __init__(self, recent: RecentCalls, label: str, version: str | None) -> None:
         self.recent = recent
-        self.clock = recent.clock
-        self._inner = inner
         self.label = label
         self.version = version
         self.calls = self.failed = self.refused = self.in_flight = 0
@@ -235,25 +137,50 @@ class ToolCalls(CallObserver):
         self._failed = array("I", bytes(4 * SLOTS))
         self._slot = 0
 
-    def start_call(self, tool: ObservedTool, started: float, user: str = "") -> CallObserver:
-        self.in_flight += 1
-        inner = self._inner.start_call(tool, started, user)
-        return RecordedCall(self, inner, tool, started, scalar_text(user) if isinstance(user, str) else "")
+    @property
+    def content(self) -> bool:
+        """See :class:`~dispatch.telemetry.observers.CallRecords`."""
+        return self.recent.content
 
-    def count(self, call: RecordedCall, now: float) -> None:
-        """Count a call that ended ``now``."""
-        slot = int(now / SLOT_S)
+    def add(
+        self, tool: ObservedTool, user: str, started: float, result: CallResult, trail: CallTrail | None, trace_id: str
+    ) -> None:
+        """See :meth:`dispatch.telemetry.observers.CallRecords.add`."""
+        call = RecordedCall(self, tool, started, user, trace_id, result.duration)
+        if trail is not None:
+            call.request, call.wait, call.arguments = trail.last_request, trail.last_wait, trail.arguments
+        if result.chunks > 1:
+            call.chunks = result.chunks
+        error = result.error
+        if error is not None:
+            call.outcome = result.outcome
+            call.error = str(error.type)
+            call.rejected_by = error.rejected_by or ""
+            call.is_refused = bool(error.policy_refusal)
+            if result.outcome not in _PRIVATE or self.content:
+                call.message = excerpt(error.message, MAX_MESSAGE_CHARS)
+        self.recent.add(call)
+
+    def add_cancelled(
+        self, tool: ObservedTool, user: str, started: float, seconds: float, trail: CallTrail | None, trace_id: str
+    ) -> None:
+        """See :meth:`dispatch.telemetry.observers.CallRecords.add_cancelled`."""
+        call = RecordedCall(self, tool, started, user, trace_id, seconds)
+        if trail is not None:
+            call.request, call.wait, call.arguments = trail.last_request, trail.last_wait, trail.arguments
+        call.outcome = _CANCELLED
+        call.error = str(ErrorType.CANCELLED)
+        self.recent.add(call)
+
+    def count(self, slot: int, ended: EndedCalls) -> None:
+        """Count calls that ended in ``slot``."""
         if slot > self._slot:
             self._advance(slot)
-        place = slot % SLOTS
-        self.calls += 1
-        self._total[place] += 1
-        if call.outcome is _SUCCESS:
-            return
-        if call.is_failed:
-            self.failed += 1
-            self._failed[place] += 1
-        self.refused += call.is_refused
+        self.calls += ended.calls
+        self.failed += ended.failed
+        self.refused += ended.refused
+        self._total[slot % SLOTS] += ended.calls
+        self._failed[slot % SLOTS] += ended.failed
 
     def _advance(self, slot: int) -> None:
         """Clear the slots that have begun since the last call."""
@@ -278,18 +205,16 @@ class UserCalls:
         self.calls = self.failed = self.refused = self.minute = self.now = self.before = 0
         self.last = 0.0
 
-    def count(self, call: RecordedCall, now: float) -> None:
-        """Count a call that ended ``now``."""
-        self.calls += 1
-        if call.outcome is not _SUCCESS:
-            self.failed += call.is_failed
-            self.refused += call.is_refused
-        self.last = now
-        minute = int(now / 60.0)
+    def count(self, minute: int, ended: EndedCalls) -> None:
+        """Count calls that ended in ``minute``."""
+        self.calls += ended.calls
+        self.failed += ended.failed
+        self.refused += ended.refused
+        self.last = ended.last
         if minute != self.minute:
             self.before = self.now if minute == self.minute + 1 else 0
             self.now, self.minute = 0, minute
-        self.now += 1
+        self.now += ended.calls
 
     def rate(self, now: float, started: float) -> float:
         """Return the calls a second over the last minute, about; since ``started`` if that is later."""
@@ -327,13 +252,12 @@ class RecentCalls:
         self.subscribe = self._listeners.subscribe
         """Call a function with each call that ends; it must not block. Returns a function that removes it."""
 
-    def observe_tool(self, label: str, version: str | None, inner: CallObserver) -> CallObserver:
-        """Return an observer of the calls of a tool that passes all events on to ``inner``."""
+    def record_calls(self, label: str, version: str | None) -> ToolCalls:
+        """Return the records of the calls of a tool."""
         known = self.tools.get((label, version))
-        calls = self.tools[label, version] = ToolCalls(self, inner, label, version)
-        if known is not None:  # the tool was removed and has returned
-            calls.calls, calls.failed, calls.refused = known.calls, known.failed, known.refused
-        return calls
+        if known is None:
+            known = self.tools[label, version] = ToolCalls(self, label, version)
+        return known
 
     def forget_tool(self, label: str) -> None:
         """Forget the counts of a tool that was removed from the catalogue."""
@@ -346,27 +270,39 @@ class RecentCalls:
         self.total = call.number = self.total + 1
         self._calls.append(call)
         if call.outcome is not _SUCCESS:
-            (self._unsent if call.attempt is None else self._failed).append(call)
+            (self._unsent if call.request is None else self._failed).append(call)
         self._uncounted += 1
         if self._uncounted >= BATCH:
             self.count()
         self._listeners.publish(call)
 
     def count(self) -> None:
-        """Count the calls that have ended since the last time. perf: in batches, which cost half of a count at each end."""
+        """Count the calls that have ended since the last time. perf: those of one tool, user and slot together."""
         uncounted, self._uncounted = self._uncounted, 0
-        users = self.users
+        groups: dict[tuple[ToolCalls, str, int], EndedCalls] = {}
         for call in islice(self._calls, len(self._calls) - uncounted, None):
-            now = call.started + call.duration
-            call.calls.count(call, now)
-            its = users.get(call.user)
+            now, caller = call.started + call.duration, call.caller
+            key = call.calls, caller if isinstance(caller, str) else "", int(now / SLOT_S)
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = EndedCalls()
+            group.calls += 1
+            group.last = now
+            if call.outcome is not _SUCCESS:
+                group.failed += call.is_failed
+                group.refused += call.is_refused
+        users = self.users
+        for (tool, caller, slot), group in sorted(groups.items(), key=lambda each: each[1].last):
+            tool.count(slot, group)
+            user = scalar_text(caller)
+            its = users.get(user)
             if its is None:
-                its = users[call.user] = UserCalls()
+                its = users[user] = UserCalls()
                 if len(users) > MAX_USERS:
                     users.popitem(last=False)
             else:
-                users.move_to_end(call.user)
-            its.count(call, now)
+                users.move_to_end(user)
+            its.count(slot // RATE_SLOTS, group)
 
     def latest(self, *, failed: bool = False) -> Iterator[RecordedCall]:
         """Yield the calls, the latest first; ``failed``: those that did not succeed."""

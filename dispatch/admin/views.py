@@ -269,7 +269,7 @@ class DispatcherViews:
         """Return the mean duration of the answers among the last calls, by service and instance."""
         sums: dict[tuple[str, str], tuple[int, float]] = {}
         for call in self.recent.latest():
-            attempt = call.attempt
+            attempt = call.request
             while attempt is not None:
                 if attempt.ended is not None and attempt.outcome in ANSWERED:
                     place = call.tool.service_id, attempt.instance
@@ -637,7 +637,7 @@ def describe_call(call: RecordedCall, wall: float, *, whole: bool = False) -> Va
         values["message"] = call.message or None
         values["chunks"] = call.chunks
         values["arguments"] = call.arguments
-        values["waits"] = [{"start": each.start - call.started, "duration": each.duration} for each in call.waits()]
+        values["waits"] = [{"start": each.started - call.started, "duration": each.duration} for each in call.waits()]
         values["trail"] = [
             {
                 "number": each.number,

@@ -47,7 +47,14 @@ from dispatch.resilience.rate_limit import RatePermit, Waiter
 from dispatch.resilience.retry import ANSWERED, NoHedgeReason, NoRetryReason, RetryDecision, RetryTarget, may_have_run
 from dispatch.routing.instance import DISCOVERY_S, GONE_S, IN_PROCESS, Channel, Claim, Connection, Holder, Instance
 from dispatch.routing.pool import InstancePool, SelectedInstance
-from dispatch.telemetry.observers import NO_PROPERTIES, NULL_REQUEST, CallObserver, RequestObserver
+from dispatch.telemetry.observers import (
+    NO_PROPERTIES,
+    NULL_REQUEST,
+    CallObserver,
+    RequestObserver,
+    RequestRecord,
+    WaitRecord,
+)
 from dispatch.transports.base import PEER_BACK_S
 
 # Admission of one attempt by its tool's guards: a breaker · b rate limit · c bulkhead. Every permit is returned.
@@ -297,6 +304,7 @@ class Call(msgspec.Struct, eq=False):
         key_holder: the instance that may have executed the request and remembers its idempotency key.
         refused_by: names of instances that refused the request.
         has_delivered: a part of the reply was given to the caller: the call can no longer be retried.
+        last_request, last_wait, arguments: for the record of the call (:class:`~dispatch.telemetry.observers.CallRecords`).
     """
 
     tool: ResolvedTool
@@ -314,6 +322,9 @@ class Call(msgspec.Struct, eq=False):
     key_holder: Instance | None = None
     refused_by: tuple[str, ...] = ()
     has_delivered: bool = False
+    last_request: RequestRecord | None = None
+    last_wait: WaitRecord | None = None
+    arguments: str | None = None
 
     @property
     def is_retryable(self) -> bool:
@@ -351,6 +362,7 @@ class Attempt(msgspec.Struct, eq=False):
         selected: the balancer's choice; None before it, and after its permit was returned.
         request_id: of the last request.
         request: observes the last request.
+        record: of the last request; None: it has ended, or calls are not recorded.
         sent: the request left, or may have.
         replies, first_chunk: of a stream.
         settled: how the exchange ended; None: there was none.
@@ -378,6 +390,7 @@ class Attempt(msgspec.Struct, eq=False):
     selected: SelectedInstance | None = None
     request_id: str = ""
     request: RequestObserver = NULL_REQUEST
+    record: RequestRecord | None = None
     sent: bool = False
     replies: Request | None = None
     first_chunk: str | None = None
@@ -614,6 +627,14 @@ class Attempt(msgspec.Struct, eq=False):
             self.remembered = instance.has_key_memory and selected.channel.instances.get(instance.name) is instance
         in_flight = settled.in_flight if type(settled) is Answer else None
         request.on_end(self.outcome, self.error, instance=selected.pick.instance, sent=self.sent)
+        record, self.record = self.record, None
+        if record is not None:
+            record.ended = self.call.guards.clock() if now is None else now
+            record.outcome = self.outcome
+            record.instance = selected.pick.instance
+            if self.error is not None:
+                record.error = str(self.error.type)
+                record.sent = self.sent
         outcome = self.outcome if not self.is_impatient else _CANCELLED
         if not self.counts_for_instance:
             outcome = _REJECTED  # says nothing about how long a reply takes, either
@@ -794,7 +815,10 @@ class Attempts:
         try:
             return await attempt.admission.wait(call.deadline, call.options.priority)
         finally:
-            call.observer.on_queued(self._now() - began)
+            waited = self._now() - began
+            call.observer.on_queued(waited)
+            if call.guards.records is not None:
+                call.last_wait = WaitRecord(began, waited, call.last_wait)
 
     def _learn(self, attempt: Attempt, ended: float) -> None:
         """Record how long the attempt took, for timeouts and hedges to come."""
@@ -1005,6 +1029,9 @@ class Attempts:
         attempt.request = call.observer.on_request(
             instance.topic, topic, attempt.request_id, attempt.number, attempt.reason
         )
+        if call.guards.records is not None:
+            record = RequestRecord(attempt.request_id, attempt.number, attempt.reason, self._now(), call.last_request)
+            call.last_request = attempt.record = record
         if not instance.is_named:
             selected.channel.watch_missing()
         attempt.sent = True

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dispatch._internal import Clock, yield_to_others
+from dispatch._internal import Clock, excerpt, write_json, yield_to_others
 from dispatch.calls.attempt import NO_OPTIONS, Attempt, Attempts, Call, CallOptions
 from dispatch.calls.error_messages import (
     add_alternatives,
@@ -173,7 +173,10 @@ def prepare_call(
     except MISTAKES as mistake:
         return error_from_mistake(tool.label, policy, mistake)
     observer.on_arguments(arguments)
-    return Call(tool, guards, observer, options, payload, started + limit, limit, is_stream, idle, stream_deadline)
+    call = Call(tool, guards, observer, options, payload, started + limit, limit, is_stream, idle, stream_deadline)
+    if guards.records is not None and guards.records.content:
+        call.arguments = excerpt(write_json(arguments), MAX_RECORDED_CHARS)
+    return call
 
 
 def request_payload(config_text: str, arguments: Mapping[str, Any], user: str, policy: Policy) -> bytes:
@@ -201,6 +204,10 @@ def check_priority(priority: object, policy: Policy) -> None:
             f"{priority!r:.80} is not a priority of this tool",
             f"give one of {known} (the most urgent first), or leave 'priority' out",
         )
+
+
+MAX_RECORDED_CHARS = 4_000
+"""Characters of the arguments in the record of a call."""
 
 
 # The end of a call, for listeners of a dispatcher.
@@ -277,6 +284,8 @@ class Calls:
         runtime = self._runtime
         guards = runtime.guards_of(tool)
         observer = guards.observer.start_call(tool, started, options.user)
+        if guards.records is not None:
+            guards.records.in_flight += 1
         reply = NO_PROPERTIES
         call: Call | DispatchError | None = None
         try:
@@ -304,9 +313,9 @@ class Calls:
                     pool_calls.end()
                     calls.end()
         except BaseException:
-            observer.on_cancel(self._now() - started, call.requests if isinstance(call, Call) else 0)
+            self._cancel(tool, guards, call, options, started, observer)
             raise
-        self._end(result, reply, observer, options)  # 6 observe
+        self._end(tool, guards, call, options, started, observer, result, reply)  # 6 observe
         if result.error is not None:
             await yield_to_others()
         return result
@@ -333,6 +342,8 @@ class Calls:
         started = self._now()
         guards = self._runtime.guards_of(tool)
         observer = guards.observer.start_call(tool, started, options.user)
+        if guards.records is not None:
+            guards.records.in_flight += 1
         call: Call | DispatchError | None = None
         try:
             if tool.requirement is not None:
@@ -371,9 +382,9 @@ class Calls:
                         self._attempts.end_stream(attempt)
                 result, reply = self._result(call, attempt, started), attempt.reply_context
         except BaseException:
-            observer.on_cancel(self._now() - started, call.requests if isinstance(call, Call) else 0)
+            self._cancel(tool, guards, call, options, started, observer)
             raise
-        self._end(result, reply, observer, options)
+        self._end(tool, guards, call, options, started, observer, result, reply)
         if on_result is not None:
             self._listeners.call(on_result, result)
         if result.error is not None:
@@ -394,14 +405,44 @@ class Calls:
             return None
         return await authorize_call(self._authorizer, tool, requirement, decision, observer, options)
 
-    def _end(self, result: CallResult, reply: Mapping[str, str], observer: CallObserver, options: CallOptions) -> None:
+    def _end(
+        self,
+        tool: ResolvedTool,
+        guards: ToolGuards,
+        call: Call | DispatchError | None,
+        options: CallOptions,
+        started: float,
+        observer: CallObserver,
+        result: CallResult,
+        reply: Mapping[str, str],
+    ) -> None:
         """Step 6: observe the end of a call."""
         error = result.error
         if error is not None and (refusal := error.policy_refusal):
             observer.on_refused(options.user, refusal)
         observer.on_end(result, reply)
+        if guards.records is not None:
+            trail = call if type(call) is Call else None
+            trace_id = "" if observer is guards.observer else observer.trace_id  # perf: most calls are in no trace
+            guards.records.add(tool, options.user, started, result, trail, trace_id)
         if self._listeners.current:
             self._listeners.publish(FinishedCall(result.tool, options.user, result, options.by_model))
+
+    def _cancel(
+        self,
+        tool: ResolvedTool,
+        guards: ToolGuards,
+        call: Call | DispatchError | None,
+        options: CallOptions,
+        started: float,
+        observer: CallObserver,
+    ) -> None:
+        """Step 6 of a call that was cancelled, or of a stream that was closed early."""
+        seconds = self._now() - started
+        observer.on_cancel(seconds, call.requests if isinstance(call, Call) else 0)
+        if guards.records is not None:
+            trail = call if isinstance(call, Call) else None
+            guards.records.add_cancelled(tool, options.user, started, seconds, trail, observer.trace_id)
 
     async def _share(self, call: Call, started: float) -> CallResult:
         """Single flight: equal calls in flight at the same time share one exchange."""

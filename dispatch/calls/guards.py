@@ -104,6 +104,7 @@ class ToolGuards:
         "policy",
         "pool",
         "rates",
+        "records",
         "repeatable",
         "retrying",
         "service",
@@ -132,6 +133,7 @@ class ToolGuards:
         self.version = version
         self.fleet_label = label if version is None else f"{label}@{version}"
         self.set_service(service)
+        self.records = observer.record_calls(label, version)
         self.clock = clock
         self._randomness = randomness
         self._rate_limiter = rates

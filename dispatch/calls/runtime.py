@@ -149,10 +149,14 @@ class Runtime:
         if known is None:
             self.observer.on_unknown_tool(name, error, now, user)
             return
-        observer = self.guards_of(known).observer.start_call(known, now, user)
+        guards, result = self.guards_of(known), CallResult(name, error.outcome, error=error)
+        observer = guards.observer.start_call(known, now, user)
         if refusal := error.policy_refusal:
             observer.on_refused(user, refusal)
-        observer.on_end(CallResult(name, error.outcome, error=error), NO_PROPERTIES)
+        observer.on_end(result, NO_PROPERTIES)
+        if guards.records is not None:
+            guards.records.in_flight += 1
+            guards.records.add(known, user, now, result, None, observer.trace_id)
 
     def instances(self, service: str) -> tuple[InstanceView, ...]:
         """Return the state of each instance of all versions of a service, as tools without balancing settings of their own

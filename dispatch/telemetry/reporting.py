@@ -197,8 +197,8 @@ class _CountedRequest(observers.RequestObserver):
 class CallRecorder(Protocol):
     """Records the calls of a dispatcher."""
 
-    def observe_tool(self, label: str, version: str | None, inner: observers.CallObserver) -> observers.CallObserver:
-        """Return an observer of the calls of a tool that passes all events on to ``inner``."""
+    def record_calls(self, label: str, version: str | None) -> observers.CallRecords:
+        """Return the records of the calls of a version of a tool."""
 
     def forget_tool(self, label: str) -> None:
         """Forget a tool that was removed from the catalogue."""
@@ -255,11 +255,10 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
 
     # -- tools and services -------------------------------------------------------------------------------------
 
-    def observe_tool(self, label: str, version: str | None = None, service: str = "") -> observers.CallObserver:
-        found = self._observe_tool(label, version, service)
-        return found if self._recorder is None else self._recorder.observe_tool(label, version, found)
+    def record_calls(self, label: str, version: str | None = None) -> observers.CallRecords | None:
+        return None if self._recorder is None else self._recorder.record_calls(label, version)
 
-    def _observe_tool(self, label: str, version: str | None, service: str) -> observers.CallObserver:
+    def observe_tool(self, label: str, version: str | None = None, service: str = "") -> observers.CallObserver:
         key = ToolKey(label, service)
         meter = self._tool_meter(key)
         if meter is None or self._instruments is None:
