@@ -653,6 +653,13 @@ class RateLimit(Settings, frozen=True):
         """Calls per second."""
         return self._calls / UNITS[self.rate[-1]]
 
+    def has_buckets_of(self, other: RateLimit | None) -> bool:
+        """Whether calls that ``other`` has counted count for this limit: only who waits, and for how long, may differ."""
+        if other is None:
+            return False
+        own, others = ((each.per_second, each.capacity, each.scope) for each in (self, other))
+        return own == others
+
     @property
     def capacity(self) -> float:
         """``burst``, or if that is None the number in ``rate``, at least 1."""

@@ -163,8 +163,9 @@ class ToolGuards:
         self.observer = self._dispatcher_observer.observe_tool(self.label, self.version, service)
 
     def reconfigure(self, policy: Policy, *, repeatable: bool) -> None:
-        """Apply another policy. Breakers keep their state, calls in flight and in the queue their places, and measurements
-        stay. A call that waits for a rate limit that has changed waits for the former one."""
+        """Apply another policy. Breakers keep their state, calls in flight and in the queue their places, measurements stay,
+        and so do the counted calls of each rate limit that is the same. A call that waits while the rate limits change waits
+        for the former ones."""
         former, self.policy, self.repeatable = self.policy, policy, repeatable
         if policy.breaker is None or self.breaker is None:
             self.breaker = self._breaker()
@@ -342,7 +343,7 @@ def create_rate_limiter(
         shared_users: returns the buckets of users for the limit that several tools share.
         fleet: None: every limit belongs to this process.
         label: of the tool.
-        former: of the tool until now, whose calls count for a quota of the same period; None: there was none.
+        former: of the tool until now, whose calls count for each limit that is the same; None: there was none.
     """
     limits = tool_limit, user_limit, shared_limit, quota = rate_limits_of(policy)
     if limits == NO_LIMITS:
@@ -355,21 +356,28 @@ def create_rate_limiter(
     everywhere = None if shared_limit is None else shared_users(shared_limit)
     now = time.monotonic() if fleet is None else fleet.clock()
     leases: list[Any] = []
+    leased = () if former is None else former.leases
     bucket: Bucket | None = None
-    users = None
-    if fleet is not None and tool_limit is not None and shared[0]:
-        key = f"rate:{label}"
-        share = fleet.share_of(key, tool_limit.per_second)
-        rate, burst = tool_limit.per_second, tool_limit.capacity
-        lease = RateLease(key, rate, burst, dict(tool_limit.weights), share, now)
-        leases.append(lease)
-        bucket = lease.bucket
-    elif tool_limit is not None:
-        bucket = LeakyBucket(tool_limit.capacity, tool_limit.per_second)
+    users: UserBuckets[Any] | None = None
+    if tool_limit is not None:
+        is_kept = former is not None and tool_limit.has_buckets_of(former.rate)
+        if fleet is not None and shared[0]:
+            key = f"rate:{label}"
+            lease = next((each for each in leased if isinstance(each, RateLease)), None) if is_kept else None
+            if lease is None:
+                rate, burst = tool_limit.per_second, tool_limit.capacity
+                lease = RateLease(key, rate, burst, {}, fleet.share_of(key, rate), now)
+            lease.change_weights(dict(tool_limit.weights))
+            leases.append(lease)
+            bucket = lease.bucket
+        elif is_kept and former is not None:
+            bucket = former.tool_bucket
+        else:
+            bucket = LeakyBucket(tool_limit.capacity, tool_limit.per_second)
+    tool_bucket = bucket
     if quota is not None:
         calls, per = parse_quota(quota)
         key = f"quota:{label}:{per}"
-        leased = () if former is None else former.leases
         reserve = next((each for each in leased if isinstance(each, QuotaLease) and each.key == key), None)
         if reserve is not None:
             reserve.set_limit(calls)
@@ -379,9 +387,13 @@ def create_rate_limiter(
                 reserve.be_local(now)
         leases.append(reserve)
         bucket = reserve.bucket if bucket is None else CombinedBucket(bucket, reserve.bucket)
-    if fleet is not None and user_limit is not None and shared[1]:
-        users = UserLeases(f"rate:{label}", user_limit.per_second, user_limit.capacity, fleet)
-        leases.append(users)
+    if user_limit is not None:
+        if former is not None and user_limit.has_buckets_of(former.user_rate):
+            users = former.here
+        elif fleet is not None and shared[1]:
+            users = UserLeases(f"rate:{label}", user_limit.per_second, user_limit.capacity, fleet)
+        if isinstance(users, UserLeases):
+            leases.append(users)
     counted = [*leases, *([everywhere] if isinstance(everywhere, UserLeases) else [])]
     limiter = AsyncRateLimiter(
         *(tool_limit, user_limit),
@@ -397,7 +409,7 @@ def create_rate_limiter(
         core.quota = next((each.bucket for each in leases if isinstance(each, QuotaLease)), None)
         for each in counted:
             each.attach(core)
-    limiter.leases = leases
+    limiter.tool_bucket, limiter.leases = tool_bucket, leases
     return limiter
 
 
@@ -518,9 +530,9 @@ class GuardRegistry:
         """Return the rate limiter of a tool: the same one for all its versions, which have the same limits."""
         limits = rate_limits_of(policy)
         if limits != owner.limits:
-            self._leave_fleet(owner.rates)
             former, owner.limits = owner.rates, limits
             owner.rates = create_rate_limiter(policy, self._shared, self._fleet, label, former)
+            self._leave_fleet(former)
             if self._fleet is not None and owner.rates is not None:
                 for each in owner.rates.leases:
                     self._fleet.add(each)

@@ -193,6 +193,9 @@ class AsyncRateLimiter:
             on_earlier=self._admit_waiters,
         )
         """The sans-I/O core and its counters: ``granted``, ``returned``, ``refused``, ``waiting``."""
+        self.rate, self.user_rate = rate, user_rate
+        self.tool_bucket, self.here = bucket, here
+        """For ``rate`` and ``user_rate``."""
         self.leases: Sequence[Any] = ()
         """Of the limits that a fleet shares (:class:`dispatch.resilience.fleet.Leases`)."""
 

@@ -240,6 +240,10 @@ class RateLease:
         self.limiter: FleetRateLimiter | None = None
         self._users: dict[str, float] = {}
 
+    def change_weights(self, weights: Mapping[str, float]) -> None:
+        """Apply other weights of users. The calls of the limit count."""
+        self._weights = weights
+
     def attach(self, limiter: FleetRateLimiter) -> None:
         """Admit the waiting calls of ``limiter`` when the lease grows."""
         self.limiter = limiter

@@ -171,6 +171,35 @@ async def test_a_quota_survives_a_change_of_other_limits_and_of_its_own_number(f
         assert await admit(dispatcher) == 0
 
 
+@pytest.mark.parametrize("fleet", ["shop", None])
+@pytest.mark.parametrize("scope", ["process", "fleet"])
+async def test_a_change_of_one_limit_refills_no_other(fleet: str | None, scope: str) -> None:
+    def limits(tool: str, user: str, **others: Any) -> dict[str, Any]:
+        common = {"max-wait": 0, "scope": scope}
+        rates = {"rate-limit": {"rate": tool, **common}, "user-rate-limit": {"rate": user, **common}}
+        rates["rate-limit"] |= others.pop("tool", {})
+        return {**rates, **others}
+
+    async def admit(user: str) -> int:
+        results = [await dispatcher.execute("work", user=user) for _ in range(8)]
+        return sum(result.error is None for result in results)
+
+    async with lab() as stack:
+        dispatcher = await stack.enter_async_context(connect(limits("6/h", "4/h"), fleet=fleet))
+        assert await admit("alice") == 4
+        await dispatcher.reload(policy=limits("8/h", "4/h"))
+        assert await admit("alice") == 0
+        assert await admit("bob") == 4
+        await dispatcher.reload(policy=limits("8/h", "7/h", tool={"max-wait": 0.1, "weights": {"carol": 2}}))
+        assert await admit("carol") == 4
+        await dispatcher.reload(policy=limits("8/h", "7/h", quota="1000/day"))
+        assert await admit("dan") == 0
+        await dispatcher.reload(policy=limits("8/h", "6/h"))
+        assert await admit("dan") == 0
+        await dispatcher.reload(policy=limits("9/h", "6/h"))
+        assert await admit("dan") == 6
+
+
 async def test_without_a_fleet_limits_hold_for_the_process(caplog: pytest.LogCaptureFixture) -> None:
     async with lab() as stack:
         policy = {
