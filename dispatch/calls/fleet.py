@@ -18,7 +18,7 @@ from dispatch._internal import Clock, cancel_and_wait, loop_clock
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import TopicName
 from dispatch.resilience.breaker import CircuitBreaker, State
-from dispatch.resilience.fleet import QUOTA, RATE, TICK_S, Fleet, Record, Report
+from dispatch.resilience.fleet import KEEP_S, QUOTA, RATE, TICK_S, Fleet, Record, Report
 from dispatch.resilience.leases import QuotaLease, RateLease, SlotsLease
 from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
 from dispatch.transports.base import DurableMessage
@@ -176,11 +176,22 @@ class FleetLink:
                     text = "the topic of the fleet '%s' is out of reach: this dispatcher keeps its last share of each "
                     text += "limit, then an equal one of %d dispatchers"
                     _log.warning(text, self.name, self.core.size)
+                    if placeless := self._find_placeless():
+                        text = (
+                            "the fleet '%s' has more dispatchers than places for %s: from %.0f s on this one has none"
+                        )
+                        _log.warning(text, self.name, ", ".join(placeless), KEEP_S)
             await asyncio.sleep(MIN_TICK_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S - MIN_TICK_S):
                     await self._is_due.wait()
             self._is_due.clear()
+
+    def _find_placeless(self) -> list[str]:
+        """Return the tools whose bulkhead has no place for this dispatcher while the topic is out of reach."""
+        core = self.core
+        leases = [each for each in core.leases if isinstance(each, SlotsLease)]
+        return [each.key.partition(":")[2] for each in leases if core.share_of(each.key, each.limit).fair < 1.0]
 
     async def _publish(self, messages: list[bytes | Record]) -> None:
         for each in messages:
