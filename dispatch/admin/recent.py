@@ -45,9 +45,9 @@ class RecordedCall(msgspec.Struct, eq=False):
         started: on the loop's clock.
         caller: on whose behalf, as the caller named the user.
         trace_id: empty: it is in no trace.
-        number: of the call, from 1.
         request, wait: the last ones; None: there was none.
         arguments: as JSON, where telemetry has ``content`` on.
+        number: of the call, from 1.
         duration, chunks, outcome, error, rejected_by: of its result.
         is_refused: it failed for a reason of its caller (:attr:`~dispatch.errors.DispatchError.policy_refusal`).
         message: of its error; empty where it may have user data.
@@ -59,10 +59,10 @@ class RecordedCall(msgspec.Struct, eq=False):
     caller: object
     trace_id: str
     duration: float
-    number: int = 0
     request: RequestRecord | None = None
     wait: WaitRecord | None = None
     arguments: str | None = None
+    number: int = 0
     chunks: int = 0
     outcome: Outcome = _SUCCESS
     error: str = ""
@@ -146,9 +146,11 @@ class ToolCalls:
         self, tool: ObservedTool, user: str, started: float, result: CallResult, trail: CallTrail | None, trace_id: str
     ) -> None:
         """See :meth:`dispatch.telemetry.observers.CallRecords.add`."""
-        call = RecordedCall(self, tool, started, user, trace_id, result.duration)
-        if trail is not None:
-            call.request, call.wait, call.arguments = trail.last_request, trail.last_wait, trail.arguments
+        if trail is None:
+            call = RecordedCall(self, tool, started, user, trace_id, result.duration)
+        else:
+            request, wait = trail.last_request, trail.last_wait
+            call = RecordedCall(self, tool, started, user, trace_id, result.duration, request, wait, trail.arguments)
         if result.chunks > 1:
             call.chunks = result.chunks
         error = result.error
@@ -280,9 +282,13 @@ class RecentCalls:
         """Count the calls that have ended since the last time. perf: those of one tool, user and slot together."""
         uncounted, self._uncounted = self._uncounted, 0
         groups: dict[tuple[ToolCalls, str, int], EndedCalls] = {}
+        slot, ends = 0, 0.0
         for call in islice(self._calls, len(self._calls) - uncounted, None):
             now, caller = call.started + call.duration, call.caller
-            key = call.calls, caller if isinstance(caller, str) else "", int(now / SLOT_S)
+            if not ends - SLOT_S <= now < ends:
+                slot = int(now / SLOT_S)
+                ends = (slot + 1) * SLOT_S
+            key = call.calls, caller if isinstance(caller, str) else "", slot
             group = groups.get(key)
             if group is None:
                 group = groups[key] = EndedCalls()

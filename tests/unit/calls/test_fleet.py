@@ -177,11 +177,11 @@ async def test_a_change_of_one_limit_refills_no_other(fleet: str | None, scope: 
     def limits(tool: str, user: str, **others: Any) -> dict[str, Any]:
         common = {"max-wait": 0, "scope": scope}
         rates = {"rate-limit": {"rate": tool, **common}, "user-rate-limit": {"rate": user, **common}}
-        rates["rate-limit"] |= others.pop("tool", {})
+        rates["rate-limit"] |= others.pop("keys", {})
         return {**rates, **others}
 
     async def admit(user: str) -> int:
-        results = [await dispatcher.execute("work", user=user) for _ in range(8)]
+        results = [await dispatcher.execute("hold", {"seconds": 0}, user=user) for _ in range(8)]
         return sum(result.error is None for result in results)
 
     async with lab() as stack:
@@ -190,7 +190,7 @@ async def test_a_change_of_one_limit_refills_no_other(fleet: str | None, scope: 
         await dispatcher.reload(policy=limits("8/h", "4/h"))
         assert await admit("alice") == 0
         assert await admit("bob") == 4
-        await dispatcher.reload(policy=limits("8/h", "7/h", tool={"max-wait": 0.1, "weights": {"carol": 2}}))
+        await dispatcher.reload(policy=limits("8/h", "7/h", keys={"max-wait": 0.1, "weights": {"carol": 2}}))
         assert await admit("carol") == 4
         await dispatcher.reload(policy=limits("8/h", "7/h", quota="1000/day"))
         assert await admit("dan") == 0
