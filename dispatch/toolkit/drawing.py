@@ -209,20 +209,11 @@ class _Drawing:
         axes.text(left + _MARGIN, top - _TITLE_HEIGHT / 2, title, fontsize=13, va="center", gid="title")
         self._draw_legend()
 
-    def _kind(self, id: str) -> str:
-        graph = self._graph
-        return "Action" if graph.is_action(id) else "Tool" if graph.is_tool(id) else "ToolGroup"
-
-    def _edge_kind(self, edge: tuple[str, str]) -> str:
-        if self._graph.is_action(edge[0]):
-            return "Next" if self._graph.is_action(edge[1]) else "Call"
-        return "Group_Has_Tool"
-
     def _create_text(self, id: str) -> Any:
         data = self._graph.get_data(id)
         assert data is not None
         label = "\n".join(textwrap.wrap(data.name, LABEL_CHARS)) or id
-        box = _BOXES[self._kind(id)]
+        box = _BOXES[_kind(data)]
         place = {"ha": "center", "va": "center", "gid": f"vertex {id}", "zorder": 3}
         return self._axes.text(0, 0, _escape(label), fontsize=9, bbox=box, **place)
 
@@ -276,8 +267,8 @@ class _Drawing:
         if start is end:
             top = start.y + start.height / 2
             a, b, bend = (start.x - start.width / 4, top), (start.x + start.width / 4, top), "arc3,rad=-0.6"
-        style = {**_EDGES[self._edge_kind(edge)], "arrowstyle": "-|>", "mutation_scale": 10, "connectionstyle": bend}
-        arrow = FancyArrowPatch(a, b, shrinkA=0, shrinkB=0, zorder=1, **style)
+        style = {**_EDGES[_edge_kind(self._graph, *edge)], "arrowstyle": "-|>", "mutation_scale": 10}
+        arrow = FancyArrowPatch(a, b, shrinkA=0, shrinkB=0, zorder=1, connectionstyle=bend, **style)
         self._axes.add_patch(arrow)
 
     def _draw_legend(self) -> None:
@@ -300,6 +291,10 @@ def _escape(label: str) -> str:
 # A toolkit as Mermaid and as GraphML.
 
 
+_SHAPES: Final = {"Action": ("action", "(", ")"), "Tool": ("tool", "[", "]"), "ToolGroup": ("group", "{{", "}}")}
+_ARROWS: Final = {"Next": "==>", "Call": "-->", "Group_Has_Tool": "-.->"}
+
+
 def render_mermaid(graph: Toolkit) -> str:
     """Return a flowchart for Mermaid: actions rounded, tools rectangular, groups hexagonal, edges with their scores."""
     lines = ["flowchart LR"]
@@ -307,13 +302,14 @@ def render_mermaid(graph: Toolkit) -> str:
     for id, properties in graph.vertices_data():
         data = properties["data"]
         numbers[id] = f"v{len(numbers)}"
-        first, last = {"action": ("(", ")"), "tool": ("[", "]")}.get(_kind(data), ("{{", "}}"))
+        kind, first, last = _SHAPES[_kind(data)]
         label = html.escape(" ".join(data.name.split())).replace("&#x27;", "'").replace("&", "#").replace("`", "#96;")
-        lines.append(f'    {numbers[id]}{first}"{label}"{last}:::{_kind(data)}')
+        lines.append(f'    {numbers[id]}{first}"{label}"{last}:::{kind}')
     for u, v in graph.edges():
         if u in numbers and v in numbers:
-            arrow = "-.->" if graph.is_tool_group(u) else "==>" if graph.is_action(v) else "-->"
-            lines.append(f"    {numbers[u]} {arrow}|{graph.get_score(u, v):.2f}| {numbers[v]}")
+            lines.append(
+                f"    {numbers[u]} {_ARROWS[_edge_kind(graph, u, v)]}|{graph.get_score(u, v):.2f}| {numbers[v]}"
+            )
     lines += [
         "    classDef action fill:#cfe3f7,stroke:#2b6cb0",
         "    classDef tool fill:#d5f0d5,stroke:#2f855a",
@@ -329,16 +325,19 @@ def render_graphml(graph: Toolkit) -> str:
     for id, properties in graph.vertices_data():
         data = properties["data"]
         description = data.description if isinstance(data, Action | Tool) else ""
-        plain.add_node(id, kind=_kind(data), name=_keep_xml(data.name), description=_keep_xml(description))
+        plain.add_node(id, kind=_SHAPES[_kind(data)][0], name=_keep_xml(data.name), description=_keep_xml(description))
     for u, v in graph.edges():
         if u in plain and v in plain:
-            kind = "group_has_tool" if graph.is_tool_group(u) else "next" if graph.is_action(v) else "call"
-            plain.add_edge(u, v, kind=kind, score=graph.get_score(u, v))
+            plain.add_edge(u, v, kind=_edge_kind(graph, u, v).lower(), score=graph.get_score(u, v))
     return "\n".join(nx.generate_graphml(plain)) + "\n"
 
 
 def _kind(data: Vertex) -> str:
-    return "action" if isinstance(data, Action) else "tool" if isinstance(data, Tool) else "group"
+    return "Action" if isinstance(data, Action) else "Tool" if isinstance(data, Tool) else "ToolGroup"
+
+
+def _edge_kind(graph: Toolkit, u: str, v: str) -> str:
+    return "Group_Has_Tool" if graph.is_tool_group(u) else "Next" if graph.is_action(v) else "Call"
 
 
 def _keep_xml(text: str) -> str:

@@ -68,13 +68,17 @@ class LocalTool(Tool):
 
 def create_unbound_tool(name: str, description: str, id: str) -> Tool:
     """Return a tool of a dispatcher's catalogue, for a toolkit that follows no dispatcher yet."""
+    refuse = refuse_calls(name, "the toolkit does not follow a dispatcher. Call toolkit.follow(dispatcher).")
+    return Tool(name, description, refuse, ToolType.DISPATCH_TOOL, id=id)
+
+
+def refuse_calls(tool: str, reason: str) -> Callable[..., Any]:
+    """Return the function of a tool that cannot be called; it raises RuntimeError with the reason."""
 
     def refuse(**_arguments: Any) -> Any:
-        raise RuntimeError(
-            f"The tool {name!r} was not executed: the toolkit does not follow a dispatcher. Call toolkit.follow(dispatcher)."
-        )
+        raise RuntimeError(f"The tool {tool!r} was not executed: {reason}")
 
-    return Tool(name, description, refuse, ToolType.DISPATCH_TOOL, id=id)
+    return refuse
 
 
 class _ImportedFunction:
@@ -374,7 +378,7 @@ class _Reader:
 
     def _resolve(self, reference: object, known: dict[str, Any], key: str, kind: str) -> Any:
         """Return what ``known`` has for an alias of an object, or for its name."""
-        name = reference.get("name") if isinstance(reference, dict) else reference
+        name = _name_of(reference)
         if isinstance(reference, dict) and isinstance(reference.get("id"), str) and reference["id"] in self._ids:
             id = reference["id"]
             if kind == "tool" and name not in known:  # a tool that an MCP server lists
@@ -472,18 +476,14 @@ class _Writer:
         document["toolkit"] = [[actions[id] for id in chain] for chain in self._build_chains(list(actions))]
         if "operators" in self._rest:
             document["operators"] = document.pop("operators")  # after its anchors
+            names = {each["name"] for each in actions.values()}
             for operator in document["operators"] or ():
-                known = [each for each in operator.get("actions") or [] if self._is_kept(each, actions)]
                 if "actions" in operator:
-                    operator["actions"] = known
+                    operator["actions"] = [each for each in operator["actions"] or [] if _name_of(each) in names]
         scores = [{"from": u, "to": v, "score": score} for (u, v), score in self._file.scores.items() if score != 1.0]
         if scores:
             document["scores"] = scores
         return document
-
-    def _is_kept(self, reference: Any, actions: dict[str, dict[str, Any]]) -> bool:
-        name = reference.get("name") if isinstance(reference, dict) else reference
-        return any(each["name"] == name for each in actions.values())
 
     def _build_tools(self) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
         """Return the objects of tools and servers; and by id, those that an action refers to."""
@@ -492,7 +492,7 @@ class _Writer:
         for vertex in self._file.vertices:
             data = vertex.data
             if isinstance(data, McpService):
-                raw = self._definition(vertex) or {"name": data.name, "type": "MCP"}
+                raw = self._definitions.get(vertex.id) or {"name": data.name, "type": "MCP"}
                 raw.setdefault("mcp_transport_config", data.transport_config.to_dict())
                 self._add_id(raw, vertex.id.removeprefix(GROUP_PREFIX))
                 raw.pop("tools", None)
@@ -513,7 +513,7 @@ class _Writer:
         return tools, references
 
     def _build_tool(self, vertex: Vertex, tool: Tool) -> dict[str, Any]:
-        raw = self._definition(vertex)
+        raw = self._definitions.get(vertex.id)
         if raw is None and tool.tool_type is ToolType.DISPATCH_TOOL:
             raw = {"name": tool.name, "type": "DISPATCH_TOOL", "desc": tool.description}
         elif raw is None:
@@ -534,15 +534,12 @@ class _Writer:
         return raw
 
     def _build_action(self, vertex: Vertex, action: Any) -> dict[str, Any]:
-        raw = self._definition(vertex) or {}
+        raw = self._definitions.get(vertex.id) or {}
         raw |= {"name": action.name}
         if action.description or "desc" in raw:
             raw["desc"] = action.description
         self._add_id(raw, vertex.id)
         return raw
-
-    def _definition(self, vertex: Vertex) -> dict[str, Any] | None:
-        return self._definitions.get(vertex.id)
 
     def _add_id(self, raw: dict[str, Any], id: str) -> None:
         name = raw["name"]
@@ -599,6 +596,11 @@ def _check_names(what: str, objects: Iterable[dict[str, Any]]) -> None:
                 "Rename or remove one."
             )
         seen.add(each["name"])
+
+
+def _name_of(reference: Any) -> Any:
+    """Return the name of an alias of an object, or the name itself."""
+    return reference.get("name") if isinstance(reference, dict) else reference
 
 
 def _is_action(vertex: Vertex) -> bool:

@@ -191,11 +191,11 @@ class Tool:
         *,
         id: str | None = None,
     ) -> None:
-        self._id = str(uuid4()) if id is None else id
-        self._name = name
-        self._description = description
-        self._function = function
-        self._type = tool_type
+        self.id = str(uuid4()) if id is None else id
+        self.name = name
+        self.description = description
+        self.function = function
+        self.tool_type = tool_type
 
     @classmethod
     def of(cls, tool: Tool | CallableTool) -> Tool:
@@ -204,31 +204,6 @@ class Tool:
             return tool
         return Tool(tool.name, tool.description, tool.invoke, ToolType.DISPATCH_TOOL, id=tool.name)
 
-    @property
-    def id(self) -> str:
-        """Id of the vertex."""
-        return self._id
-
-    @property
-    def name(self) -> str:
-        """Name for the model."""
-        return self._name
-
-    @property
-    def description(self) -> str:
-        """Text by which the model chooses the tool."""
-        return self._description
-
-    @property
-    def tool_type(self) -> ToolType:
-        """How the tool is executed."""
-        return self._type
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        """The function that is called with named arguments."""
-        return self._function
-
     def copy(self) -> Tool:
         """Return a copy with the same id."""
         return copy.copy(self)
@@ -236,11 +211,11 @@ class Tool:
     def with_id(self, id: str) -> Tool:
         """Return a copy with another id."""
         copied = self.copy()
-        copied._id = id
+        copied.id = id
         return copied
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._name!r})"
+        return f"{type(self).__name__}({self.name!r})"
 
 
 # Actions of a toolkit: the decision points of an agent.

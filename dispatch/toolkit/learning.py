@@ -31,27 +31,8 @@ if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher
 
 
-# Observes the calls of a dispatcher for a learner.
-
-
 OBSERVATIONS: Final = {Outcome.SUCCESS: Observation.SUCCESS, Outcome.TOOL_ERROR: Observation.TOOL_ERROR}
 """The other outcomes, such as a rate limit or a timeout, say nothing of whether the tool fits the action."""
-
-
-def observe_calls(learner: Learner, dispatcher: Dispatcher) -> Callable[[], None]:
-    """Record every call of the dispatcher; returns a function that stops it. The listener does not keep the learner
-    alive."""
-    reference = weakref.ref(learner)
-
-    def on_call(call: FinishedCall) -> None:
-        found = reference()
-        if found is None:
-            unsubscribe()
-        else:
-            found.record_call(call.tool, OBSERVATIONS.get(call.result.outcome), call.user)
-
-    unsubscribe = dispatcher.on_call(on_call)
-    return unsubscribe
 
 
 # Finds the action that a text is about.
@@ -322,12 +303,22 @@ class Learner:
         self._stop_observing: list[Callable[[], None]] = []
         path = None if store is None else Path(store)
         self._store = EvidenceStore(
-            path, half_life_days * DAY, time.time if clock is None else clock, on_changed=self._forget_scores
+            path, half_life_days * DAY, time.time if clock is None else clock, on_changed=self.forget_scores
         )
 
     def observe(self, dispatcher: Dispatcher) -> None:
         """Record the calls of a dispatcher as uses of recommendations. Several dispatchers may be observed."""
-        self._stop_observing.append(observe_calls(self, dispatcher))
+        reference = weakref.ref(self)  # the listener does not keep the learner alive
+
+        def on_call(call: FinishedCall) -> None:
+            learner = reference()
+            if learner is None:
+                unsubscribe()
+            else:
+                learner.record_call(call.tool, OBSERVATIONS.get(call.result.outcome), call.user)
+
+        unsubscribe = dispatcher.on_call(on_call)
+        self._stop_observing.append(unsubscribe)
 
     def read_scores(self, action: str, edges: Mapping[str, Mapping[str, Any]]) -> Mapping[str, float]:
         """Return the learned scores of the edges from an action, by target; those without evidence are omitted.
@@ -356,10 +347,6 @@ class Learner:
         if not 0 <= now - self._scored_at <= CACHE_AGE * self._half_life_days * DAY:
             self._scored_at = now
             self._scores.clear()
-
-    def forget_written(self, u: str) -> None:
-        """Compute the scores of the edges from ``u`` again: a written one has changed."""
-        self._forget_scores(u)
 
     def get_score(self, u: str, v: str) -> float:
         """Return the present learned score of an edge."""
@@ -517,7 +504,8 @@ class Learner:
             self._stop_observing.pop()()
         self._store.close()
 
-    def _forget_scores(self, u: str | None) -> None:
+    def forget_scores(self, u: str | None) -> None:
+        """Compute the scores of the edges from ``u`` again, or all: a written one, or the evidence, has changed."""
         if u is None:
             self._scores.clear()
         else:

@@ -13,7 +13,7 @@ import networkx as nx
 from dispatch import dispatcher
 from dispatch.errors import ErrorType, RejectedError
 from dispatch.telemetry.events import CatalogChanged, Event
-from dispatch.toolkit.files import Operator, ToolkitFile, read_file, write_file
+from dispatch.toolkit.files import Operator, ToolkitFile, read_file, refuse_calls, write_file
 from dispatch.toolkit.files import Vertex as FileVertex
 from dispatch.toolkit.graph import DATA, DEFAULT_SCORE, SCORE, Action, ConnectMcp, Graph, Tool, ToolGroup, ToolType
 from dispatch.toolkit.learning import HALF_LIFE_DAYS, Learner
@@ -283,7 +283,7 @@ class Toolkit(Graph):
         """
         super().set_score(u, v, score)
         if self._learner is not None:
-            self._learner.forget_written(u)
+            self._learner.forget_scores(u)
 
     def update(self, other: Graph) -> None:
         """Add the vertices and edges of another toolkit. The data of an existing vertex is replaced; an existing edge keeps
@@ -337,7 +337,7 @@ class Toolkit(Graph):
         if isinstance(data, Tool):
             # A subclass may create a tool with a new id in copy(), as those of Chat2Graph do.
             copied = data.copy()
-            copied._id = id
+            copied.id = id
             return copied
         return data.copy() if isinstance(data, Action) else data
 
@@ -382,25 +382,15 @@ class Toolkit(Graph):
         if kind == "action":
             self.add_vertex(id, data=Action(id, vertex["name"], vertex["description"]))
         elif kind == "tool":
-            unbound = UnboundFunction(vertex["name"])
+            unbound = refuse_calls(
+                vertex["name"],
+                "JSON holds the graph, not the functions of its tools. Add the tool with its function (add_vertex), or "
+                "store the toolkit with save().",
+            )
             tool_type = ToolType(vertex["type"])
             self.add_vertex(id, data=Tool(vertex["name"], vertex["description"], unbound, tool_type, id=id))
         else:
             super()._restore_vertex(vertex)
-
-
-class UnboundFunction:
-    """Function of a tool whose description alone was stored."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, **_arguments: Any) -> Any:
-        """Raise RuntimeError: there is no function."""
-        raise RuntimeError(
-            f"The tool {self.name!r} was not executed: JSON holds the graph, not the functions of its tools. "
-            "Add the tool with its function (add_vertex), or store the toolkit with save()."
-        )
 
 
 # Recommendation: the actions and tools that are within reach of given actions.
