@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dispatch.adapters.models import list_model_tools, missing_extra
 from dispatch.calling.calls import ModelTool
-
-if TYPE_CHECKING:
-    from dispatch.dispatcher import Dispatcher
-
+from dispatch.dispatcher import Dispatcher
 
 try:
     from agent_framework import Content, FunctionInvocationContext, FunctionTool
@@ -37,7 +34,7 @@ async def tools(dispatcher: Dispatcher, *, user: str | UserOf = "", **filters: A
     Raises:
         RejectedError: ``permissions-unavailable``: the permissions of ``user`` could not be resolved.
     """
-    listed = await list_model_tools(dispatcher, user if isinstance(user, str) else "", **filters)
+    listed = await list_model_tools(dispatcher, user, **filters)
     return [_DispatchTool(tool, None if isinstance(user, str) else user) for tool in listed]
 
 

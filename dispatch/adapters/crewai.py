@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from dispatch.adapters.models import list_model_tools, missing_extra, wait_for_answer
 from dispatch.calling.calls import ModelTool
+from dispatch.dispatcher import Dispatcher
 from dispatch.errors import InvalidArgumentsError
 from dispatch.results import ToolAnswer
-
-if TYPE_CHECKING:
-    from dispatch.dispatcher import Dispatcher
-
 
 try:
     from crewai.tools import BaseTool, ToolFailure

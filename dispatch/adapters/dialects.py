@@ -173,20 +173,9 @@ def _list_kinds(value: Any) -> list[str]:
 
 
 _STRICT_KEYWORDS: Final = frozenset(
-    {
-        "type",
-        "title",
-        "description",
-        "enum",
-        "const",
-        "anyOf",
-        "properties",
-        "required",
-        "additionalProperties",
-        "items",
-    }
-    | {"pattern", "format", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
-    | {"minItems", "maxItems"}
+    {"type", "title", "description", "enum", "const", "anyOf", "properties", "required", "additionalProperties"}
+    | {"items", "minItems", "maxItems", "pattern", "format"}
+    | {"multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 )
 _STRICT_FORMATS: Final = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}  # OpenAI's documentation
@@ -244,7 +233,7 @@ class _StrictBuilder:
             return built
         if schema.get("format", "date") not in _STRICT_FORMATS:
             raise _NotStrictError
-        kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        kinds = _list_kinds(schema["type"])
         if "object" in kinds:
             self._build_object(built, level)
         elif "properties" in schema or "required" in schema or "additionalProperties" in schema:
@@ -387,7 +376,7 @@ class _GeminiFitter:
 
     def _fit_joined(self, schema: dict[str, Any], path: str, references: tuple[str, ...]) -> dict[str, Any]:
         is_nullable = schema.get("nullable") is True
-        kinds = self._read_kinds(schema)
+        kinds = None if schema.get("type") is None else _list_kinds(schema["type"])
         if "const" in schema:
             schema = {**schema, "enum": [schema["const"]]}
         if "enum" in schema and kinds is None:
@@ -437,13 +426,6 @@ class _GeminiFitter:
             else:
                 fitted.append(self.fit(each, path, references))
         return _combine(fitted, is_nullable) if fitted else {"type": "string", "nullable": True}
-
-    @staticmethod
-    def _read_kinds(schema: Mapping[str, Any]) -> list[str] | None:
-        kinds = schema.get("type")
-        if kinds is None:
-            return None
-        return list(kinds) if isinstance(kinds, list) else [kinds]
 
     def _fit_kind(self, kind: str, schema: Mapping[str, Any], path: str, references: tuple[str, ...]) -> dict[str, Any]:
         fitted: dict[str, Any] = {"type": kind}
@@ -624,7 +606,6 @@ def add_items(schema: Any) -> Any:
             added[key] = [add_items(each) for each in value]
         elif key in SCHEMA_OBJECT_KEYWORDS and isinstance(value, Mapping):
             added[key] = {name: add_items(each) for name, each in value.items()}
-    kinds = schema.get("type")
-    if kinds == "array" or (isinstance(kinds, list) and "array" in kinds):
+    if "array" in _list_kinds(schema.get("type")):
         added.setdefault("items", {})
     return added

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dispatch.adapters.dialects import Style, fit_schema
 from dispatch.adapters.models import answer_call, list_model_tools, missing_extra
 from dispatch.calling.calls import ModelTool
+from dispatch.dispatcher import Dispatcher
 from dispatch.results import ToolAnswer
-
-if TYPE_CHECKING:
-    from dispatch.dispatcher import Dispatcher
-
 
 try:
     from google.adk.agents.readonly_context import ReadonlyContext

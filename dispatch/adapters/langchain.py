@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dispatch.adapters.models import list_model_tools, missing_extra, wait_for_answer
 from dispatch.calling.calls import ModelTool
+from dispatch.dispatcher import Dispatcher
 from dispatch.results import ToolAnswer
-
-if TYPE_CHECKING:
-    from dispatch.dispatcher import Dispatcher
-
 
 try:
     from langchain_core.runnables import RunnableConfig
@@ -42,7 +39,7 @@ async def tools(dispatcher: Dispatcher, *, user: str | UserOf = "", **filters: A
         RejectedError: ``permissions-unavailable``: the permissions of ``user`` could not be resolved.
     """
     loop = asyncio.get_running_loop()
-    listed = await list_model_tools(dispatcher, user if isinstance(user, str) else "", **filters)
+    listed = await list_model_tools(dispatcher, user, **filters)
     user_of = None if isinstance(user, str) else user
     return [create_tool(tool, loop, user_of) for tool in listed]
 

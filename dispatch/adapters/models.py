@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, cast
 
 from dispatch._internal import install_extra, scalar_value, yield_to_others
 from dispatch.adapters.dialects import FittedSchema, Style, fit_schema
 from dispatch.calling import CallForm, ParsedCall
 from dispatch.calling.calls import ModelTool, find_refusal
 from dispatch.calling.native import read_native_call, write_native_answer
+from dispatch.dispatcher import Dispatcher
 from dispatch.results import READ_RESULT, ToolAnswer
 
-if TYPE_CHECKING:
-    from dispatch.dispatcher import Dispatcher
 
-
-async def list_model_tools(dispatcher: Dispatcher, user: str, **filters: Any) -> tuple[ModelTool, ...]:
+async def list_model_tools(
+    dispatcher: Dispatcher, user: str | Callable[..., str], **filters: Any
+) -> tuple[ModelTool, ...]:
     """Return the tools that ``user`` may call now, and ``read_result``.
 
     Args:
+        user: on whose behalf; with a function, which a run calls, the tools without permissions.
         filters: as of :meth:`dispatch.Dispatcher.tools`.
     """
+    user = user if isinstance(user, str) else ""
     found: dict[str, ModelTool] = {tool.name: tool for tool in await dispatcher.tools(user=user, **filters)}
     if found:
         found.setdefault(READ_RESULT, dispatcher.results.tool(user))

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dispatch.adapters.dialects import Style, fit_schema
 from dispatch.adapters.models import list_model_tools, missing_extra
 from dispatch.calling import CallForm
 from dispatch.calling.calls import ModelTool, find_refusal
 from dispatch.calling.native import read_native_call
+from dispatch.dispatcher import Dispatcher
 from dispatch.results import ToolAnswer
-
-if TYPE_CHECKING:
-    from dispatch.dispatcher import Dispatcher
-
 
 try:
     from agents import FunctionTool, RunContextWrapper
@@ -41,7 +38,7 @@ async def tools(dispatcher: Dispatcher, *, user: str | UserOf = "", **filters: A
     Raises:
         RejectedError: ``permissions-unavailable``: the permissions of ``user`` could not be resolved.
     """
-    listed = await list_model_tools(dispatcher, user if isinstance(user, str) else "", **filters)
+    listed = await list_model_tools(dispatcher, user, **filters)
     return [create_tool(tool, None if isinstance(user, str) else user) for tool in listed]
 
 

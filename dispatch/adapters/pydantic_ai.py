@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dispatch.adapters.models import list_model_tools, missing_extra
 from dispatch.calling.calls import ModelTool
+from dispatch.dispatcher import Dispatcher
 from dispatch.errors import InvalidArgumentsError
 from dispatch.results import READ_RESULT
-
-if TYPE_CHECKING:
-    from dispatch.dispatcher import Dispatcher
-
 
 try:
     from pydantic_ai import ModelRetry, RunContext
@@ -78,22 +75,14 @@ def find_tools(
     return search
 
 
+@dataclass(eq=False)
 class _DispatchToolset(AbstractToolset[Any]):
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        user: User,
-        id: str | None,
-        defer_loading: bool,
-        max_retries: int | None,
-        filters: dict[str, Any],
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._user = user
-        self._id = id
-        self._defer_loading = defer_loading
-        self._max_retries = max_retries
-        self._filters = filters
+    _dispatcher: Dispatcher
+    _user: User
+    _id: str | None
+    _defer_loading: bool
+    _max_retries: int | None
+    _filters: dict[str, Any]
 
     @property
     def id(self) -> str | None:

@@ -81,11 +81,9 @@ def _convert(value: Any, read: JsonValue, form: CallForm, place: Place) -> Parse
         form=form,
         args=args if isinstance(args, dict) else {},
         call_objective=objective,
-        position=place.position,
-        line=place.line,
-        column=place.column,
         repaired=read.repaired,
         truncated=read.truncated,
+        **place._asdict(),
     )
     return call if isinstance(args, dict) else finish_call(call, args)
 
@@ -123,12 +121,10 @@ def _fail(form: CallForm, place: Place, reason: str, read: JsonValue) -> ParsedC
     return ParsedCall(
         name="",
         form=form,
-        position=place.position,
-        line=place.line,
-        column=place.column,
         repaired=read.repaired,
         truncated=read.truncated,
         error=write_error(form, place, reason),
+        **place._asdict(),
     )
 
 

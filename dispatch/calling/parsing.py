@@ -151,18 +151,9 @@ class TextScanner:
     ) -> None:
         """Add the error of the call at ``start``, with its fault at ``position``; the error shows nothing behind ``end``."""
         text = self._finder.text
-        place, fault = self._locate(text, start), self._locate(text, position)
-        self._add(
-            ParsedCall(
-                name="",
-                form=form,
-                position=place.position,
-                line=place.line,
-                column=place.column,
-                truncated=truncated,
-                error=write_error(form, fault, reason, quote_around(text, position, start, end)),
-            )
-        )
+        error = write_error(form, self._locate(text, position), reason, quote_around(text, position, start, end))
+        place = self._locate(text, start)
+        self._add(ParsedCall(name="", form=form, truncated=truncated, error=error, **place._asdict()))
 
     def _read(self, start: int, position: int, ends: tuple[str, ...], mark: str) -> JsonValue:
         """Read the value at ``position`` of the call at ``start``; wait where its end is not certain yet."""
@@ -337,10 +328,7 @@ class TextScanner:
         if args is None:
             return self._add_bare_action(start, name)
         self._has_thought = True
-        place = self._locate(text, start)
-        call = ParsedCall(
-            name=name[1], form=CallForm.REACT, position=place.position, line=place.line, column=place.column
-        )
+        call = ParsedCall(name=name[1], form=CallForm.REACT, **self._locate(text, start)._asdict())
         fence = _INNER_FENCE.match(text, behind)
         behind = behind if fence is None else fence.end()
         if behind == len(text) or text[behind] != "{":
@@ -358,11 +346,7 @@ class TextScanner:
         """Add an action without arguments. Without a thought before it, 'Action: …' is prose."""
         if self._has_thought:
             place = self._locate(self._finder.text, start)
-            self._add(
-                ParsedCall(
-                    name=name[1], form=CallForm.REACT, position=place.position, line=place.line, column=place.column
-                )
-            )
+            self._add(ParsedCall(name=name[1], form=CallForm.REACT, **place._asdict()))
         return name.end()
 
     def _add_without_object(self, call: ParsedCall, args: re.Match[str], behind: int) -> int:
