@@ -30,8 +30,8 @@ _CIRCUIT_ACTIONS: Final[dict[str, tuple[Callable[[CircuitBreaker], object], Stat
 }
 
 
-class ActionError(Exception):
-    """An action that is not possible; ``status``: of the response."""
+class ApiError(Exception):
+    """A request that is answered with a status and a text."""
 
     def __init__(self, text: str, status: int = 400) -> None:
         super().__init__(text)
@@ -80,16 +80,16 @@ class Actions:
             user: of the token; empty: the request names the user.
 
         Raises:
-            ActionError: it is not possible; nothing has changed.
+            ApiError: it is not possible; nothing has changed.
         """
         user = user or request.user.strip()
         reason = request.reason.strip()
         if not user or len(user) > MAX_USER_CHARS:
-            raise ActionError("Name who acts in 'user'.")
+            raise ApiError("Name who acts in 'user'.")
         if not 1 <= len(reason) <= MAX_REASON_CHARS:
-            raise ActionError(f"Give a 'reason' of 1 to {MAX_REASON_CHARS} characters.")
+            raise ApiError(f"Give a 'reason' of 1 to {MAX_REASON_CHARS} characters.")
         if request.seconds is not None and not 0 < request.seconds <= MAX_SECONDS:
-            raise ActionError("'for' is no number of seconds from 0 to 604800.")
+            raise ApiError("'for' is no number of seconds from 0 to 604800.")
         acts = {
             "circuits": self._act_on_circuit,
             "instances": self._act_on_instance,
@@ -137,7 +137,7 @@ class Actions:
     @property
     def _dispatcher(self) -> DispatcherViews:
         if not isinstance(self._views, DispatcherViews):
-            raise ActionError("This process has no dispatcher: act at one, or drain the instance here.", 404)
+            raise ApiError("This process has no dispatcher: act at one, or drain the instance here.", 404)
         return self._views
 
     # -- actions: each returns its name, its target, and what undoes it if nothing else has changed the target since ------
@@ -145,17 +145,17 @@ class Actions:
     async def _act_on_circuit(self, tool: str, request: ActionRequest) -> tuple[str, str, Callable[[], str] | None]:
         views = self._dispatcher
         if request.action not in _CIRCUIT_ACTIONS:
-            raise ActionError(f"'action' is one of {', '.join(_CIRCUIT_ACTIONS)}.")
+            raise ApiError(f"'action' is one of {', '.join(_CIRCUIT_ACTIONS)}.")
         try:
             resolved = views.resolve(tool, request.version)
         except DispatchError as error:
-            raise ActionError(error.message, 404) from None
+            raise ApiError(error.message, 404) from None
         guards = views.runtime.guards_of(resolved)
         breaker = guards.breaker
         if request.instance is not None:
             breaker = guards.instance_breakers.get(request.instance)
         if breaker is None:
-            raise ActionError("There is no circuit: the policy has none, or the instance was not called.", 404)
+            raise ApiError("There is no circuit: the policy has none, or the instance was not called.", 404)
         act, state = _CIRCUIT_ACTIONS[request.action]
         act(breaker)
         key = guards.label, guards.version, request.instance
@@ -181,19 +181,19 @@ class Actions:
         if isinstance(self._views, ServiceViews):
             server = next((each for each in self._views.servers if each.instance == id), None)
             if server is None:
-                raise ActionError("This process has no such instance.", 404)
+                raise ApiError("This process has no such instance.", 404)
             if request.action != "drain" or request.seconds is not None:
-                raise ActionError("At the service itself 'action' is drain, without 'for': eject is of dispatchers.")
+                raise ApiError("At the service itself 'action' is drain, without 'for': eject is of dispatchers.")
             task = asyncio.create_task(server.drain())
             self._draining.add(task)
             task.add_done_callback(self._draining.discard)
             return "drain", shown, None
         if request.action not in ("eject", "admit"):
-            raise ActionError("'action' is eject or admit; drain is an action of the service's own process.")
+            raise ApiError("'action' is eject or admit; drain is an action of the service's own process.")
         views = self._views
         pools = [pool for _, pool in views.runtime.pool_registry.all() if id in pool.balancer]
         if not pools:
-            raise ActionError(f"There is no instance '{id[:80]}' whose service was called.", 404)
+            raise ApiError(f"There is no instance '{id[:80]}' whose service was called.", 404)
         for pool in pools:
             if request.action == "admit":
                 pool.balancer.admit(id)
@@ -216,10 +216,10 @@ class Actions:
         try:
             await registry.refresh(id)
         except (LookupError, CatalogError) as error:
-            raise ActionError(str(error), 404 if isinstance(error, LookupError) else 409) from None
+            raise ApiError(str(error), 404 if isinstance(error, LookupError) else 409) from None
         except Exception as error:  # of a source, which may raise anything
             problem = excerpt(str(error), 300)
-            raise ActionError(f"The source is out of reach, its items stay in force: {problem}", 502) from None
+            raise ApiError(f"The source is out of reach, its items stay in force: {problem}", 502) from None
         return "refresh", f"source {id}", None
 
     async def _approve(self, name: str, request: ActionRequest) -> tuple[str, str, None]:
@@ -227,15 +227,15 @@ class Actions:
         try:
             await registry.approve(name, request.fingerprint)
         except (LookupError, ApprovalsError) as error:
-            raise ActionError(str(error), 404 if isinstance(error, LookupError) else 409) from None
+            raise ApiError(str(error), 404 if isinstance(error, LookupError) else 409) from None
         return "approve", f"definition {name} {request.fingerprint[:12]}", None
 
     async def _set_level(self, _target: str, request: ActionRequest) -> tuple[str, str, Callable[[], str]]:
         name = request.logger
         if name == AUDIT.name or (name != "dispatch" and not name.startswith("dispatch.")):
-            raise ActionError(f"'logger' is dispatch, or one below it; {AUDIT.name} has a line for each action.")
+            raise ApiError(f"'logger' is dispatch, or one below it; {AUDIT.name} has a line for each action.")
         if request.level not in LEVELS:
-            raise ActionError(f"'level' is one of {', '.join(LEVELS)}.")
+            raise ApiError(f"'level' is one of {', '.join(LEVELS)}.")
         logger = logging.getLogger(name)
         former = self._levels.pop(name, logger.level)
         if request.seconds is not None:
@@ -257,11 +257,11 @@ def decode_request(body: bytes) -> ActionRequest:
     """Return the body of an action.
 
     Raises:
-        ActionError: it is not one.
+        ApiError: it is not one.
     """
     with contextlib.suppress(UnicodeDecodeError):
         try:
             return msgspec.json.decode(body, type=ActionRequest)
         except msgspec.DecodeError as error:
-            raise ActionError(f"The body is not valid: {excerpt(str(error), 200)}.") from None
-    raise ActionError("The body is not UTF-8.")
+            raise ApiError(f"The body is not valid: {excerpt(str(error), 200)}.") from None
+    raise ApiError("The body is not UTF-8.")

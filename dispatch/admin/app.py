@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dispatch._internal import loop_clock
 from dispatch.admin import Admin, parse_host_port
-from dispatch.admin.actions import ActionError, Actions, decode_request
+from dispatch.admin.actions import Actions, ApiError, decode_request
 from dispatch.admin.console import Console
 from dispatch.admin.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, running_app
 from dispatch.admin.recent import RecentCalls, RecordedCall
@@ -71,15 +71,6 @@ _HEADERS: Final = {
     "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
 }
 """Of every response."""
-
-
-class ApiError(Exception):
-    """A request that is answered with a status and a text."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.text = text
 
 
 class Caller(NamedTuple):
@@ -197,7 +188,7 @@ class Guard:
         except ApiError as error:
             is_page = error.status == 401 and "text/html" in request.headers.get("accept", "")
             refusal = Response(status_code=303, headers={"Location": "/sign-in"}) if is_page else None
-            await (refusal or answer_error(error.status, error.text))(scope, receive, send_with_headers)
+            await (refusal or answer_error(error.status, str(error)))(scope, receive, send_with_headers)
             return
 
         async def replay() -> Message:
@@ -213,22 +204,22 @@ class Guard:
     def _check(self, request: Request) -> Caller:
         host, path = split_port(request.headers.get("host", "")), request.scope["path"]
         if host not in self._hosts and not is_address(host):
-            raise ApiError(421, f"The endpoint is not reached as '{host[:80]}'. Add the name to Admin(hosts=…).")
+            raise ApiError(f"The endpoint is not reached as '{host[:80]}'. Add the name to Admin(hosts=…).", 421)
         if request.method not in ("GET", "HEAD", "POST"):
-            raise ApiError(405, "Use GET or POST.")
+            raise ApiError("Use GET or POST.", 405)
         if request.method == "POST":
             origin = request.headers.get("origin")
             if origin is not None and origin.partition("://")[2].lower() != request.headers["host"].lower():
-                raise ApiError(403, "The request comes from a page of another site.")
+                raise ApiError("The request comes from a page of another site.", 403)
             if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-                raise ApiError(415, "Send JSON with Content-Type: application/json.")
+                raise ApiError("Send JSON with Content-Type: application/json.", 415)
         if not self._callers:
             return Caller("", True)
         caller = self._callers.find(request)
         if caller is None and path not in _OPEN_PATHS and not path.startswith("/static/"):
-            raise ApiError(401, "Send Authorization: Bearer TOKEN.")
+            raise ApiError("Send Authorization: Bearer TOKEN.", 401)
         if request.method == "POST" and path not in _OPEN_PATHS and not (caller and caller.may_act):
-            raise ApiError(403, "This token may read only; an action needs one with the role act.")
+            raise ApiError("This token may read only; an action needs one with the role act.", 403)
         return caller or Caller("", False)
 
     async def _read_body(self, request: Request, receive: Receive) -> bytes:
@@ -236,11 +227,11 @@ class Guard:
         while True:
             message = await receive()
             if message["type"] != "http.request":
-                raise ApiError(400, "The body is incomplete.")
+                raise ApiError("The body is incomplete.", 400)
             part: bytes = message.get("body", b"")
             body += part
             if len(body) > MAX_BODY_BYTES:
-                raise ApiError(413, f"A body has at most {MAX_BODY_BYTES // 1024} KiB.")
+                raise ApiError(f"A body has at most {MAX_BODY_BYTES // 1024} KiB.", 413)
             if not message.get("more_body", False):
                 return body
 
@@ -330,7 +321,7 @@ class CallFilter:
     def __init__(self, parameters: Mapping[str, str]) -> None:
         known = {"limit", "failed", "tool", "user", "outcome", "slower_than"}
         if unknown := sorted(set(parameters) - known):
-            raise ApiError(400, f"The parameter '{unknown[0][:80]}' is unknown; there are {', '.join(sorted(known))}.")
+            raise ApiError(f"The parameter '{unknown[0][:80]}' is unknown; there are {', '.join(sorted(known))}.", 400)
         self.is_failed = parameters.get("failed", "") not in ("", "0")
         self.limit = int(read_number(parameters, "limit", 100, MAX_LIMIT))
         self._slower_than = read_number(parameters, "slower_than", 0.0)
@@ -356,7 +347,7 @@ def read_number(parameters: Mapping[str, str], name: str, default: float, most: 
     except ValueError:
         value = -1.0
     if not 0 <= value <= most:
-        raise ApiError(400, f"'{name}' is no number from 0 to {most:g}.")
+        raise ApiError(f"'{name}' is no number from 0 to {most:g}.", 400)
     return value
 
 
@@ -406,9 +397,9 @@ class AdminApi:
             listed("/api/circuits", lambda request: views.circuits(request.query_params.get("tool"))),
             listed("/api/sessions", lambda _: views.sessions()),
             listed("/api/users", lambda _: views.users()),
-            listed("/api/calls", self._calls),
+            listed("/api/calls", lambda request: self.list_calls(request.query_params)),
             Route("/api/calls/stream", self._stream_calls),
-            listed("/api/calls/{id}", self._call),
+            listed("/api/calls/{id}", lambda request: self.find_call(request.path_params["id"])),
             listed("/api/sources", lambda _: views.sources()),
             listed("/api/policy", lambda _: views.policy()),
             listed("/api/events", lambda _: self.list_events()),
@@ -426,12 +417,9 @@ class AdminApi:
 
     def _acting(self, path: str, kind: str) -> Route:
         async def endpoint(request: Request) -> Response:
-            try:
-                body = decode_request(await request.body())
-                target = request.path_params.get("target", "")
-                return answer_json(await self._actions.perform(kind, target, body, request.scope["caller"].user))
-            except ActionError as error:
-                raise ApiError(error.status, str(error)) from None
+            body = decode_request(await request.body())
+            target = request.path_params.get("target", "")
+            return answer_json(await self._actions.perform(kind, target, body, request.scope["caller"].user))
 
         return Route(path, endpoint, methods=["POST"])
 
@@ -463,10 +451,10 @@ class AdminApi:
         try:
             token = msgspec.json.decode(await request.body(), type=SignIn).token
         except ValueError:
-            raise ApiError(400, 'Send {"token": "TOKEN"}.') from None
+            raise ApiError('Send {"token": "TOKEN"}.', 400) from None
         id = self._callers.sign_in(token)
         if id is None:
-            raise ApiError(401, "The token is not known here.")
+            raise ApiError("The token is not known here.", 401)
         response = answer_json({})
         secure = is_secure(request)
         response.set_cookie(name_cookie(request), id, httponly=True, samesite="strict", secure=secure)
@@ -483,7 +471,7 @@ class AdminApi:
     async def answer_error(self, request: Request, error: Exception) -> Response:
         """Return the response to a request that failed: a page for browsers, JSON under ``/api/``."""
         status = getattr(error, "status", getattr(error, "status_code", 500))
-        text = error.text if isinstance(error, ApiError) else ERROR_TEXTS[status]
+        text = str(error) if isinstance(error, ApiError) else ERROR_TEXTS[status]
         if "text/html" in request.headers.get("accept", "") and not request.scope["path"].startswith("/api/"):
             return self._console.render_error(request, status, text)
         return answer_error(status, text)
@@ -500,7 +488,7 @@ class AdminApi:
         name = request.path_params["name"]
         found = self._views.tool(name, request.query_params.get("version"))
         if found is None:
-            raise ApiError(404, f"There is no tool '{name[:80]}', or not in that version.")
+            raise ApiError(f"There is no tool '{name[:80]}', or not in that version.", 404)
         return found
 
     def list_calls(self, parameters: Mapping[str, str]) -> list[Values]:
@@ -515,12 +503,6 @@ class AdminApi:
                 found.append(describe_call(call, wall))
         return found
 
-    def _calls(self, request: Request) -> list[Values]:
-        return self.list_calls(request.query_params)
-
-    def _call(self, request: Request) -> Values:
-        return self.find_call(request.path_params["id"])
-
     def find_call(self, id: str) -> Values:
         """Return one call with its attempts.
 
@@ -529,7 +511,7 @@ class AdminApi:
         """
         call = None if self._views.recent is None else self._views.recent.find(id)
         if call is None:
-            raise ApiError(404, f"The call '{id[:80]}' is not known, or no longer: the last 1,000 calls are.")
+            raise ApiError(f"The call '{id[:80]}' is not known, or no longer: the last 1,000 calls are.", 404)
         return describe_call(call, self.wall, whole=True)
 
     async def _stream_calls(self, request: Request) -> Response:

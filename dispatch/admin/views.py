@@ -13,6 +13,7 @@ import msgspec
 
 from dispatch._internal import loop_clock
 from dispatch.admin import ADMIN_LABEL
+from dispatch.admin.api import Instance, Tool, ToolDetails
 from dispatch.admin.recent import ANSWERED, RATE_SLOTS, SLOT_S, RecentCalls, RecordedCall, ToolCalls
 from dispatch.announcements.source import Announced
 from dispatch.calls.resolution import LiveCatalog, ResolvedTool, meter_label
@@ -28,13 +29,16 @@ from dispatch.version import __version__
 
 MAX_EVENTS: Final = 500
 _UP: Final = ("up", "warming")
+_NO_INSTANCE: Final = dict.fromkeys(Instance.__annotations__)
 _SESSION_FIELDS: Final = ("rtt", "window", "in_flight_bytes", "queued_bytes")
+_PACKET_FIELDS: Final = ("packets_sent", "packets_received", "retransmissions", "duplicates")
 
 Values = dict[str, Any]
 
 
 class Views(Protocol):
-    """What a process shows. Every method returns JSON values (docs/reference/admin-api.md)."""
+    """What a process shows. Every method returns JSON values (docs/reference/admin-api.md); a process that has none of a
+    kind inherits the empty lists."""
 
     @property
     def kind(self) -> str: ...
@@ -48,14 +52,30 @@ class Views(Protocol):
     def tools(self) -> list[Values]: ...
     def tool(self, name: str, version: str | None) -> Values | None: ...
     def instances(self) -> list[Values]: ...
-    def circuits(self, tool: str | None) -> list[Values]: ...
-    def circuits_at(self, instance: str) -> list[Values]: ...
-    def versions(self) -> list[Values]: ...
     def sessions(self) -> list[Values]: ...
-    def users(self) -> list[Values]: ...
-    def sources(self) -> list[Values]: ...
-    def policy(self) -> list[Values]: ...
-    def peers(self) -> list[Values]: ...
+
+    def circuits(self, tool: str | None) -> list[Values]:
+        return []
+
+    def circuits_at(self, instance: str) -> list[Values]:
+        """Return the circuits of all tools at one instance."""
+        return []
+
+    def versions(self) -> list[Values]:
+        """Return each version of each tool."""
+        return self.tools()
+
+    def users(self) -> list[Values]:
+        return []
+
+    def sources(self) -> list[Values]:
+        return []
+
+    def policy(self) -> list[Values]:
+        return []
+
+    def peers(self) -> list[Values]:
+        return []
 
 
 class EventLog:
@@ -201,10 +221,7 @@ class DispatcherViews:
             "name": tool.meter_label,
             "version": tool.version,
             "service": tool.service_id,
-            "calls": sum(each.calls for each in calls),
-            "failed": sum(each.failed for each in calls),
-            "refused": sum(each.refused for each in calls),
-            "in_flight": sum(each.in_flight for each in calls),
+            **{key: sum(getattr(each, key) for each in calls) for key in ("calls", "failed", "refused", "in_flight")},
             "queued": waiting.get((tool.meter_label, tool.service_id), 0),
             "rate": rate,
             "failure_rate": failure_rate,
@@ -291,13 +308,13 @@ class DispatcherViews:
             )
             found.append(
                 {
+                    **_NO_INSTANCE,
                     **msgspec.structs.asdict(view),
                     **held,
                     "latency": view.latency or durations.get((key.service, view.id)),
                     "service": key.service,
                     "version": version,
                     "kind": "topic" if isinstance(instance, SharedTopic) else kind,
-                    **dict.fromkeys(("queued", "concurrency", "requests", "errors", "refused")),
                 }
             )
         return found
@@ -424,7 +441,7 @@ class ObservedService(Protocol):
     async def drain(self) -> None: ...
 
 
-class ServiceViews:
+class ServiceViews(Views):
     """What the process of tool servers shows.
 
     Args:
@@ -463,27 +480,12 @@ class ServiceViews:
         }
 
     def tools(self) -> list[Values]:
-        unknown = dict.fromkeys(
-            (
-                "calls",
-                "failed",
-                "refused",
-                "in_flight",
-                "queued",
-                "rate",
-                "failure_rate",
-                "p50",
-                "p95",
-                "p99",
-                "circuit",
-            )
-        )
         return [
             {
+                **dict.fromkeys(Tool.__annotations__),
                 "name": tool["name"],
                 "version": tool.get("version"),
                 "service": server.service_id,
-                **unknown,
                 "instances": 1,
                 "instances_up": int(not server.is_draining),
             }
@@ -494,21 +496,18 @@ class ServiceViews:
     def tool(self, name: str, version: str | None) -> Values | None:
         for server, row in zip(self._by_tool(), self.tools(), strict=True):
             if row["name"] == name and (version is None or row["version"] == version):
+                lists = ("permissions", "circuits", "events", "policy")
                 return {
+                    **dict.fromkeys(ToolDetails.__annotations__),
+                    **{each: [] for each in lists},
                     **row,
                     "description": next(
                         each.get("description", "") for each in server.descriptors[1] if each["name"] == name
                     ),
                     "versions": [row["version"]],
-                    "permissions": [],
-                    "read_only": None,
-                    "idempotent": None,
                     "request_queue": server.request_queue,
                     "history": {"seconds": SLOT_S, "calls": [], "failed": []},
-                    "circuits": [],
                     "instance_list": [self._instance(server)],
-                    "events": [],
-                    "policy": [],
                 }
         return None
 
@@ -519,8 +518,8 @@ class ServiceViews:
         return [self._instance(each) for each in self.servers]
 
     def _instance(self, server: ObservedService) -> Values:
-        unknown = dict.fromkeys(("seconds_left", "latency", "weight", "failures", "ejections"))
         return {
+            **_NO_INSTANCE,
             "id": server.instance,
             "service": server.service_id,
             "state": "draining" if server.is_draining else "up",
@@ -528,24 +527,12 @@ class ServiceViews:
             "kind": "own",
             "in_flight": server.running,
             "is_held": False,
-            **unknown,
             "queued": server.queued,
             "concurrency": server.concurrency,
             "requests": server.requests,
             "errors": server.errors,
             "refused": dict(server.refused),
         }
-
-    def circuits(self, tool: str | None) -> list[Values]:
-        return []
-
-    def circuits_at(self, instance: str) -> list[Values]:
-        """Return none: circuits are of dispatchers."""
-        return []
-
-    def versions(self) -> list[Values]:
-        """Return the tools."""
-        return self.tools()
 
     def sessions(self) -> list[Values]:
         return [
@@ -554,18 +541,6 @@ class ServiceViews:
             if server.session_table is not None
             for session in list(server.session_table.sessions.values())
         ]
-
-    def users(self) -> list[Values]:
-        return []
-
-    def sources(self) -> list[Values]:
-        return []
-
-    def policy(self) -> list[Values]:
-        return []
-
-    def peers(self) -> list[Values]:
-        return []
 
 
 def concerns(event: Values, tool: str, service: str) -> bool:
@@ -595,16 +570,12 @@ def describe_circuit(
 def describe_session(service: str | None, session: Any) -> Values:
     """Return a session of ``/api/sessions``."""
     state: SessionState = find_state(session)
-    statistics = session.statistics
     return {
         "service": service,
         "peer": session.peer_name,
         "state": str(state),
         **{field: getattr(session, field) for field in _SESSION_FIELDS},
-        "packets_sent": statistics.packets_sent,
-        "packets_received": statistics.packets_received,
-        "retransmissions": statistics.retransmissions,
-        "duplicates": statistics.duplicates,
+        **{field: getattr(session.statistics, field) for field in _PACKET_FIELDS},
     }
 
 

@@ -12,17 +12,19 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice, zip_longest
-from typing import Annotated, Any, Final, NamedTuple, Required, TypedDict, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 import typer
 
 from dispatch._internal import excerpt
+from dispatch.admin.api import Call, Circuit, Event, Instance, Peer, Process, Session, Tool, User
 from dispatch.announcements.messages import Question
 from dispatch.cli.base import CliError, Settings
 from dispatch.cli.screen import Row, merge
-from dispatch.cli.wire import DEFAULT_WAIT_S, collect, connect_broker
+from dispatch.cli.sources import connect_broker
+from dispatch.cli.wire import DEFAULT_WAIT_S, collect
 from dispatch.messaging.wire import TopicName
 from dispatch.schemas import count_values
 
@@ -36,218 +38,6 @@ FORGET_S: Final = 60.0
 MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_PEERS: Final = 1_000
 """Peers that are read at most, whatever the processes name."""
-
-# The fields of the admin API (docs/reference/admin-api.md). Others are ignored, as those of a later version.
-
-_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-_Number = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
-_Time = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
-
-
-class Process(TypedDict, total=False):
-    kind: Required[str]
-    name: Required[str]
-    version: str
-    host: str
-    pid: _Count
-    started: _Time
-    uptime: _Number
-    broker: str
-    ready: bool
-    reasons: list[str]
-    labels: dict[str, str]
-    tools: _Count | None
-    calls: _Count | None
-    failed: _Count | None
-    in_flight: _Count | None
-    rate: _Number | None
-
-
-class Instance(TypedDict, total=False):
-    id: Required[str]
-    state: Required[str]
-    service: str | None
-    version: str | None
-    kind: str | None
-    weight: _Number | None
-    is_held: bool | None
-    seconds_left: _Number | None
-    latency: _Number | None
-    in_flight: _Count | None
-    failures: _Count | None
-    ejections: _Count | None
-    queued: _Count | None
-    concurrency: _Count | None
-    requests: _Count | None
-    errors: _Count | None
-    refused: dict[str, _Count] | None
-
-
-class Circuit(TypedDict, total=False):
-    tool: Required[str]
-    state: Required[str]
-    version: str | None
-    instance: str | None
-    retry_after: _Number | None
-    failure_rate: _Number | None
-    slow_call_rate: _Number | None
-    until: _Time | None
-
-
-class Event(TypedDict, total=False):
-    """An event of any kind."""
-
-    event: Required[str]
-    at: Required[_Time]
-    action: str | None
-    active_origin: str | None
-    active_source: str | None
-    added: list[str]
-    added_count: _Count
-    broker: str | None
-    change: str | None
-    changed: list[str]
-    changed_count: _Count
-    connected: bool
-    fingerprints: dict[str, str]
-    fix: str | None
-    instance: str | None
-    key: str | None
-    name: str | None
-    new: str | None
-    ok: bool
-    old: str | None
-    origin: str | None
-    problem: str | None
-    reason: str | None
-    removed: list[str]
-    removed_count: _Count
-    seconds: _Number
-    service: str | None
-    source: str | None
-    target: str | None
-    tool: str | None
-    tools: _Count
-    until: _Time | None
-    user: str | None
-    version: str | None
-
-
-class Tool(TypedDict, total=False):
-    name: Required[str]
-    version: str | None
-    service: str | None
-    circuit: str | None
-    calls: _Count | None
-    failed: _Count | None
-    refused: _Count | None
-    in_flight: _Count | None
-    queued: _Count | None
-    instances: _Count | None
-    instances_up: _Count | None
-    rate: _Number | None
-    failure_rate: _Number | None
-    p50: _Number | None
-    p95: _Number | None
-    p99: _Number | None
-
-
-class _History(TypedDict, total=False):
-    seconds: _Number
-    calls: list[_Count]
-    failed: list[_Count]
-
-
-class _PolicyValue(TypedDict):
-    key: str
-    value: Any
-    source: str
-
-
-class ToolDetails(Tool, total=False):
-    description: str | None
-    versions: list[str | None]
-    permissions: list[str]
-    read_only: bool | None
-    idempotent: bool | None
-    request_queue: str | None
-    history: _History | None
-    circuits: list[Circuit]
-    instance_list: list[Instance]
-    events: list[Event]
-    policy: list[_PolicyValue]
-
-
-class User(TypedDict, total=False):
-    user: Required[str]
-    calls: _Count | None
-    failed: _Count | None
-    refused: _Count | None
-    rate: _Number | None
-    last: _Time | None
-    tools: _Count | None
-
-
-class Session(TypedDict, total=False):
-    peer: str | None
-    service: str | None
-    state: str | None
-    rtt: _Number | None
-    window: _Number | None
-    in_flight_bytes: _Count | None
-    queued_bytes: _Count | None
-    packets_sent: _Count | None
-    packets_received: _Count | None
-    retransmissions: _Count | None
-    duplicates: _Count | None
-
-
-class Call(TypedDict, total=False):
-    id: Required[str]
-    at: Required[_Time]
-    tool: Required[str]
-    user: Required[str]
-    outcome: Required[str]
-    duration: Required[_Number]
-    version: str | None
-    instance: str | None
-    error: str | None
-    rejected_by: str | None
-    ran: str | None
-    trace_id: str | None
-    wait: _Number | None
-    attempts: _Count
-
-
-class _Wait(TypedDict):
-    start: _Number
-    duration: _Number | None
-
-
-class _Attempt(TypedDict, total=False):
-    number: Required[_Count]
-    start: Required[_Number]
-    duration: Required[_Number | None]
-    outcome: Required[str]
-    reason: str | None
-    request_id: str | None
-    instance: str | None
-    error: str | None
-    sent: bool | None
-
-
-class CallDetails(Call, total=False):
-    service: str | None
-    message: str | None
-    arguments: str | None
-    chunks: _Count
-    waits: list[_Wait] | None
-    trail: list[_Attempt] | None
-
-
-class Peer(TypedDict):
-    url: str
-    name: str
 
 
 class _Refusal(TypedDict):
@@ -495,7 +285,6 @@ Urls = Annotated[
         envvar="DISPATCH_ADMIN_URLS",
         help="Admin endpoints: HOST:PORT, http://HOST:PORT, or the port on this machine. Default: those that announce "
         "themselves on the broker.",
-        show_default=False,
     ),
 ]
 Token = Annotated[
@@ -506,7 +295,6 @@ Token = Annotated[
         envvar="DISPATCH_ADMIN_TOKEN",
         help="Token of the admin endpoints. Announced endpoints get it only if their announcement is signed with a key of "
         "--trust.",
-        show_default=False,
     ),
 ]
 

@@ -25,23 +25,23 @@ import typer
 
 from dispatch.admin import Admin, check_admin
 from dispatch.announcements.messages import DEFAULT_TOPIC
-from dispatch.catalog import CatalogError, Problem
+from dispatch.announcements.trust import Trust, TrustFileError
+from dispatch.catalog import CatalogError, Problem, UnknownToolError, VersionMismatchError
+from dispatch.catalog.approvals import ApprovalsError
+from dispatch.catalog.descriptors import ItemError
 from dispatch.documents import DocumentError, list_mistakes, parse_typed, read_regular_file
 from dispatch.errors import DispatchError, ErrorType, Outcome
-from dispatch.policy import PolicyError, load_policy_keys
+from dispatch.messaging.wire import TopicError
+from dispatch.permissions import Grants, GrantsError
+from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, load_policy_keys
 from dispatch.telemetry.events import AUDIT
-from dispatch.transports import DEFAULT_BROKER, default_broker
+from dispatch.transports import DEFAULT_BROKER, Security, default_broker
 from dispatch.transports.errors import describe_without_call
-from dispatch.trustgraph.config import DEFAULT_WORKSPACE
+from dispatch.trustgraph.config import DEFAULT_WORKSPACE, ConfigServiceError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-    from dispatch.announcements.trust import Trust
-    from dispatch.permissions import Grants
-    from dispatch.policy import Policy
-    from dispatch.transports import Security
 
 
 # Output: results to stdout, everything else to stderr, colours on terminals only.
@@ -278,11 +278,15 @@ def print_error(message: str, fix: str = "") -> None:
         print_err(f"  {colorize('fix:', 'cyan', sys.stderr)} {make_printable(fix)}")
 
 
+_MISTAKES = (CatalogError, PolicyError, GrantsError, TrustFileError, UnknownToolError, VersionMismatchError)
+
+
 def list_expected_errors() -> tuple[type[BaseException], ...]:
     """Return the exceptions that come from the user or the environment, not from a fault in dispatch."""
     from dispatch.devtools.localbroker import LocalBrokerError
 
-    return (DispatchError, CatalogError, PolicyError, CliError, LocalBrokerError, OSError)
+    others = (DispatchError, CliError, TopicError, ItemError, ConfigServiceError, ApprovalsError)
+    return (*_MISTAKES, *others, LocalBrokerError, OSError)
 
 
 def report_error(error: Exception, verbose: bool) -> Exit:
@@ -295,7 +299,16 @@ def report_error(error: Exception, verbose: bool) -> Exit:
     if isinstance(error, CliError):
         print_error(error.message, error.fix)
         return error.code
-    if isinstance(error, CatalogError | PolicyError):
+    if isinstance(error, ConfigServiceError):
+        fix = (
+            "check with 'dispatch doctor' that the broker is in reach, and that TrustGraph's config service runs there"
+        )
+        print_error(str(error), fix)
+        return Exit.TRANSPORT
+    if isinstance(error, TopicError | ItemError):
+        print_error(f"{error.problem.removesuffix('.')}.", error.fix)
+        return Exit.USAGE
+    if isinstance(error, _MISTAKES):
         print_error(str(error))
         return Exit.USAGE
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
@@ -350,149 +363,149 @@ def show_logs(verbose: bool, level: int = logging.WARNING, *, has_times: bool = 
 
 DEFAULT_CATALOG = "tools"
 
-_PANEL = "Connection"
-_OPTIONS: dict[str, Any] = {
-    "broker": Annotated[
-        str | None,
-        typer.Option(
-            "--broker",
-            metavar="URL",
-            help=f"pulsar://HOST:PORT or pulsar+ssl://HOST:PORT. Default: DISPATCH_BROKER, else {DEFAULT_BROKER}.",
-            show_default=False,
-            rich_help_panel=_PANEL,
-        ),
-    ],
-    "catalog": Annotated[
-        list[str] | None,
-        typer.Option(
-            "--catalog",
-            metavar="DIR",
-            help="Folder with tool-service/ID.json and tool/NAME.json. May be given several times: where two folders "
-            "have a tool of the same name, that of the first one is used. Default: DISPATCH_CATALOG, else tools/ if it "
-            "exists.",
-            show_default=False,
-            rich_help_panel=_PANEL,
-        ),
-    ],
-    "policy": Annotated[
-        str | None,
-        typer.Option(
-            "--policy",
-            metavar="FILE",
-            help="JSON file with your policy; policies of services and tools override it (docs/how-to/choose-a-policy.md). "
-            "Default: DISPATCH_POLICY, else none.",
-            show_default=False,
-            rich_help_panel=_PANEL,
-        ),
-    ],
-    "grants": Annotated[
-        str | None,
-        typer.Option(
-            "--grants",
-            metavar="FILE",
-            help="JSON file with the permissions of users (docs/how-to/permissions.md). "
-            "Default: DISPATCH_GRANTS, else none: tools with permissions are refused.",
-            show_default=False,
-            rich_help_panel=_PANEL,
-        ),
-    ],
-    "token_file": Annotated[
-        str | None,
-        typer.Option(
-            "--token-file",
-            metavar="FILE",
-            help="File with the authentication token. Default: DISPATCH_TOKEN, else DISPATCH_TOKEN_FILE.",
-            show_default=False,
-            rich_help_panel=_PANEL,
-        ),
-    ],
-    "trust_certs": Annotated[
-        str | None,
-        typer.Option(
-            "--trust-certs",
-            metavar="PEM",
-            help="Trusted CA certificates for pulsar+ssl://. Default: DISPATCH_TRUST_CERTS, else the system's.",
-            show_default=False,
-            rich_help_panel=_PANEL,
-        ),
-    ],
-    "trustgraph": Annotated[
-        bool,
-        typer.Option(
-            "--trustgraph",
-            help="Use the tools in TrustGraph's configuration, through the broker. They come after those of --catalog.",
-            show_default=False,
-            rich_help_panel=_PANEL,
-        ),
-    ],
-    "workspace": Annotated[
-        str | None,
-        typer.Option(
-            "--workspace",
-            metavar="NAME",
-            help=f"Workspace in TrustGraph's configuration; '*': all. Implies --trustgraph. Default: {DEFAULT_WORKSPACE}.",
-            show_default=False,
-            rich_help_panel=_PANEL,
-        ),
-    ],
-    "announced": Annotated[
-        bool,
-        typer.Option(
-            "--announced",
-            help="Use the tools of services that announce themselves on the broker. They come after all others. Default if "
-            f"there is no other source. Topic: DISPATCH_ANNOUNCEMENTS, else {DEFAULT_TOPIC}.",
-            show_default=False,
-            rich_help_panel=_PANEL,
-        ),
-    ],
-    "trust": Annotated[
-        str | None,
-        typer.Option(
-            "--trust",
-            metavar="FILE",
-            help="JSON file that says which announced services are trusted (docs/how-to/announce-services.md). Implies "
-            "--announced. Default: DISPATCH_TRUST, else all in the namespaces of TrustGraph's tenant.",
-            show_default=False,
-            rich_help_panel=_PANEL,
-        ),
-    ],
-    "approvals": Annotated[
-        str | None,
-        typer.Option(
-            "--approvals",
-            metavar="FILE",
-            help="File of approved definitions, of connect(approvals=FILE). Default: DISPATCH_APPROVALS, else none.",
-            show_default=False,
-            rich_help_panel=_PANEL,
-        ),
-    ],
-    "verbose": Annotated[
-        bool,
-        typer.Option("--verbose", "-v", help="Write the log and tracebacks of errors to stderr.", show_default=False),
-    ],
-}
+ADMIN = ("admin", "admin_tokens", "peer")
+"""The options of the admin endpoint of a long-running command."""
+SOURCES = ("catalog", "trustgraph", "workspace", "announced", "trust")
+"""The options that name the sources of the catalogue."""
+MAX_ADMIN_TOKENS_BYTES = 64 * 1024
+_connection = functools.partial(typer.Option, rich_help_panel="Connection")
+_admin = functools.partial(typer.Option, rich_help_panel="Admin endpoint")
 
-_FLAGS = ("trustgraph", "announced", "verbose")
+
+class _AdminTokens(msgspec.Struct, forbid_unknown_fields=True):
+    read: dict[str, str] = {}
+    act: dict[str, str] = {}
 
 
 @dataclass
 class Settings:
     """The given options, before and after the command; properties resolve environment and defaults."""
 
-    broker: str | None = None
-    catalog: Sequence[str] = ()
-    policy: str | None = None
-    grants: str | None = None
-    token_file: str | None = None
-    trust_certs: str | None = None
-    trustgraph: bool = False
-    workspace: str | None = None
-    announced: bool = False
-    trust: str | None = None
+    broker: Annotated[
+        str | None,
+        _connection(
+            "--broker",
+            metavar="URL",
+            help=f"pulsar://HOST:PORT or pulsar+ssl://HOST:PORT. Default: DISPATCH_BROKER, else {DEFAULT_BROKER}.",
+        ),
+    ] = None
+    catalog: Annotated[
+        list[str] | None,
+        _connection(
+            "--catalog",
+            metavar="DIR",
+            help="Folder with tool-service/ID.json and tool/NAME.json. May be given several times: where two folders "
+            "have a tool of the same name, that of the first one is used. Default: DISPATCH_CATALOG, else tools/ if it "
+            "exists.",
+        ),
+    ] = None
+    policy: Annotated[
+        str | None,
+        _connection(
+            "--policy",
+            metavar="FILE",
+            help="JSON file with your policy; policies of services and tools override it (docs/how-to/choose-a-policy.md). "
+            "Default: DISPATCH_POLICY, else none.",
+        ),
+    ] = None
+    grants: Annotated[
+        str | None,
+        _connection(
+            "--grants",
+            metavar="FILE",
+            help="JSON file with the permissions of users (docs/how-to/permissions.md). "
+            "Default: DISPATCH_GRANTS, else none: tools with permissions are refused.",
+        ),
+    ] = None
+    token_file: Annotated[
+        str | None,
+        _connection(
+            "--token-file",
+            metavar="FILE",
+            help="File with the authentication token. Default: DISPATCH_TOKEN, else DISPATCH_TOKEN_FILE.",
+        ),
+    ] = None
+    trust_certs: Annotated[
+        str | None,
+        _connection(
+            "--trust-certs",
+            metavar="PEM",
+            help="Trusted CA certificates for pulsar+ssl://. Default: DISPATCH_TRUST_CERTS, else the system's.",
+        ),
+    ] = None
+    trustgraph: Annotated[
+        bool,
+        _connection(
+            "--trustgraph",
+            help="Use the tools in TrustGraph's configuration, through the broker. They come after those of --catalog.",
+        ),
+    ] = False
+    workspace: Annotated[
+        str | None,
+        _connection(
+            "--workspace",
+            metavar="NAME",
+            help=f"Workspace in TrustGraph's configuration; '*': all. Implies --trustgraph. Default: {DEFAULT_WORKSPACE}.",
+        ),
+    ] = None
+    announced: Annotated[
+        bool,
+        _connection(
+            "--announced",
+            help="Use the tools of services that announce themselves on the broker. They come after all others. Default if "
+            f"there is no other source. Topic: DISPATCH_ANNOUNCEMENTS, else {DEFAULT_TOPIC}.",
+        ),
+    ] = False
+    trust: Annotated[
+        str | None,
+        _connection(
+            "--trust",
+            metavar="FILE",
+            help="JSON file that says which announced services are trusted (docs/how-to/announce-services.md). Implies "
+            "--announced. Default: DISPATCH_TRUST, else all in the namespaces of TrustGraph's tenant.",
+        ),
+    ] = None
+    approvals: Annotated[
+        str | None,
+        _connection(
+            "--approvals",
+            metavar="FILE",
+            help="File of approved definitions, of connect(approvals=FILE). Default: DISPATCH_APPROVALS, else none.",
+        ),
+    ] = None
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Write the log and tracebacks of errors to stderr.")
+    ] = False
+    admin: Annotated[
+        str | None,
+        _admin(
+            "--admin",
+            metavar="HOST:PORT",
+            envvar="DISPATCH_ADMIN",
+            help="Serve health, metrics for Prometheus, the admin API and the console at http://HOST:PORT; 0: any free "
+            "port.",
+        ),
+    ] = None
+    admin_tokens: Annotated[
+        str | None,
+        _admin(
+            "--admin-tokens",
+            metavar="FILE",
+            envvar="DISPATCH_ADMIN_TOKENS",
+            help='JSON file of bearer tokens, {"read": {"USER": "TOKEN"}, "act": {…}}. Required if other machines reach '
+            "HOST.",
+        ),
+    ] = None
+    peer: Annotated[
+        list[str] | None,
+        _admin(
+            "--peer",
+            metavar="URL",
+            help="Admin endpoint of another process, for the console; repeatable. Those of announced services are found.",
+        ),
+    ] = None
     can_be_announced: bool = False
     """Whether the command has the option ``--announced``."""
-    approvals: str | None = None
-    verbose: bool = False
 
     @property
     def broker_url(self) -> str:
@@ -534,15 +547,10 @@ class Settings:
         """Load the trust in announced services.
 
         Raises:
-            CliError: the file is invalid.
+            TrustFileError: the file is invalid.
         """
-        from dispatch.announcements.trust import Trust, TrustFileError
-
         path = self.trust or os.environ.get("DISPATCH_TRUST")
-        try:
-            return Trust() if not path else Trust.load(path)
-        except TrustFileError as error:
-            raise CliError(str(error)) from None
+        return Trust.load(path) if path else Trust()
 
     @property
     def approvals_file(self) -> str | None:
@@ -553,7 +561,7 @@ class Settings:
     def catalog_folders(self) -> tuple[str, ...]:
         """Return the folders of the descriptors; empty if none is given and ``tools/`` does not exist. With TrustGraph's
         configuration ``tools/`` is used only if it is given."""
-        given = tuple(self.catalog) or tuple(filter(None, (os.environ.get("DISPATCH_CATALOG"),)))
+        given = tuple(self.catalog or filter(None, (os.environ.get("DISPATCH_CATALOG"),)))
         if given or self.trustgraph_workspace is not None:
             return given
         return (DEFAULT_CATALOG,) if Path(DEFAULT_CATALOG).is_dir() else ()
@@ -583,8 +591,13 @@ class Settings:
         Raises:
             CliError: the file is invalid; the message lists every mistake.
         """
-        name = self.policy_file
-        return {} if name is None else read_policy_file(name, "--policy" if self.policy else "DISPATCH_POLICY")
+        if self.policy_file is None:
+            return {}
+        keys, problems = check_policy_file(self.policy_file)
+        if keys is None:
+            how = "--policy" if self.policy else "DISPATCH_POLICY"
+            raise CliError(list_mistakes(f"The policy file of {how} is invalid", problems))
+        return keys
 
     def load_policy(self) -> Policy:
         """Load the user's policy over the defaults.
@@ -592,8 +605,6 @@ class Settings:
         Raises:
             CliError: the file is invalid; the message lists every mistake.
         """
-        from dispatch.policy import DEFAULT_POLICY
-
         return DEFAULT_POLICY.merged(self.policy_keys())
 
     @property
@@ -605,16 +616,9 @@ class Settings:
         """Load the grants; None if none are given.
 
         Raises:
-            CliError: the file is invalid; the message lists every mistake.
+            GrantsError: the file is invalid; the message lists every mistake.
         """
-        from dispatch.permissions import Grants, GrantsError
-
-        if self.grants_file is None:
-            return None
-        try:
-            return Grants.load(self.grants_file)
-        except GrantsError as error:
-            raise CliError(str(error)) from None
+        return None if self.grants_file is None else Grants.load(self.grants_file)
 
     def security(self) -> Security:
         """Load token and TLS settings.
@@ -622,8 +626,6 @@ class Settings:
         Raises:
             CliError: a named file cannot be read.
         """
-        from dispatch.transports import Security
-
         from_environment = Security.from_environment()
         token = from_environment.token
         if self.token_file is not None:
@@ -640,6 +642,31 @@ class Settings:
             _readable(str(certificates), "certificate", how)
         return Security(token=token, trust_certs=certificates)
 
+    def load_admin(self) -> Admin | None:
+        """Return the settings of the admin endpoint; None: there is none.
+
+        Raises:
+            CliError: one of the options is invalid.
+        """
+        tokens = self.admin_tokens
+        if self.admin is None:
+            if tokens is not None or self.peer:
+                raise CliError("--admin-tokens and --peer are for the admin endpoint.", "add --admin 127.0.0.1:9464")
+            return None
+        users = _AdminTokens()
+        try:
+            if tokens is not None:
+                content = read_regular_file(tokens, MAX_ADMIN_TOKENS_BYTES, "remove old tokens")[0]
+                users = parse_typed(content, tokens, _AdminTokens)
+            return check_admin(Admin(self.admin, users.read, users.act, peers=tuple(self.peer or ())))
+        except OSError as error:
+            raise CliError(f"The file '{tokens}' cannot be read: {error.strerror}.", "change --admin-tokens") from None
+        except DocumentError:  # its text may have a value of the file
+            form = 'write {"read": {"USER": "TOKEN"}, "act": {"USER": "TOKEN"}}'
+            raise CliError(f"The file '{tokens}' is invalid.", form) from None
+        except ValueError as error:
+            raise CliError(f"--admin: {error}.".replace("..", ".")) from None
+
 
 def _readable(name: str, what: str, how: str) -> str:
     try:
@@ -648,6 +675,9 @@ def _readable(name: str, what: str, how: str) -> str:
         raise CliError(
             f"The {what} file '{name}' cannot be read: {error.strerror or error}.", f"change {how}"
         ) from None
+
+
+_OPTIONS = typing.get_type_hints(Settings, include_extras=True)
 
 
 def with_settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -662,7 +692,7 @@ def with_settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., A
         ]
         keyword = inspect.Parameter.KEYWORD_ONLY
         added = [
-            inspect.Parameter(name, keyword, default=False if name in _FLAGS else None, annotation=_OPTIONS[name])
+            inspect.Parameter(name, keyword, default=getattr(Settings, name), annotation=_OPTIONS[name])
             for name in (*names, "verbose")
         ]
         context = inspect.Parameter("context", keyword, annotation=typer.Context)
@@ -675,7 +705,7 @@ def with_settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., A
             settings.can_be_announced = "announced" in names
             for name in (*names, "verbose"):
                 given = values.pop(name)
-                if given:
+                if given or name in ADMIN:  # an empty address is a mistake
                     setattr(settings, name, given)
             show_logs(settings.verbose)
             return command(settings=settings, **values)
@@ -757,74 +787,6 @@ class _InterruptHandler:
             cancel()
 
 
-# The options of the admin endpoint in long-running commands.
-
-
-AdminAddress = Annotated[
-    str | None,
-    typer.Option(
-        "--admin",
-        metavar="HOST:PORT",
-        envvar="DISPATCH_ADMIN",
-        help="Serve health, metrics for Prometheus, the admin API and the console at http://HOST:PORT; 0: any free port.",
-        show_default=False,
-        rich_help_panel="Admin endpoint",
-    ),
-]
-AdminTokens = Annotated[
-    str | None,
-    typer.Option(
-        "--admin-tokens",
-        metavar="FILE",
-        envvar="DISPATCH_ADMIN_TOKENS",
-        help='JSON file of bearer tokens, {"read": {"USER": "TOKEN"}, "act": {…}}. Required if other machines reach HOST.',
-        show_default=False,
-        rich_help_panel="Admin endpoint",
-    ),
-]
-AdminPeers = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--peer",
-        metavar="URL",
-        help="Admin endpoint of another process, for the console; repeatable. Those of announced services are found.",
-        show_default=False,
-        rich_help_panel="Admin endpoint",
-    ),
-]
-MAX_ADMIN_TOKENS_BYTES = 64 * 1024
-
-
-class _AdminTokens(msgspec.Struct, forbid_unknown_fields=True):
-    read: dict[str, str] = {}
-    act: dict[str, str] = {}
-
-
-def read_admin_options(address: str | None, tokens: str | None, peers: Sequence[str] | None) -> Admin | None:
-    """Return the settings of the admin endpoint; None: there is none.
-
-    Raises:
-        CliError: one of the options is invalid.
-    """
-    if address is None:
-        if tokens is not None or peers:
-            raise CliError("--admin-tokens and --peer are for the admin endpoint.", "add --admin 127.0.0.1:9464")
-        return None
-    users = _AdminTokens()
-    try:
-        if tokens is not None:
-            content = read_regular_file(tokens, MAX_ADMIN_TOKENS_BYTES, "remove old tokens")[0]
-            users = parse_typed(content, tokens, _AdminTokens)
-        return check_admin(Admin(address, users.read, users.act, peers=tuple(peers or ())))
-    except OSError as error:
-        raise CliError(f"The file '{tokens}' cannot be read: {error.strerror}.", "change --admin-tokens") from None
-    except DocumentError:  # its text may have a value of the file
-        form = 'write {"read": {"USER": "TOKEN"}, "act": {"USER": "TOKEN"}}'
-        raise CliError(f"The file '{tokens}' is invalid.", form) from None
-    except ValueError as error:
-        raise CliError(f"--admin: {error}.".replace("..", ".")) from None
-
-
 def report_admin(url: str | None) -> None:
     """Report the address of the admin endpoint, and from now on what operators do there: the audit log has a level of its
     own, so that an action that raises the level of ``dispatch`` does not hide the actions after it."""
@@ -843,18 +805,3 @@ def check_policy_file(name: str) -> tuple[Mapping[str, Any] | None, list[Problem
         return load_policy_keys(name), []
     except PolicyError as error:
         return None, list(error.problems)
-
-
-def read_policy_file(name: str, how: str) -> Mapping[str, Any]:
-    """Read the policy in the file ``name``.
-
-    Args:
-        how: the option or environment variable that named the file.
-
-    Raises:
-        CliError: the policy is invalid; the message lists every mistake.
-    """
-    policy, problems = check_policy_file(name)
-    if policy is None:
-        raise CliError(list_mistakes(f"The policy file of {how} is invalid", problems))
-    return policy

@@ -119,7 +119,7 @@ def status(settings: Settings, json: Json = False) -> None:
         _show(state, ready)
 
 
-Number = Annotated[int, typer.Argument(help="Number of the broker, from 1.", show_default=False)]
+Number = Annotated[int, typer.Argument(help="Number of the broker, from 1.")]
 
 
 @cluster_app.command("start")
@@ -179,7 +179,7 @@ def restart_broker(settings: Settings, number: Number) -> None:
 @cluster_app.command("unload")
 @with_settings()
 def unload_namespace(
-    settings: Settings, namespace: Annotated[str, typer.Argument(help="For instance tg/request.", show_default=False)]
+    settings: Settings, namespace: Annotated[str, typer.Argument(help="For instance tg/request.")]
 ) -> None:
     """Unload a namespace: its topics close, and each bundle of them is assigned to a broker again."""
     from dispatch.devtools.localbroker import detached_cluster

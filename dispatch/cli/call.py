@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
 from dispatch._internal import find_near_names, join_alternatives
-from dispatch.catalog import Argument, ToolDescriptor, UnknownToolError
+from dispatch.calls.error_messages import error_from_unknown_name
+from dispatch.catalog import Argument, Catalog, ServiceDescriptor, ToolDescriptor, UnknownToolError
 from dispatch.cli.base import (
     CliError,
     Exit,
@@ -27,27 +29,21 @@ from dispatch.cli.base import (
     with_settings,
 )
 from dispatch.cli.sources import list_sources, load_catalog
+from dispatch.dispatcher import Dispatcher, connect
+from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES
 from dispatch.policy import DEFAULT_POLICY
-
-if TYPE_CHECKING:
-    from dispatch.catalog import Catalog, ServiceDescriptor
-    from dispatch.dispatcher import Dispatcher
-    from dispatch.result import CallResult
+from dispatch.result import CallResult
 
 
 @with_settings("broker", "catalog", "policy", "grants", "announced", "trust", "token_file", "trust_certs")
 def call(
     settings: Settings,
-    tool: Annotated[
-        str, typer.Argument(metavar="TOOL", help="Name of the tool; 'dispatch tools' lists them.", show_default=False)
-    ],
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="Name of the tool; 'dispatch tools' lists them.")],
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE",
-            help="Arguments, typed by the tool's descriptor. KEY:=JSON passes any JSON value.",
-            show_default=False,
+            metavar="KEY=VALUE", help="Arguments, typed by the tool's descriptor. KEY:=JSON passes any JSON value."
         ),
     ] = None,
     arguments: Annotated[
@@ -57,12 +53,9 @@ def call(
             "-a",
             metavar="JSON|@FILE|-",
             help="Arguments as a JSON object, from a file, or from stdin. KEY=VALUE overrides them.",
-            show_default=False,
         ),
     ] = None,
-    user: Annotated[
-        str, typer.Option("--user", "-u", help="User on whose behalf the tool is called.", show_default=False)
-    ] = "",
+    user: Annotated[str, typer.Option("--user", "-u", help="User on whose behalf the tool is called.")] = "",
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -71,7 +64,6 @@ def call(
             metavar="SECONDS",
             help=f"Timeout of the whole call. Default: the tool's policy ({DEFAULT_POLICY.timeout:g} s; a stream "
             f"{DEFAULT_POLICY.stream_timeout:g} s).",
-            show_default=False,
         ),
     ] = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print chunks of the reply as they arrive.")] = False,
@@ -97,9 +89,6 @@ def call(
     Exit codes: 0 success · 1 the tool's own error · 2 invalid arguments or unknown tool · 3 timeout · 4 transport ·
     5 throttled or rejected · 130 interrupted
     """
-    from dispatch.calls.error_messages import error_from_unknown_name
-    from dispatch.dispatcher import connect
-    from dispatch.result import CallResult
 
     def read(catalog: Catalog) -> dict[str, Any]:
         return read_arguments(catalog.tool(tool), words or (), arguments, print_warning)
@@ -134,7 +123,7 @@ def call(
     raise typer.Exit(show(result, service, streamed=stream, json=json, uses_announced=uses_announced))
 
 
-Arguments = dict[str, Any] | Callable[["Catalog"], dict[str, Any]]
+Arguments = dict[str, Any] | Callable[[Catalog], dict[str, Any]]
 """The arguments of a call, or a function that reads them once the catalogue is there."""
 
 
@@ -156,9 +145,6 @@ async def call_tool(
     dispatcher: Dispatcher, tool: str, arguments: Arguments, *, user: str, timeout: float | None
 ) -> CallResult:
     """Connect, call, disconnect. A failed connection is a result like any other error."""
-    from dispatch.errors import DispatchError
-    from dispatch.result import CallResult
-
     started = time.monotonic()
     try:
         async with dispatcher:
@@ -172,9 +158,6 @@ async def stream_tool(
     dispatcher: Dispatcher, tool: str, arguments: Arguments, *, user: str, timeout: float | None, json: bool
 ) -> CallResult:
     """Connect, call and print each chunk to stdout as it arrives."""
-    from dispatch.errors import DispatchError, Outcome
-    from dispatch.result import CallResult
-
     chunks: list[str] = []
     error: DispatchError | None = None
     started = time.monotonic()
@@ -222,8 +205,6 @@ def show(
 
 
 def _hint(result: CallResult, service: ServiceDescriptor | None, uses_announced: bool) -> str:
-    from dispatch.errors import ErrorType, Outcome
-
     is_unknown = result.error is not None and result.error.type == ErrorType.UNKNOWN_TOOL
     if is_unknown and uses_announced:
         return (
@@ -302,7 +283,7 @@ def _parse_word(word: str, declared: Mapping[str, Argument]) -> tuple[str, Any]:
 
 def _parse_typed(key: str, text: str, kind: str) -> Any:
     stripped = text.strip()
-    as_string = _quote_for_shell(json.dumps(text, ensure_ascii=False))
+    as_string = shlex.quote(json.dumps(text, ensure_ascii=False))
     fix = f"write {_quote(f'{key}={_EXAMPLES[kind]}')}; to send it as a string: {key}:={as_string}"
     problem = f"'{key}' is {'an' if kind[0] in 'aio' else 'a'} {kind}, and {stripped!r} is not one."
     try:
@@ -378,9 +359,3 @@ def _check_against_descriptor(
 
 def _quote(word: str) -> str:
     return f"'{word}'" if any(c in word for c in ' "[]{}') else word
-
-
-def _quote_for_shell(text: str) -> str:
-    import shlex
-
-    return shlex.quote(text)

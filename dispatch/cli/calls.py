@@ -10,7 +10,8 @@ from urllib.parse import quote, urlencode
 import typer
 
 from dispatch._internal import cancel_and_wait, excerpt, find_near_names, join_alternatives
-from dispatch.cli.admin import AdminEndpoint, AdminError, Call, CallDetails, Fleet, Process, Token, Urls, find_fleet
+from dispatch.admin.api import Call, CallDetails, Process
+from dispatch.cli.admin import AdminEndpoint, AdminError, Fleet, Token, Urls, find_fleet
 from dispatch.cli.base import (
     CliError,
     Exit,
@@ -33,16 +34,14 @@ RETRY_S: Final = 2.0
 REMEMBERED: Final = 2_000
 """Calls of a process that are remembered, so that none is shown twice: twice the calls that it remembers itself."""
 
-_Tool = Annotated[str, typer.Option("--tool", metavar="NAME", help="Only calls of this tool.", show_default=False)]
-_User = Annotated[str, typer.Option("--user", metavar="USER", help="Only calls of this user.", show_default=False)]
+_Tool = Annotated[str, typer.Option("--tool", metavar="NAME", help="Only calls of this tool.")]
+_User = Annotated[str, typer.Option("--user", metavar="USER", help="Only calls of this user.")]
 _Outcome = Annotated[
-    str,
-    typer.Option("--outcome", metavar="OUTCOME", help="Only calls with this outcome, as timeout.", show_default=False),
+    str, typer.Option("--outcome", metavar="OUTCOME", help="Only calls with this outcome, as timeout.")
 ]
 _Failed = Annotated[bool, typer.Option("--failed", help="Only calls that did not succeed.")]
 _Slower = Annotated[
-    float | None,
-    typer.Option("--slower-than", metavar="SECONDS", min=0, help="Only calls that took longer.", show_default=False),
+    float | None, typer.Option("--slower-than", metavar="SECONDS", min=0, help="Only calls that took longer.")
 ]
 
 

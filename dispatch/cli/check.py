@@ -13,10 +13,11 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 import typer
+from msgspec.structs import asdict
 
 from dispatch._internal import excerpt, join_names
 from dispatch.calls.resolution import ResolvedTool, ToolResolver
-from dispatch.catalog import Catalog, Problem, ServiceDescriptor, Severity, ToolDescriptor, UnknownToolError
+from dispatch.catalog import Catalog, Problem, ServiceDescriptor, Severity, ToolDescriptor
 from dispatch.cli.base import (
     CliError,
     Exit,
@@ -35,11 +36,12 @@ from dispatch.documents import DocumentError, FrozenDict, load_document
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import TopicName
 from dispatch.permissions import Grants, GrantsError, PermissionSet, require_permissions
-from dispatch.policy import DEFAULT_POLICY, Policy, RateLimit
+from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, RateLimit
 from dispatch.relay import MAX_FILE_BYTES, RelayConfig, RelayedService, RelayError, plan_services
 from dispatch.routing.instance import DISCOVERY_S, HELLO_WAIT_S
 from dispatch.telemetry.rules import describe_slo
 from dispatch.transports.errors import describe_without_call
+from dispatch.transports.pulsar.handshake import endpoints
 
 _STYLES = {"error": "red", "warning": "yellow", "info": "dim"}
 
@@ -56,8 +58,7 @@ class PlanDetail(StrEnum):
 def check(
     settings: Settings,
     folders: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="DIR", help="Folders of the descriptors. Default: --catalog.", show_default=False),
+        list[str] | None, typer.Argument(metavar="DIR", help="Folders of the descriptors. Default: --catalog.")
     ] = None,
     plan: Annotated[
         PlanDetail,
@@ -68,8 +69,7 @@ def check(
         ),
     ] = PlanDetail.SHORT,
     tool: Annotated[
-        str | None,
-        typer.Option("--tool", metavar="NAME", help="Show every value of this tool only.", show_default=False),
+        str | None, typer.Option("--tool", metavar="NAME", help="Show every value of this tool only.")
     ] = None,
     relay: Annotated[
         str | None,
@@ -77,7 +77,6 @@ def check(
             "--relay",
             metavar="FILE",
             help="Check the configuration of 'dispatch relay' with its sources, and show what is forwarded where.",
-            show_default=False,
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print everything as one line of JSON.")] = False,
@@ -106,7 +105,7 @@ def check(
             relay_config = RelayConfig.load(relay)
         except RelayError as error:
             raise CliError(str(error), "", Exit.FAILED) from None
-        settings.catalog, settings.workspace = relay_config.catalog, settings.workspace or relay_config.workspace
+        settings.catalog, settings.workspace = list(relay_config.catalog), settings.workspace or relay_config.workspace
         settings.policy, settings.grants = relay_config.policy, relay_config.grants
         settings.broker = settings.broker or relay_config.broker
     if folders:
@@ -131,10 +130,7 @@ def check(
                 Problem(str(relay), "services", "no service is relayed: none has 'instances'", fix, "warning")
             )
     if catalog is not None and tool is not None and tool not in catalog.tools:
-        try:
-            catalog.tool(tool)
-        except UnknownToolError as unknown:
-            raise CliError(str(unknown)) from None
+        catalog.tool(tool)  # raises an error that names near ones
     plans: list[ToolPlan] | None = None
     if catalog is not None and user is not None:
         wanted = [tool] if tool is not None else list(catalog.tools)
@@ -165,8 +161,6 @@ def check(
 
 def _check_relay(config: RelayConfig, file: str) -> list[Problem]:
     """Return what is wrong with the broker's address and with the file of MCP servers."""
-    from dispatch.transports.pulsar.handshake import endpoints
-
     problems: list[Problem] = []
     try:
         if config.broker is not None:
@@ -197,8 +191,6 @@ def _build_plans(
 ) -> tuple[list[ToolPlan], list[Problem]]:
     """Return the effective policy of each tool, and the conflicts between the user's policy and those of services and tools,
     one problem per reason."""
-    from dispatch.policy import PolicyError
-
     found: list[ToolPlan] = []
     wrong: dict[tuple[str, str, str], list[str]] = {}
     for name in tools:
@@ -234,14 +226,14 @@ def _put_json(
                 for id, found in (*((source.id, source.problems) for source in sources), ("", problems))
                 for problem in found
             ],
-            "plan": as_json(plans),
+            "plan": None if plans is None else [as_dict(plan) for plan in plans],
             **relay,
         }
     )
 
 
 def _relay_as_dict(service: RelayedService) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(service), "tools": list(service.tools.values())}
+    return {**asdict(service), "tools": list(service.tools.values())}
 
 
 def _show_relay(config: RelayConfig, services: Sequence[RelayedService]) -> None:
@@ -484,8 +476,8 @@ class ToolPlan(msgspec.Struct, frozen=True):
         guards: those that are on and have an effect.
         retries: how many attempts, and after which failures.
         requests: how requests are distributed.
-        rows: every value, by guard.
         promise: the service level objectives, in words; "": none.
+        rows: every value, by guard.
     """
 
     tool: str
@@ -493,8 +485,8 @@ class ToolPlan(msgspec.Struct, frozen=True):
     guards: tuple[str, ...]
     retries: str
     requests: str
+    promise: str
     rows: tuple[Row, ...]
-    promise: str = ""
 
     @property
     def chosen(self) -> tuple[Row, ...]:
@@ -548,8 +540,8 @@ def _plan(catalog: Catalog, target: ResolvedTool, base: Mapping[str, Any], user:
         tuple(guard for guard in GUARDS if _is_on(guard, target, idle)),
         _retries(target, tool),
         _requests(target),
-        rows,
         describe_slo(policy.slo),
+        rows,
     )
 
 
@@ -835,30 +827,8 @@ def format_defaults() -> str:
 
 def as_dict(plan: ToolPlan) -> dict[str, Any]:
     """Return the plan as plain values, for ``--json``."""
-    return {
-        "tool": plan.tool,
-        "service": plan.service,
-        "guards": list(plan.guards),
-        "retries": plan.retries,
-        "requests": plan.requests,
-        "promise": plan.promise or None,
-        "rows": [_row_dict(row) for row in plan.rows],
-    }
-
-
-def as_json(plans: Sequence[ToolPlan] | None) -> list[dict[str, Any]] | None:
-    """Return the plans as plain values, for ``--json``; None: no plan is to be shown."""
-    return None if plans is None else [as_dict(plan) for plan in plans]
-
-
-def _row_dict(row: Row) -> dict[str, Any]:
-    return {
-        "guard": row.guard,
-        "key": row.key,
-        "value": row.value,
-        "source": row.source,
-        "without_effect": row.without_effect or None,
-    }
+    rows = [{**asdict(row), "without_effect": row.without_effect or None} for row in plan.rows]
+    return {**asdict(plan), "promise": plan.promise or None, "rows": rows}
 
 
 def _promise_rows(plan: ToolPlan) -> list[tuple[str, str]]:

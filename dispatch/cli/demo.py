@@ -13,7 +13,6 @@ import typer
 
 from dispatch._internal import cancel_and_wait
 from dispatch.cli.base import (
-    AdminAddress,
     Exit,
     Settings,
     align_columns,
@@ -23,7 +22,6 @@ from dispatch.cli.base import (
     print_err,
     print_json,
     print_out,
-    read_admin_options,
     run_async,
     show_logs,
     with_settings,
@@ -45,7 +43,7 @@ PROGRESS_TICKS = 8
 PLAIN_WIDTH = 120
 
 
-@with_settings("broker", "token_file", "trust_certs")
+@with_settings("admin", "broker", "token_file", "trust_certs")
 def demo(
     settings: Settings,
     seconds: Annotated[
@@ -55,11 +53,9 @@ def demo(
             min=5,
             max=3600,
             help="Approximate duration; times of the guards are scaled to it. Default: 20.",
-            show_default=False,
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print only the summary, as one line of JSON.")] = False,
-    admin: AdminAddress = None,
 ) -> None:
     """Watch agents call tools while faults are injected, in four scenarios.
 
@@ -84,10 +80,10 @@ def demo(
         settings.broker or "memory://",
         duration,
         security=settings.security(),
-        admin=read_admin_options(admin, None, None),
+        admin=settings.load_admin(),
         on_admin=lambda url: print_err(f"Admin: {url}"),
     )
-    summary = run_async(_quiet(run) if json else _live(run) if is_terminal(sys.stdout) else _plain(run))
+    summary = run_async(run.run() if json else _live(run) if is_terminal(sys.stdout) else _plain(run))
     if json:
         print_json(summary.as_dict())
     else:
@@ -96,10 +92,6 @@ def demo(
         for line in summary.deviations:
             print_err(f"Unexpected: {line}")
         raise typer.Exit(Exit.FAILED)
-
-
-async def _quiet(run: Demo) -> Summary:
-    return await run.run()
 
 
 async def _live(run: Demo) -> Summary:
@@ -254,34 +246,27 @@ def show_summary(summary: Summary) -> None:
     _show_outcomes(summary, width)
     _title("Scenarios")
     for scenario in summary.scenarios:
-        _fill(scenario.describe_result(), width)
-    _fill(f"{summary.note}.", width)
+        _fill(scenario.describe_result(), width, 2)
+    _fill(f"{summary.note}.", width, 2)
     print_out("")
     for tool, score in board.tools.items():
         if score.chunks:
             after = milliseconds(nearest_rank(score.first_chunks, 0.5))
             count = f"{score.chunks:,} chunks in {score.ok:,} replies"
-            print_out(
-                textwrap.fill(f"{tool} streams its replies: {count}, time to first chunk {after} ms (p50).", width)
-            )
+            _fill(f"{tool} streams its replies: {count}, time to first chunk {after} ms (p50).", width)
     rate = board.calls / summary.seconds
     if board.searches:
         names = " and ".join(QUERIES)
-        print_out(
-            textwrap.fill(
-                f"{names} know no tool by name: {board.searches:,} searches found the tools of their calls, for example by "
-                f"'{next(iter(QUERIES.values()))}'.",
-                width,
-            )
+        _fill(
+            f"{names} know no tool by name: {board.searches:,} searches found the tools of their calls, for example by "
+            f"'{next(iter(QUERIES.values()))}'.",
+            width,
         )
     replies = ", ".join(f"{count:,} {name}" for name, count in summary.replies.items() if count)
-    print_out(
-        textwrap.fill(
-            f"{board.calls:,} calls in {summary.seconds:.1f} s ({rate:,.0f} per second) through one dispatcher on "
-            f"{summary.broker}; pending at the end: {summary.pending}. Replies: {replies}.",
-            width,
-            break_on_hyphens=False,
-        )
+    _fill(
+        f"{board.calls:,} calls in {summary.seconds:.1f} s ({rate:,.0f} per second) through one dispatcher on "
+        f"{summary.broker}; pending at the end: {summary.pending}. Replies: {replies}.",
+        width,
     )
     _title("Next steps")
     for command, why in NEXT:
@@ -289,9 +274,10 @@ def show_summary(summary: Summary) -> None:
         print_out(line if not terminal or len(line) <= width else f"  {command}\n      {why}")
 
 
-def _fill(text: str, width: int) -> None:
-    """Write a paragraph of the list of scenarios; names of tools and of states are not broken at their hyphens."""
-    print_out(textwrap.fill(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
+def _fill(text: str, width: int, indent: int = 0) -> None:
+    """Write a paragraph, of a list with ``indent``; names of tools and of states are not broken at their hyphens."""
+    first, others = " " * indent, " " * (indent and indent + 2)
+    print_out(textwrap.fill(text, width, initial_indent=first, subsequent_indent=others, break_on_hyphens=False))
 
 
 def _title(text: str) -> None:
@@ -308,5 +294,4 @@ def _show_outcomes(summary: Summary, width: int) -> None:
         print_out(f"  {colorize(f'{outcome:18}', colour, sys.stdout)} {count:6,}")
         example = board.examples.get(outcome)
         if example is not None:
-            text = f"{example.tool} · {example.type}: {example.message}"
-            print_out(textwrap.fill(text, width, initial_indent=" " * 10, subsequent_indent=" " * 12))
+            _fill(f"{example.tool} · {example.type}: {example.message}", width, 10)

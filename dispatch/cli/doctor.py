@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -38,10 +39,12 @@ from dispatch.cli.base import (
 )
 from dispatch.cli.sources import load_catalog
 from dispatch.dispatcher import Dispatcher
-from dispatch.errors import ErrorType, TransportError
+from dispatch.errors import DispatchError, ErrorType, TransportError
 from dispatch.messaging.plain import Correlator
 from dispatch.messaging.sessions import SessionExchange
 from dispatch.messaging.wire import REQUEST_NAMESPACE, RESPONSE_NAMESPACE, service_queues
+from dispatch.protocol import is_packet
+from dispatch.protocol.frames import MalformedPacketError, Packet, decode_packet
 from dispatch.routing.channels import Channels
 from dispatch.routing.instance import SessionInstance, TopicChannel
 from dispatch.server import ToolServer
@@ -52,10 +55,8 @@ from dispatch.transports.pulsar.handshake import endpoints
 if TYPE_CHECKING:
     from dispatch.devtools.localbroker import Admin
     from dispatch.devtools.lossprobe import Measurement, Plan, ProbeResults, RunResult
-    from dispatch.protocol.frames import Packet
 
-
-_LOSS = "Loss"
+_loss_option = partial(typer.Option, rich_help_panel="Loss")
 _STYLES = {"ok": "green", "failed": "red", "warning": "yellow", "skipped": "dim"}
 
 
@@ -68,44 +69,34 @@ def doctor(
             "--admin",
             metavar="URL",
             help="URL of the broker's admin interface. Default: port 8080 of the broker's host.",
-            show_default=False,
         ),
     ] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Create missing tenants and namespaces.")] = False,
-    loss: Annotated[
-        bool,
-        typer.Option("--loss", help="Measure message loss instead: about a minute of load.", rich_help_panel=_LOSS),
-    ] = False,
+    loss: Annotated[bool, _loss_option("--loss", help="Measure message loss instead: about a minute of load.")] = False,
     sizes: Annotated[
         str | None,
-        typer.Option(
+        _loss_option(
             "--sizes",
             metavar="LIST",
             help="Reply sizes, separated by commas; k and M are thousands and millions of bytes. "
             "Default: 120,1k,10k,100k,1M.",
-            show_default=False,
-            rich_help_panel=_LOSS,
         ),
     ] = None,
     in_flight: Annotated[
         str | None,
-        typer.Option(
+        _loss_option(
             "--in-flight",
             metavar="LIST",
             help="Numbers of concurrent calls, separated by commas. Default: 1,16,64,256.",
-            show_default=False,
-            rich_help_panel=_LOSS,
         ),
     ] = None,
     calls: Annotated[
         int | None,
-        typer.Option(
+        _loss_option(
             "--calls",
             metavar="N",
             min=1,
             help="Calls per size, number in flight and variant. Default: as many as fit into a share of a minute.",
-            show_default=False,
-            rich_help_panel=_LOSS,
         ),
     ] = None,
     packet: Annotated[
@@ -114,7 +105,6 @@ def doctor(
             "--packet",
             metavar="HEX",
             help="Decode a packet of a session instead: hexadecimal or base64; -: from stdin. Payloads are shown as sizes.",
-            show_default=False,
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print everything as one line of JSON.")] = False,
@@ -140,7 +130,6 @@ def doctor(
     [bold]dispatch doctor --packet 9a01…[/bold] decodes a packet between a dispatcher and an instance, without its secrets.
     """
     from dispatch.devtools.localbroker import Admin
-    from dispatch.transports.pulsar.handshake import endpoints
 
     if packet is not None:
         if fix or loss or admin is not None:
@@ -240,7 +229,6 @@ def _show(result: CheckResult) -> None:
 def default_admin_url(broker: str) -> str:
     """Return the admin URL of the local broker if ``broker`` is that one; else port 8080 of the first host."""
     from dispatch.devtools.localbroker import DEFAULT_WEB_PORT, status
-    from dispatch.transports.pulsar.handshake import endpoints
 
     local = status()
     broker_endpoints = endpoints(broker)
@@ -844,8 +832,6 @@ def show_packet(text: str, *, json: bool) -> None:
     Raises:
         CliError: the text is no packet.
     """
-    from dispatch.protocol.frames import MalformedPacketError, decode_packet
-
     try:
         packet = decode_packet(read_bytes(sys.stdin.buffer.read() if text == "-" else text))
     except (MalformedPacketError, ValueError) as error:
@@ -868,8 +854,6 @@ def read_bytes(given: str | bytes) -> bytes:
     Raises:
         ValueError: the text is neither.
     """
-    from dispatch.protocol import is_packet
-
     if isinstance(given, bytes):
         if is_packet(given):
             return given
@@ -951,8 +935,6 @@ def measure_loss(
         ProbeResults,
         make_plan,
     )
-    from dispatch.errors import DispatchError
-    from dispatch.transports.pulsar.handshake import endpoints
 
     try:
         plan = make_plan(sizes or DEFAULT_SIZES, in_flight or DEFAULT_IN_FLIGHT, calls)
@@ -984,8 +966,6 @@ def measure_loss(
 
 def select_namespaces(settings: Settings) -> tuple[str, str]:
     """Return the namespaces of the probe's topics: the catalogue's first service's, else tg/request and tg/response."""
-    from dispatch.messaging.wire import REQUEST_NAMESPACE, RESPONSE_NAMESPACE
-
     if settings.catalog_folders:
         for service in load_catalog(settings).services.values():
             return tuple(  # type: ignore[return-value] # two topics

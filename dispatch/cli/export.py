@@ -20,20 +20,17 @@ from dispatch.cli.base import (
 from dispatch.cli.items import ItemSource, open_source, run_on_source
 from dispatch.cli.targets import load_target, name_target
 from dispatch.functions.sources import CONFIG_PARAM
+from dispatch.server import ToolServer
 
 
 @with_settings("broker", "token_file", "trust_certs", "trustgraph", "workspace")
 def export(
     settings: Settings,
     targets: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TARGET", help="Module or file of functions, as of 'dispatch serve'.", show_default=False
-        ),
+        list[str], typer.Argument(metavar="TARGET", help="Module or file of functions, as of 'dispatch serve'.")
     ],
     to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="DIR", help="Folder of descriptors, created if missing.", show_default=False),
+        str | None, typer.Option("--to", metavar="DIR", help="Folder of descriptors, created if missing.")
     ] = None,
     service: Annotated[
         str | None,
@@ -42,7 +39,6 @@ def export(
             metavar="NAME",
             envvar="DISPATCH_SERVICE",
             help="Name of the service, as of 'dispatch serve'. Default: the name of the file or module.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -55,8 +51,6 @@ def export(
     Without --to and --trustgraph they are printed, as one line of JSON for each service. A tool that is no longer among the
     functions stays, with a warning.
     """
-    from dispatch.server import ToolServer
-
     if len(targets) > 1 and service:
         raise CliError("--service names one service, and there are several targets.", "leave it out")
     if to is not None:

@@ -7,13 +7,14 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final, NamedTuple, TypeVar
 
 import typer
 
 from dispatch._internal import excerpt, find_near_names, join_alternatives
-from dispatch.catalog import CatalogError, Folder, Problem, UnknownToolError
+from dispatch.catalog import CatalogError, Folder, Problem
 from dispatch.catalog.descriptors import ItemError
 from dispatch.catalog.folder import MAX_FILE_BYTES, TOO_LARGE, show_path
 from dispatch.catalog.items import KINDS
@@ -29,6 +30,7 @@ from dispatch.cli.base import (
 )
 from dispatch.cli.sources import connect_sources, load_catalog, make_trustgraph_config, run_with_progress
 from dispatch.documents import PARSERS, DocumentError, check_size, decode_text, read_regular_file
+from dispatch.relay import describe_mcp_tool
 from dispatch.trustgraph.config import ALL_WORKSPACES, TrustGraphConfig
 
 # The text of an item that is put: read from a file or from stdin, and parsed.
@@ -215,30 +217,15 @@ def refuse_write(target: ItemTarget, error: CatalogError) -> CliError:
 # The commands.
 
 
-_TRUSTGRAPH: Final = "As in TrustGraph"
+_as_in_trustgraph = partial(typer.Option, rich_help_panel="As in TrustGraph")
 
 _Target = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="ITEM", help="tool/NAME or tool-service/ID; a version of it: NAME@VERSION.", show_default=False
-    ),
+    str | None, typer.Argument(metavar="ITEM", help="tool/NAME or tool-service/ID; a version of it: NAME@VERSION.")
 ]
 _Type = Annotated[
-    str | None,
-    typer.Option(
-        "--type",
-        metavar="TYPE",
-        help="tool or tool-service, in place of ITEM.",
-        show_default=False,
-        rich_help_panel=_TRUSTGRAPH,
-    ),
+    str | None, _as_in_trustgraph("--type", metavar="TYPE", help="tool or tool-service, in place of ITEM.")
 ]
-_Key = Annotated[
-    str | None,
-    typer.Option(
-        "--key", metavar="KEY", help="Name or id, in place of ITEM.", show_default=False, rich_help_panel=_TRUSTGRAPH
-    ),
-]
+_Key = Annotated[str | None, _as_in_trustgraph("--key", metavar="KEY", help="Name or id, in place of ITEM.")]
 _CONNECTION: Final = ("broker", "catalog", "trustgraph", "workspace", "token_file", "trust_certs")
 
 
@@ -247,22 +234,17 @@ def put(
     settings: Settings,
     item: _Target = None,
     file: Annotated[
-        str | None,
-        typer.Argument(metavar="FILE", help="The descriptor as JSON or YAML; -: JSON on stdin.", show_default=False),
+        str | None, typer.Argument(metavar="FILE", help="The descriptor as JSON or YAML; -: JSON on stdin.")
     ] = None,
     type: _Type = None,
     key: _Key = None,
-    stdin: Annotated[
-        bool, typer.Option("--stdin", help="Read the descriptor from stdin, as FILE -.", rich_help_panel=_TRUSTGRAPH)
-    ] = False,
+    stdin: Annotated[bool, _as_in_trustgraph("--stdin", help="Read the descriptor from stdin, as FILE -.")] = False,
     as_: Annotated[
         str | None,
-        typer.Option(
+        _as_in_trustgraph(
             "--as",
             metavar="mcp-tool",
             help="Write the tool ITEM of --catalog as a tool of the type mcp-tool, which 'dispatch relay' executes.",
-            show_default=False,
-            rich_help_panel=_TRUSTGRAPH,
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")] = False,
@@ -291,7 +273,7 @@ def put(
                 f"leave {'--stdin' if file is None else make_printable(file)} out, or leave out --as",
             )
         name, raw = _describe_as(settings, as_, item)
-        settings.catalog, item = (), f"tool/{name}"
+        settings.catalog, item = None, f"tool/{name}"
     elif (type is not None or key is not None) and item is not None and file is None:
         item, file = None, item
     target = parse_target(item, type, key)
@@ -319,8 +301,6 @@ def put(
         existed, warnings = run_on_source(settings, source, "dispatch put", write)
     except CatalogError as error:
         raise refuse_write(target, error) from None
-    except ItemError as error:
-        raise CliError(error.problem, error.fix) from None
     place = _place_of(source, target)
     for warning in warnings:
         print_warning(str(warning))
@@ -339,19 +319,14 @@ def put(
 
 def _describe_as(settings: Settings, type: str, name: str | None) -> tuple[str, dict[str, Any]]:
     """Return name and descriptor of a tool of the catalogue as a tool of another type."""
-    from dispatch.relay import describe_mcp_tool
-
     if type != "mcp-tool":
         raise CliError(f"--as {excerpt(type)} is no type of a tool that can be written.", "write --as mcp-tool")
     if settings.trustgraph_workspace is None:
         raise CliError("A tool of the type mcp-tool belongs to TrustGraph's configuration.", "add --trustgraph")
     if name is None:
         raise CliError("No tool is given.", "name a tool of --catalog: dispatch put --as mcp-tool NAME")
-    settings.catalog = settings.catalog or (DEFAULT_CATALOG,)
-    try:
-        tool = load_catalog(settings).tool(name.removeprefix("tool/"))
-    except UnknownToolError as error:
-        raise CliError(str(error)) from None
+    settings.catalog = settings.catalog or [DEFAULT_CATALOG]
+    tool = load_catalog(settings).tool(name.removeprefix("tool/"))
     return tool.name, describe_mcp_tool(tool)
 
 
@@ -407,11 +382,7 @@ def get(
     settings: Settings,
     item: Annotated[
         str | None,
-        typer.Argument(
-            metavar="ITEM",
-            help="tool/NAME or tool-service/ID; tool or tool-service: list the keys.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="ITEM", help="tool/NAME or tool-service/ID; tool or tool-service: list the keys."),
     ] = None,
     type: _Type = None,
     key: _Key = None,

@@ -22,7 +22,6 @@ from dispatch.cli.base import (
     with_settings,
 )
 from dispatch.cli.sources import connect_sources, make_trustgraph_config
-from dispatch.messaging.wire import TopicError
 from dispatch.trustgraph.config import ALL_WORKSPACES
 from dispatch.trustgraph.mirror import Mirror, Place
 
@@ -49,10 +48,7 @@ def mirror(
     if workspace == ALL_WORKSPACES:
         raise CliError("The tools are written to one workspace.", "name it with --workspace NAME")
     config = make_trustgraph_config(workspace)
-    try:
-        announced = Announced(settings.load_trust(), topic=topic)
-    except TopicError as error:
-        raise CliError(f"{error.problem}.", error.fix) from None
+    announced = Announced(settings.load_trust(), topic=topic)
 
     def report(written: Sequence[Place], removed: Sequence[Place]) -> None:
         if json:

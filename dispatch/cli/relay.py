@@ -16,16 +16,13 @@ import typer
 
 from dispatch.catalog.activation import describe_error
 from dispatch.cli.base import (
-    AdminAddress,
-    AdminPeers,
-    AdminTokens,
+    ADMIN,
     CliError,
     Settings,
     format_count,
     make_printable,
     print_err,
     print_json,
-    read_admin_options,
     report_admin,
     run_async,
     with_settings,
@@ -38,18 +35,13 @@ CHECK_S: Final = 1.0
 """Seconds between two checks whether the configuration has changed."""
 
 
-@with_settings("broker", "token_file", "trust_certs")
+@with_settings(*ADMIN, "broker", "token_file", "trust_certs")
 def relay(
     settings: Settings,
-    config: Annotated[
-        str, typer.Option("--config", "-c", metavar="FILE", help="Configuration in JSON or YAML.", show_default=False)
-    ],
+    config: Annotated[str, typer.Option("--config", "-c", metavar="FILE", help="Configuration in JSON or YAML.")],
     json: Annotated[
         bool, typer.Option("--json", help="Report events (ready, changed, reloaded, stopped) as lines of JSON.")
     ] = False,
-    admin: AdminAddress = None,
-    admin_tokens: AdminTokens = None,
-    peer: AdminPeers = None,
 ) -> None:
     """Stand between unmodified agents and unmodified tool services: consume the public topics of the services, and forward
     each request to their instances with every guard of a dispatcher.
@@ -61,7 +53,7 @@ def relay(
     SIGHUP, and a change of the file, put the configuration in force again; with a mistake the former one stays. SIGTERM and
     Ctrl-C stop: calls in flight finish. The exit code after SIGTERM is 0, after Ctrl-C 130.
     """
-    admin_settings = read_admin_options(admin, admin_tokens, peer)
+    admin_settings = settings.load_admin()
     try:
         made = Relay(
             load_config(config, settings),

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dispatch.cli.base import CliError, Settings, make_printable, print_json, print_out, with_settings
 from dispatch.cli.sources import load_catalog
-
-if TYPE_CHECKING:
-    from dispatch.policy import Slo
-
+from dispatch.policy import Slo
+from dispatch.telemetry.rules import (
+    SLO,
+    collect_slos,
+    describe_slo,
+    list_unpageable_objectives,
+    render_rule_files,
+)
 
 DEFAULT_FOLDER = "dispatch-rules"
 
@@ -38,8 +42,7 @@ def export(
         str, typer.Argument(metavar="DIR", help=f"Output folder. Default: {DEFAULT_FOLDER}.", show_default=False)
     ] = DEFAULT_FOLDER,
     grafana: Annotated[
-        str,
-        typer.Option("--grafana", metavar="URL", help="Base URL of Grafana for links in alerts.", show_default=False),
+        str, typer.Option("--grafana", metavar="URL", help="Base URL of Grafana for links in alerts.")
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")] = False,
 ) -> None:
@@ -54,9 +57,8 @@ def export(
 
     Run it again after a change of the catalogue, and reload the rules in Prometheus.
     """
-    from dispatch.telemetry.rules import SLO, describe_slo, render_rule_files
-
-    slos = _collect_slos(settings)
+    user = settings.policy_keys()
+    slos = collect_slos(load_catalog(settings), user=user) if settings.catalog_folders else None  # None: no catalogue
     try:
         files = render_rule_files(slos, grafana)
     except FileNotFoundError:
@@ -82,17 +84,7 @@ def export(
     print_out(f"For prometheus.yml:  rule_files: ['{make_printable(str(where.resolve()))}/*.yml']")
 
 
-def _collect_slos(settings: Settings) -> Mapping[str, Slo] | None:
-    """Collect the objectives of the catalogue; None without a catalogue."""
-    from dispatch.telemetry.rules import collect_slos
-
-    user = settings.policy_keys()
-    return collect_slos(load_catalog(settings), user=user) if settings.catalog_folders else None
-
-
 def _print_slos(slos: Mapping[str, Slo] | None, file: Path, *, stale: bool) -> None:
-    from dispatch.telemetry.rules import describe_slo, list_unpageable_objectives
-
     if slos is None:
         print_out("No slo.yml: it needs a catalogue. Name the folder of your descriptors with --catalog DIR.")
         return

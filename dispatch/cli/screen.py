@@ -87,16 +87,9 @@ class Column(NamedTuple):
         return _ALARMS.get(self.key, "") if value else ""
 
 
-def _count(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.1f}"
-
-
-def _share(value: float) -> str:
-    return f"{value:.1%}"
+_count: Final = "{:,.0f}".format
+_rate: Final = "{:,.1f}".format
+_share: Final = "{:.1%}".format
 
 
 def milliseconds(seconds: float | None) -> str:

@@ -13,7 +13,8 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from functools import partial
+from typing import Annotated, Any, Final, cast
 
 import typer
 
@@ -22,16 +23,14 @@ from dispatch.admin import Admin, is_loopback, parse_host_port
 from dispatch.announcements.messages import DEFAULT_TOPIC, Announce
 from dispatch.catalog import Folder, TopicError, TopicName
 from dispatch.cli.base import (
-    AdminAddress,
-    AdminPeers,
-    AdminTokens,
+    ADMIN,
+    SOURCES,
     CliError,
     Settings,
     format_count,
     make_printable,
     print_err,
     print_json,
-    read_admin_options,
     report_admin,
     require_seconds,
     run_async,
@@ -40,22 +39,18 @@ from dispatch.cli.base import (
 )
 from dispatch.cli.sources import list_sources
 from dispatch.cli.targets import Reloader, load_target, name_target
+from dispatch.dispatcher import Dispatcher, connect
 from dispatch.documents import DocumentError, parse_typed, read_regular_file
 from dispatch.functions.served import Descriptors
 from dispatch.messaging.wire import MAX_PAYLOAD_BYTES, service_queues
-from dispatch.server import DEFAULT_CONCURRENCY, DEFAULT_DRAIN_S, DEFAULT_QUEUE
+from dispatch.server import DEFAULT_CONCURRENCY, DEFAULT_DRAIN_S, DEFAULT_QUEUE, ToolServer
 from dispatch.telemetry.observers import DEFAULT_TELEMETRY
-
-if TYPE_CHECKING:
-    from dispatch.dispatcher import Dispatcher
-    from dispatch.server import ToolServer
-    from dispatch.transports import Transport
-
+from dispatch.transports import Transport, open_transport
 
 _THREADS = "dispatch-serve"
 _OWN_THREADS = 8
 """Threads of the default executor in addition to those for tools that use ``asyncio.to_thread``."""
-_ANNOUNCEMENTS = "Announcements"
+_announcement = partial(typer.Option, rich_help_panel="Announcements")
 RELOAD_CHECK_S = 0.1
 """Seconds between two checks whether a file has changed; a check of one folder takes some 50 µs."""
 IDLE_S = 15.0
@@ -64,7 +59,7 @@ _THREAD_END_S = 0.5
 """Seconds to wait for idle threads to end; threads that run a tool are not awaited."""
 
 
-@with_settings("broker", "token_file", "trust_certs")
+@with_settings(*ADMIN, "broker", "token_file", "trust_certs")
 def serve(
     settings: Settings,
     targets: Annotated[
@@ -73,7 +68,6 @@ def serve(
             metavar="TARGET",
             help="Module or file: shop.py serves its functions, shop.py:price,order some of them, jokes.py:Joke a service "
             "class. Each target is a service; all share one connection.",
-            show_default=False,
         ),
     ],
     service: Annotated[
@@ -84,25 +78,18 @@ def serve(
             envvar="DISPATCH_SERVICE",
             help="Name of the service: 'joke' consumes {} and replies on {}. Default for functions: the name of the "
             "file or module.".format(*service_queues("joke")),
-            show_default=False,
         ),
     ] = None,
     request_queue: Annotated[
-        str | None,
-        typer.Option("--request-queue", metavar="TOPIC", help="Full name of the request topic.", show_default=False),
+        str | None, typer.Option("--request-queue", metavar="TOPIC", help="Full name of the request topic.")
     ] = None,
     response_queue: Annotated[
-        str | None,
-        typer.Option("--response-queue", metavar="TOPIC", help="Full name of the response topic.", show_default=False),
+        str | None, typer.Option("--response-queue", metavar="TOPIC", help="Full name of the response topic.")
     ] = None,
     instance: Annotated[
         str | None,
         typer.Option(
-            "--instance",
-            metavar="ID",
-            envvar="DISPATCH_INSTANCE",
-            help="Id of this instance. Default: generated.",
-            show_default=False,
+            "--instance", metavar="ID", envvar="DISPATCH_INSTANCE", help="Id of this instance. Default: generated."
         ),
     ] = None,
     concurrency: Annotated[
@@ -139,51 +126,37 @@ def serve(
     ] = False,
     descriptors: Annotated[
         str | None,
-        typer.Option(
+        _announcement(
             "--descriptors",
             metavar="DIR",
             help="Folder with the descriptors of service classes, which are announced; those of functions are generated.",
-            show_default=False,
-            rich_help_panel=_ANNOUNCEMENTS,
         ),
     ] = None,
     announce: Annotated[
         str,
-        typer.Option(
+        _announcement(
             "--announce",
             metavar="TOPIC",
             envvar="DISPATCH_ANNOUNCEMENTS",
             help="Topic on which the services announce themselves; 'off': they do not.",
-            rich_help_panel=_ANNOUNCEMENTS,
         ),
     ] = DEFAULT_TOPIC,
     signing_keys: Annotated[
         str | None,
-        typer.Option(
+        _announcement(
             "--signing-keys",
             metavar="FILE",
             envvar="DISPATCH_SIGNING_KEYS",
             help='JSON file of secrets that sign the announcements, {"ID": "SECRET"}, two at most.',
-            show_default=False,
-            rich_help_panel=_ANNOUNCEMENTS,
         ),
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(
-            "--label",
-            metavar="KEY=VALUE",
-            help="Label of the instance, such as zone=eu; repeatable.",
-            show_default=False,
-            rich_help_panel=_ANNOUNCEMENTS,
-        ),
+        _announcement("--label", metavar="KEY=VALUE", help="Label of the instance, such as zone=eu; repeatable."),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Report events (ready, draining, stopped) as lines of JSON.")
     ] = False,
-    admin: AdminAddress = None,
-    admin_tokens: AdminTokens = None,
-    peer: AdminPeers = None,
 ) -> None:
     """Serve functions or tool services until they are stopped.
 
@@ -198,9 +171,6 @@ def serve(
 
     The exit code after SIGTERM is 0, after Ctrl-C 130.
     """
-    from dispatch.server import ToolServer
-    from dispatch.transports import open_transport
-
     broker = settings.require_pulsar_url("dispatch serve")
     require_seconds("--drain-timeout", drain_timeout, "30")
     if len(targets) > 1 and (service or request_queue or response_queue):
@@ -209,7 +179,7 @@ def serve(
             "leave them out: each service has the name of its file or module",
         )
     announcing = read_announce(announce, signing_keys, label or ())
-    admin_settings = read_admin_options(admin, admin_tokens, peer)
+    admin_settings = settings.load_admin()
     transport = open_transport(broker, security=settings.security())
     servers: dict[str, ToolServer] = {}
     reloaders: dict[str, Reloader] = {}
@@ -265,10 +235,7 @@ def _resolve_topics(service: str | None, request_queue: str | None, response_que
         raise CliError(
             "No topic is given.", "use --service joke, or full names with --request-queue and --response-queue"
         )
-    try:
-        return str(TopicName.parse(request_queue)), str(TopicName.parse(response_queue))
-    except TopicError as error:
-        raise CliError(f"{error.problem}.", error.fix) from None
+    return str(TopicName.parse(request_queue)), str(TopicName.parse(response_queue))
 
 
 MAX_KEYS_BYTES: Final = 64 * 1024
@@ -297,8 +264,8 @@ def read_announce(topic: str, keys: str | None, labels: Sequence[str]) -> Announ
             raise CliError(f"--label '{wrong}' is not KEY=VALUE.", "write for instance --label zone=eu")
         signing = {id: secret.encode() for id, secret in secrets.items()}
         return Announce(topic=topic, keys=signing, labels={key: value for key, _, value in pairs})
-    except TopicError as error:
-        raise CliError(f"{error.problem}.", error.fix) from None
+    except TopicError:  # a ValueError
+        raise
     except OSError as error:
         raise CliError(f"The file '{keys}' cannot be read: {error.strerror}.", "change --signing-keys") from None
     except DocumentError as error:
@@ -531,19 +498,7 @@ class Search(StrEnum):
     NEVER = "never"
 
 
-@with_settings(
-    "broker",
-    "catalog",
-    "policy",
-    "grants",
-    "token_file",
-    "trust_certs",
-    "trustgraph",
-    "workspace",
-    "announced",
-    "trust",
-    "approvals",
-)
+@with_settings(*ADMIN, "broker", *SOURCES, "policy", "grants", "approvals", "token_file", "trust_certs")
 def mcp(
     settings: Settings,
     http: Annotated[
@@ -552,7 +507,6 @@ def mcp(
             "--http",
             metavar="HOST:PORT",
             help="Serve streamable HTTP at http://HOST:PORT/mcp. Port 0: any free port. Default: stdin and stdout.",
-            show_default=False,
         ),
     ] = None,
     search: Annotated[
@@ -561,18 +515,10 @@ def mcp(
     ] = Search.AUTO,
     always: Annotated[
         list[str] | None,
-        typer.Option(
-            "--always", metavar="NAME", help="List this tool also beside find_tools; repeatable.", show_default=False
-        ),
+        typer.Option("--always", metavar="NAME", help="List this tool also beside find_tools; repeatable."),
     ] = None,
     user: Annotated[
-        str,
-        typer.Option(
-            "--user",
-            "-u",
-            help="User on whose behalf tools are listed and called without --tokens.",
-            show_default=False,
-        ),
+        str, typer.Option("--user", "-u", help="User on whose behalf tools are listed and called without --tokens.")
     ] = "",
     tokens: Annotated[
         str | None,
@@ -580,7 +526,6 @@ def mcp(
             "--tokens",
             metavar="FILE",
             help='JSON file of bearer tokens, {"USER": "TOKEN"}. Required if other machines reach HOST.',
-            show_default=False,
         ),
     ] = None,
     allow_host: Annotated[
@@ -589,12 +534,8 @@ def mcp(
             "--allow-host",
             metavar="HOST",
             help="Name under which clients reach the server, such as that of a proxy; repeatable.",
-            show_default=False,
         ),
     ] = None,
-    admin: AdminAddress = None,
-    admin_tokens: AdminTokens = None,
-    peer: AdminPeers = None,
 ) -> None:
     """Serve all tools over MCP (Model Context Protocol).
 
@@ -608,9 +549,7 @@ def mcp(
 
     The exit code after SIGTERM is 0, after Ctrl-C 130.
     """
-    from dispatch.dispatcher import connect
-
-    admin_settings = read_admin_options(admin, admin_tokens, peer)
+    admin_settings = settings.load_admin()
     address = None if http is None else parse_address(http)
     if address is None and (tokens is not None or allow_host):
         raise CliError("--tokens and --allow-host are for HTTP.", "add --http 127.0.0.1:8080, or use --user")

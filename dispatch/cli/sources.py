@@ -15,7 +15,7 @@ from dispatch.announcements.source import Announced
 from dispatch.catalog import Catalog, CatalogError, Folder, Item, Problem, check_items
 from dispatch.catalog.merge import Merged, Merger
 from dispatch.catalog.sources import Source
-from dispatch.cli.base import CliError, Exit, Settings, colorize, print_err, run_async
+from dispatch.cli.base import CliError, Settings, colorize, print_err, run_async
 from dispatch.errors import DispatchError
 from dispatch.messaging.wire import TopicError
 from dispatch.transports import open_transport
@@ -49,10 +49,10 @@ class Snapshot(NamedTuple):
 
         Raises:
             CatalogError: a folder is invalid.
-            CliError, DispatchError: TrustGraph's configuration is out of reach.
+            ConfigServiceError, DispatchError: TrustGraph's configuration is out of reach.
         """
         for error in self.failures.values():
-            raise error_of_config_service(error) if isinstance(error, ConfigServiceError) else error
+            raise error
         return self
 
     def log_warnings(self) -> Snapshot:
@@ -131,15 +131,6 @@ def require_distinct(sources: Sequence[Source]) -> None:
             raise CliError(f"'{id}' is given twice.", "give each source once")
 
 
-def error_of_config_service(error: ConfigServiceError) -> CliError:
-    """Return the error of a command for an error of TrustGraph's config service."""
-    return CliError(
-        str(error),
-        "check with 'dispatch doctor' that the broker is in reach, and that TrustGraph's config service runs there",
-        Exit.TRANSPORT,
-    )
-
-
 # The sources that the options of a command name, and the connection of those that need the broker.
 
 
@@ -187,6 +178,22 @@ def make_trustgraph_config(workspace: str) -> TrustGraphConfig:
 
 
 @contextlib.asynccontextmanager
+async def connect_broker(settings: Settings, command: str) -> AsyncIterator[ConfigBroker]:
+    """Connect ``command`` to the broker, inside the context.
+
+    Raises:
+        TransportError: it is out of reach.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        transport = open_transport(settings.require_pulsar_url(command), security=settings.security())
+        stack.push_async_callback(transport.close)
+        await transport.start()
+        broker = ConfigBroker(transport, f"cli-{secrets.token_hex(4)}")
+        stack.push_async_callback(broker.close)
+        yield broker
+
+
+@contextlib.asynccontextmanager
 async def connect_sources(settings: Settings, sources: Sequence[Source], command: str) -> AsyncIterator[None]:
     """Connect the sources that need the broker, and close them afterwards.
 
@@ -198,12 +205,7 @@ async def connect_sources(settings: Settings, sources: Sequence[Source], command
     if not remote:
         yield
         return
-    async with contextlib.AsyncExitStack() as stack:
-        transport = open_transport(settings.require_pulsar_url(command), security=settings.security())
-        stack.push_async_callback(transport.close)
-        await transport.start()
-        broker = ConfigBroker(transport, f"cli-{secrets.token_hex(4)}")
-        stack.push_async_callback(broker.close)
+    async with connect_broker(settings, command) as broker, contextlib.AsyncExitStack() as stack:
         for source in remote:
             source.connect(broker)
             stack.push_async_callback(source.close)
@@ -244,9 +246,6 @@ def run_with_progress(main: Coroutine[Any, Any, T], text: str, has_started: Call
         main: to run.
         text: for people.
         has_started: whether the text would be late, although ``main`` has not ended.
-
-    Raises:
-        CliError: TrustGraph's config service does not answer, or with an error.
     """
 
     def announce() -> None:
@@ -260,7 +259,4 @@ def run_with_progress(main: Coroutine[Any, Any, T], text: str, has_started: Call
         finally:
             timer.cancel()
 
-    try:
-        return run_async(run())
-    except ConfigServiceError as error:
-        raise error_of_config_service(error) from None
+    return run_async(run())

@@ -21,7 +21,7 @@ app = typer.Typer(
     add_completion=False,
 )
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="Toolkit in YAML.", show_default=False)]
+File = Annotated[str, typer.Argument(metavar="FILE", help="Toolkit in YAML.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 
 
@@ -42,25 +42,13 @@ def show(settings: Settings, file: File, json: Json = False) -> None:
 def recommend(
     settings: Settings,
     file: File,
-    actions: Annotated[
-        list[str], typer.Argument(metavar="ACTION...", help="Ids or names of actions.", show_default=False)
-    ],
+    actions: Annotated[list[str], typer.Argument(metavar="ACTION...", help="Ids or names of actions.")],
     threshold: Annotated[
         float | None,
-        typer.Option(
-            "--threshold",
-            metavar="SCORE",
-            min=0,
-            max=1,
-            help="Smallest score of an edge. Default: 0.5.",
-            show_default=False,
-        ),
+        typer.Option("--threshold", metavar="SCORE", min=0, max=1, help="Smallest score of an edge. Default: 0.5."),
     ] = None,
     hops: Annotated[
-        int | None,
-        typer.Option(
-            "--hops", metavar="N", min=0, help="Steps to actions that follow. Default: 0.", show_default=False
-        ),
+        int | None, typer.Option("--hops", metavar="N", min=0, help="Steps to actions that follow. Default: 0.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -96,7 +84,6 @@ def draw(
             metavar="PICTURE",
             help="Output file: .png, .svg or .pdf (needs the extra 'draw'), .mmd (Mermaid) or .graphml. Default: FILE with "
             ".svg.",
-            show_default=False,
         ),
     ] = "",
 ) -> None:

@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -23,13 +24,13 @@ from dispatch.catalog import (
     ServiceDescriptor,
     ToolDescriptor,
     UnknownToolError,
-    VersionMismatchError,
 )
-from dispatch.catalog.approvals import Approvals, ApprovalsError
+from dispatch.catalog.approvals import Approvals
 from dispatch.catalog.catalog import fingerprint, service_fingerprint
 from dispatch.catalog.merge import Merged
 from dispatch.catalog.sources import SourceStatus
 from dispatch.cli.base import (
+    SOURCES,
     CliError,
     Exit,
     Rows,
@@ -49,7 +50,8 @@ from dispatch.cli.base import (
 )
 from dispatch.cli.sources import Snapshot, list_sources, read_given_sources, run_with_progress
 from dispatch.dispatcher import Dispatcher, connect
-from dispatch.search.search import DEFAULT_LIMIT
+from dispatch.search import ToolSearch
+from dispatch.search.search import DEFAULT_LIMIT, RankedTool
 from dispatch.telemetry.events import (
     CatalogChanged,
     ChangeHeld,
@@ -65,20 +67,14 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from dispatch.search.search import RankedTool
+
+_filter = partial(typer.Option, rich_help_panel="Filters")
 
 
-_FILTERS = "Filters"
-
-
-@with_settings(
-    "broker", "catalog", "trustgraph", "workspace", "announced", "trust", "approvals", "token_file", "trust_certs"
-)
+@with_settings("broker", *SOURCES, "approvals", "token_file", "trust_certs")
 def tools(
     settings: Settings,
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Show all details of this tool.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show all details of this tool.")] = None,
     all: Annotated[
         bool,
         typer.Option(
@@ -87,70 +83,25 @@ def tools(
             "beside the default one, tools of other runtimes.",
         ),
     ] = False,
-    category: Annotated[
-        str | None, typer.Option("--category", help="Of this category.", show_default=False, rich_help_panel=_FILTERS)
-    ] = None,
-    tag: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tag", help="With this tag; several: with one of them.", show_default=False, rich_help_panel=_FILTERS
-        ),
-    ] = None,
-    service: Annotated[
-        str | None,
-        typer.Option("--service", metavar="ID", help="Of this service.", show_default=False, rich_help_panel=_FILTERS),
-    ] = None,
+    category: Annotated[str | None, _filter("--category", help="Of this category.")] = None,
+    tag: Annotated[list[str] | None, _filter("--tag", help="With this tag; several: with one of them.")] = None,
+    service: Annotated[str | None, _filter("--service", metavar="ID", help="Of this service.")] = None,
     source: Annotated[
-        str | None,
-        typer.Option(
-            "--source",
-            metavar="ID",
-            help="Of this source: folder:DIR, trustgraph or announced.",
-            show_default=False,
-            rich_help_panel=_FILTERS,
-        ),
+        str | None, _filter("--source", metavar="ID", help="Of this source: folder:DIR, trustgraph or announced.")
     ] = None,
-    text: Annotated[
-        str,
-        typer.Option(
-            "--text",
-            help="With this text in the name, the description or a tag.",
-            show_default=False,
-            rich_help_panel=_FILTERS,
-        ),
-    ] = "",
-    permission: Annotated[
-        str | None,
-        typer.Option(
-            "--permission", help="A user needs this permission.", show_default=False, rich_help_panel=_FILTERS
-        ),
-    ] = None,
+    text: Annotated[str, _filter("--text", help="With this text in the name, the description or a tag.")] = "",
+    permission: Annotated[str | None, _filter("--permission", help="A user needs this permission.")] = None,
     group: Annotated[
         list[str] | None,
-        typer.Option(
-            "--group",
-            help="Offered to an agent that asks for this group, as in TrustGraph; '*': for all.",
-            show_default=False,
-            rich_help_panel=_FILTERS,
-        ),
+        _filter("--group", help="Offered to an agent that asks for this group, as in TrustGraph; '*': for all."),
     ] = None,
     state: Annotated[
-        str | None,
-        typer.Option(
-            "--state",
-            help="Offered to an agent in this state, as in TrustGraph.",
-            show_default=False,
-            rich_help_panel=_FILTERS,
-        ),
+        str | None, _filter("--state", help="Offered to an agent in this state, as in TrustGraph.")
     ] = None,
     version: Annotated[
         str | None,
-        typer.Option(
-            "--version",
-            metavar="RANGE",
-            help="With a version in this range, such as '^1.4'; that version is shown.",
-            show_default=False,
-            rich_help_panel=_FILTERS,
+        _filter(
+            "--version", metavar="RANGE", help="With a version in this range, such as '^1.4'; that version is shown."
         ),
     ] = None,
     watch: Annotated[
@@ -167,7 +118,6 @@ def tools(
             "--metrics",
             metavar="URL",
             help="Show the state of the circuits of running agents: their metrics endpoints, http://HOST:PORT/metrics.",
-            show_default=False,
         ),
     ] = None,
     json: Annotated[
@@ -263,12 +213,12 @@ def _circuit_of(listed: ListedTool, circuits: Mapping[str, str] | None) -> dict[
 def _find_tool(catalog: Catalog, name: str, version: str | None, unused: Sequence[UnusedItem]) -> ToolDescriptor:
     try:
         return catalog.tool(name, version)
-    except UnknownToolError as error:
+    except UnknownToolError:
         for each in unused:
             if each.name == name and each.kind == "tool":
                 raise CliError(f"The tool '{name}' is {each.status}: {each.origin}: {each.reason}.", each.fix) from None
-        raise CliError(str(error)) from None
-    except (VersionMismatchError, ValueError) as error:
+        raise
+    except ValueError as error:  # of the range
         raise CliError(str(error)) from None
 
 
@@ -292,15 +242,13 @@ def _hint_at_unused(count: int) -> None:
 # ``dispatch find``: the tools of all sources that fit a query.
 
 
-@with_settings("broker", "catalog", "trustgraph", "workspace", "announced", "trust", "token_file", "trust_certs")
+@with_settings("broker", *SOURCES, "token_file", "trust_certs")
 def find(
     settings: Settings,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="What a tool should do, in words.", show_default=False)],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="What a tool should do, in words.")],
     limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Tools to show.")] = DEFAULT_LIMIT,
-    category: Annotated[str | None, typer.Option("--category", help="Of this category.", show_default=False)] = None,
-    tag: Annotated[
-        list[str] | None, typer.Option("--tag", help="With this tag; several: with one of them.", show_default=False)
-    ] = None,
+    category: Annotated[str | None, typer.Option("--category", help="Of this category.")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="With this tag; several: with one of them.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the tools as one line of JSON, best first.")] = False,
 ) -> None:
     """Find the tools of the catalogue that fit a query best, by meaning and by words, and say why.
@@ -334,8 +282,6 @@ def find(
 
 
 async def _search(catalog: Catalog, query: str, tools: dict[str, ToolDescriptor], limit: int) -> list[RankedTool]:
-    from dispatch.search import ToolSearch
-
     search = ToolSearch(lambda: catalog)
     try:
         await search.refresh()
@@ -347,16 +293,11 @@ async def _search(catalog: Catalog, query: str, tools: dict[str, ToolDescriptor]
 # ``dispatch tools approve``: approve changed definitions.
 
 
-@with_settings(
-    "broker", "catalog", "trustgraph", "workspace", "announced", "trust", "approvals", "token_file", "trust_certs"
-)
+@with_settings("broker", *SOURCES, "approvals", "token_file", "trust_certs")
 def approve(
     settings: Settings,
     names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME", help="Tools or services whose present definition is approved.", show_default=False
-        ),
+        list[str], typer.Argument(metavar="NAME", help="Tools or services whose present definition is approved.")
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Approve without a question.")] = False,
     json: Annotated[
@@ -388,10 +329,7 @@ def approve(
         if json or not sys.stdin.isatty():
             raise CliError("Nothing was approved: there is no terminal for the question.", "check, then give --yes")
         typer.confirm("Approve?", abort=True)
-    try:
-        Approvals(file).add({each.key: frozenset(each.present) for each in held})
-    except ApprovalsError as error:
-        raise CliError(str(error), code=Exit.FAILED) from None
+    Approvals(file).add({each.key: frozenset(each.present) for each in held})
     if json:
         print_json({"file": file, "approved": [_as_dict(each) for each in held]})
     else:
@@ -399,8 +337,6 @@ def approve(
 
 
 def _show(held: HeldDefinition) -> None:
-    import json
-
     print_out(f"{held.key}{f' of {held.source}' if held.source else ''}")
     for print in sorted(held.approved.difference(held.present)):
         print_out(f"  - {print}")
@@ -495,14 +431,9 @@ def load_approved(path: str | None) -> Mapping[str, frozenset[str]]:
     """Return the approved fingerprints in the file ``path``; none without a file.
 
     Raises:
-        CliError: the file cannot be used.
+        ApprovalsError: the file cannot be used.
     """
-    if path is None:
-        return {}
-    try:
-        return Approvals(path).load()
-    except ApprovalsError as error:
-        raise CliError(str(error), code=Exit.FAILED) from None
+    return {} if path is None else Approvals(path).load()
 
 
 def select_held(
@@ -834,7 +765,7 @@ def describe_tool(catalog: Catalog, listed: ListedTool, circuits: Mapping[str, s
             rows.append(
                 (
                     label,
-                    make_printable(value if isinstance(value, str) else json.dumps(_thaw(value), ensure_ascii=False)),
+                    make_printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)),
                 )
             )
     for argument in tool.described_arguments:
@@ -845,10 +776,6 @@ def describe_tool(catalog: Catalog, listed: ListedTool, circuits: Mapping[str, s
         text += f"\ninput-schema\n{make_printable(json.dumps(tool.input_schema, indent=2, ensure_ascii=False))}"
     words = (f"{argument.name}=…" for argument in tool.described_arguments)
     return f"{text}\n\n{' '.join(['dispatch call', tool.name, *words])}"
-
-
-def _thaw(value: Any) -> Any:
-    return dict(value) if hasattr(value, "items") else value
 
 
 # States of circuits in running processes, read from their metrics endpoints.

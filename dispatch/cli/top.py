@@ -14,7 +14,8 @@ from urllib.parse import quote, urlencode
 import typer
 
 from dispatch._internal import cancel_and_wait
-from dispatch.cli.admin import AdminError, CallDetails, Fleet, Token, ToolDetails, Urls, find_fleet
+from dispatch.admin.api import CallDetails, ToolDetails
+from dispatch.cli.admin import AdminError, Fleet, Token, Urls, find_fleet
 from dispatch.cli.base import (
     Exit,
     Settings,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -36,10 +35,10 @@ from dispatch.cli.base import (
     with_settings,
 )
 from dispatch.cli.screen import one_line
-from dispatch.messaging.wire import TopicError, TopicName
+from dispatch.cli.sources import connect_broker
+from dispatch.messaging.wire import TopicName
 from dispatch.resilience.fleet import QUOTA, RATE, SLOTS, Ask, Report, Table, decode
 from dispatch.schemas import count_values
-from dispatch.transports import open_transport
 from dispatch.trustgraph.config import ConfigBroker
 
 ASK_AGAIN_S: Final = 0.1
@@ -51,9 +50,7 @@ MIN_FLEET_WAIT_S: Final = 1.2
 WATCH_S: Final = 2.0
 """Seconds between two questions with ``--watch``."""
 
-_Service = Annotated[
-    str | None, typer.Argument(metavar="SERVICE", help="Id of a service. Default: all.", show_default=False)
-]
+_Service = Annotated[str | None, typer.Argument(metavar="SERVICE", help="Id of a service. Default: all.")]
 _Topic = Annotated[
     str, typer.Option("--topic", metavar="TOPIC", envvar="DISPATCH_ANNOUNCEMENTS", help="Topic of the announcements.")
 ]
@@ -63,10 +60,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print each round of answers
 
 
 _Fleet = Annotated[
-    str | None,
-    typer.Option(
-        "--fleet", metavar="NAME", help="Dispatchers of this fleet, in place of services.", show_default=False
-    ),
+    str | None, typer.Option("--fleet", metavar="NAME", help="Dispatchers of this fleet, in place of services.")
 ]
 
 
@@ -207,26 +201,35 @@ def _trust(each: WireInstance) -> str:
 def _run(
     settings: Settings, question: Question, topic: str, wait: float, *, watch: bool, json: bool, show: Any
 ) -> None:
-    try:
-        name = TopicName.parse(topic)
-    except TopicError as error:
-        raise CliError(f"{error.problem}.", error.fix) from None
+    name = TopicName.parse(topic)
     trust = settings.load_trust().within(name.tenant)
 
+    async def ask(broker: ConfigBroker) -> bool:
+        found = await collect(broker, str(name), question, wait, trust)
+        if json:
+            print_json([msgspec.to_builtins(each) for each in found])
+        elif found:
+            show(found).print()
+        else:
+            what = f"No instance of '{excerpt(question.service)}'" if question.service else "No service"
+            print_out(f"{what} answers on {name}. 'dispatch serve' starts one.")
+        return bool(found)
+
+    _repeat(settings, "dispatch ping", ask, WATCH_S - wait if watch else None)
+
+
+def _repeat(
+    settings: Settings, command: str, ask: Callable[[ConfigBroker], Awaitable[bool]], pause: float | None
+) -> None:
+    """Call ``ask``, again after ``pause`` seconds until Ctrl-C; None: once, and exit with 1 if there was no answer."""
+
     async def run() -> bool:
-        async with connect_broker(settings, "dispatch ping") as broker:
+        async with connect_broker(settings, command) as broker:
             while True:
-                found = await collect(broker, str(name), question, wait, trust)
-                if json:
-                    print_json([msgspec.to_builtins(each) for each in found])
-                elif found:
-                    show(found).print()
-                else:
-                    what = f"No instance of '{excerpt(question.service)}'" if question.service else "No service"
-                    print_out(f"{what} answers on {name}. 'dispatch serve' starts one.")
-                if not watch:
-                    return bool(found)
-                await asyncio.sleep(max(0.0, WATCH_S - wait))
+                has_answers = await ask(broker)
+                if pause is None:
+                    return has_answers
+                await asyncio.sleep(max(0.0, pause))
 
     if not run_async(run()):
         raise typer.Exit(Exit.FAILED)
@@ -238,22 +241,17 @@ def _run_fleet(settings: Settings, name: str, wait: float, *, watch: bool, json:
     except ValueError as error:
         raise CliError(f"{error}.", "Give the name of connect(fleet=…).") from None
 
-    async def run() -> bool:
-        async with connect_broker(settings, "dispatch stats") as broker:
-            while True:
-                reports, table = await _ask_fleet(broker, topic, max(wait, MIN_FLEET_WAIT_S))
-                if json:
-                    print_json({"members": msgspec.to_builtins(reports), "table": msgspec.to_builtins(table)})
-                elif reports:
-                    _show_fleet(reports, table)
-                else:
-                    print_out(f"No dispatcher of the fleet '{name}' answers on {topic}. Use connect(fleet={name!r}).")
-                if not watch:
-                    return bool(reports)
-                await asyncio.sleep(max(0.0, WATCH_S - wait))
+    async def ask(broker: ConfigBroker) -> bool:
+        reports, table = await _ask_fleet(broker, topic, max(wait, MIN_FLEET_WAIT_S))
+        if json:
+            print_json({"members": msgspec.to_builtins(reports), "table": msgspec.to_builtins(table)})
+        elif reports:
+            _show_fleet(reports, table)
+        else:
+            print_out(f"No dispatcher of the fleet '{name}' answers on {topic}. Use connect(fleet={name!r}).")
+        return bool(reports)
 
-    if not run_async(run()):
-        raise typer.Exit(Exit.FAILED)
+    _repeat(settings, "dispatch stats", ask, WATCH_S - wait if watch else None)
 
 
 async def _ask_fleet(broker: ConfigBroker, topic: str, wait: float) -> tuple[dict[str, Report], Table | None]:
@@ -312,22 +310,6 @@ def _show_fleet(reports: Mapping[str, Report], table: Table | None) -> None:
             shares = [f"{share:.0%}" if kind == RATE else f"{share:.0f}" for share in entry.shares]
         rows["shares"].append(" ".join(shares))
     Rows(rows, style="cyan").print()
-
-
-@contextlib.asynccontextmanager
-async def connect_broker(settings: Settings, command: str) -> AsyncIterator[ConfigBroker]:
-    """Connect ``command`` to the broker, inside the context.
-
-    Raises:
-        TransportError: it is out of reach.
-    """
-    async with contextlib.AsyncExitStack() as stack:
-        transport = open_transport(settings.require_pulsar_url(command), security=settings.security())
-        stack.push_async_callback(transport.close)
-        await transport.start()
-        broker = ConfigBroker(transport, f"cli-{secrets.token_hex(4)}")
-        stack.push_async_callback(broker.close)
-        yield broker
 
 
 async def collect(

@@ -1,0 +1,246 @@
+"""The values of the admin API (docs/reference/admin-api.md), for the endpoint and for its clients. A client accepts a value
+without some of the fields, as of an earlier version, and ignores others, as those of a later one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Required, TypedDict
+
+import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Number = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+Time = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+
+
+class Process(TypedDict, total=False):
+    """A process: ``/api/process``."""
+
+    kind: Required[str]
+    name: Required[str]
+    version: str
+    host: str
+    pid: Count
+    started: Time
+    uptime: Number
+    broker: str
+    ready: bool
+    reasons: list[str]
+    labels: dict[str, str]
+    tools: Count | None
+    calls: Count | None
+    failed: Count | None
+    in_flight: Count | None
+    rate: Number | None
+
+
+class Instance(TypedDict, total=False):
+    """An instance: ``/api/instances``."""
+
+    id: Required[str]
+    state: Required[str]
+    service: str | None
+    version: str | None
+    kind: str | None
+    weight: Number | None
+    is_held: bool | None
+    seconds_left: Number | None
+    latency: Number | None
+    in_flight: Count | None
+    failures: Count | None
+    ejections: Count | None
+    queued: Count | None
+    concurrency: Count | None
+    requests: Count | None
+    errors: Count | None
+    refused: dict[str, Count] | None
+
+
+class Circuit(TypedDict, total=False):
+    """A circuit breaker: ``/api/circuits``."""
+
+    tool: Required[str]
+    state: Required[str]
+    version: str | None
+    instance: str | None
+    retry_after: Number | None
+    failure_rate: Number | None
+    slow_call_rate: Number | None
+    until: Time | None
+
+
+class Event(TypedDict, total=False):
+    """An event of any kind."""
+
+    event: Required[str]
+    at: Required[Time]
+    action: str | None
+    active_origin: str | None
+    active_source: str | None
+    added: list[str]
+    added_count: Count
+    broker: str | None
+    change: str | None
+    changed: list[str]
+    changed_count: Count
+    connected: bool
+    fingerprints: dict[str, str]
+    fix: str | None
+    instance: str | None
+    key: str | None
+    name: str | None
+    new: str | None
+    ok: bool
+    old: str | None
+    origin: str | None
+    problem: str | None
+    reason: str | None
+    removed: list[str]
+    removed_count: Count
+    seconds: Number
+    service: str | None
+    source: str | None
+    target: str | None
+    tool: str | None
+    tools: Count
+    until: Time | None
+    user: str | None
+    version: str | None
+
+
+class Tool(TypedDict, total=False):
+    """A tool: ``/api/tools``."""
+
+    name: Required[str]
+    version: str | None
+    service: str | None
+    circuit: str | None
+    calls: Count | None
+    failed: Count | None
+    refused: Count | None
+    in_flight: Count | None
+    queued: Count | None
+    instances: Count | None
+    instances_up: Count | None
+    rate: Number | None
+    failure_rate: Number | None
+    p50: Number | None
+    p95: Number | None
+    p99: Number | None
+
+
+class History(TypedDict, total=False):
+    """Calls of a tool over time, in slots of ``seconds``."""
+
+    seconds: Number
+    calls: list[Count]
+    failed: list[Count]
+
+
+class PolicyValue(TypedDict):
+    """A value of a policy, and where it comes from."""
+
+    key: str
+    value: Any
+    source: str
+
+
+class ToolDetails(Tool, total=False):
+    """One tool: ``/api/tools/NAME``."""
+
+    description: str | None
+    versions: list[str | None]
+    permissions: list[str]
+    read_only: bool | None
+    idempotent: bool | None
+    request_queue: str | None
+    history: History | None
+    circuits: list[Circuit]
+    instance_list: list[Instance]
+    events: list[Event]
+    policy: list[PolicyValue]
+
+
+class User(TypedDict, total=False):
+    """A user: ``/api/users``."""
+
+    user: Required[str]
+    calls: Count | None
+    failed: Count | None
+    refused: Count | None
+    rate: Number | None
+    last: Time | None
+    tools: Count | None
+
+
+class Session(TypedDict, total=False):
+    """A session: ``/api/sessions``."""
+
+    peer: str | None
+    service: str | None
+    state: str | None
+    rtt: Number | None
+    window: Number | None
+    in_flight_bytes: Count | None
+    queued_bytes: Count | None
+    packets_sent: Count | None
+    packets_received: Count | None
+    retransmissions: Count | None
+    duplicates: Count | None
+
+
+class Call(TypedDict, total=False):
+    """A call: ``/api/calls``."""
+
+    id: Required[str]
+    at: Required[Time]
+    tool: Required[str]
+    user: Required[str]
+    outcome: Required[str]
+    duration: Required[Number]
+    version: str | None
+    instance: str | None
+    error: str | None
+    rejected_by: str | None
+    ran: str | None
+    trace_id: str | None
+    wait: Number | None
+    attempts: Count
+
+
+class Wait(TypedDict):
+    """A wait of a call in a queue."""
+
+    start: Number
+    duration: Number | None
+
+
+class Attempt(TypedDict, total=False):
+    """An attempt of a call."""
+
+    number: Required[Count]
+    start: Required[Number]
+    duration: Required[Number | None]
+    outcome: Required[str]
+    reason: str | None
+    request_id: str | None
+    instance: str | None
+    error: str | None
+    sent: bool | None
+
+
+class CallDetails(Call, total=False):
+    """One call: ``/api/calls/ID``."""
+
+    service: str | None
+    message: str | None
+    arguments: str | None
+    chunks: Count
+    waits: list[Wait] | None
+    trail: list[Attempt] | None
+
+
+class Peer(TypedDict):
+    """The admin endpoint of another process: ``/api/peers``."""
+
+    url: str
+    name: str
