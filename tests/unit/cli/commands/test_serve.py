@@ -171,7 +171,7 @@ def test_every_limit_reaches_the_server(run: Run, tmp_path: Any, monkeypatch: py
         made.update(options)
         raise ValueError("enough")
 
-    monkeypatch.setattr("dispatch.server.ToolServer", make)
+    monkeypatch.setattr("dispatch.cli.serve.ToolServer", make)
     limits = {"concurrency": 3, "max_queue": 4, "max_payload_bytes": 5, "drain_timeout": 6.0, "instance": "one"}
     asked = [word for name, value in limits.items() for word in (f"--{name.replace('_', '-')}", f"{value}")]
     end = run("serve", "lone.py:Lone", "--service", "joke", "--broker", "pulsar://127.0.0.1:1", *asked)

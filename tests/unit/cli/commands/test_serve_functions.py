@@ -128,7 +128,7 @@ def test_options_from_the_environment(run: Run, monkeypatch: pytest.MonkeyPatch)
         made.update(options)
         raise ValueError("enough")
 
-    monkeypatch.setattr("dispatch.server.ToolServer", make)
+    monkeypatch.setattr("dispatch.cli.serve.ToolServer", make)
     for name, value in {"SERVICE": "store", "INSTANCE": "one", "CONCURRENCY": "3", "ADMIN": "127.0.0.1:99999"}.items():
         monkeypatch.setenv(f"DISPATCH_{name}", value)
     assert "is not HOST:PORT" in run("serve", "shop.py").err
