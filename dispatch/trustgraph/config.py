@@ -247,30 +247,12 @@ class ConfigPush(msgspec.Struct, frozen=True):
     workspace_changes: WorkspaceChanges | None = None
 
 
-def encode_message(message: ConfigRequest | ConfigResponse | ConfigPush) -> bytes:
-    """Return the payload of ``message``."""
-    return msgspec.json.encode(message)
-
-
-def decode_response(payload: bytes) -> ConfigResponse:
-    """Return the response in ``payload``.
+def decode_message(payload: bytes, type: type[T]) -> T:
+    """Return the response or the notification in ``payload``.
 
     Raises:
         MalformedConfigMessageError: it has none.
     """
-    return _decode(payload, ConfigResponse)
-
-
-def decode_push(payload: bytes) -> ConfigPush:
-    """Return the notification in ``payload``.
-
-    Raises:
-        MalformedConfigMessageError: it has none.
-    """
-    return _decode(payload, ConfigPush)
-
-
-def _decode(payload: bytes, type: type[T]) -> T:
     try:
         return msgspec.json.decode(payload, type=type)
     except msgspec.DecodeError as error:
@@ -331,34 +313,24 @@ class ConfigClient:
             ConfigServiceError: the service does not answer, or with an error. Likewise all methods.
             TransportError: the broker is out of reach. Likewise all methods.
         """
-
-        def read(response: ConfigResponse) -> tuple[dict[str, str], int]:
-            values = {each.key: each.value for each in response.values or () if each.value is not None}
-            return values, response.version or 0
-
-        return await self._read(ConfigRequest("getvalues", workspace, type=type), read)
+        response = await self._read(ConfigRequest("getvalues", workspace, type=type))
+        values = {each.key: each.value for each in response.values or () if each.value is not None}
+        return values, response.version or 0
 
     async def get_workspaces(self, type: str) -> tuple[set[str], int]:
         """Return the workspaces that have items of one type, and the version of the configuration."""
-
-        def read(response: ConfigResponse) -> tuple[set[str], int]:
-            return {each.workspace for each in response.values or ()}, response.version or 0
-
-        return await self._read(ConfigRequest("getkeys-all-ws", type=type), read)
+        response = await self._read(ConfigRequest("getkeys-all-ws", type=type))
+        return {each.workspace for each in response.values or ()}, response.version or 0
 
     async def get_value(self, workspace: str, type: str, key: str) -> str | None:
         """Return the text of an item; None: there is none."""
-
-        def read(response: ConfigResponse) -> str | None:
-            return next((each.value for each in response.values or () if (each.type, each.key) == (type, key)), None)
-
-        return await self._read(ConfigRequest("get", workspace, (ConfigKey(type, key),)), read)
+        response = await self._read(ConfigRequest("get", workspace, (ConfigKey(type, key),)))
+        return next((each.value for each in response.values or () if (each.type, each.key) == (type, key)), None)
 
     async def list_keys(self, workspace: str, type: str) -> tuple[str, ...]:
         """Return the keys of one type, sorted."""
-        return await self._read(
-            ConfigRequest("list", workspace, type=type), lambda response: tuple(sorted(response.directory or ()))
-        )
+        response = await self._read(ConfigRequest("list", workspace, type=type))
+        return tuple(sorted(response.directory or ()))
 
     async def put_values(self, workspace: str, values: Iterable[ConfigValue]) -> None:
         """Write items; the service sends one notification with all their types."""
@@ -368,45 +340,43 @@ class ConfigClient:
         """Delete an item. It need not exist."""
         await self._write(ConfigRequest("delete", workspace, (ConfigKey(type, key),)))
 
-    async def _read(self, request: ConfigRequest, read: Callable[[ConfigResponse], T]) -> T:
-        return await self._request(request, read, RESEND_S, "Check that the service runs and uses this topic")
+    async def _read(self, request: ConfigRequest) -> ConfigResponse:
+        return await self._request(request, RESEND_S, "Check that the service runs and uses this topic")
 
     async def _write(self, request: ConfigRequest) -> None:
         # Sent once: a copy that arrives late would undo the write of another client.
-        advice = "It may have been executed: read the item before you write it again"
-        await self._request(request, lambda response: None, None, advice)
+        await self._request(request, None, "It may have been executed: read the item before you write it again")
 
-    async def _request(
-        self, request: ConfigRequest, read: Callable[[ConfigResponse], T], resend_after: float | None, advice: str
-    ) -> T:
+    async def _request(self, request: ConfigRequest, resend_after: float | None, advice: str) -> ConfigResponse:
         operation, topics = request.operation, self._topics
         failure = f"TrustGraph's config service on {topics.request}"
-
-        def decode(payload: bytes) -> T:
-            response = decode_response(payload)
-            if response.error is not None:
-                kind, reason = excerpt(response.error.type), excerpt(response.error.message, 200)
-                message = (
-                    f"{failure} refused '{operation}' ({kind}: {reason}). Check the workspace and the service's log."
-                )
-                raise ConfigServiceError(response.error.type, operation, message)
-            return read(response)
-
         try:
             payload = await self._broker.request(
-                topics.request, topics.response, encode_message(request), timeout=TIMEOUT_S, resend_after=resend_after
+                topics.request,
+                topics.response,
+                msgspec.json.encode(request),
+                timeout=TIMEOUT_S,
+                resend_after=resend_after,
             )
         except TimeoutError:
             message = f"{failure} did not answer '{operation}' within {TIMEOUT_S:g} s. {advice}."
             raise ConfigServiceError(NO_RESPONSE, operation, message) from None
         try:
-            return await asyncio.to_thread(decode, payload) if len(payload) > LARGE_BYTES else decode(payload)
+            if len(payload) > LARGE_BYTES:
+                response = await asyncio.to_thread(decode_message, payload, ConfigResponse)
+            else:
+                response = decode_message(payload, ConfigResponse)
         except MalformedConfigMessageError as error:
             message = f"{failure} answered '{operation}' with an unreadable response ({error}). {advice}."
             raise ConfigServiceError(BAD_RESPONSE, operation, message) from None
+        if response.error is not None:
+            kind, reason = excerpt(response.error.type), excerpt(response.error.message, 200)
+            message = f"{failure} refused '{operation}' ({kind}: {reason}). Check the workspace and the service's log."
+            raise ConfigServiceError(response.error.type, operation, message)
+        return response
 
 
-# Writes items to TrustGraph's configuration so that TrustGraph's agents reload it completely.
+# The tools in TrustGraph's configuration as a live source.
 #
 # An agent of TrustGraph fetches only the types that a notification names, and makes its set of tools of these alone: after
 # a notification for ``tool`` it has no services, after one for ``tool-service`` no tools. So every write here touches both.
@@ -414,94 +384,6 @@ class ConfigClient:
 
 SERVICE: Final = "tool-service"
 TOOL: Final = "tool"
-
-
-class ConfigWriter:
-    """Writes tools and services of one config service.
-
-    Args:
-        client: of the service.
-        source: id of the source, for messages.
-    """
-
-    def __init__(self, client: ConfigClient, source: str) -> None:
-        self._client = client
-        self._source = source
-        # A write reads the items that it touches: two writes of this process must not restore each other's former items.
-        self._lock = asyncio.Lock()
-
-    async def put(self, workspace: str, kind: str, raw: Mapping[str, Any], key: str | None) -> None:
-        """Write a descriptor, see :meth:`TrustGraphConfig.put`."""
-        key = choose_key(require_kind(kind), raw, key)
-        value = ConfigValue(kind, key, json.dumps(raw, ensure_ascii=False))
-        async with self._lock:
-            if kind == SERVICE:
-                self._require_valid(workspace, [value])
-                values = [value, *await self._find_tool(workspace, [key])]
-            elif raw.get("type") == SERVICE:
-                service = raw.get("service")
-                text = await self._client.get_value(workspace, SERVICE, service) if isinstance(service, str) else None
-                services = [ConfigValue(SERVICE, str(service), text)] if text is not None else []
-                self._require_valid(workspace, [*services, value])
-                values = [*services, value]
-            else:
-                values = [*(await self._find_services(workspace))[:1], value]
-            await self._client.put_values(workspace, values)
-
-    async def remove(self, workspace: str, kind: str, key: str, *, force: bool = False) -> bool:
-        """Delete an item, see :meth:`TrustGraphConfig.remove`."""
-        require_kind(kind)
-        async with self._lock:
-            if await self._client.get_value(workspace, kind, key) is None:
-                return False
-            if kind == SERVICE and not force:
-                await self._require_unused(workspace, key)
-            await self._client.delete_value(workspace, kind, key)
-            services = await self._find_services(workspace)
-            tools = await self._find_tool(workspace, [each.key for each in services])
-            used = [self._service_of(workspace, each) for each in tools]
-            if tools:
-                touched = [each for each in services if each.key in used] or services[:1]
-                await self._client.put_values(workspace, [*touched, *tools])
-            return True
-
-    async def _find_tool(self, workspace: str, services: Sequence[str]) -> list[ConfigValue]:
-        """Return a tool, of one of ``services`` if they have tools; nothing if there are no tools."""
-        texts, _ = await self._client.get_values(workspace, TOOL)
-        tools = [ConfigValue(TOOL, key, text) for key, text in texts.items()]
-        return sorted(tools, key=lambda tool: self._service_of(workspace, tool) not in services)[:1]
-
-    async def _find_services(self, workspace: str) -> list[ConfigValue]:
-        texts, _ = await self._client.get_values(workspace, SERVICE)
-        return [ConfigValue(SERVICE, key, text) for key, text in texts.items()]
-
-    def _service_of(self, workspace: str, tool: ConfigValue) -> str:
-        raw = read_config_item(self._source, workspace, TOOL, tool.key, tool.value or "").raw
-        service = raw.get("service") if isinstance(raw, dict) and raw.get("type") == SERVICE else None
-        return service if isinstance(service, str) else ""
-
-    def _require_valid(self, workspace: str, values: list[ConfigValue]) -> None:
-        """Raise CatalogError unless dispatch and TrustGraph can read ``values``: TrustGraph's agent refuses all tools for
-        one that it cannot read."""
-        items = [read_config_item(self._source, workspace, each.type, each.key, each.value or "") for each in values]
-        _, problems = read_items(items)
-        if any(problem.severity == "error" for problem in problems):
-            raise CatalogError(problems)
-
-    async def _require_unused(self, workspace: str, service: str) -> None:
-        texts, _ = await self._client.get_values(workspace, TOOL)
-        tools = (ConfigValue(TOOL, key, text) for key, text in texts.items())
-        users = tuple(tool.key for tool in tools if self._service_of(workspace, tool) == service)
-        if users:
-            raise ValueError(
-                f"The service '{excerpt(service)}' was not removed: the tools {join_names(users)} use it. "
-                "Remove these tools first."
-            )
-
-
-# The tools in TrustGraph's configuration as a live source.
-
-
 DEFAULT_WORKSPACE: Final = "default"
 POLL_S: Final = 30.0
 """Seconds between two polls: a notification may be lost."""
@@ -569,7 +451,8 @@ class TrustGraphConfig:
         self._randomness = randomness
         self._broker: Broker | None = None
         self._client: ConfigClient | None = None
-        self._writer: ConfigWriter | None = None
+        # A write reads the items that it touches: two writes of this process must not restore each other's former items.
+        self._writing = asyncio.Lock()
         self._subscription: BrokerSubscription | None = None
         self._subscribing = asyncio.Lock()
         self._is_changed = asyncio.Event()
@@ -583,9 +466,11 @@ class TrustGraphConfig:
             return
         self._broker = broker
         self._client = ConfigClient(broker, self.topics)
-        self._writer = ConfigWriter(self._client, self.id)
         self._subscription = None
-        self._subscribing = asyncio.Lock()  # the former ones may belong to another event loop
+        self._subscribing, self._writing = (
+            asyncio.Lock(),
+            asyncio.Lock(),
+        )  # the former ones may be of another event loop
         self._is_changed = asyncio.Event()
         self._version = None
 
@@ -658,7 +543,22 @@ class TrustGraphConfig:
             ValueError: ``kind``, key or workspace are missing or unknown.
             ConfigServiceError, TransportError: as :meth:`discover`; the item may have been written.
         """
-        await self._connected(self._writer).put(self._one_workspace(workspace), kind, raw, key)
+        client, workspace = self._connected(self._client), self._one_workspace(workspace)
+        key = choose_key(require_kind(kind), raw, key)
+        value = ConfigValue(kind, key, json.dumps(raw, ensure_ascii=False))
+        async with self._writing:
+            if kind == SERVICE:
+                self._require_valid(workspace, [value])
+                values = [value, *await self._find_tool(workspace, [key])]
+            elif raw.get("type") == SERVICE:
+                service = raw.get("service")
+                text = await client.get_value(workspace, SERVICE, service) if isinstance(service, str) else None
+                services = [ConfigValue(SERVICE, str(service), text)] if text is not None else []
+                self._require_valid(workspace, [*services, value])
+                values = [*services, value]
+            else:
+                values = [*(await self._find(workspace, SERVICE))[:1], value]
+            await client.put_values(workspace, values)
 
     async def remove(self, kind: str, key: str, *, workspace: str | None = None, force: bool = False) -> bool:
         """Delete an item from TrustGraph's configuration, and write one of the remaining tools with its service again, so
@@ -673,7 +573,54 @@ class TrustGraphConfig:
             ValueError: tools use the service, without ``force``; or as :meth:`put`.
             ConfigServiceError, TransportError: as :meth:`put`.
         """
-        return await self._connected(self._writer).remove(self._one_workspace(workspace), kind, key, force=force)
+        client, workspace = self._connected(self._client), self._one_workspace(workspace)
+        require_kind(kind)
+        async with self._writing:
+            if await client.get_value(workspace, kind, key) is None:
+                return False
+            if kind == SERVICE and not force:
+                await self._require_unused(workspace, key)
+            await client.delete_value(workspace, kind, key)
+            services = await self._find(workspace, SERVICE)
+            tools = await self._find_tool(workspace, [each.key for each in services])
+            used = [self._service_of(workspace, each) for each in tools]
+            if tools:
+                touched = [each for each in services if each.key in used] or services[:1]
+                await client.put_values(workspace, [*touched, *tools])
+            return True
+
+    async def _find(self, workspace: str, kind: str) -> list[ConfigValue]:
+        texts, _ = await self._connected(self._client).get_values(workspace, kind)
+        return [ConfigValue(kind, key, text) for key, text in texts.items()]
+
+    async def _find_tool(self, workspace: str, services: Sequence[str]) -> list[ConfigValue]:
+        """Return a tool, of one of ``services`` if they have tools; nothing if there are no tools."""
+        tools = await self._find(workspace, TOOL)
+        return sorted(tools, key=lambda tool: self._service_of(workspace, tool) not in services)[:1]
+
+    def _item_of(self, workspace: str, value: ConfigValue) -> Item:
+        return read_config_item(self.id, workspace, value.type, value.key, value.value or "")
+
+    def _service_of(self, workspace: str, tool: ConfigValue) -> str:
+        raw = self._item_of(workspace, tool).raw
+        service = raw.get("service") if isinstance(raw, dict) and raw.get("type") == SERVICE else None
+        return service if isinstance(service, str) else ""
+
+    def _require_valid(self, workspace: str, values: list[ConfigValue]) -> None:
+        """Raise CatalogError unless dispatch and TrustGraph can read ``values``: TrustGraph's agent refuses all tools for
+        one that it cannot read."""
+        _, problems = read_items([self._item_of(workspace, each) for each in values])
+        if any(problem.severity == "error" for problem in problems):
+            raise CatalogError(problems)
+
+    async def _require_unused(self, workspace: str, service: str) -> None:
+        tools = await self._find(workspace, TOOL)
+        users = tuple(tool.key for tool in tools if self._service_of(workspace, tool) == service)
+        if users:
+            raise ValueError(
+                f"The service '{excerpt(service)}' was not removed: the tools {join_names(users)} use it. "
+                "Remove these tools first."
+            )
 
     async def get(self, kind: str, key: str, *, workspace: str | None = None) -> Any:
         """Return the descriptor of an item as it is stored: JSON values, or the text if it is not JSON. None: there is none.
@@ -737,7 +684,7 @@ class TrustGraphConfig:
 
     def _on_notification(self, payload: bytes) -> None:
         try:
-            push = decode_push(payload)
+            push = decode_message(payload, ConfigPush)
         except MalformedConfigMessageError:
             self._is_changed.set()  # an unknown change
             return

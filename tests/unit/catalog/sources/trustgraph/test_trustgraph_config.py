@@ -12,6 +12,7 @@ import dataclasses
 import json
 from typing import Any
 
+import msgspec
 import pytest
 import trustgraph.schema as published
 from hypothesis import given
@@ -36,9 +37,7 @@ from dispatch.trustgraph.config import (
     ConfigValue,
     MalformedConfigMessageError,
     WorkspaceChanges,
-    decode_push,
-    decode_response,
-    encode_message,
+    decode_message,
     read_config_item,
 )
 from tests.helpers.config_service import ConfigService
@@ -422,59 +421,64 @@ def as_published(payload: bytes, type: Any) -> bytes:
 
 @given(REQUESTS)
 def test_the_published_service_reads_each_field_of_a_request(request: ConfigRequest) -> None:
-    payload = encode_message(request)
+    payload = msgspec.json.encode(request)
     assert json.loads(as_published(payload, published.ConfigRequest)) == json.loads(payload)
     assert list(json.loads(payload)) == [field.name for field in dataclasses.fields(published.ConfigRequest)]
 
 
 @given(RESPONSES)
 def test_a_response_of_the_published_service_is_read_in_full(response: ConfigResponse) -> None:
-    assert decode_response(as_published(encode_message(response), published.ConfigResponse)) == response
+    assert (
+        decode_message(as_published(msgspec.json.encode(response), published.ConfigResponse), ConfigResponse)
+        == response
+    )
 
 
 @given(PUSHES)
 def test_a_notification_of_the_published_service_is_read_in_full(push: ConfigPush) -> None:
-    assert decode_push(as_published(encode_message(push), published.ConfigPush)) == push
+    assert decode_message(as_published(msgspec.json.encode(push), published.ConfigPush), ConfigPush) == push
 
 
 def test_payloads_are_those_of_the_protocol() -> None:
     request = ConfigRequest("getvalues", "default", type="tool")
-    assert encode_message(request) == (
+    assert msgspec.json.encode(request) == (
         b'{"operation":"getvalues","workspace":"default","keys":[],"type":"tool","values":[]}'
     )
     response = ConfigResponse(7, (ConfigValue("tool", "tell-joke", "{}"),))
-    assert encode_message(response) == (
+    assert msgspec.json.encode(response) == (
         b'{"version":7,"values":[{"type":"tool","key":"tell-joke","value":"{}","workspace":""}],'
         b'"directory":[],"config":{},"error":null}'
     )
     push = ConfigPush(7, {"tool": ("default",)})
-    assert encode_message(push) == b'{"version":7,"changes":{"tool":["default"]},"workspace_changes":null}'
+    assert msgspec.json.encode(push) == b'{"version":7,"changes":{"tool":["default"]},"workspace_changes":null}'
 
 
 def test_unknown_fields_are_ignored_and_missing_or_null_ones_have_defaults() -> None:
-    assert decode_response(b'{"other": 1}') == ConfigResponse()
-    assert decode_push(b"{}") == ConfigPush()
-    response = decode_response(b'{"version": null, "values": null, "directory": null, "config": null, "error": null}')
+    assert decode_message(b'{"other": 1}', ConfigResponse) == ConfigResponse()
+    assert decode_message(b"{}", ConfigPush) == ConfigPush()
+    response = decode_message(
+        b'{"version": null, "values": null, "directory": null, "config": null, "error": null}', ConfigResponse
+    )
     assert (response.version, response.values, response.directory) == (None, None, None)
 
 
 def test_half_a_surrogate_pair_in_one_value_hides_no_other() -> None:
     payload = json.dumps({"values": [{"key": "a", "value": "\ud800"}, {"key": "b", "value": "{}"}]}).encode()
-    assert [each.value for each in decode_response(payload).values or ()] == ["\ud800", "{}"]
+    assert [each.value for each in decode_message(payload, ConfigResponse).values or ()] == ["\ud800", "{}"]
 
 
 @given(st.binary(max_size=30) | st.sampled_from([b'{"values": [1]}', b'{"version": "7"}', b'{"changes": {"tool": 1}}']))
 def test_any_payload_is_a_message_or_an_error(payload: bytes) -> None:
-    for decode in (decode_response, decode_push):
+    for kind in (ConfigResponse, ConfigPush):
         with contextlib.suppress(MalformedConfigMessageError):
-            assert decode(payload) is not None
+            assert decode_message(payload, kind) is not None
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xff", b"[]", b"null", b'{"version": "7"}', b"[" * 100_000])
 def test_a_payload_of_another_shape_is_an_error(payload: bytes) -> None:
-    for decode in (decode_response, decode_push):
+    for kind in (ConfigResponse, ConfigPush):
         with pytest.raises(MalformedConfigMessageError):
-            decode(payload)
+            decode_message(payload, kind)
 
 
 OTHER_TOOL = {"type": "mcp-tool", "name": "weather", "description": "Weather", "mcp-tool": "weather"}
