@@ -18,12 +18,14 @@ import sys
 import tempfile
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 import dispatch
 from dispatch.catalog import Catalog
@@ -635,17 +637,19 @@ def describe_load(measurement: Measurement) -> str:
     return f"{format_size(measurement.size)} and {measurement.in_flight:,} in flight"
 
 
+def _list_losing(runs: Iterable[tuple[Measurement, RunResult | None]]) -> list[tuple[Measurement, RunResult]]:
+    """Return the runs in which calls were lost, the worst first."""
+    losing = [(measurement, run) for measurement, run in runs if run is not None and run.lost]
+    return sorted(losing, key=lambda each: (each[1].share, each[1].lost), reverse=True)
+
+
 def _format_loss(run: RunResult) -> str:
     return f"{format_share(run.lost, run.calls)}" if run.lost else "none"
 
 
 def _advise_on_plain_loss(measurements: Sequence[Measurement], session_lost: int, session_calls: int) -> list[str]:
-    losing = [
-        (measurement, measurement.plain)
-        for measurement in measurements
-        if measurement.plain is not None and measurement.plain.lost
-    ]
-    worst, run = max(losing, key=lambda each: (each[1].share, each[1].lost))
+    losing = _list_losing((measurement, measurement.plain) for measurement in measurements)
+    worst, run = losing[0]
     line = (
         f"At {describe_load(worst)} your broker dropped {format_share(run.lost, run.calls)} of a plain client's replies"
     )
@@ -689,12 +693,7 @@ def _describe_safe_limits(measurements: Sequence[Measurement], sizes: Sequence[i
 
 
 def _advise_on_session_loss(measurements: Sequence[Measurement], lost: int, calls: int) -> list[str]:
-    losing = [
-        (measurement, measurement.session)
-        for measurement in measurements
-        if measurement.session is not None and measurement.session.lost
-    ]
-    worst, run = max(losing, key=lambda each: (each[1].share, each[1].lost))
+    worst, run = _list_losing((measurement, measurement.session) for measurement in measurements)[0]
     return [
         f"With sessions, {lost:,} of {calls:,} calls were lost ({format_share(lost, calls)}), most at "
         f"{describe_load(worst)} ({run.lost:,} of {run.calls:,}). This is a defect. Measure again on an idle machine; if "
@@ -979,13 +978,7 @@ class Probe:
         token = self._security.token() if callable(self._security.token) else self._security.token
         spec = {
             "url": self._broker,
-            "security": {
-                "token": token,
-                "trust_certs": _text(self._security.trust_certs),
-                "certificate": _text(self._security.certificate),
-                "key": _text(self._security.key),
-                "validate_hostname": self._security.validate_hostname,
-            },
+            "security": replace(self._security, token=token),
             "plain": self.plain_topics,
             "session": self.session_topics,
         }
@@ -1005,7 +998,7 @@ class Probe:
         opening.push_async_callback(self._stop, service)
         assert service.stdin is not None
         assert service.stdout is not None
-        service.stdin.write(json.dumps(spec).encode() + b"\n")
+        service.stdin.write(msgspec.json.encode(spec, enc_hook=str) + b"\n")
         line = b""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(START_S):
@@ -1037,10 +1030,6 @@ class Probe:
         self._stderr.seek(0)
         stderr = self._stderr.read().decode(errors="replace").strip()[-STDERR_CHARS:]
         return f"The probe's service ended with status {service.returncode}{f': {stderr}' if stderr else ''}."
-
-
-def _text(path: object) -> str | None:
-    return None if path is None else str(path)
 
 
 def _catalog(request_queue: str, response_queue: str) -> Catalog:

@@ -220,9 +220,11 @@ def test_start_on_another_port_than_the_running_broker_is_an_error(
     assert "dispatch broker stop" in said.err
 
 
-def test_advice_of_a_machine_without_java_names_what_the_command_reads() -> None:
+def test_advice_of_a_machine_without_java_names_what_the_command_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr("shutil.which", lambda _: None)
     with pytest.raises(LocalBrokerUnavailableError, match="DISPATCH_BROKER=pulsar://"):
-        choose_launcher(which=lambda _: None, environ={})
+        choose_launcher()
 
 
 # -- the wrong port -------------------------------------------------------------------------------------------------

@@ -96,59 +96,27 @@ _WAITED_S: Final = 2.4
 """Duration of timeouts and print jobs, which does not scale."""
 
 
-@dataclass(frozen=True, slots=True)
 class TimeScale:
     """Times in seconds, as shares of the total.
 
     Args:
         seconds: approximate total duration.
+
+    Attributes:
+        ejection_time: of an instance.
+        slow_start_window: after an ejection.
+        open_duration: of a circuit breaker.
+        every_outcome, noisy_user: durations of these scenarios.
+        steady_period: before and after each fault.
+        total: the expected total duration.
     """
 
-    seconds: float
-
-    @property
-    def ejection_time(self) -> float:
-        """Return the ejection time of an instance."""
-        return self._share(0.1)
-
-    @property
-    def slow_start_window(self) -> float:
-        """Return the slow-start window after an ejection."""
-        return self._share(0.1)
-
-    @property
-    def open_duration(self) -> float:
-        """Return the open duration of a circuit breaker."""
-        return self._share(0.12)
-
-    @property
-    def every_outcome(self) -> float:
-        """Return the duration of the scenario with every outcome."""
-        return self._share(0.2)
-
-    @property
-    def noisy_user(self) -> float:
-        """Return the duration of the scenario with a noisy user."""
-        return self._share(0.17)
-
-    @property
-    def steady_period(self) -> float:
-        """Return the duration of the steady period before and after each fault."""
-        return self._share(0.03)
-
-    @property
-    def total(self) -> float:
-        """Return the expected total duration."""
-        moments = 5 * self.steady_period
-        return (
-            self.every_outcome
-            + self.ejection_time
-            + self.slow_start_window
-            + self.open_duration
-            + self.noisy_user
-            + moments
-            + _WAITED_S
-        )
+    def __init__(self, seconds: float) -> None:
+        shares = (0.1, 0.1, 0.12, 0.2, 0.17, 0.03)
+        times = [round(seconds * share, 2) for share in shares]
+        self.ejection_time, self.slow_start_window, self.open_duration = times[:3]
+        self.every_outcome, self.noisy_user, self.steady_period = times[3:]
+        self.total = sum(times[:5]) + 5 * self.steady_period + _WAITED_S
 
     @property
     def note(self) -> str:
@@ -162,9 +130,6 @@ class TimeScale:
             f"{self.slow_start_window:g} s ({outliers.slow_start_window:g}), open "
             f"{self.open_duration:g} s ({breaker.open_duration:g})"
         )
-
-    def _share(self, share: float) -> float:
-        return round(self.seconds * share, 2)
 
 
 # Counts of the demo by tool, outcome and user. No I/O, no clock.

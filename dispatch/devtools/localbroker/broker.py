@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -34,8 +33,9 @@ from dispatch.devtools.localbroker.processes import (
     Report,
     hold_lock,
     ignore_progress,
+    read_state,
     require_free,
-    try_lock,
+    write_state,
 )
 
 #: Pulsar's default ports.
@@ -103,8 +103,8 @@ def start_detached(
         LocalBrokerError: the broker did not start, or a broker is running and `wipe` or another port was requested.
     """
     with hold_lock(_folder() / "lock", waiting=_BUSY, report=report):
-        running = _read()
-        if running is not None and running.is_alive():
+        running = status()
+        if running is not None:
             if wipe:
                 raise LocalBrokerError(
                     f"a broker is running on these data ({running.service_url}): stop it first with dispatch broker stop"
@@ -121,7 +121,7 @@ def start_detached(
             report(f"a broker is already running: {running.service_url}")
             admin = Admin(running.web_url)
             # The process that started it may have been killed before it was ready.
-            wait_until_ready(admin, running.wait_for_end, logs=_logs(running), report=report)
+            wait_until_ready(admin.is_ready, running.wait_for_end, logs=_logs(running), report=report)
             create_namespaces(admin)
             return running
         port = DEFAULT_PORT if port is None else port
@@ -142,15 +142,13 @@ def stop_detached(report: Report = ignore_progress) -> DetachedBroker | None:
         LocalBrokerError: the broker does not stop.
     """
     with hold_lock(_folder() / "lock", waiting=_BUSY, report=report):
-        running = _read()
-        if running is not None and running.is_alive():
+        running = status()
+        if running is not None:
             report(f"stopping {running.service_url}")
             if running.container is not None:
                 stop_container(running.container)
             elif running.pid is not None:
                 ManagedProcess(running.pid, running.identity).terminate(STOP_GRACE)
-        else:
-            running = None
         _state_file().unlink(missing_ok=True)
         return running
 
@@ -158,14 +156,7 @@ def stop_detached(report: Report = ignore_progress) -> DetachedBroker | None:
 def status() -> DetachedBroker | None:
     """Return the running detached broker or None. It may still be starting: see `Admin.is_ready`."""
     state = _read()
-    if state is None or state.is_alive():
-        return state
-    with try_lock(_folder() / "lock") as held:
-        if held:  # otherwise another process is writing the state
-            state = _read()
-            if state is not None and not state.is_alive():
-                _state_file().unlink(missing_ok=True)
-    return None
+    return state if state is not None and state.is_alive() else None
 
 
 def _start_process(report: Report, port: int, web_port: int, wipe: bool) -> DetachedBroker:
@@ -227,17 +218,14 @@ def _logs(state: DetachedBroker) -> list[Path]:
 
 
 def _write(state: DetachedBroker) -> None:
-    """Write atomically: `status` reads without the lock."""
-    temporary = _state_file().with_suffix(".new")
-    temporary.write_text(json.dumps(dataclasses.asdict(state), indent=2) + "\n")
-    temporary.replace(_state_file())
+    write_state(_state_file(), dataclasses.asdict(state))
 
 
 def _read() -> DetachedBroker | None:
     """Read the state; None if there is none, or it is damaged or of another version."""
     try:
-        return DetachedBroker(**json.loads(_state_file().read_text()))
-    except (FileNotFoundError, ValueError, TypeError):
+        return DetachedBroker(**(read_state(_state_file()) or {}))
+    except TypeError:
         return None
 
 
@@ -282,20 +270,16 @@ def provide_broker(
         LocalBrokerUnavailableError: PULSAR_URL is not set, and this machine cannot start a broker.
         LocalBrokerError: the broker did not start, or its admin interface failed (`AdminError`).
     """
-    given = read_environment(environ)
-    if given is not None:
-        report(f"using {given.service_url} (PULSAR_URL)")
-        create_namespaces(given.admin(), namespaces)
-        yield given
-        return
-    if choose_launcher() == "docker":
-        with DockerBroker.start(report=report) as container:
+    with ExitStack() as stack:
+        endpoint = read_environment(environ)
+        if endpoint is not None:
+            report(f"using {endpoint.service_url} (PULSAR_URL)")
+        elif choose_launcher() == "docker":
+            container = stack.enter_context(DockerBroker.start(report=report))
             endpoint = Endpoint(container.service_url, container.web_url)
-            create_namespaces(endpoint.admin(), namespaces)
-            yield endpoint
-        return
-    with LocalBroker.start(report=report) as broker:
-        endpoint = Endpoint(broker.service_url, broker.web_url, broker=broker)
+        else:
+            broker = stack.enter_context(LocalBroker.start(report=report))
+            endpoint = Endpoint(broker.service_url, broker.web_url, broker=broker)
         create_namespaces(endpoint.admin(), namespaces)
         yield endpoint
 

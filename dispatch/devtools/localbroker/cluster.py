@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 from dispatch.devtools.localbroker.launch import (
     READY_TIMEOUT,
@@ -39,7 +38,9 @@ from dispatch.devtools.localbroker.processes import (
     ignore_progress,
     is_listening,
     loopback_interface,
+    read_state,
     spawn,
+    write_state,
 )
 
 #: Name of the cluster, and of its metadata.
@@ -60,7 +61,6 @@ _VARIABLE = {"zookeeper": "PULSAR_ZK_CONF", "bookie": "PULSAR_BOOKKEEPER_CONF", 
 #: Pulsar's default is 30 s. Below 2 s, a broker that collects garbage on a busy machine would lose its topics.
 SESSION_MS = 2_000
 
-_POLL = 0.05  # seconds
 _READINESS_TIMEOUT = 2.0  # seconds for one readiness request
 
 
@@ -165,9 +165,7 @@ class LocalCluster:
     def __enter__(self) -> LocalCluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
     @property
@@ -281,13 +279,10 @@ class LocalCluster:
             on_spawn=spawned,
         )
         logs = [folder / "logs" / "console.log", folder / "logs" / "broker.log"]
+        is_ready: Callable[[], bool] = partial(is_listening, node.port)
         if node.kind == "broker":
-            wait_until_ready(Admin(node.web_url, timeout=_READINESS_TIMEOUT), child.wait, logs=logs)
-            return
-        end = time.monotonic() + READY_TIMEOUT
-        while not is_listening(node.port):
-            if child.wait(_POLL) or time.monotonic() > end:
-                raise LocalBrokerError(f"{node.name} did not start:\n{extract_errors(logs)}")
+            is_ready = Admin(node.web_url, timeout=_READINESS_TIMEOUT).is_ready
+        wait_until_ready(is_ready, child.wait, logs=logs, what=node.name)
 
     def _initialize(self, home: Path) -> None:
         """Write the metadata of the cluster into ZooKeeper."""
@@ -364,10 +359,8 @@ class LocalCluster:
     def _save(self) -> None:
         """Write the state of a detached cluster, so that it can always be found and stopped."""
         if self._detached:
-            state = {"nodes": [dataclasses.asdict(node) for node in self.nodes], "settings": self._settings}
-            temporary = _state_file().with_suffix(f".{time.monotonic_ns()}")
-            temporary.write_text(json.dumps(state, indent=2) + "\n")
-            temporary.replace(_state_file())
+            nodes = [dataclasses.asdict(node) for node in self.nodes]
+            write_state(_state_file(), {"nodes": nodes, "settings": self._settings})
 
 
 # The detached cluster of a user, for `dispatch broker cluster`.
@@ -396,10 +389,10 @@ def start_detached_cluster(brokers: int = 3, bookies: int = 1, report: Report = 
 def find_detached_cluster() -> LocalCluster | None:
     """Return the detached cluster if one of its processes is running, or None."""
     try:
-        state = json.loads(_state_file().read_text())
+        state = read_state(_state_file()) or {}
         nodes = [Node(**node) for node in state["nodes"]]
         cluster = LocalCluster(_state_file().parent / "data", nodes, detached=True, settings=state["settings"])
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
+    except (TypeError, KeyError):
         return None
     return cluster if any(cluster.process(node).is_alive() for node in nodes) else None
 

@@ -20,10 +20,10 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPMessage
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Literal
 from urllib.parse import quote, urlsplit
 
@@ -261,35 +261,37 @@ _ERROR_MARKERS = (" ERROR ", "Caused by:", "Error:", "Exception in")
 
 
 def wait_until_ready(
-    admin: Admin,
+    is_ready: Callable[[], bool],
     wait_for_end: Callable[[float], bool],
     *,
     logs: list[Path],
+    what: str = "the broker",
     timeout: float = READY_TIMEOUT,
     report: processes.Report = processes.ignore_progress,
     clock: Callable[[], float] = time.monotonic,
 ) -> float:
-    """Wait until the broker is ready; return the seconds it took.
+    """Wait until a starting process is ready; return the seconds it took.
 
     Args:
-        admin: admin interface of the broker.
-        wait_for_end: waits up to the given seconds for the broker's end, and returns whether it has ended.
+        is_ready: returns whether it is.
+        wait_for_end: waits up to the given seconds for its end, and returns whether it has ended.
         logs: logs that explain a failure.
+        what: name in errors.
         timeout: seconds.
         report: receives progress lines.
         clock: monotonic seconds.
 
     Raises:
-        LocalBrokerError: the broker ended or was not ready in time; the message contains the last lines of the logs.
+        LocalBrokerError: it ended or was not ready in time; the message contains the last lines of the logs.
     """
     start = clock()
     next_report = start + _PROGRESS_INTERVAL
-    while not admin.is_ready():
+    while not is_ready():
         if wait_for_end(_POLL_INTERVAL):
-            raise processes.LocalBrokerError(f"the broker ended during its start:\n{extract_errors(logs)}")
+            raise processes.LocalBrokerError(f"{what} ended during its start:\n{extract_errors(logs)}")
         now = clock()
         if now - start > timeout:
-            raise processes.LocalBrokerError(f"the broker was not ready within {timeout:g} s:\n{extract_errors(logs)}")
+            raise processes.LocalBrokerError(f"{what} was not ready within {timeout:g} s:\n{extract_errors(logs)}")
         if now >= next_report:
             report(f"still starting: {now - start:.0f} s so far")
             next_report = now + _PROGRESS_INTERVAL
@@ -478,9 +480,7 @@ class Security:
         self._key = folder / "broker-key.pem"
 
     @classmethod
-    def create(
-        cls, folder: Path, *, runner: processes.Runner = processes.run, which: processes.Which = shutil.which
-    ) -> Security:
+    def create(cls, folder: Path) -> Security:
         """Create keys and certificates with the `openssl` command, or reuse those in `folder`.
 
         Raises:
@@ -490,7 +490,7 @@ class Security:
         security = cls(folder)
         if folder.exists():
             return security
-        openssl = which("openssl")
+        openssl = shutil.which("openssl")
         if openssl is None:
             raise processes.LocalBrokerUnavailableError(
                 ["the openssl command is not installed"],
@@ -501,7 +501,7 @@ class Security:
             work = Path(temporary) / "new"
             work.mkdir(mode=0o700)
             _write_private(work / "token.key", secrets.token_bytes(32))
-            _make_certificates(work, openssl, runner)
+            _make_certificates(work, openssl)
             work.rename(folder)  # atomic
         return security
 
@@ -534,12 +534,12 @@ class Security:
         }
 
 
-def _make_certificates(work: Path, openssl: str, runner: processes.Runner) -> None:
+def _make_certificates(work: Path, openssl: str) -> None:
     (work / "request.conf").write_text(_REQUEST)
     (work / "extensions.conf").write_text(_SERVER_EXTENSIONS)
 
     def call(*arguments: str) -> None:
-        result = runner([openssl, *arguments])
+        result = processes.run([openssl, *arguments])
         if result.returncode != 0:
             raise processes.LocalBrokerError(
                 f"openssl {arguments[0]} failed: {(result.stderr or result.stdout).strip()[-500:]}"
@@ -757,10 +757,10 @@ _SCRIPT = (
 )
 
 
-def is_engine_available(runner: processes.Runner = processes.run) -> bool:
+def is_engine_available() -> bool:
     """Return whether the `docker` command exists and its engine responds."""
     try:
-        return runner(["docker", "info", "--format", "{{.ServerVersion}}"]).returncode == 0
+        return processes.run(["docker", "info", "--format", "{{.ServerVersion}}"]).returncode == 0
     except OSError:
         return False
 
@@ -782,27 +782,27 @@ def build_run_command(name: str, port: int, web_port: int, *, volume: str | None
     ]
 
 
-def is_container_running(name: str, runner: processes.Runner = processes.run) -> bool:
+def is_container_running(name: str) -> bool:
     """Return whether the container is running."""
     try:
-        result = runner(["docker", "inspect", "--format", "{{.State.Running}}", name])
+        result = processes.run(["docker", "inspect", "--format", "{{.State.Running}}", name])
     except OSError:
         return False
     return result.returncode == 0 and result.stdout.strip() == "true"
 
 
-def stop_container(name: str, runner: processes.Runner = processes.run) -> None:
+def stop_container(name: str) -> None:
     """Stop the container, killing it after 10 s; it deletes itself. Does nothing if it does not exist."""
-    result = runner(["docker", "stop", "-t", str(_STOP_GRACE), name])
-    if result.returncode != 0 and is_container_running(name, runner):
+    result = processes.run(["docker", "stop", "-t", str(_STOP_GRACE), name])
+    if result.returncode != 0 and is_container_running(name):
         raise processes.LocalBrokerError(
             f"docker cannot stop {name}: {result.stderr.strip()}; try: docker rm --force {name}"
         )
 
 
-def remove_volume(name: str, runner: processes.Runner = processes.run) -> None:
+def remove_volume(name: str) -> None:
     """Delete a volume with its data, if it exists."""
-    result = runner(["docker", "volume", "rm", "--force", name])
+    result = processes.run(["docker", "volume", "rm", "--force", name])
     if result.returncode != 0:
         raise processes.LocalBrokerError(f"docker cannot delete the volume {name}: {result.stderr.strip()}")
 
@@ -818,15 +818,13 @@ class DockerBroker:
 
     kind: Literal["docker"] = "docker"
 
-    _follower: processes.ManagedProcess  # `docker logs --follow`
-    _folder: Path  # of its log
-
-    def __init__(self, name: str, port: int, web_port: int, runner: processes.Runner) -> None:
+    def __init__(self, name: str, port: int, web_port: int) -> None:
         """Internal: use `start`."""
         self.name = name
         self.service_url = f"pulsar://{processes.LOOPBACK}:{port}"
         self.web_url = f"http://{processes.LOOPBACK}:{web_port}"
-        self._runner = runner
+        self._log = ExitStack()
+        """Ends `docker logs --follow` and deletes its output."""
 
     @classmethod
     def start(
@@ -839,7 +837,6 @@ class DockerBroker:
         detached: bool = False,
         report: processes.Report = processes.ignore_progress,
         ready_timeout: float = READY_TIMEOUT,
-        runner: processes.Runner = processes.run,
     ) -> DockerBroker:
         """Start a container and wait until its broker is ready.
 
@@ -851,73 +848,63 @@ class DockerBroker:
             detached: the container outlives this process.
             report: receives progress lines.
             ready_timeout: seconds until the start counts as failed.
-            runner: runs `docker` commands.
 
         Raises:
             LocalBrokerError: the broker did not start; the message names the cause.
         """
         name = name or f"tool-dispatch-pulsar-{secrets.token_hex(4)}"
         free, free_web = [free for free in processes.find_free_ports(4) if free not in (port, web_port)][:2]
-        broker = cls(name, port or free, web_port or free_web, runner)
-        _pull(report, runner)
+        port, web_port = port or free, web_port or free_web
+        broker = cls(name, port, web_port)
+        _pull(report)
         report(f"starting Pulsar {VERSION} in Docker")
-        result = runner(build_run_command(name, port or free, web_port or free_web, volume=volume))
+        result = processes.run(build_run_command(name, port, web_port, volume=volume))
         if result.returncode != 0:
             raise processes.LocalBrokerError(f"docker cannot run {IMAGE}: {result.stderr.strip()}")
         remove = ["docker", "rm", "--force", name]
-        folder = Path(tempfile.mkdtemp(prefix="tool-dispatch-docker-"))
-        log = folder / "console.log"
-        try:
+        with ExitStack() as undo:
+            undo.callback(processes.run, remove)
+            temporary = tempfile.TemporaryDirectory(prefix="tool-dispatch-docker-", ignore_cleanup_errors=True)
+            folder = Path(broker._log.enter_context(temporary))
+            undo.enter_context(broker._log)
             # Ends with the container, and removes the container if this process is killed.
             follower = processes.spawn(
                 ["docker", "logs", "--follow", name],
-                log=log,
+                log=folder / "console.log",
                 remove=folder,
                 on_owner_death=None if detached else remove,
             )
-            try:
-                seconds = wait_until_ready(
-                    Admin(broker.web_url, timeout=2.0), follower.wait, logs=[log], timeout=ready_timeout, report=report
-                )
-            except BaseException:
-                follower.kill()
-                raise
-        except BaseException:
-            runner(remove)
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        broker._follower = follower
-        broker._folder = folder
+            broker._log.callback(follower.kill)
+            seconds = wait_until_ready(
+                Admin(broker.web_url, timeout=2.0).is_ready,
+                follower.wait,
+                logs=[folder / "console.log"],
+                timeout=ready_timeout,
+                report=report,
+            )
+            undo.pop_all()
         if detached:
-            broker._delete_log()
+            broker._log.close()
         report(f"Pulsar {VERSION} is ready after {seconds:.1f} s: {broker.service_url}")
         return broker
 
     def __enter__(self) -> DockerBroker:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
     def stop(self) -> None:
         """Stop the container. Idempotent."""
-        try:
-            stop_container(self.name, self._runner)
-        finally:
-            self._delete_log()
-
-    def _delete_log(self) -> None:
-        self._follower.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        with self._log:
+            stop_container(self.name)
 
 
-def _pull(report: processes.Report, runner: processes.Runner) -> None:
-    if runner(["docker", "image", "inspect", IMAGE]).returncode == 0:
+def _pull(report: processes.Report) -> None:
+    if processes.run(["docker", "image", "inspect", IMAGE]).returncode == 0:
         return
     report(f"downloading the image {IMAGE}: a few minutes, once")
-    result = runner(["docker", "pull", "--quiet", IMAGE], timeout=_PULL_LIMIT)
+    result = processes.run(["docker", "pull", "--quiet", IMAGE], timeout=_PULL_LIMIT)
     if result.returncode != 0:
         raise processes.LocalBrokerError(f"docker cannot download {IMAGE}: {result.stderr.strip()}")
 
@@ -928,23 +915,18 @@ def _pull(report: processes.Report, runner: processes.Runner) -> None:
 MINIMUM_JAVA = 17
 
 
-def find_java_problem(
-    runner: processes.Runner = processes.run,
-    *,
-    which: processes.Which = shutil.which,
-    environ: Mapping[str, str] = os.environ,
-) -> str | None:
+def find_java_problem() -> str | None:
     """Return why the broker's start script finds no usable Java, in one clause; None if it finds one.
 
     Searches like that script: JAVA_HOME if set, else the PATH.
     """
-    home = environ.get("JAVA_HOME")
-    java = os.path.join(home, "bin", "java") if home else which("java")
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None:
         return "Java is not installed (no java on the PATH)"
     where = f"{java} (JAVA_HOME)" if home else java
     try:
-        result = runner([java, "-version"])
+        result = processes.run([java, "-version"])
     except OSError as error:
         return f"{where} cannot be run: {error.strerror or error}"
     text = result.stderr + result.stdout
@@ -981,28 +963,24 @@ _FIX = (
 )
 
 
-def choose_launcher(
-    runner: processes.Runner = processes.run,
-    *,
-    which: processes.Which = shutil.which,
-    environ: Mapping[str, str] = os.environ,
-) -> Launcher:
+def choose_launcher() -> Launcher:
     """Choose a process if Java is installed and the distribution is cached or Maven can download it; else Docker.
 
     Raises:
         LocalBrokerUnavailableError: neither is possible; the message names what to install.
     """
     problems = []
-    java = find_java_problem(runner, which=which, environ=environ)
+    java = find_java_problem()
     if java is not None:
         problems.append(java)
-    if find_distribution() is None and which("mvn") is None:
+    if find_distribution() is None and shutil.which("mvn") is None:
         problems.append("Maven is not installed (no mvn on the PATH)")
     if not problems:
         return "process"
-    if which("docker") is not None and is_engine_available(runner):
+    has_docker = shutil.which("docker") is not None
+    if has_docker and is_engine_available():
         return "docker"
-    problems.append("no Docker engine responds" if which("docker") else "Docker is not installed")
+    problems.append("no Docker engine responds" if has_docker else "Docker is not installed")
     raise processes.LocalBrokerUnavailableError(problems, _FIX)
 
 
@@ -1122,9 +1100,7 @@ class LocalBroker:
     def __enter__(self) -> LocalBroker:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
     @property
@@ -1259,7 +1235,7 @@ class LocalBroker:
             )
             admin = Admin(self.web_url, self.super_user_token, timeout=_READINESS_TIMEOUT)
             return wait_until_ready(
-                admin, child.wait, logs=self._logs(), timeout=self._ready_timeout, report=self._report
+                admin.is_ready, child.wait, logs=self._logs(), timeout=self._ready_timeout, report=self._report
             )
         except BaseException:
             if self._child is not None:

@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import random
-import select
 import signal
 import socket
 import subprocess
@@ -16,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 # Errors of a local broker. Each message names the fix.
 
@@ -172,27 +171,8 @@ class ManagedProcess:
         """Wait up to `timeout` seconds for the end; return whether it has ended."""
         end = time.monotonic() + timeout
         if self._watchdog is not None:
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self._watchdog.wait(timeout)
-            except subprocess.TimeoutExpired:
-                return not self.is_alive()
-        return self._wait_for_foreign_process(end)
-
-    def _wait_for_foreign_process(self, end: float) -> bool:
-        """Wait for a process that is not a child, of whose end the kernel sends no signal."""
-        if hasattr(os, "pidfd_open"):
-            try:
-                descriptor = os.pidfd_open(self.pid)
-            except OSError:  # the process has ended, or the kernel is older than 5.3
-                pass
-            else:
-                try:
-                    if self.is_alive():  # otherwise the id belongs to another process
-                        poll = select.poll()
-                        poll.register(descriptor, select.POLLIN)
-                        poll.poll(max(0.0, end - time.monotonic()) * 1000)
-                finally:
-                    os.close(descriptor)
         while self.is_alive():
             if time.monotonic() >= end:
                 return False
@@ -309,17 +289,6 @@ def _stop_watchdog(watchdog: subprocess.Popen[bytes]) -> None:
 # Running of short commands.
 
 
-class Runner(Protocol):
-    """Runs a command and returns its result with text output; raises FileNotFoundError for an unknown command."""
-
-    def __call__(self, command: Sequence[str], *, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
-        """Run `command` with a timeout in seconds."""
-
-
-#: Finds a command on the PATH, like `shutil.which`.
-Which = Callable[[str], str | None]
-
-
 def run(command: Sequence[str], *, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
     """Run a command; after `timeout` seconds it is killed with status 124."""
     try:
@@ -360,20 +329,23 @@ def hold_lock(path: Path, *, waiting: str = "", report: Report = ignore_progress
         os.close(descriptor)
 
 
-@contextmanager
-def try_lock(path: Path) -> Iterator[bool]:
-    """Try to hold the lock without waiting; yields False if another process holds it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+# The state of a detached broker or cluster, in a file.
+
+
+def write_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a JSON object atomically: readers hold no lock."""
+    temporary = path.with_suffix(f".{time.monotonic_ns()}")
+    temporary.write_text(json.dumps(state, indent=2) + "\n")
+    temporary.replace(path)
+
+
+def read_state(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object; None if there is none."""
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(descriptor)
+        state = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return state if isinstance(state, dict) else None
 
 
 # Free loopback ports for local servers.
@@ -399,11 +371,7 @@ def find_free_ports(count: int) -> tuple[int, ...]:
                 found.append(port)
             if len(found) == count:
                 return tuple(found)
-        while len(found) < count:  # no free port below the ephemeral range
-            candidate = stack.enter_context(_tcp_socket())
-            candidate.bind((LOOPBACK, 0))
-            found.append(candidate.getsockname()[1])
-        return tuple(found)
+    raise LocalBrokerError(f"{count} free ports could not be found on this machine: stop programs that listen")
 
 
 def require_free(port: int, fix: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.devtools.localbroker import VERSION, LocalBrokerUnavailableError, choose_launcher, fetch_distribution
-from tests.unit.devtools.localbroker.fakes import AdminStandIn, serve_admin, write_script
+from tests.unit.devtools.localbroker.fakes import AdminStandIn, Machine, serve_admin, write_script
 
 
 @pytest.fixture
@@ -19,6 +19,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
     monkeypatch.setenv("DISPATCH_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture
+def machine(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine with an empty cache and without any command."""
+    return Machine(monkeypatch)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import socket
 import struct
 import subprocess
@@ -16,6 +17,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
+
+import pytest
+
+from dispatch.devtools.localbroker import processes
 
 
 @dataclass
@@ -167,7 +172,7 @@ class Ending:
 
 
 class FakeRunner:
-    """A `Runner` which runs nothing: it answers by the beginning of the command, and remembers the commands."""
+    """A `processes.run` which runs nothing: it answers by the beginning of the command, and remembers the commands."""
 
     def __init__(self, **answers: tuple[int, str, str] | OSError) -> None:
         self.answers = {name.replace("_", " "): answer for name, answer in answers.items()}
@@ -182,3 +187,19 @@ class FakeRunner:
                     raise answer
                 return subprocess.CompletedProcess(command, *answer)
         return subprocess.CompletedProcess(command, 0, "", "")
+
+
+class Machine:
+    """A machine without any command."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        self.has()
+
+    def has(self, *installed: str, **answers: tuple[int, str, str] | OSError) -> FakeRunner:
+        """Install these commands alone, which answer so."""
+        runner = FakeRunner(**answers)
+        self._monkeypatch.setattr(processes, "run", runner)
+        self._monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if name in installed else None)
+        return runner

@@ -22,7 +22,7 @@ from dispatch.devtools.localbroker import (
     status,
     stop_detached,
 )
-from dispatch.devtools.localbroker.processes import ManagedProcess, hold_lock, process_identity, spawn
+from dispatch.devtools.localbroker.processes import ManagedProcess, process_identity, spawn
 from tests.unit.devtools.localbroker.fakes import AdminStandIn, docker_calls, write_script
 
 pytestmark = pytest.mark.process
@@ -69,7 +69,6 @@ def test_a_broker_that_died_is_forgotten(folder: Path, process: ManagedProcess) 
     process.kill()
 
     assert status() is None
-    assert not (folder / "state.json").exists()
 
 
 def test_another_process_of_the_same_id_is_neither_shown_nor_stopped(folder: Path, process: ManagedProcess) -> None:
@@ -79,7 +78,6 @@ def test_another_process_of_the_same_id_is_neither_shown_nor_stopped(folder: Pat
     assert process.is_alive()
     remember(folder, process, identity="an earlier boot:123")
     assert status() is None
-    assert not (folder / "state.json").exists()
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"kind": "process"}', '{"of": "another version"}'])
@@ -88,15 +86,6 @@ def test_a_file_we_do_not_understand_is_no_broker(folder: Path, content: str) ->
 
     assert status() is None
     assert stop_detached() is None
-
-
-def test_a_stale_file_is_left_to_a_start_that_is_under_way(folder: Path, process: ManagedProcess) -> None:
-    remember(folder, process)
-    process.kill()
-
-    with hold_lock(folder / "lock"):
-        assert status() is None
-        assert (folder / "state.json").exists()
 
 
 def test_stopping_ends_the_process_and_forgets_it(folder: Path, process: ManagedProcess) -> None:

@@ -30,11 +30,12 @@ from dispatch.devtools.localbroker import (
     broker,
     create_namespaces,
     find_free_ports,
+    processes,
     provide_broker,
     read_environment,
 )
 from dispatch.devtools.localbroker.launch import Configuration, Ports, apply_settings, read_bookie_port
-from dispatch.devtools.localbroker.processes import hold_lock, loopback_interface, require_free, try_lock
+from dispatch.devtools.localbroker.processes import hold_lock, loopback_interface, require_free
 from tests.unit.devtools.localbroker.fakes import AdminStandIn, FakeRunner, docker_calls, serve_admin
 
 
@@ -409,13 +410,8 @@ def test_the_second_waits_says_so_and_then_gets_it(tmp_path: Path) -> None:
     assert said == ["somebody is at work"]
 
 
-def test_without_waiting_it_is_had_or_not(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-
-    with try_lock(path) as first, try_lock(path) as second:
-        assert (first, second) == (True, False)
-    with try_lock(path) as again:
-        assert again
+def refuse_to_wait(_line: str) -> None:
+    raise BlockingIOError
 
 
 def test_the_kernel_frees_it_when_its_holder_is_killed(tmp_path: Path) -> None:
@@ -430,13 +426,13 @@ def test_the_kernel_frees_it_when_its_holder_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        with try_lock(path) as held:
-            assert not held
+        with pytest.raises(BlockingIOError), hold_lock(path, report=refuse_to_wait):
+            pass
         holder.kill()
         holder.wait()
 
-        with try_lock(path) as held:
-            assert held
+        with hold_lock(path, report=refuse_to_wait):
+            pass
 
 
 def test_free_ports_differ_and_are_free() -> None:
@@ -553,23 +549,27 @@ def test_the_broker_is_told_to_ask_and_how_to_ask_itself(security: Security) -> 
 
 
 @pytest.mark.process
-def test_what_is_there_is_kept(security: Security) -> None:
-    again = Security.create(security.folder, which=lambda _name: pytest.fail("nothing is to be made"))
+def test_what_is_there_is_kept(security: Security, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _name: pytest.fail("nothing is to be made"))
+
+    again = Security.create(security.folder)
 
     assert again.token("alice") == security.token("alice")
 
 
 @pytest.mark.process
-def test_without_openssl_the_error_says_what_to_install(tmp_path: Path) -> None:
+def test_without_openssl_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+
     with pytest.raises(LocalBrokerUnavailableError, match="apt-get install openssl"):
-        Security.create(tmp_path / "security", which=lambda _name: None)
+        Security.create(tmp_path / "security")
 
 
 @pytest.mark.process
-def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
-    runner = FakeRunner(openssl_genpkey=(1, "", "no entropy"))
+def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "run", FakeRunner(openssl_genpkey=(1, "", "no entropy")))
 
     with pytest.raises(LocalBrokerError, match="openssl genpkey failed: no entropy"):
-        Security.create(tmp_path / "data" / "security", runner=runner, which=shutil.which)
+        Security.create(tmp_path / "data" / "security")
 
     assert list((tmp_path / "data").iterdir()) == []

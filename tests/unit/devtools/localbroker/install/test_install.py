@@ -13,7 +13,7 @@ import pytest
 from dispatch.devtools.localbroker import VERSION, LocalBrokerError, cache_dir, fetch_distribution, find_distribution
 from dispatch.devtools.localbroker.launch import find_java_problem, parse_java_version
 from dispatch.devtools.localbroker.processes import Report, run
-from tests.unit.devtools.localbroker.fakes import FakeRunner
+from tests.unit.devtools.localbroker.fakes import Machine
 
 NAME = f"apache-pulsar-{VERSION}"
 
@@ -195,41 +195,44 @@ def test_the_version_is_read(text: str, version: int | None) -> None:
     assert parse_java_version(text) == version
 
 
-def problem(answer: tuple[int, str, str] | OSError, home: str | None = None) -> str | None:
-    environ = {} if home is None else {"JAVA_HOME": home}
-    return find_java_problem(FakeRunner(java=answer), which=lambda name: f"/usr/bin/{name}", environ=environ)
+def test_a_java_that_is_new_enough_is_no_problem(machine: Machine) -> None:
+    machine.has("java", java=(0, "", 'openjdk version "17.0.15"'))
+
+    assert find_java_problem() is None
 
 
-def test_a_java_that_is_new_enough_is_no_problem() -> None:
-    assert problem((0, "", 'openjdk version "17.0.15"')) is None
+def test_a_java_that_is_too_old_is_named(machine: Machine) -> None:
+    machine.has("java", java=(0, "", 'openjdk version "11.0.2"'))
+
+    assert find_java_problem() == "/usr/bin/java is Java 11, but Pulsar needs Java 17 or newer"
 
 
-def test_a_java_that_is_too_old_is_named() -> None:
-    assert problem((0, "", 'openjdk version "11.0.2"')) == (
-        "/usr/bin/java is Java 11, but Pulsar needs Java 17 or newer"
-    )
+def test_no_java_at_all(machine: Machine) -> None:
+    assert "not installed" in (find_java_problem() or "")
 
 
-def test_no_java_at_all() -> None:
-    assert "not installed" in (find_java_problem(FakeRunner(), which=lambda _name: None, environ={}) or "")
+def test_java_home_goes_before_the_path_as_in_the_start_script(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = machine.has("java", java=(0, "", 'version "17"'))
+    monkeypatch.setenv("JAVA_HOME", "/opt/jdk")
 
-
-def test_java_home_goes_before_the_path_as_in_the_start_script() -> None:
-    runner = FakeRunner(java=(0, "", 'version "17"'))
-
-    find_java_problem(runner, which=lambda name: f"/usr/bin/{name}", environ={"JAVA_HOME": "/opt/jdk"})
+    find_java_problem()
 
     assert runner.commands == [["/opt/jdk/bin/java", "-version"]]
 
 
-def test_a_wrong_java_home_is_named() -> None:
-    assert problem(FileNotFoundError(2, "No such file or directory"), home="/opt/jdk") == (
-        "/opt/jdk/bin/java (JAVA_HOME) cannot be run: No such file or directory"
-    )
+def test_a_wrong_java_home_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.has("java", java=FileNotFoundError(2, "No such file or directory"))
+    monkeypatch.setenv("JAVA_HOME", "/opt/jdk")
+
+    assert find_java_problem() == "/opt/jdk/bin/java (JAVA_HOME) cannot be run: No such file or directory"
 
 
-def test_a_stub_that_only_asks_to_install_java() -> None:
-    assert "Unable to locate" in (problem((1, "", "Unable to locate a Java Runtime.")) or "")
+def test_a_stub_that_only_asks_to_install_java(machine: Machine) -> None:
+    machine.has("java", java=(1, "", "Unable to locate a Java Runtime."))
+
+    assert "Unable to locate" in (find_java_problem() or "")
 
 
 def test_a_command_that_hangs_is_ended() -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from dispatch.devtools.localbroker import (
     choose_launcher,
     create_namespaces,
     find_free_ports,
+    processes,
 )
 from dispatch.devtools.localbroker.launch import (
     build_run_command,
@@ -46,6 +47,7 @@ from tests.unit.devtools.localbroker.fakes import (
     AdminStandIn,
     Ending,
     FakeRunner,
+    Machine,
     docker_calls,
     handshake,
     write_script,
@@ -79,18 +81,23 @@ def test_kept_data_are_in_a_volume() -> None:
 @pytest.mark.parametrize(
     ("answer", "available"), [((0, "27.1", ""), True), ((1, "", "daemon?"), False), (FileNotFoundError(), False)]
 )
-def test_an_engine_is_there_if_it_answers(answer: tuple[int, str, str] | OSError, available: bool) -> None:
-    assert is_engine_available(FakeRunner(docker_info=answer)) is available
+def test_an_engine_is_there_if_it_answers(
+    monkeypatch: pytest.MonkeyPatch, answer: tuple[int, str, str] | OSError, available: bool
+) -> None:
+    monkeypatch.setattr(processes, "run", FakeRunner(docker_info=answer))
+    assert is_engine_available() is available
 
 
-def test_a_container_that_is_gone_needs_no_stopping() -> None:
+def test_a_container_that_is_gone_needs_no_stopping(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = FakeRunner(docker_stop=(1, "", "No such container"), docker_inspect=(1, "", "No such object"))
-    stop_container("box", gone)
-    assert not is_container_running("box", gone)
+    monkeypatch.setattr(processes, "run", gone)
+    stop_container("box")
+    assert not is_container_running("box")
 
     stuck = FakeRunner(docker_stop=(1, "", "permission denied"), docker_inspect=(0, "true\n", ""))
+    monkeypatch.setattr(processes, "run", stuck)
     with pytest.raises(LocalBrokerError, match="permission denied; try: docker rm --force box"):
-        stop_container("box", stuck)
+        stop_container("box")
 
 
 def test_a_container_is_started_and_stopped(docker: Path) -> None:
@@ -144,10 +151,6 @@ ENGINE = (0, "27.1\n", "")
 NO_ENGINE = (1, "", "Cannot connect to the Docker daemon")
 
 
-def which(*installed: str) -> Callable[[str], str | None]:
-    return lambda name: f"/usr/bin/{name}" if name in installed else None
-
-
 def put_distribution(cache: Path) -> None:
     home = cache / "pulsar" / f"apache-pulsar-{VERSION}"
     for part in ("bin/pulsar", "conf/standalone.conf", "lib/pulsar.jar"):
@@ -155,30 +158,32 @@ def put_distribution(cache: Path) -> None:
         (home / part).touch()
 
 
-def test_java_and_maven_are_enough_and_docker_is_not_even_asked(cache: Path) -> None:
-    runner = FakeRunner(java=JAVA_17)
+def test_java_and_maven_are_enough_and_docker_is_not_even_asked(machine: Machine) -> None:
+    runner = machine.has("java", "mvn", "docker", java=JAVA_17)
 
-    assert choose_launcher(runner, which=which("java", "mvn", "docker"), environ={}) == "process"
+    assert choose_launcher() == "process"
     assert [command[0] for command in runner.commands] == ["/usr/bin/java"]
 
 
-def test_a_cached_distribution_needs_no_maven(cache: Path) -> None:
+def test_a_cached_distribution_needs_no_maven(cache: Path, machine: Machine) -> None:
     put_distribution(cache)
+    machine.has("java", java=JAVA_17)
 
-    assert choose_launcher(FakeRunner(java=JAVA_17), which=which("java"), environ={}) == "process"
+    assert choose_launcher() == "process"
 
 
 @pytest.mark.parametrize("java", [JAVA_17, JAVA_11])
-def test_docker_where_maven_or_a_usable_java_is_missing(cache: Path, java: tuple[int, str, str]) -> None:
-    runner = FakeRunner(java=java, docker_info=ENGINE)
-    installed = ("java", "docker") if java is JAVA_17 else ("java", "mvn", "docker")
+def test_docker_where_maven_or_a_usable_java_is_missing(machine: Machine, java: tuple[int, str, str]) -> None:
+    machine.has(*("java", "docker") if java is JAVA_17 else ("java", "mvn", "docker"), java=java, docker_info=ENGINE)
 
-    assert choose_launcher(runner, which=which(*installed), environ={}) == "docker"
+    assert choose_launcher() == "docker"
 
 
-def test_with_nothing_at_all_the_error_says_what_to_install(cache: Path) -> None:
+def test_with_nothing_at_all_the_error_says_what_to_install(machine: Machine) -> None:
+    machine.has()
+
     with pytest.raises(LocalBrokerUnavailableError) as caught:
-        choose_launcher(FakeRunner(), which=which(), environ={})
+        choose_launcher()
 
     text = str(caught.value)
     for part in (
@@ -192,21 +197,20 @@ def test_with_nothing_at_all_the_error_says_what_to_install(cache: Path) -> None
     assert len(caught.value.problems) == 3
 
 
-def test_a_docker_command_without_an_engine_does_not_help(cache: Path) -> None:
-    runner = FakeRunner(java=JAVA_17, docker_info=NO_ENGINE)
+def test_a_docker_command_without_an_engine_does_not_help(machine: Machine) -> None:
+    machine.has("java", "docker", java=JAVA_17, docker_info=NO_ENGINE)
 
     with pytest.raises(LocalBrokerUnavailableError, match=r"Maven is not installed.*; no Docker engine responds"):
-        choose_launcher(runner, which=which("java", "docker"), environ={})
+        choose_launcher()
 
 
-class ReadyAfter(Admin):
-    """An admin interface that answers at the n-th look."""
+class ReadyAfter:
+    """A broker that is ready at the n-th look."""
 
     def __init__(self, looks: int) -> None:
-        super().__init__("http://127.0.0.1:1")
         self.looks = looks
 
-    def is_ready(self) -> bool:
+    def __call__(self) -> bool:
         self.looks -= 1
         return self.looks < 0
 
@@ -216,15 +220,15 @@ def still_there(_seconds: float) -> bool:
 
 
 def test_it_returns_once_the_broker_answers(admin_stand_in: AdminStandIn) -> None:
-    assert wait_until_ready(Admin(admin_stand_in.url), still_there, logs=[]) < 10
+    assert wait_until_ready(Admin(admin_stand_in.url).is_ready, still_there, logs=[]) < 10
 
 
 def test_it_looks_again_until_then() -> None:
-    admin = ReadyAfter(looks=3)
+    is_ready = ReadyAfter(looks=3)
 
-    wait_until_ready(admin, still_there, logs=[])
+    wait_until_ready(is_ready, still_there, logs=[])
 
-    assert admin.looks == -1
+    assert is_ready.looks == -1
 
 
 def test_a_broker_that_ends_is_reported_with_what_it_said(tmp_path: Path) -> None:
