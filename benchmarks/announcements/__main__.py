@@ -18,14 +18,13 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import dispatch
-from benchmarks.harness.environment import load
 from benchmarks.harness.processes import READY_S, Child, say
+from benchmarks.harness.programs import Programme, write_figures
 from benchmarks.harness.report import aligned
-from benchmarks.micro.rounds import positive, writable
+from benchmarks.workers.proc import read_memory
 from dispatch.announcements.messages import HERE, AnnouncementWriter, DescriptorParts, InstanceInfo
 from dispatch.announcements.table import AnnouncementTable
 from dispatch.devtools.localbroker import provide_broker
@@ -163,7 +162,12 @@ async def measure_load(broker: str, services: int, instances: int, seconds: floa
             child.kill()
         alive = sum(len(each.instances) for each in source.table.services.values())
         known = len(dispatcher.catalog.tools)
-        return {"share": share - idle, "resident_mib": _resident() - base, "instances": alive, "tools": known}
+        return {
+            "share": share - idle,
+            "resident_mib": _resident() - base,
+            "instances": alive,
+            "tools": known,
+        }
 
 
 async def _share(seconds: float) -> float:
@@ -175,31 +179,24 @@ async def _share(seconds: float) -> float:
 def _resident() -> float:
     """Return MiB of this process."""
     try:
-        pages = int(Path("/proc/self/statm").read_text("utf-8").split()[1])
-    except OSError:
+        return read_memory(os.getpid())
+    except OSError:  # no /proc
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run. Returns the exit code: 0 done, whatever the figures; 2 the results cannot be written."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.announcements", description=__doc__)
-    parser.add_argument("--starts", type=positive, default=200, metavar="N", help="services that start (default 200)")
-    parser.add_argument(
-        "--services", type=positive, default=1_000, metavar="N", help="that are followed (default 1000)"
-    )
-    parser.add_argument("--instances", type=positive, default=8, metavar="N", help="of each of them (default 8)")
-    parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="of the load (default 20)")
-    parser.add_argument("--broker", default=None, metavar="URL", help="default: PULSAR_URL, else one of its own")
-    parser.add_argument("--publish", metavar="TOPIC", help=argparse.SUPPRESS)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
-    options = parser.parse_args(arguments)
+    programme = Programme("benchmarks.announcements", __doc__)
+    programme.add_number("--starts", 200, "services that start")
+    programme.add_number("--services", 1_000, "that are followed")
+    programme.add_number("--instances", 8, "of each of them")
+    programme.add_argument("--seconds", type=float, default=20.0, metavar="S", help="of the load (default 20)")
+    programme.add_argument("--broker", default=None, metavar="URL", help="default: PULSAR_URL, else one of its own")
+    programme.add_argument("--publish", metavar="TOPIC", help=argparse.SUPPRESS)
+    options = programme.begin(arguments)
     if options.publish:
         asyncio.run(publish(options.broker, options.publish, options.services, options.instances))
         return 0
-    if not writable(options.json):
-        return 2
-    print(f"load before: {load()}", file=sys.stderr)
     with contextlib.ExitStack() as stack:
         broker = options.broker or stack.enter_context(provide_broker(report=say)).service_url
         starts = sorted(asyncio.run(measure_starts(broker, options.starts)))
@@ -218,8 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("tools known", f"{followed['tools']:,.0f}", f"{options.services * TOOLS:,}"),
     ]
     print(aligned(rows))
-    if options.json:
-        options.json.write_text(json.dumps({"starts_s": starts, "table": table, "load": followed}), "utf-8")
+    write_figures(options.json, {"starts_s": starts, "table": table, "load": followed})
     return 0
 
 

@@ -5,19 +5,16 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from benchmarks.calling.contenders import Reader, contenders
 from benchmarks.calling.corpus import Case, make_corpus
 from benchmarks.calling.hostile import HOSTILE, SIZE, Hostile, find_slowest, measure_text
-from benchmarks.harness.environment import load
-from benchmarks.micro.rounds import positive, writable
+from benchmarks.harness.programs import Programme, write_figures
 from dispatch.calling import parse
 
 
@@ -80,17 +77,13 @@ def print_slowest(title: str, slowest: Sequence[tuple[float, Hostile]]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run. Returns the exit code: 0 done, whatever the figures; 2 the results cannot be written."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks.calling", description=__doc__)
-    made.add_argument("--repeats", type=positive, default=9, metavar="N", help="of each measurement (default 9)")
-    made.add_argument(
+    programme = Programme("benchmarks.calling", __doc__)
+    programme.add_number("--repeats", 9, "of each measurement")
+    programme.add_argument(
         "--search", type=float, default=0, metavar="S", help="seconds to search for slower texts (default 0)"
     )
-    made.add_argument("--seed", type=int, default=1, metavar="N", help="of the search (default 1)")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
-    options = made.parse_args(arguments)
-    if not writable(options.json):
-        return 2
-    print(f"load before: {load()}", file=sys.stderr)
+    programme.add_argument("--seed", type=int, default=1, metavar="N", help="of the search (default 1)")
+    options = programme.begin(arguments)
     corpus = make_corpus()
     tagged = [
         case for case in corpus if any(mark in case.text for mark in ("<function_call>", "<tool_call>", "```json"))
@@ -110,13 +103,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_slowest(f"found in {options.search:g} s", slowest[len(HOSTILE) :])
     ratios = {f"{calls} calls": clean_ratio(calls, 40, options.repeats) for calls in (1, 4, 16)}
     print("clean calls, times json.loads (goal 5): " + ", ".join(f"{key} {value:.1f}" for key, value in ratios.items()))
-    if options.json is not None:
-        figures = {
-            "rates": {title: [asdict(each) for each in found] for title, found in rates.items()},
-            "hostile_ms": {describe(each): duration for duration, each in slowest},
-            "clean_ratios": ratios,
-        }
-        options.json.write_text(json.dumps(figures, indent=2), encoding="utf-8")
+    figures = {
+        "rates": {title: [asdict(each) for each in found] for title, found in rates.items()},
+        "hostile_ms": {describe(each): duration for duration, each in slowest},
+        "clean_ratios": ratios,
+    }
+    write_figures(options.json, figures)
     return 0
 
 

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from benchmarks.cluster.faults import FAULTS, SETTINGS, Finding, loaded, measure
 from benchmarks.cluster.load import KINDS
 from benchmarks.harness.processes import ROOT
-from benchmarks.suites.docs_page import replace_figures
+from benchmarks.harness.programs import write_page
 from dispatch.devtools.localbroker import VERSION, LocalCluster
 
 PAGE = ROOT / "docs" / "explanation" / "cluster.md"
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table = render(findings)
     _report(table)
     if not faults:
-        PAGE.write_text(replace_figures(PAGE.read_text(encoding="utf-8"), table), encoding="utf-8")
+        write_page(PAGE, table)
 
 
 def _report(line: str) -> None:

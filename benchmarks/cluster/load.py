@@ -10,14 +10,14 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any
 
 import pulsar
 
 import dispatch
 from benchmarks.workers.channel import Channel
-from dispatch.errors import CallTimeoutError, ErrorType, Outcome, TransportError
+from benchmarks.workers.pacing import Pacer, is_certainly_not_executed
 from dispatch.transports import open_transport
 
 KINDS = {"session": 4, "plain": 3, "persistent": 3}
@@ -121,15 +121,6 @@ def serve_third_party(url: str, journal: Journal) -> Iterator[None]:
         client.close()
 
 
-def is_certainly_not_executed(error: dispatch.DispatchError) -> bool:
-    """Read from the fields of an error whether it excludes that the tool was executed."""
-    if isinstance(error, TransportError):
-        return not error.may_have_run
-    if isinstance(error, CallTimeoutError):
-        return error.type == ErrorType.EXPIRED
-    return error.outcome in (Outcome.REJECTED, Outcome.THROTTLED, Outcome.INVALID_ARGUMENTS)
-
-
 class Caller:
     """Calls all tools in turn at a fixed rate; numbers of calls are ``first``, ``first + step``, …"""
 
@@ -137,7 +128,7 @@ class Caller:
         self._dispatcher = dispatcher
         self._number, self._step = first, step
         self._tools = [tool["name"] for tool in tools()]
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._pacer = Pacer(self._make_next)
         self._rows: list[Row] = []
 
     async def reach(self) -> None:
@@ -148,16 +139,13 @@ class Caller:
                 await asyncio.sleep(0.1)
             self._number += self._step
 
-    async def issue(self, rate: float) -> None:
+    def begin(self, rate: float) -> None:
         """Make ``rate`` calls a second, whether or not earlier ones have ended."""
-        due = time.monotonic()
-        while True:
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            task = asyncio.create_task(self._call(self._number))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            self._number += self._step
-            due += 1 / rate
+        self._pacer.begin(lambda: 1 / rate)
+
+    def _make_next(self) -> Coroutine[Any, Any, object]:
+        number, self._number = self._number, self._number + self._step
+        return self._call(number)
 
     async def _call(self, number: int, *, record: bool = True) -> dispatch.CallResult:
         began = time.monotonic()
@@ -171,9 +159,8 @@ class Caller:
         return result
 
     async def end(self) -> list[Row]:
-        """Wait for the calls in flight, and return the rows since the last time."""
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=WAIT_S)
+        """Stop, wait for the calls in flight, and return the rows since the last time."""
+        await self._pacer.end(WAIT_S)
         rows, self._rows = self._rows, []
         return rows
 
@@ -192,7 +179,7 @@ async def _service(channel: Channel, spec: dict[str, Any]) -> None:
                     if not attempts_left:
                         raise
         channel.ready()
-        while await asyncio.to_thread(channel.read) is not None:
+        async for _ in channel.commands():
             executed, journal.executed = journal.executed, []
             channel.say({"executed": executed})
 
@@ -203,23 +190,18 @@ async def _caller(channel: Channel, spec: dict[str, Any]) -> None:
         caller = Caller(dispatcher, spec["first"], spec["step"])
         await caller.reach()
         channel.ready()
-        issuing: asyncio.Task[None] | None = None
-        while (command := await asyncio.to_thread(channel.read)) is not None:
-            if issuing is None:
-                issuing = asyncio.create_task(caller.issue(command["rate"]))
+        async for command in channel.commands():
+            if "rate" in command:
+                caller.begin(command["rate"])
                 channel.say({})
             else:
-                issuing.cancel()
-                await asyncio.wait([issuing])
-                issuing = None
                 channel.say({"rows": await caller.end()})
 
 
 async def _main() -> None:
     channel = Channel()
-    spec = channel.read()
-    if spec is not None:
-        await {"service": _service, "caller": _caller}[spec["role"]](channel, spec)
+    spec = channel.first()
+    await {"service": _service, "caller": _caller}[spec["role"]](channel, spec)
 
 
 if __name__ == "__main__":

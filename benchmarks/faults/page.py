@@ -6,7 +6,6 @@ the file, and records the figures in ``benchmarks/faults/recorded.json``.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,10 +16,9 @@ from benchmarks.faults.faults import BEGIN_S, FAULTS
 from benchmarks.faults.outcomes import Outcome
 from benchmarks.faults.systems import SYSTEMS
 from benchmarks.harness.plots import style_of
-from benchmarks.harness.processes import ROOT
-from benchmarks.harness.report import number
+from benchmarks.harness.programs import picture, read_runs, write_page
+from benchmarks.harness.report import markdown_table, number
 from benchmarks.incidents.figures import RIGHT
-from benchmarks.suites.docs_page import markdown_table, replace_figures
 
 PAGE = Path("docs/explanation/faults.md")
 PICTURE = Path("docs/images/faults.png")
@@ -104,31 +102,25 @@ def _costs(each: Outcome) -> str:
 
 def draw(run: Run, folder: Path, path: Path) -> None:
     """Write the plot: for each fault, the share of right calls over time."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     rows = -(-len(FAULTS) // COLUMNS)
-    figure, grid = pyplot.subplots(rows, COLUMNS, figsize=(15, 2.5 * rows + 0.8), squeeze=False, layout="constrained")
     outcomes = outcomes_of(run)
-    cells = [axes for line in grid for axes in line]
-    for axes, fault in zip(cells, FAULTS, strict=False):
-        axes.axvspan(BEGIN_S, max(fault.over, BEGIN_S + 0.1), color="#B00020", alpha=0.08)
-        for name, system in SYSTEMS.items():
-            if (fault.name, name) in outcomes:
-                times, shares = right_over_time(json.loads((folder / f"{fault.name}-{name}.json").read_text())["calls"])
-                axes.plot(times, shares, label=system.short, **{**style_of(name), "markersize": 3, "linewidth": 1.2})
-        axes.set_title(fault.title, loc="left", fontsize=9, fontweight="bold")
-        axes.set_ylim(-4, 104)
-        axes.grid(visible=True, alpha=0.25, linewidth=0.6)
-        axes.set_xlabel("seconds", fontsize=8)
-        axes.set_ylabel("right, %", fontsize=8)
-    for axes in cells[len(FAULTS) :]:
-        axes.axis("off")
-    cells[-1].legend(*cells[0].get_legend_handles_labels(), loc="center", fontsize=9)
-    figure.savefig(path, dpi=100)
-    pyplot.close(figure)
+    with picture(path, rows, COLUMNS, size=(15, 2.5 * rows + 0.8), dpi=100) as (_, grid):
+        cells = [axes for line in grid for axes in line]
+        for axes, fault in zip(cells, FAULTS, strict=False):
+            axes.axvspan(BEGIN_S, max(fault.over, BEGIN_S + 0.1), color="#B00020", alpha=0.08)
+            for name, system in SYSTEMS.items():
+                if (fault.name, name) in outcomes:
+                    calls = json.loads((folder / f"{fault.name}-{name}.json").read_text())["calls"]
+                    style = {**style_of(name), "markersize": 3, "linewidth": 1.2}
+                    axes.plot(*right_over_time(calls), label=system.short, **style)
+            axes.set_title(fault.title, loc="left", fontsize=9, fontweight="bold")
+            axes.set_ylim(-4, 104)
+            axes.grid(visible=True, alpha=0.25, linewidth=0.6)
+            axes.set_xlabel("seconds", fontsize=8)
+            axes.set_ylabel("right, %", fontsize=8)
+        for axes in cells[len(FAULTS) :]:
+            axes.axis("off")
+        cells[-1].legend(*cells[0].get_legend_handles_labels(), loc="center", fontsize=9)
 
 
 def right_over_time(calls: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
@@ -143,24 +135,16 @@ def right_over_time(calls: Sequence[Mapping[str, Any]]) -> tuple[list[float], li
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page, the picture and the record. Return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults.page", description=__doc__)
-    parser.add_argument(
-        "json", type=Path, nargs="+", help="JSON files of runs in one folder; cases of later ones count"
-    )
-    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout whose docs are written")
-    options = parser.parse_args(arguments)
-    run = json.loads(options.json[0].read_text())
+    runs, root = read_runs("benchmarks.faults.page", __doc__, arguments, nargs="+")
+    run = json.loads(runs[0].read_text())
     cases = {}
-    for path in options.json:
+    for path in runs:
         cases |= {(each["fault"], each["system"]): each for each in json.loads(path.read_text())["outcomes"]}
     run["outcomes"] = list(cases.values())
-    page = options.root / PAGE
-    page.write_text(replace_figures(page.read_text(), render(run)))
-    draw(run, options.json[0].parent, options.root / PICTURE)
-    (options.root / RECORDED).write_text(
-        json.dumps(run, separators=(",", ":")).replace('{"fault"', '\n{"fault"') + "\n"
-    )
-    print(f"written: {page}, {options.root / PICTURE}, {options.root / RECORDED}")
+    write_page(root / PAGE, render(run))
+    draw(run, runs[0].parent, root / PICTURE)
+    (root / RECORDED).write_text(json.dumps(run, separators=(",", ":")).replace('{"fault"', '\n{"fault"') + "\n")
+    print(f"written: {root / PAGE}, {root / PICTURE}, {root / RECORDED}")
     return 0
 
 

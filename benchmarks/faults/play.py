@@ -19,13 +19,11 @@ from urllib.parse import urlsplit
 from benchmarks.faults.faults import Fault, Step
 from benchmarks.faults.outcomes import Outcome, judge, records_of
 from benchmarks.faults.systems import Compared
-from benchmarks.harness.processes import ROOT
+from benchmarks.harness.processes import ROOT, Child, start
 from benchmarks.incidents.lab import wait_for_round_trip
-from benchmarks.incidents.stage import memory
-from benchmarks.incidents.workers import Worker
 from benchmarks.peers.servers import SERVERS
 from benchmarks.peers.system import Place, load
-from benchmarks.workers.processor_time import read_processor_time
+from benchmarks.workers.proc import read_memory, read_processor_time
 from dispatch.devtools.localbroker import LocalBroker, create_namespaces, find_free_ports, read_environment
 
 ANSWER_S = 60.0
@@ -93,7 +91,7 @@ class Play:
         self._meeting = meeting
         self._seed = seed
         self._folder = folder
-        self._places: dict[int, Worker] = {}
+        self._places: dict[int, Child] = {}
         self._journals: list[Path] = []
         self._used_s = 0.0
 
@@ -109,22 +107,23 @@ class Play:
             service, client, relayed = self._meet(stack)
             files = [service.listener] if service.listener >= 0 else []
 
-            def start(role: str, spec: dict[str, Any]) -> Worker:
-                worker = Worker(role, ROOT, "benchmarks.faults.roles", files if role == "instance" else ())
-                stack.callback(worker.kill)
+            def launch(role: str, spec: dict[str, Any]) -> Child:
+                inherited = files if role == "instance" else ()
+                worker = start(role, stack, ROOT, package="benchmarks.faults.roles", files=inherited)
+                stack.callback(worker.kill)  # before the stack would close it
                 worker.send(spec)
                 return worker
 
             replacements = sum(step.do == "serve" for step in fault.steps)
-            instances = [start("instance", self._instance_spec(service)) for _ in range(INSTANCES + replacements)]
-            self._relay = start("relay", relayed)
+            instances = [launch("instance", self._instance_spec(service)) for _ in range(INSTANCES + replacements)]
+            self._relay = launch("relay", relayed)
             for worker in (*instances, self._relay):
                 worker.wait_for_answer(ANSWER_S)
             self._spares = instances
             for number in range(INSTANCES):
                 self._serve(number)
             spec = {"place": asdict(client), "system": self._module, "seed": self._seed}
-            self._caller = start("caller", spec)
+            self._caller = launch("caller", spec)
             self._caller.wait_for_answer(ANSWER_S)
             return self._load()
 
@@ -141,7 +140,7 @@ class Play:
             over = max(fault.over, time.monotonic() - began) if step.do == "restart-server" else over
         time.sleep(max(0.0, began + over + (fault.seconds - fault.over) - time.monotonic()))
         used = self._processor_time()
-        total = memory(self._caller.pid, "VmRSS") + sum(memory(each.pid, "VmRSS") for each in self._places.values())
+        total = read_memory(self._caller.pid) + sum(read_memory(each.pid) for each in self._places.values())
         rows = self._caller.ask({"do": "end"}, 2 * ANSWER_S)["records"]
         records = records_of(rows, began)
         lines = [[int(line) for line in path.read_text().split()] for path in self._journals if path.exists()]

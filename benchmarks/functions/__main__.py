@@ -6,15 +6,13 @@ No broker, half a minute; beside it a tool service on the embedded transport, in
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Sequence
 from typing import Final
 
 from benchmarks.functions.function_stacks import STACKS
-from benchmarks.harness.environment import load
+from benchmarks.harness.programs import Programme, write_figures
 from benchmarks.micro.rounds import (
     Costs,
     Difference,
@@ -22,7 +20,6 @@ from benchmarks.micro.rounds import (
     cost_table,
     difference_table,
     measure,
-    writable,
 )
 
 LIMIT_US: Final = 80.0
@@ -37,22 +34,14 @@ DIFFERENCES: Final = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run. Returns the exit code: 0 done, whatever the figures; 2 the results cannot be written."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.functions", description=__doc__)
-    add_options(parser, blocks=20)
-    options = parser.parse_args(arguments)
-    if not writable(options.json):
-        return 2
+    programme = Programme("benchmarks.functions", __doc__)
+    add_options(programme, blocks=20)
+    options = programme.begin(arguments)
     costs = Costs()
-    print(f"load before: {load()}", file=sys.stderr)
     if not options.no_costs:
         asyncio.run(measure(STACKS, options.rounds, options.blocks, costs))
-    parts = (
-        cost_table(costs, STACKS),
-        difference_table(costs, DIFFERENCES),
-    )
-    print("\n\n".join(part for part in parts if part), flush=True)
-    if options.json is not None:
-        options.json.write_text(json.dumps({"costs_us": costs.costs_us()}, indent=1) + "\n")
+    print(cost_table(costs, STACKS), difference_table(costs, DIFFERENCES), sep="\n\n", flush=True)
+    write_figures(options.json, {"costs_us": costs.costs_us()})
     return 0
 
 

@@ -7,7 +7,6 @@ On a genuine broker (``PULSAR_URL``, else one of its own); a minute. Each servic
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import secrets
@@ -17,13 +16,12 @@ from typing import Final
 
 import dispatch
 from benchmarks.functions.adder import add
-from benchmarks.harness.environment import load
 from benchmarks.harness.plan import rotated
 from benchmarks.harness.processes import READY_S, Child, say
+from benchmarks.harness.programs import Programme, write_figures
 from benchmarks.harness.report import aligned, shown
 from benchmarks.harness.statistics import ratios, spread
-from benchmarks.micro.rounds import positive
-from benchmarks.workers.processor_time import read_processor_time
+from benchmarks.workers.proc import read_processor_time
 from dispatch.devtools.localbroker import provide_broker
 
 LIMIT: Final = 1.15
@@ -73,13 +71,10 @@ async def _call(dispatcher: dispatch.Dispatcher, tool: str, calls: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run. Returns the exit code: 0 done, whatever the figures."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.functions.served", description=__doc__)
-    parser.add_argument("--rounds", type=positive, default=9, metavar="N", help="rotated rounds (default 9)")
-    parser.add_argument(
-        "--calls", type=positive, default=16_000, metavar="N", help="of each in a round (default 16000)"
-    )
-    options = parser.parse_args(arguments)
-    print(f"load before: {load()}", file=sys.stderr)
+    programme = Programme("benchmarks.functions.served", __doc__)
+    programme.add_number("--rounds", 9, "rotated rounds")
+    programme.add_number("--calls", 16_000, "of each in a round")
+    options = programme.begin(arguments)
     with provide_broker(report=say) as broker:
         costs = asyncio.run(measure(broker.service_url, options.rounds, options.calls))
     ratio = spread(ratios(costs["function"], costs["service"]).values())
@@ -92,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("ratio, formed within a round", shown(ratio), f"≤ {LIMIT:g} {verdict}"),
     ]
     print(f"{IN_FLIGHT} calls in flight; median (least … greatest) over the rounds\n{aligned(rows)}", flush=True)
+    write_figures(options.json, {name: list(each.values()) for name, each in costs.items()})
     return 0
 
 

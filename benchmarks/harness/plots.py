@@ -3,11 +3,13 @@ latency by size of the replies."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from benchmarks.harness.plan import LEVEL_NAMES, Suite
+from benchmarks.harness.programs import picture
 from benchmarks.harness.results import Results
 from benchmarks.suites.definitions import SYSTEMS
 
@@ -80,8 +82,9 @@ def draw(results: Results, path: Path) -> None:
         OSError: it cannot be written there.
     """
     suites = [suite for suite in results.suites if suite.name not in _system_names()]
-    with _Figure(results, suites, rows=len(suites), columns=len(PANELS), size=(15, 3.4 * len(suites) + 0.9)) as figure:
-        for suite, row in zip(suites, figure.grid, strict=True):
+    size = (15, 3.4 * len(suites) + 0.9)
+    with _grid(results, suites, path, len(suites), len(PANELS), size, "none") as grid:
+        for suite, row in zip(suites, grid, strict=True):
             for axes, (name, label) in zip(row, PANELS, strict=True):
                 if len(suite.levels) > 1:
                     _limit(axes, _panel(axes, suite, results, name))
@@ -92,7 +95,6 @@ def draw(results: Results, path: Path) -> None:
             row[0].set_title(suite.title, loc="left", fontsize=10, fontweight="bold")
             if len(suite.levels) > 1:
                 row[0].legend(fontsize=8, framealpha=0.9)
-        figure.save(path)
 
 
 def draw_systems(results: Results, path: Path) -> None:
@@ -107,63 +109,43 @@ def draw_systems(results: Results, path: Path) -> None:
 def draw_by_size(results: Results, path: Path, suites: Sequence[Suite]) -> None:
     """Write such a plot of any suites that differ in the size of the replies."""
     size = (4.2 * len(suites) + 0.6, 3.1 * len(PANELS) + 0.9)
-    with _Figure(results, suites, rows=len(PANELS), columns=len(suites), size=size, sharey="row") as figure:
-        for row, (name, label) in zip(figure.grid, PANELS, strict=True):
+    with _grid(results, suites, path, len(PANELS), len(suites), size, "row") as grid:
+        for row, (name, label) in zip(grid, PANELS, strict=True):
             ends = [_panel(axes, suite, results, name) for axes, suite in zip(row, suites, strict=True)]
             _limit(row[0], [value for values in ends for value in values])
             row[0].set_ylabel(label)
-        for axes, suite in zip(figure.grid[0], suites, strict=True):
+        for axes, suite in zip(grid[0], suites, strict=True):
             axes.set_title(suite.title.rpartition(", ")[2], loc="left", fontsize=10, fontweight="bold")
-        figure.grid[0][0].legend(fontsize=8, framealpha=0.9)
-        figure.save(path)
+        grid[0][0].legend(fontsize=8, framealpha=0.9)
 
 
 def _system_names() -> set[str]:
     return {suite.name for suite in SYSTEMS}
 
 
-class _Figure:
-    """A figure with a grid of axes and the setting of the run as its title. A context manager, which closes it."""
-
-    def __init__(
-        self,
-        results: Results,
-        suites: Sequence[Suite],
-        *,
-        rows: int,
-        columns: int,
-        size: tuple[float, float],
-        sharey: Literal["none", "row"] = "none",
-    ) -> None:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-
-        self._pyplot = pyplot
-        self._figure, self.grid = pyplot.subplots(
-            rows, columns, figsize=size, squeeze=False, sharey=sharey, layout="constrained"
-        )
-        setting = results.setting
-        rounds = sorted({suite.rounds_of(results.settings) for suite in suites})
-        answers = sorted({suite.answer for suite in suites})
-        self._figure.suptitle(
+@contextlib.contextmanager
+def _grid(
+    results: Results,
+    suites: Sequence[Suite],
+    path: Path,
+    rows: int,
+    columns: int,
+    size: tuple[float, float],
+    sharey: str,
+) -> Iterator[Any]:
+    """Provide a grid of axes, with the setting of the run as its title, and write it as PNG."""
+    setting = results.setting
+    rounds = sorted({suite.rounds_of(results.settings) for suite in suites})
+    answers = sorted({suite.answer for suite in suites})
+    with picture(path, rows, columns, size=size, dpi=110, sharey=sharey) as (figure, grid):
+        figure.suptitle(
             f"dispatch {setting.versions['dispatch']} · Pulsar {setting.broker['version']} · pulsar-client "
             f"{setting.versions['pulsar-client']} · {setting.machine['processors']} processors · {setting.date[:10]}\n"
             f"median of {' or '.join(map(str, rounds))} round(s), bars from least to greatest"
             + (f"; replies of {answers[0]} characters" if len(answers) == 1 else ""),
             fontsize=9,
         )
-
-    def __enter__(self) -> _Figure:
-        return self
-
-    def save(self, path: Path) -> None:
-        """Write the figure as PNG."""
-        self._figure.savefig(path, dpi=110)
-
-    def __exit__(self, *_error: object) -> None:
-        self._pyplot.close(self._figure)
+        yield grid
 
 
 def style_of(contender: str) -> dict[str, Any]:

@@ -39,23 +39,28 @@ class BenchmarkError(RuntimeError):
 
 
 class Child:
-    """``python -m benchmarks.workers.MODULE``; a context manager. It does nothing until :meth:`begin`.
+    """A process with a channel; a context manager. It does nothing until :meth:`begin`.
 
     It lives in a session of its own, so that a Ctrl-C reaches the driver only; it ends with its stdin, so with this
     process in any case.
 
     Args:
-        module: the module to run, and the name of the process in errors.
-        command: the command line to run instead.
+        module: name of the process in errors.
+        command: the command line.
         files: descriptors that it inherits.
+        may_fail: a process that does not end well is reported and killed; its figures count.
     """
 
-    def __init__(self, module: str, command: Sequence[str] | None = None, files: Sequence[int] = ()) -> None:
+    def __init__(
+        self, module: str, command: Sequence[str], files: Sequence[int] = (), *, may_fail: bool = False
+    ) -> None:
         self.module = module
+        self._may_fail = may_fail
+        self._is_killed = False
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._last_words: deque[str] = deque(maxlen=30)
         self._process = subprocess.Popen(
-            list(command) if command is not None else [sys.executable, "-m", f"benchmarks.workers.{module}"],
+            list(command),
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))},
             stdin=subprocess.PIPE,
@@ -79,6 +84,21 @@ class Child:
     def pid(self) -> int:
         """Its process id."""
         return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self._process.send_signal(number)
+
+    def stop_gracefully(self) -> None:
+        """Close its stdin: the process stops as it does after its last command."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def begin(self, spec: dict[str, Any]) -> None:
         """Send the spec, and wait until the process is ready.
@@ -139,9 +159,7 @@ class Child:
         Raises:
             BenchmarkError: it did not, or not well.
         """
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+        self.stop_gracefully()
         try:
             status = self._process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -152,6 +170,7 @@ class Child:
 
     def kill(self) -> None:
         """Kill the process; no effect if it has ended."""
+        self._is_killed = True
         self._process.kill()
         self._process.wait()
         self._join()
@@ -171,23 +190,37 @@ class Child:
         self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
         try:
-            if kind is None:
+            if kind is None and not self._is_killed:
                 self.close()
+        except BenchmarkError as error:
+            if not self._may_fail:
+                raise
+            say(str(error))
         finally:
             self.kill()
 
 
-def start(module: str, stack: contextlib.ExitStack, product: Path | None = None) -> Child:
+def start(
+    module: str,
+    stack: contextlib.ExitStack,
+    product: Path | None = None,
+    *,
+    package: str = "benchmarks.workers",
+    files: Sequence[int] = (),
+    may_fail: bool = False,
+) -> Child:
     """Start a :class:`Child` that ``stack`` stops. Signals are deferred until the stack has the process.
 
     Args:
-        module: one of :mod:`benchmarks.workers`.
+        module: one of ``package``.
         stack: stops the process.
         product: the folder with the package ``dispatch`` that it imports; None: this checkout.
+        files, may_fail: see :class:`Child`.
     """
     with held_back(signal.SIGINT, signal.SIGTERM):
-        command = None if product is None else product_command(product, f"benchmarks.workers.{module}")
-        return stack.enter_context(Child(module, command))
+        name = f"{package}.{module}"
+        command = [sys.executable, "-m", name] if product is None else product_command(product, name)
+        return stack.enter_context(Child(module, command, files, may_fail=may_fail))
 
 
 def product_command(product: Path, module: str) -> list[str]:

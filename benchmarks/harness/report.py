@@ -48,6 +48,12 @@ def aligned(rows: Sequence[Sequence[str]], left: Iterable[int] = (0,)) -> str:
     )
 
 
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def suite_table(suite: Suite, results: Results) -> str:
     """Return the table of one suite."""
     rows: list[tuple[str, ...]] = [("", LEVEL_NAMES[suite.mode], *HEADER)]

@@ -16,7 +16,7 @@ from benchmarks.harness.plan import LEVEL_NAMES, Contender, Settings, Suite, rot
 from benchmarks.harness.processes import Child, start
 from benchmarks.harness.report import number
 from benchmarks.harness.results import Measurement, Results
-from benchmarks.workers.processor_time import read_processor_time
+from benchmarks.workers.proc import read_processor_time
 from dispatch.devtools.localbroker import Endpoint, find_free_ports
 
 Progress = Callable[[str], None]

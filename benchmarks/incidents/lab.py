@@ -15,8 +15,7 @@ from typing import Any
 
 import pulsar
 
-from benchmarks.harness.processes import BenchmarkError
-from benchmarks.incidents import workers
+from benchmarks.harness.processes import BenchmarkError, Child, start
 from benchmarks.incidents.figures import Figure
 from benchmarks.incidents.progress import Progress
 from dispatch.devtools.localbroker import (
@@ -141,9 +140,20 @@ class Lab:
                     self.failures.append(f"{what} failed: {str(error).strip().splitlines()[-1]}")
         return []
 
-    def start(self, role: str, spec: dict[str, Any], stack: contextlib.ExitStack) -> workers.Worker:
+    def start(self, role: str, spec: dict[str, Any], stack: contextlib.ExitStack) -> Child:
         """A worker with the measured ``dispatch``; it ends with ``stack``."""
-        return workers.start(role, self.product, spec, stack)
+        return start_role(role, self.product, spec, stack)
+
+
+def start_role(role: str, product: Path, spec: dict[str, Any], stack: contextlib.ExitStack) -> Child:
+    """One of :mod:`benchmarks.incidents.roles` with the ``dispatch`` of a checkout, ready for commands.
+
+    Raises:
+        BenchmarkError: it was not ready in time, or ended.
+    """
+    worker = start(role, stack, product, package="benchmarks.incidents.roles", may_fail=True)
+    worker.begin(spec)
+    return worker
 
 
 def unique(what: str) -> str:

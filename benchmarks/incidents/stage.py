@@ -10,11 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 
-from benchmarks.incidents import workers
+from benchmarks.harness.processes import Child
 from benchmarks.incidents.cases import Case, Event
-from benchmarks.incidents.lab import queues, unique
+from benchmarks.incidents.lab import queues, start_role, unique
 from benchmarks.incidents.outcomes import Played, Record
-from benchmarks.incidents.workers import Worker
+from benchmarks.workers.proc import read_memory
 
 ANSWER_S = 60.0
 """Seconds until a process answers a command, at most."""
@@ -32,8 +32,8 @@ class Stage:
         self._product = product
         self._spec = {"url": url}
         self._stack = contextlib.ExitStack()
-        self._idle: list[Worker] = []
-        self._agent: Worker | None = None
+        self._idle: list[Child] = []
+        self._agent: Child | None = None
 
     def __enter__(self) -> Stage:
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
@@ -58,18 +58,18 @@ class Stage:
         self._agent = agent
         return played
 
-    def _take(self, count: int) -> list[Worker]:
+    def _take(self, count: int) -> list[Child]:
         taken = [self._idle.pop() if self._idle else None for _ in range(count)]
         return [each or self._start("instance") for each in taken]
 
-    def _start(self, role: str) -> Worker:
-        return workers.start(role, self._product, self._spec, self._stack)
+    def _start(self, role: str) -> Child:
+        return start_role(role, self._product, self._spec, self._stack)
 
 
 class _Round:
     """One case that is played. After the context, ``survivors`` are the processes that can be used again."""
 
-    def __init__(self, case: Case, folder: Path, instances: list[Worker], agent: Worker) -> None:
+    def __init__(self, case: Case, folder: Path, instances: list[Child], agent: Child) -> None:
         self._case = case
         self._queues = queues(unique("incident"))
         self._folder = Path(tempfile.mkdtemp(dir=folder))
@@ -77,7 +77,7 @@ class _Round:
         self._agent = agent
         self._paused: set[int] = set()
         self._serving: set[int] = set()
-        self.survivors: list[Worker] = []
+        self.survivors: list[Child] = []
 
     def __enter__(self) -> _Round:
         return self
@@ -102,7 +102,7 @@ class _Round:
             self._do(Event(0, "serve", number))
         for number in self._serving:
             reset_memory_peak(self._instances[number].pid)
-        before = {number: memory(self._instances[number].pid, "VmRSS") for number in self._serving}
+        before = {number: read_memory(self._instances[number].pid) for number in self._serving}
         self._agent.ask(
             {
                 **self._queues,
@@ -130,7 +130,7 @@ class _Round:
             self._agent.ask({"do": "wait", "seconds": left}, left + ANSWER_S)
         rows = self._agent.ask({"do": "end", "seconds": case.grace_s}, 2 * case.grace_s + ANSWER_S)["records"]
         growth = [
-            memory(self._instances[number].pid, "VmHWM") - was
+            read_memory(self._instances[number].pid, "VmHWM") - was
             for number, was in before.items()
             if number in self._serving
         ]
@@ -182,14 +182,6 @@ class _Round:
         return {
             number: [int(line) for line in path.read_text().split()] for number, path in paths.items() if path.exists()
         }
-
-
-def memory(pid: int, field: str) -> float:
-    """A field of /proc/PID/status in MiB."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1]) / 1024
-    raise ValueError(f"/proc/{pid}/status has no {field}")
 
 
 def reset_memory_peak(pid: int) -> None:

@@ -7,23 +7,19 @@ test.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import random
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from unittest.mock import patch
 
-from benchmarks.harness.environment import load
+from benchmarks.harness.programs import Programme, write_figures
 from benchmarks.harness.report import aligned
 from benchmarks.harness.statistics import percentile
 from benchmarks.learning.contenders import Agents, Hits, Recall, compute_recall, count_hits, rank_by_probability
 from benchmarks.learning.hidden_workflows import HiddenWorld, Step
-from benchmarks.micro.rounds import positive, writable
 from benchmarks.toolkit.__main__ import ACTIONS, HOPS, THRESHOLDS, build_toolkit
 from dispatch.toolkit import Observation, ToolkitService, evidence
 
@@ -193,15 +189,11 @@ def show(title: str, table: Table) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run. Returns the exit code: 0 done, whatever the figures; 2 the results cannot be written."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.learning", description=__doc__)
-    parser.add_argument("--worlds", type=positive, default=WORLDS, metavar="N", help=f"seeds (default {WORLDS})")
-    parser.add_argument("--quick", action="store_true", help="few sessions: seconds, and figures not to be quoted")
-    parser.add_argument("--calls", type=positive, default=2_000, metavar="N", help="recommendations (default 2000)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
-    options = parser.parse_args(arguments)
-    if not writable(options.json):
-        return 2
-    print(f"load before: {load()}", file=sys.stderr)
+    programme = Programme("benchmarks.learning", __doc__)
+    programme.add_number("--worlds", WORLDS, "seeds")
+    programme.add_argument("--quick", action="store_true", help="few sessions: seconds, and figures not to be quoted")
+    programme.add_number("--calls", 2_000, "recommendations")
+    options = programme.begin(arguments)
     seeds = range(options.worlds)
     amounts, shift_day, days = (SESSIONS, SHIFT_DAY, DAYS_AFTER_SHIFT) if not options.quick else ((20,), 5, (0, 5))
     constant_sessions = CONSTANT_SESSIONS if not options.quick else 2
@@ -224,12 +216,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"learned; ratio of p50 {figures['ratio_p50']:.2f}, of p95 {figures['ratio_p95']:.2f} "
             f"(target ≤ {TARGET_RATIO:g}: {verdict}), of means {figures['ratio_mean']:.2f}"
         )
-    if options.json is not None:
-        document: dict[str, Any] = {
-            title: {row: {name: recall.as_dict() for name, recall in found.items()} for row, found in table.items()}
-            for title, table in tables.items()
-        }
-        options.json.write_text(json.dumps({"recall": document, "cost": cost}, indent=2), encoding="utf-8")
+    document = {
+        title: {row: {name: recall.as_dict() for name, recall in found.items()} for row, found in table.items()}
+        for title, table in tables.items()
+    }
+    write_figures(options.json, {"recall": document, "cost": cost})
     return 0
 
 

@@ -6,35 +6,26 @@ load: an echo of the SDK's server without dispatch; and ``Dispatcher.call`` with
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import json
-import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
-from benchmarks.harness.environment import load
+from benchmarks.harness.programs import Programme, write_figures
 from benchmarks.harness.report import aligned
 from benchmarks.mcp.load import measure
 from benchmarks.mcp.served import TEXT, start
+from benchmarks.workers.proc import read_processor_time
 
 IN_FLIGHT: Final = 64
 LEAST_RATE: Final = 1_000.0
 """Target: calls per second at 64 in flight on two processors."""
 MOST_TIMES: Final = 3.0
 """Target: p50 of a call over MCP, as a multiple of ``Dispatcher.call`` and an echo together."""
-
-
-def processor_seconds(pid: int) -> float:
-    """Return the processor time of a process. Raises OSError on other systems than Linux."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
@@ -63,12 +54,10 @@ async def measure_calls(seconds: float) -> list[float]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run. Returns the exit code: 0 done, whatever the figures."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.mcp", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the median counts")
-    parser.add_argument("--seconds", type=float, default=2.0, help="duration of one measurement")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    options = parser.parse_args(arguments)
-    print(f"load before: {load()}", file=sys.stderr)
+    programme = Programme("benchmarks.mcp", __doc__)
+    programme.add_number("--rounds", 3, "rounds, of which the median counts")
+    programme.add_argument("--seconds", type=float, default=2.0, help="duration of one measurement")
+    options = programme.begin(arguments)
     rates: dict[str, list[float]] = {"tools": [], "echo": []}
     costs: dict[str, list[float]] = {"tools": [], "echo": []}
     medians: dict[str, list[float]] = {"tools": [], "echo": [], "call": []}
@@ -76,10 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for kind, found in rates.items():
             with served(kind) as (url, pid):
                 medians[kind].append(statistics.median(asyncio.run(measure(url, TEXT, 1, options.seconds))[1]))
-                before = processor_seconds(pid)
+                before = read_processor_time([pid]) or 0.0
                 rate, durations = asyncio.run(measure(url, TEXT, IN_FLIGHT, options.seconds))
                 found.append(rate)
-                costs[kind].append((processor_seconds(pid) - before) * 1e3 / len(durations))
+                costs[kind].append(((read_processor_time([pid]) or 0.0) - before) * 1e3 / len(durations))
         medians["call"].append(statistics.median(asyncio.run(measure_calls(options.seconds))))
     rate_of = {kind: statistics.median(each) for kind, each in rates.items()}
     cost = {kind: statistics.median(each) for kind, each in costs.items()}
@@ -94,10 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(aligned(rows))
     print(f"\ncalls/s over MCP: {rate_of['tools']:,.0f} (target: {LEAST_RATE:,.0f} or more)")
     print(f"p50 over MCP / (Dispatcher.call + echo): {times:.2f} (target: {MOST_TIMES:g} or less)", flush=True)
-    if options.json is not None:
-        options.json.write_text(
-            json.dumps({"calls_per_s": rate_of, "p50_ms": p50, "processor_ms": cost, "times": times}, indent=1) + "\n"
-        )
+    write_figures(options.json, {"calls_per_s": rate_of, "p50_ms": p50, "processor_ms": cost, "times": times})
     return 0
 
 

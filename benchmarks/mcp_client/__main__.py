@@ -7,7 +7,6 @@ same load. No broker, a minute.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import sys
@@ -18,7 +17,7 @@ from typing import Any, Final
 from mcp import Client, StdioServerParameters
 
 import dispatch
-from benchmarks.harness.environment import load
+from benchmarks.harness.programs import Programme, write_figures
 
 LIMIT_MS: Final = 1.0
 """Target: p50 of a call above that of a bare call of the SDK, at most."""
@@ -84,19 +83,20 @@ async def measure_idle(servers: int, seconds: float) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run. Returns the exit code: 0 done, whatever the figures."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.mcp_client", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--calls", type=int, default=100, help="of each kind in a round")
-    parser.add_argument("--servers", type=int, default=50, help="idle servers; 0: none")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of idleness")
-    options = parser.parse_args(arguments)
-    print(f"load before: {load()}", file=sys.stderr)
+    programme = Programme("benchmarks.mcp_client", __doc__)
+    programme.add_number("--rounds", 20, "rounds")
+    programme.add_number("--calls", 100, "of each kind in a round")
+    programme.add_argument("--servers", type=int, default=50, help="idle servers; 0: none")
+    programme.add_argument("--seconds", type=float, default=20.0, help="of idleness")
+    options = programme.begin(arguments)
     bare, guarded = asyncio.run(compare_calls(options.rounds, options.calls))
     print(f"bare call of the SDK    p50 {bare:.3f} ms")
     print(f"call through dispatch   p50 {guarded:.3f} ms ({guarded - bare:+.3f} ms, target {LIMIT_MS:g} ms)")
+    figures = {"bare_ms": bare, "dispatch_ms": guarded}
     if options.servers:
-        share = asyncio.run(measure_idle(options.servers, options.seconds))
+        figures["idle_share"] = share = asyncio.run(measure_idle(options.servers, options.seconds))
         print(f"{options.servers} idle servers         {share:.2%} of one processor (target {LIMIT_CPU:.0%})")
+    write_figures(options.json, figures)
     return 0
 
 

@@ -7,10 +7,8 @@ of the loop. Callers run side by side, each making one call after the other. Met
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import cProfile
-import json
 import pstats
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,7 +17,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from benchmarks.harness.environment import load
+from benchmarks.harness.programs import Programme, write_figures
 from benchmarks.micro.guard_stacks import OFF, Call, Stack, catalog
 from benchmarks.micro.instant_instances import InstantPools, Turn
 from benchmarks.micro.instant_transport import AnsweringTransport
@@ -31,7 +29,6 @@ from benchmarks.micro.rounds import (
     cost_table,
     difference_table,
     measure,
-    writable,
 )
 from dispatch import Dispatcher
 from dispatch.messaging.wire import encode_request, json_text
@@ -133,11 +130,11 @@ async def profile(stack: Stack) -> None:
     pstats.Stats(profiler).sort_stats("tottime").print_stats(40)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Programme:
     """The options."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.micro.call_path",
-        description=f"CPU time of the path of a call with {IN_FLIGHT} callers, over instant instances, with and without "
+    made = Programme(
+        "benchmarks.micro.call_path",
+        f"CPU time of the path of a call with {IN_FLIGHT} callers, over instant instances, with and without "
         "each of its parts. No broker; under a minute on an idle machine.",
         epilog="contenders: " + ", ".join(stack.name for stack in STACKS),
     )
@@ -153,20 +150,15 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark. Return the exit code: 0 for every cost; 2 if the results cannot be written."""
-    options = parser().parse_args(arguments)
-    if not writable(options.json):
-        return 2
+    options = parser().begin(arguments)
     if options.profile is not None:
         asyncio.run(profile(next(stack for stack in STACKS if stack.name == options.profile)))
         return 0
     found = Costs()
-    print(f"load before: {load()}", file=sys.stderr)
     asyncio.run(measure(STACKS, options.rounds, options.blocks, found, BLOCK, IN_FLIGHT))
     print(cost_table(found, STACKS), difference_table(found, DIFFERENCES), sep="\n\n", flush=True)
-    if options.json is not None:
-        differences = {each.text: list(found.differences(each.over, each.under).values()) for each in DIFFERENCES}
-        written = {"costs_us": found.costs_us(), "differences_us": differences}
-        options.json.write_text(json.dumps(written, indent=1) + "\n")
+    differences = {each.text: list(found.differences(each.over, each.under).values()) for each in DIFFERENCES}
+    write_figures(options.json, {"costs_us": found.costs_us(), "differences_us": differences})
     return 0
 
 

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from benchmarks.harness.environment import load
+from benchmarks.harness.programs import Programme, write_figures
 from benchmarks.harness.report import aligned, number
 from benchmarks.harness.statistics import Spread, ratios, spread
 from benchmarks.micro.guard_behaviours import BEHAVIOURS, Behaviour, Seen
@@ -26,7 +24,6 @@ from benchmarks.micro.rounds import (
     left_out,
     measure,
     promised,
-    writable,
 )
 
 
@@ -143,11 +140,11 @@ def as_dict(figures: Figures) -> dict[str, object]:
     }
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Programme:
     """The options."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.micro.guards",
-        description="Cost of guards for a call (breaker, rate limit, bulkhead, budget, balancer; in other stacks timeout "
+    made = Programme(
+        "benchmarks.micro.guards",
+        "Cost of guards for a call (breaker, rate limit, bulkhead, budget, balancer; in other stacks timeout "
         "and retry too) and their behaviour under failures, dispatch beside other libraries. No broker; under a minute on "
         f"an idle machine. Libraries that are not installed are skipped; install them with: {INSTALL}",
         epilog="contenders: " + ", ".join(stack.name for stack in STACKS),
@@ -159,17 +156,13 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark. Return the exit code: 0 for every ratio; 2 if the results cannot be written."""
-    options = parser().parse_args(arguments)
-    if not writable(options.json):
-        return 2
+    options = parser().begin(arguments)
     figures = Figures()
     stacks = () if options.no_costs else STACKS
     behaviours = () if options.no_behaviours else BEHAVIOURS
-    print(f"load before: {load()}", file=sys.stderr)
     asyncio.run(_run(stacks, behaviours, options.rounds, options.blocks, figures))
     print(report(figures, stacks, behaviours), flush=True)
-    if options.json is not None:
-        options.json.write_text(json.dumps(as_dict(figures), indent=1, ensure_ascii=False) + "\n")
+    write_figures(options.json, as_dict(figures))
     return 0
 
 

@@ -7,18 +7,16 @@ differences are formed within a round, and the result is the median over the rou
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from benchmarks.harness.plan import rotated
+from benchmarks.harness.programs import Programme
 from benchmarks.harness.report import aligned, shown
 from benchmarks.harness.statistics import Spread, spread
 from benchmarks.micro.guard_stacks import Absent, Call, Stack, opened
@@ -164,32 +162,8 @@ def left_out(found: Costs, install: str) -> str:
     return f"Not installed: {missing}; skipped: {names}. Install them with: {install}"
 
 
-def add_options(parser: argparse.ArgumentParser, *, blocks: int, block: int = BLOCK) -> None:
-    """Add the common options: ``--rounds``, ``--blocks`` (so many by default, of ``block`` calls each), ``--no-costs``,
-    ``--json``."""
-    parser.add_argument("--rounds", type=positive, default=9, metavar="N", help="rotated rounds (default 9)")
-    parser.add_argument(
-        "--blocks", type=positive, default=blocks, metavar="N", help=f"of {block} calls each (default {blocks})"
-    )
-    parser.add_argument("--no-costs", action="store_true", help="skip the costs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, every round by itself")
-
-
-def positive(text: str) -> int:
-    """Parse a positive number of the command line."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"1 at least, not {text}")
-    return value
-
-
-def writable(path: Path | None) -> bool:
-    """Check before the measurement that the results can be written; print the reason if not. ``None`` is valid: no file."""
-    if path is not None:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-        except OSError as error:
-            print(f"the results cannot be written: {error}; choose another place with --json", file=sys.stderr)
-            return False
-    return True
+def add_options(programme: Programme, *, blocks: int, block: int = BLOCK) -> None:
+    """Add the common options: ``--rounds``, ``--blocks`` (so many by default, of ``block`` calls each), ``--no-costs``."""
+    programme.add_number("--rounds", 9, "rotated rounds")
+    programme.add_number("--blocks", blocks, f"of {block:,} calls each")
+    programme.add_argument("--no-costs", action="store_true", help="skip the costs")

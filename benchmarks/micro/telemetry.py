@@ -6,14 +6,12 @@ No broker; the suite ``telemetry`` of ``python -m benchmarks`` measures the cost
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from benchmarks.harness.environment import load
+from benchmarks.harness.programs import Programme, write_figures
 from benchmarks.micro.guard_stacks import Absent, Stack
 from benchmarks.micro.memory import CALLS, NAMES, Retained, retained, table
 from benchmarks.micro.otel_sdk import INSTALL
@@ -25,8 +23,6 @@ from benchmarks.micro.rounds import (
     difference_table,
     left_out,
     measure,
-    positive,
-    writable,
 )
 from benchmarks.micro.telemetry_stacks import STACKS
 
@@ -86,47 +82,31 @@ def as_dict(figures: Figures) -> dict[str, object]:
     }
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Programme:
     """The options."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.micro.telemetry",
-        description="Cost of metrics and of traces with a genuine OpenTelemetry SDK for a call, and the memory that they "
+    made = Programme(
+        "benchmarks.micro.telemetry",
+        "Cost of metrics and of traces with a genuine OpenTelemetry SDK for a call, and the memory that they "
         "retain. No broker; some minutes, most of them for memory. Without the SDK, contenders that need it are skipped; "
         f"install it with: {INSTALL}",
         epilog="contenders: " + ", ".join(stack.name for stack in STACKS),
     )
     add_options(made, blocks=60, block=BLOCK)
-    made.add_argument(
-        "--calls",
-        type=positive,
-        default=CALLS,
-        metavar="N",
-        help=f"calls of a tool, for the memory (default {CALLS:,})",
-    )
-    made.add_argument(
-        "--names",
-        type=positive,
-        default=NAMES,
-        metavar="N",
-        help=f"calls of tools that there are not, each with another name (default {NAMES:,})",
-    )
+    made.add_number("--calls", CALLS, "calls of a tool, for the memory")
+    made.add_number("--names", NAMES, "calls of tools that there are not, each with another name")
     made.add_argument("--no-memory", action="store_true", help="leave the memory out")
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run. Returns the exit code: 0 done, whatever the figures; 2 the results cannot be written."""
-    options = parser().parse_args(arguments)
-    if not writable(options.json):
-        return 2
+    options = parser().begin(arguments)
     figures = Figures()
     stacks = () if options.no_costs else STACKS
     counts = {} if options.no_memory else {"calls": options.calls, "names": options.names}
-    print(f"load before: {load()}", file=sys.stderr)
     asyncio.run(_run(stacks, counts, options.rounds, options.blocks, figures))
     print(report(figures, stacks), flush=True)
-    if options.json is not None:
-        options.json.write_text(json.dumps(as_dict(figures), indent=1, ensure_ascii=False) + "\n")
+    write_figures(options.json, as_dict(figures))
     return 0
 
 

@@ -11,29 +11,26 @@ too, and that of prometheus-client's own ASGI application on the same registry.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import gc
 import itertools
-import json
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, make_asgi_app
 
-from benchmarks.harness.environment import load
 from benchmarks.harness.plan import rotated
+from benchmarks.harness.programs import Programme, write_figures
 from benchmarks.harness.report import aligned, shown
 from benchmarks.harness.statistics import ratios, spread
 from benchmarks.micro.guard_stacks import Call, Stack
 from benchmarks.micro.instant_transport import AnsweringTransport
-from benchmarks.micro.rounds import Costs, measure, positive, promised, writable
+from benchmarks.micro.rounds import Costs, measure, promised
 from dispatch import Catalog, Dispatcher, Telemetry
 
 OPEN_METRICS, GZIP = "application/openmetrics-text; version=1.0.0", "gzip"
@@ -252,25 +249,15 @@ def scrape_table(found: Sequence[Scrape]) -> str:
     return "A scrape of their metrics\n" + aligned(rows, left=(0, 3))
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.micro.thousand_tools",
-        description="Cost of many tools: a call, and a scrape of their metrics. No broker.",
-    )
-    made.add_argument("--tools", type=positive, default=1_000, metavar="N", help="tools (default 1,000)")
-    made.add_argument("--rounds", type=positive, default=9, metavar="N", help="rotated rounds (default 9)")
-    made.add_argument("--blocks", type=positive, default=8, metavar="N", help=f"of {BLOCK:,} calls each (default 8)")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write everything there, every round by itself")
-    return made
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run. Returns the exit code: 0 done, whatever the figures; 2 the results cannot be written."""
-    options = parser().parse_args(arguments)
-    if not writable(options.json):
-        return 2
-    print(f"load before: {load()}", file=sys.stderr)
+    programme = Programme(
+        "benchmarks.micro.thousand_tools", "Cost of many tools: a call, and a scrape of their metrics. No broker."
+    )
+    programme.add_number("--tools", 1_000, "tools")
+    programme.add_number("--rounds", 9, "rotated rounds")
+    programme.add_number("--blocks", 8, f"of {BLOCK:,} calls each")
+    options = programme.begin(arguments)
     tools, rounds = options.tools, options.rounds
     often = costs(tools, rounds, options.blocks, fast=False)
     print(cost_table(often, tools, "A call (CPU time)"), flush=True)
@@ -278,13 +265,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(cost_table(seldom, tools, f"\nA call, on a clock that goes {SPEED} times as fast"), flush=True)
     found = asyncio.run(scrapes(tools, rounds))
     print(f"\n{scrape_table(found)}", flush=True)
-    if options.json is not None:
-        measured = {
-            "costs_us": often.costs_us(),
-            "costs_of_seldom_calls_us": seldom.costs_us(),
-            "scrapes": [asdict(each) for each in found],
-        }
-        options.json.write_text(json.dumps(measured, indent=1) + "\n")
+    measured = {
+        "costs_us": often.costs_us(),
+        "costs_of_seldom_calls_us": seldom.costs_us(),
+        "scrapes": [asdict(each) for each in found],
+    }
+    write_figures(options.json, measured)
     return 0
 
 

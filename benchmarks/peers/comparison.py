@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.processes import ROOT
-from benchmarks.harness.report import number
-from benchmarks.suites.docs_page import markdown_table, replace_figures
+from benchmarks.harness.programs import write_page
+from benchmarks.harness.report import markdown_table, number
 
 SPEED, FAULTS = Path("benchmarks/peers/recorded.json"), Path("benchmarks/faults/recorded.json")
 SYSTEMS = {
@@ -80,8 +80,7 @@ def _sum(outcomes: list[dict[str, Any]], system: str, figure: str) -> str:
 
 def main() -> int:
     """Write the table. Return the exit code."""
-    page = ROOT / "README.md"
-    page.write_text(replace_figures(page.read_text(), render()))
+    write_page(ROOT / "README.md", render())
     return 0
 
 

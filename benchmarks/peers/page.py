@@ -6,7 +6,6 @@ that other pages quote in ``benchmarks/peers/recorded.json``.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -16,11 +15,11 @@ from typing import Any
 
 from benchmarks.harness.plan import LEVELS, Suite
 from benchmarks.harness.plots import draw_by_size
-from benchmarks.harness.processes import ROOT
-from benchmarks.harness.report import number
+from benchmarks.harness.programs import read_runs, write_page
+from benchmarks.harness.report import markdown_table, number
 from benchmarks.harness.results import Results
 from benchmarks.peers.suites import OFFERS, TARGETS
-from benchmarks.suites.docs_page import markdown_table, render_setting, render_targets, replace_figures
+from benchmarks.suites.docs_page import render_setting, render_targets
 from benchmarks.suites.target_ratios import find
 
 PAGE = Path("docs/explanation/peers.md")
@@ -84,21 +83,17 @@ def medians(results: Results) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page, the picture and the record. Return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers.page", description=__doc__)
-    parser.add_argument("json", type=Path, help="the JSON file of a run")
-    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout whose docs are written")
-    options = parser.parse_args(arguments)
-    results = Results.from_dict(json.loads(options.json.read_text()))
-    page = options.root / PAGE
-    page.write_text(replace_figures(page.read_text(), render(results)))
+    (run,), root = read_runs("benchmarks.peers.page", __doc__, arguments)
+    results = Results.from_dict(json.loads(run.read_text()))
+    write_page(root / PAGE, render(results))
     drawn = [
         replace(each, contenders=tuple(one for one in each.contenders if one.name not in NOT_DRAWN))
         for each in results.suites
         if each.levels == LEVELS
     ]
-    draw_by_size(results, options.root / PICTURE, drawn)
-    (options.root / RECORDED).write_text(json.dumps(medians(results), indent=1) + "\n")
-    print(f"written: {page}, {options.root / PICTURE}, {options.root / RECORDED}")
+    draw_by_size(results, root / PICTURE, drawn)
+    (root / RECORDED).write_text(json.dumps(medians(results), indent=1) + "\n")
+    print(f"written: {root / PAGE}, {root / PICTURE}, {root / RECORDED}")
     return 0
 
 

@@ -20,10 +20,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.harness.environment import load
 from benchmarks.harness.processes import ROOT, Child, start
+from benchmarks.harness.programs import Programme, picture, write_figures
 from benchmarks.harness.report import aligned
 from benchmarks.workers.channel import Spec
+from benchmarks.workers.proc import read_memory
 from dispatch.devtools.localbroker import provide_broker
 
 PEERS: Final = {"bare": ("decoding_listener", "echo_service"), "published": ("trustgraph_client", "trustgraph_service")}
@@ -108,7 +109,7 @@ def compare(url: str, peers: str, options: argparse.Namespace) -> dict[str, Any]
         calls = 0
         while peers == "bare" and calls < options.calls:
             calls += measure(relayed, IN_FLIGHT, options.seconds * 2, relay)["answered"]
-            memory.append((calls, resident_bytes(relay)))
+            memory.append((calls, read_memory(relay) * 2**20))
     busy = f"relayed {IN_FLIGHT}"
     return {
         "times": statistics.median(each["relayed 1"]["p50_ms"] / each["direct 1"]["p50_ms"] for each in rounds),
@@ -120,39 +121,24 @@ def compare(url: str, peers: str, options: argparse.Namespace) -> dict[str, Any]
     }
 
 
-def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process. Raises OSError on other systems than Linux."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def draw(memory: Sequence[tuple[int, int]], path: Path) -> None:
+def draw(memory: Sequence[tuple[int, float]], path: Path) -> None:
     """Draw the relay's memory over its calls."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
-    axes.plot(
-        [calls for calls, _ in memory], [size / 1e6 for _, size in memory], marker="o", markersize=3, color="#0072B2"
-    )
-    axes.set(xlabel="calls", ylabel="resident memory of the relay, MB", ylim=(0, None))
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    calls, sizes = zip(*memory, strict=True)
+    with picture(path, size=(7, 3.2), dpi=150) as (_, ((axes,),)):
+        axes.plot(calls, [size / 1e6 for size in sizes], marker="o", markersize=3, color="#0072B2")
+        axes.set(xlabel="calls", ylabel="resident memory of the relay, MB", ylim=(0, None))
+        axes.grid(alpha=0.3)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run. Returns the exit code: 0 done, whatever the figures."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.relay", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds, of which the median counts")
-    parser.add_argument("--seconds", type=float, default=3.0, help="duration of one measurement")
-    parser.add_argument("--only", choices=PEERS, help="measure one pair of peers")
-    parser.add_argument("--calls", type=int, default=0, help="calls over which the relay's memory is measured")
-    parser.add_argument("--plot", type=Path, help="file of the plot of the memory")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    options = parser.parse_args(arguments)
-    print(f"load before: {load()}", file=sys.stderr)
+    programme = Programme("benchmarks.relay", __doc__)
+    programme.add_number("--rounds", 5, "rounds, of which the median counts")
+    programme.add_argument("--seconds", type=float, default=3.0, help="duration of one measurement")
+    programme.add_argument("--only", choices=PEERS, help="measure one pair of peers")
+    programme.add_argument("--calls", type=int, default=0, help="calls over which the relay's memory is measured")
+    programme.add_argument("--plot", type=Path, help="file of the plot of the memory")
+    options = programme.begin(arguments)
     with provide_broker() as endpoint:
         found = {
             peers: compare(endpoint.service_url, peers, options) for peers in PEERS if options.only in (None, peers)
@@ -175,8 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"memory: {least / 1e6:.1f} MB after {first:,} calls, {size / 1e6:.1f} MB after {calls:,}")
         if options.plot is not None:
             draw(memory, options.plot)
-    if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    write_figures(options.json, found)
     return 0
 
 

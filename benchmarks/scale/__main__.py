@@ -25,8 +25,9 @@ from typing import Any
 import dispatch
 from benchmarks.harness.environment import load as load_average
 from benchmarks.harness.processes import ROOT
-from benchmarks.incidents.stage import memory
-from benchmarks.suites.docs_page import markdown_table, replace_figures
+from benchmarks.harness.programs import picture, write_page
+from benchmarks.harness.report import markdown_table
+from benchmarks.workers.proc import read_memory
 
 SIZES = {
     "tools": (1, 10, 100, 1_000, 10_000),
@@ -92,7 +93,7 @@ async def measure(dimension: str, size: int) -> dict[str, float]:
         began = time.process_time()
         await make_all(CALLS)
         used = time.process_time() - began
-        return {"us": used / CALLS * 1e6, "mib": memory(os.getpid(), "VmRSS")}
+        return {"us": used / CALLS * 1e6, "mib": read_memory(os.getpid())}
 
 
 def run(dimension: str, rounds: int) -> dict[int, dict[str, float]]:
@@ -127,21 +128,18 @@ def render(found: dict[str, dict[int, dict[str, float]]], load: float | None) ->
 
 def draw(found: dict[str, dict[int, dict[str, float]]], path: Path) -> None:
     """Draw the cost of a call and the memory over each dimension."""
-    from matplotlib import pyplot  # perf: imported where it is used, not by each measured process
-
-    figure, axes = pyplot.subplots(2, len(found), figsize=(3 * len(found), 5), sharey="row", layout="constrained")
-    for place, (dimension, sizes) in enumerate(found.items()):
+    with picture(path, 2, len(found), size=(3 * len(found), 5), dpi=120, sharey="row") as (_, axes):
+        for place, (dimension, sizes) in enumerate(found.items()):
+            for row, name in enumerate(("us", "mib")):
+                axes[row][place].plot(list(sizes), [each[name] for each in sizes.values()], "o-", color="#0072B2")
+                axes[row][place].set_xscale("log")
+                axes[row][place].grid(alpha=0.3)
+            axes[1][place].set_xlabel(dimension)
         for row, name in enumerate(("us", "mib")):
-            axes[row][place].plot(list(sizes), [each[name] for each in sizes.values()], "o-", color="#0072B2")
-            axes[row][place].set_xscale("log")
-            axes[row][place].grid(alpha=0.3)
-        axes[1][place].set_xlabel(dimension)
-    for row, name in enumerate(("us", "mib")):
-        greatest = max(each[name] for sizes in found.values() for each in sizes.values())
-        axes[row][0].set_ylim(0, 1.1 * greatest)  # of the row
-    axes[0][0].set_ylabel("µs of a call, both sides")
-    axes[1][0].set_ylabel("MiB of the process")
-    figure.savefig(path, dpi=120)
+            greatest = max(each[name] for sizes in found.values() for each in sizes.values())
+            axes[row][0].set_ylim(0, 1.1 * greatest)  # of the row
+        axes[0][0].set_ylabel("µs of a call, both sides")
+        axes[1][0].set_ylabel("MiB of the process")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -162,8 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = render(found, load)
     print(table)
     if not options.only:
-        page = options.root / PAGE
-        page.write_text(replace_figures(page.read_text(), table))
+        write_page(options.root / PAGE, table)
         draw(found, options.root / PICTURE)
     return 0
 

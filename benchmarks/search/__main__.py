@@ -6,19 +6,15 @@ by tools among seen ones, and by catalogue.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.environment import load
-from benchmarks.micro.rounds import positive, writable
+from benchmarks.harness.programs import Programme, positive, write_figures
 from benchmarks.search.cost import SizedSearch, measure_index, measure_load, percentile, search_sizes
 from benchmarks.search.dataset import DataError, Dataset, add_data_option, load_dataset
 from benchmarks.search.recall import CUTS, SEED, SPLITS, Evaluation, Recall
@@ -102,25 +98,21 @@ def report_costs(data: Dataset, sizes: Sequence[int]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run. Returns the exit code: 0 done, whatever the figures; 2 no data, or the results cannot be written."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__)
-    add_data_option(parser)
-    parser.add_argument("--sizes", type=positive, nargs="+", default=SIZES, metavar="N", help="tools of each catalogue")
-    parser.add_argument(
-        "--queries", type=positive, default=QUERIES, metavar="N", help="of which the latency is measured"
+    programme = Programme("benchmarks.search", __doc__)
+    add_data_option(programme)
+    programme.add_argument(
+        "--sizes", type=positive, nargs="+", default=SIZES, metavar="N", help="tools of each catalogue"
     )
-    parser.add_argument(
+    programme.add_number("--queries", QUERIES, "of which the latency is measured")
+    programme.add_argument(
         "--only", choices=("recall", "sizes", "costs"), action="append", help="one part; repeat for others"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
-    options = parser.parse_args(arguments)
-    if not writable(options.json):
-        return 2
+    options = programme.begin(arguments)
     try:
         data = load_dataset(options.data)
     except DataError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"load before: {load()}", file=sys.stderr)
     parts = options.only or ("recall", "sizes", "costs")
     print(
         f"{len(data.queries):,} queries of {len(data.tools)} tools (MetaTool; recall@5 goal 0.80, p95 goal 5 ms at 1,000)\n"
@@ -133,8 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         figures["sizes"] = report_sizes(evaluation, options.sizes, min(options.queries, len(data.queries) - 1))
     if "costs" in parts:
         figures["costs"] = report_costs(data, options.sizes)
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2), encoding="utf-8")
+    write_figures(options.json, figures)
     return 0
 
 

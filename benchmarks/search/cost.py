@@ -151,21 +151,17 @@ async def _measure_blocked() -> float:
 
 
 LOAD = """
-import asyncio, json, sys, time
-from pathlib import Path
+import asyncio, json, os, sys, time
 import dispatch
 from dispatch.dispatcher import Dispatcher
 from dispatch.transports.memory import MemoryTransport
 
-def resident():
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if "VmRSS" in line) / 1024
-
 from benchmarks.search.distractors import make_distractors
+from benchmarks.workers.proc import read_memory
 from dispatch.catalog import Catalog, ServiceDescriptor
 service = ServiceDescriptor("metatool", "non-persistent://tg/request/m", "non-persistent://tg/response/m")
 catalog = Catalog([service], make_distractors(int(sys.argv[1])))
-before = resident()
+before = read_memory(os.getpid())
 started = time.process_time()
 from dispatch.search.wordllama_embedder import WordLlamaEmbedder
 embedder = WordLlamaEmbedder()
@@ -178,7 +174,8 @@ async def search():
         found = await dispatcher.find("export an invoice")
         assert "similar meaning" in found[0].why
 asyncio.run(search())
-print(json.dumps({"load_ms": load * 1e3, "memory_mib": resident() - before, "process_mib": resident()}))
+after = read_memory(os.getpid())
+print(json.dumps({"load_ms": load * 1e3, "memory_mib": after - before, "process_mib": after}))
 """
 
 

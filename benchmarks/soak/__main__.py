@@ -13,7 +13,6 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,11 +23,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
-from benchmarks.harness.processes import ROOT, BenchmarkError
+from benchmarks.harness.processes import READY_S, ROOT, Child, start
+from benchmarks.harness.programs import write_page
+from benchmarks.harness.report import markdown_table
 from benchmarks.soak.resident import State
-from benchmarks.suites.docs_page import markdown_table, replace_figures
 from dispatch.devtools.localbroker import VERSION, Admin, LocalBroker, create_namespaces
 from tests.helpers.call_records import End, Record, find_violations
 from tests.helpers.fault_lab import FaultLab
@@ -112,32 +110,12 @@ COLUMNS = (
 BLANK = ("-",) * 8
 
 
-@contextlib.contextmanager
-def resident_process(url: str) -> Iterator[subprocess.Popen[str]]:
-    """The resident, until the end of the block."""
-    command = (sys.executable, "-m", "benchmarks.soak.resident", url)
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.communicate()  # the end of its input ends it
-
-
-def ask(resident: subprocess.Popen[str]) -> State:
+def ask(resident: Child) -> State:
     """Return what the resident holds, and its calls so far."""
-    assert resident.stdin is not None
-    assert resident.stdout is not None
-    resident.stdin.write("\n")
-    resident.stdin.flush()
-    line = resident.stdout.readline()
-    if not line:
-        raise BenchmarkError(f"the resident has ended with exit status {resident.wait()}; its output says why")
-    return msgspec.json.decode(line, type=State)
+    return State(**resident.ask({}, READY_S))
 
 
-def inject(
-    lab: FaultLab, admin: Admin, broker: LocalBroker | None, resident: subprocess.Popen[str], dice: random.Random
-) -> str:
+def inject(lab: FaultLab, admin: Admin, broker: LocalBroker | None, resident: Child, dice: random.Random) -> str:
     """Inject one fault; those of the broker only if it belongs to the run. Returns its name."""
     kind = dice.choice(FAULTS if broker is not None else FAULTS[:-2])
     name = dice.choice(sorted(lab.instances))
@@ -149,11 +127,11 @@ def inject(
     elif kind == "unload":
         with lab.broker_away():
             for namespace in NAMESPACES[:2]:
-                admin._request("PUT", f"namespaces/{namespace}/unload")
+                admin.unload(namespace)
     elif kind == "clock":
         ahead = dice.random() < 0.5
         lab.step_clocks(ahead=ahead)
-        resident.send_signal(signal.SIGUSR1 if ahead else signal.SIGUSR2)
+        resident.signal(signal.SIGUSR1 if ahead else signal.SIGUSR2)
     elif kind == "dispatcher":
         lab.restart_dispatcher(dice.randrange(2))
     elif kind == "drain":
@@ -169,7 +147,7 @@ def run_batch(
     url: str,
     admin: Admin,
     broker: LocalBroker | None,
-    resident: subprocess.Popen[str],
+    resident: Child,
     calls: int,
     dice: random.Random,
     ends: float,
@@ -203,21 +181,22 @@ def soak(
         sys.stdout.write(f"| {' | '.join(row)} |\n")
         sys.stdout.flush()
 
-    with resident_process(url) as resident:
+    with contextlib.ExitStack() as stack:
+        resident = start("resident", stack, package="benchmarks.soak")
+        resident.begin({"url": url})
 
         def read() -> tuple[State, Held]:
             state, topics = ask(resident), sum(len(admin.topics(each)) for each in NAMESPACES)
             return state, Held(state.memory_mb, state.files, state.threads, state.sessions, topics)
 
-        ask(resident)
         time.sleep(min(SETTLE_S, minutes * 6))
         last, before = read()
         report(COLUMNS)
         report(("before", *BLANK, *map(str, before)))
-        start = time.monotonic()
+        began = time.monotonic()
         for number in range(QUARTERS):
             quarter = Quarter()
-            ends = start + minutes * 60 * (number + 1) / QUARTERS
+            ends = began + minutes * 60 * (number + 1) / QUARTERS
             while not quarter.calls or time.monotonic() < ends:
                 run_batch(url, admin, broker, resident, calls, dice, ends, quarter)
             quarters.append(quarter)
@@ -266,8 +245,7 @@ def main() -> int:
             f"One run on {datetime.now(UTC):%Y-%m-%d}, Pulsar {VERSION}, {os.cpu_count()} shared processors. Faults: "
         )
         said += ", ".join(f"{kind} {count}" for kind, count in faults.most_common()) + "."
-        figures = f"{said}\n\n{markdown_table(rows[0], rows[1:])}"
-        PAGE.write_text(replace_figures(PAGE.read_text(encoding="utf-8"), figures), encoding="utf-8")
+        write_page(PAGE, f"{said}\n\n{markdown_table(rows[0], rows[1:])}")
     return 1 if violations or unrest else 0
 
 

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.soak.resident URL``: a dispatcher and a service in one process that lives for the whole run.
+"""A dispatcher and a service in one process that lives for the whole run.
 
-They call functions, a stream and an MCP server all the time, with a reload every few seconds. For each line of the standard
-input they print what they hold and have called as a line of JSON; at its end they end. SIGUSR1 and SIGUSR2 step the clock.
+They call functions, a stream and an MCP server all the time, with a reload every few seconds. To each command they answer
+what they hold and have called. SIGUSR1 and SIGUSR2 step the clock.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tests.helpers import wall_clock  # isort: skip - before what keeps time.time
 
 import httpx
-import msgspec
 
 import dispatch
+from benchmarks.workers.channel import Channel
+from benchmarks.workers.proc import read_memory
 from tests.helpers.catalogs import queues_of, unique_topic
 
 FUNCTIONS = 20
-STATM = Path("/proc/self/statm")
 
 
-class State(msgspec.Struct):
+@dataclass
+class State:
     """What the resident holds, and its calls so far."""
 
     memory_mb: int
@@ -77,13 +78,12 @@ class Resident:
 
     async def state(self) -> State:
         """Read what this process holds."""
-        pages = int(STATM.read_text().split()[1])  # noqa: ASYNC240 - not on a disk
         sessions = 0
         async with httpx.AsyncClient() as client:
             for url in self._admins:
                 sessions += len((await client.get(f"{url}/api/sessions")).raise_for_status().json())
         return State(
-            round(pages * os.sysconf("SC_PAGE_SIZE") / 1e6),
+            round(read_memory(os.getpid()) * 2**20 / 1e6),
             len(os.listdir("/proc/self/fd")),
             threading.active_count(),
             sessions,
@@ -151,19 +151,18 @@ class Resident:
             await dispatcher.reload([self._catalog(), *sources[1:]])
 
 
-async def main(url: str) -> None:
-    """Answer each line until there are no more."""
+async def main() -> None:
+    """Answer each command with the state."""
     wall_clock.step_on_signals()
-    resident, lines = Resident(url), asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    channel = Channel()
+    resident = Resident(channel.first()["url"])
     async with resident.running():
         # All threads of the loop's pool start, so that none counts as one more later.
         await asyncio.gather(*(asyncio.to_thread(time.sleep, 0.1) for _ in range((os.cpu_count() or 1) + 4)))
-        while await lines.readline():
-            sys.stdout.write(msgspec.json.encode(await resident.state()).decode() + "\n")
-            sys.stdout.flush()
+        channel.ready()
+        async for _ in channel.commands():
+            channel.say(asdict(await resident.state()))
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(main(sys.argv[1]))
+    asyncio.run(main())

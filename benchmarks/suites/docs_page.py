@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -14,16 +13,14 @@ from pathlib import Path
 
 from benchmarks.harness.plan import LEVEL_NAMES, Contender, Suite
 from benchmarks.harness.plots import draw_systems
-from benchmarks.harness.processes import ROOT
-from benchmarks.harness.report import number, shown
+from benchmarks.harness.programs import read_runs, write_page
+from benchmarks.harness.report import markdown_table, number, shown
 from benchmarks.harness.results import Results, Summary
 from benchmarks.suites.definitions import BESIDE, FAN_IN, FLEETS, LAYERS, LOSSES, OPEN, SYSTEMS
 from benchmarks.suites.target_ratios import TARGETS, Found, find
 
 PAGE = Path("docs/explanation/benchmarks.md")
 PICTURE = Path("docs/images/systems.png")
-BEGIN = "<!-- begin of the figures of a run -->"
-END = "<!-- end of the figures of a run -->"
 ABSENT = "-"
 CPU = ("cpu_us_per_call", "service_cpu_us_per_call", "broker_cpu_us_per_call")
 
@@ -48,12 +45,6 @@ def render_setting(results: Results) -> str:
         f"{machine['load_before']}; other programs used {shown(results.other_processors)} processors during the "
         "measurements. Medians of the rounds."
     )
-
-
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _percent(share: float) -> str:
@@ -141,30 +132,13 @@ def render_targets(found: Iterable[Found]) -> str:
     return f"Targets (ratios formed within a round):\n\n{markdown_table(['', 'target', 'measured', ''], rows)}"
 
 
-def replace_figures(page: str, figures: str) -> str:
-    """Return the page with other figures between the marks.
-
-    Raises:
-        ValueError: the page does not have both marks.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page does not have the marks {BEGIN!r} and {END!r}")
-    return f"{before}{BEGIN}\n\n{figures}\n\n{END}{after}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page and the picture. Return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.suites.docs_page", description=__doc__)
-    parser.add_argument("json", type=Path, help="the JSON file of a run")
-    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout whose docs are written")
-    options = parser.parse_args(arguments)
-    results = Results.from_dict(json.loads(options.json.read_text()))
-    page = options.root / PAGE
-    page.write_text(replace_figures(page.read_text(), render_figures(results)))
-    draw_systems(results, options.root / PICTURE)
-    print(f"written: {page}, {options.root / PICTURE}")
+    (run,), root = read_runs("benchmarks.suites.docs_page", __doc__, arguments)
+    results = Results.from_dict(json.loads(run.read_text()))
+    write_page(root / PAGE, render_figures(results))
+    draw_systems(results, root / PICTURE)
+    print(f"written: {root / PAGE}, {root / PICTURE}")
     return 0
 
 

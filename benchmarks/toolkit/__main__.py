@@ -7,21 +7,17 @@ measurement the toolkit is excluded from collections (``gc.freeze``), as a servi
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import random
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Final
 
-from benchmarks.harness.environment import load
+from benchmarks.harness.programs import Programme, write_figures
 from benchmarks.harness.report import aligned
 from benchmarks.harness.statistics import percentile
-from benchmarks.micro.rounds import positive, writable
 from dispatch.toolkit import Action, Tool, Toolkit, ToolkitService
 
 ACTIONS: Final = 5_000
@@ -95,14 +91,10 @@ def measure(service: ToolkitService, threshold: float, starts: int, calls: int) 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run. Returns the exit code: 0 done, whatever the figures; 2 the results cannot be written."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.toolkit", description=__doc__)
-    parser.add_argument("--calls", type=positive, default=1_000, metavar="N", help="of each kind (default 1000)")
-    parser.add_argument("--no-freeze", action="store_true", help="collect the toolkit's objects as well")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
-    options = parser.parse_args(arguments)
-    if not writable(options.json):
-        return 2
-    print(f"load before: {load()}", file=sys.stderr)
+    programme = Programme("benchmarks.toolkit", __doc__)
+    programme.add_number("--calls", 1_000, "of each kind")
+    programme.add_argument("--no-freeze", action="store_true", help="collect the toolkit's objects as well")
+    options = programme.begin(arguments)
     service = ToolkitService(build_toolkit(0))
     gc.collect()
     if not options.no_freeze:
@@ -119,8 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows.append((str(each.starts), f"{each.threshold:g}", *sizes, *times, target))
     print(f"Recommend on {ACTIONS:,} actions, {TOOLS:,} tools, {NEXT_EDGES + CALL_EDGES:,} edges, {HOPS} hops")
     print(aligned(rows, left=()))
-    if options.json is not None:
-        options.json.write_text(json.dumps([asdict(each) for each in figures], indent=2), encoding="utf-8")
+    write_figures(options.json, [asdict(each) for each in figures])
     return 0
 
 

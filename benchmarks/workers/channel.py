@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -79,12 +79,21 @@ class Channel:
         line = sys.stdin.readline()
         return json.loads(line) if line else None
 
-    def spec(self) -> Spec:
-        """The first line."""
+    def first(self) -> dict[str, Any]:
+        """Read the first line, the spec. Without one the driver has ended, and so does this process."""
         values = self.read()
         if values is None:
             raise SystemExit(0)
-        return Spec(**values)
+        return values
+
+    def spec(self) -> Spec:
+        """The first line."""
+        return Spec(**self.first())
+
+    async def commands(self) -> AsyncIterator[dict[str, Any]]:
+        """Read the next commands, until the end of stdin."""
+        while (command := await asyncio.to_thread(self.read)) is not None:
+            yield command
 
     def say(self, answer: dict[str, Any]) -> None:
         """Answer a command."""
@@ -106,7 +115,7 @@ async def _client(channel: Channel, connect: Callable[[Spec], AbstractAsyncConte
     async with connect(spec) as load:
         await reach(load)
         channel.ready()
-        while (command := await asyncio.to_thread(channel.read)) is not None:
+        async for command in channel.commands():
             channel.say(await measure(load, **command))
 
 
@@ -118,5 +127,5 @@ def run_service(serve: Callable[[Spec], AbstractAsyncContextManager[Report | Non
 async def _service(channel: Channel, serve: Callable[[Spec], AbstractAsyncContextManager[Report | None]]) -> None:
     async with serve(channel.spec()) as report:
         channel.ready()
-        while await asyncio.to_thread(channel.read) is not None:
+        async for _ in channel.commands():
             channel.say(report() if report is not None else {})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.harness.statistics import percentile
-from benchmarks.workers.processor_time import read_machine_time, read_processor_time
+from benchmarks.workers.proc import read_machine_time, read_processor_time
 
 Watched = Mapping[str, Sequence[int]]
 """Process ids by role: ``service`` and ``broker``."""

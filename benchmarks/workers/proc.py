@@ -1,4 +1,4 @@
-"""Processor time of other processes and of the whole machine, from ``/proc``."""
+"""Processor time and memory of other processes, and of the whole machine, from ``/proc``."""
 
 from __future__ import annotations
 
@@ -36,3 +36,13 @@ def read_machine_time() -> float | None:
         return None
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields[:8])
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def read_memory(pid: int, field: str = "VmRSS") -> float:
+    """Return a field of ``/proc/PID/status`` in MiB, by default the resident memory.
+
+    Raises:
+        OSError: there is no such process, or no ``/proc``.
+    """
+    lines = (PROC / str(pid) / "status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024

@@ -232,7 +232,9 @@ def test_every_edit_of_a_watched_folder_is_in_force_and_no_call_fails() -> None:
 @pytest.mark.parametrize("main", [guards.main, telemetry.main, thousand_tools.main, catalog.main])
 def test_an_unwritable_result_file_is_reported_before_measuring(main: Main, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert main(["--json", str(tmp_path / "file" / "figures.json")]) == 2
+    with pytest.raises(SystemExit) as ended:
+        main(["--json", str(tmp_path / "file" / "figures.json")])
+    assert ended.value.code == 2
 
 
 @pytest.mark.parametrize("dimension", scale.SIZES)

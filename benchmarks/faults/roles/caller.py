@@ -6,18 +6,18 @@ import asyncio
 import os
 import random
 import time
+from collections.abc import Coroutine
 from typing import Any
 
 from benchmarks.incidents.figures import RIGHT, WRONG
 from benchmarks.incidents.roles.load import answer_to
 from benchmarks.peers.system import Call, Place, System, load
 from benchmarks.workers.channel import Channel
+from benchmarks.workers.pacing import Pacer
 
 HUNG, CANCELLED = "hung", "cancelled"
 HUNG_S = 2.0
 """Seconds after its deadline at which a call counts as hung."""
-CATCH_UP_S = 1.0
-"""Calls later than this are skipped: a stalled process must not send a burst afterwards."""
 REACH_S = 30.0
 WARM_UP, WARM_S = 100, 5.0
 """A system is warm once so many calls in a row, or all calls for so many seconds, were answered rightly."""
@@ -35,8 +35,7 @@ class Caller:
         self._patience = timeout + HUNG_S
         self._random = random.Random(seed)
         self._number = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._issuing: asyncio.Task[None] | None = None
+        self._pacer = Pacer(self._make_next)
         self._cancel_s = 0.0
         self.rate = 0.0
         self.records: list[Row] = []
@@ -60,26 +59,16 @@ class Caller:
     def begin(self, rate: float) -> None:
         """Begin the load."""
         self.rate = rate
-        self._issuing = asyncio.create_task(self._issue())
+        self._pacer.begin(lambda: self._random.expovariate(self.rate))
 
     def cancel_after(self, seconds: float) -> None:
         """Cancel every fourth call after so many seconds from now on; 0: none."""
         self._cancel_s = seconds
 
-    async def _issue(self) -> None:
-        due = time.monotonic()
-        while True:
-            now = time.monotonic()
-            if due > now:
-                await asyncio.sleep(due - now)
-            elif now - due > CATCH_UP_S:
-                due = now
-            number, self._number = self._number, self._number + 1
-            cancel = self._cancel_s if number % 8 in (0, 5) else 0.0
-            task = asyncio.create_task(self._make(number, repeatable=bool(number % 2), cancel=cancel))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            due += self._random.expovariate(self.rate)
+    def _make_next(self) -> Coroutine[Any, Any, None]:
+        number, self._number = self._number, self._number + 1
+        cancel = self._cancel_s if number % 8 in (0, 5) else 0.0
+        return self._make(number, repeatable=bool(number % 2), cancel=cancel)
 
     async def _make(self, number: int, *, repeatable: bool, cancel: float = 0.0) -> None:
         began, refused = time.monotonic(), False
@@ -97,27 +86,21 @@ class Caller:
 
     async def end(self) -> list[Row]:
         """End the load, wait for the calls in flight, and return the records."""
-        if self._issuing is not None:
-            self._issuing.cancel()
-            await asyncio.wait([self._issuing])
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=self._patience + HUNG_S)
+        await self._pacer.end(self._patience + HUNG_S)
         return self.records
 
 
 async def main() -> None:
     """Execute the driver's commands."""
     channel = Channel()
-    spec: dict[str, Any] | None = channel.read()
-    if spec is None:
-        return
+    spec = channel.first()
     place = Place(**{**spec["place"], "ports": tuple(spec["place"]["ports"])})
     system = load(spec["system"])
     async with system.connect(place) as call:
         caller = Caller(system, call, place.timeout, spec["seed"])
         await caller.reach()
         channel.ready()
-        while (command := await asyncio.to_thread(channel.read)) is not None:
+        async for command in channel.commands():
             answer: dict[str, Any] = {}
             match command["do"]:
                 case "begin":

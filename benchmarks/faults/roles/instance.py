@@ -56,9 +56,7 @@ class Tool:
 async def main() -> None:
     """Execute the driver's commands."""
     channel = Channel()
-    spec = channel.read()
-    if spec is None:
-        return
+    spec = channel.first()
     place = Place(**{**spec["place"], "ports": tuple(spec["place"]["ports"])})
     tool = Tool(spec["journal"], spec["work_s"], place.concurrency)
     system = load(spec["system"])
@@ -67,7 +65,7 @@ async def main() -> None:
         return  # a spare process that was not needed
     async with system.serve(place, command["instance"], tool):
         channel.say({})
-        while (command := await asyncio.to_thread(channel.read)) is not None:
+        async for command in channel.commands():
             match command["do"]:
                 case "hang":
                     tool.hang()

@@ -6,7 +6,6 @@ import asyncio
 import socket
 import struct
 from contextlib import AsyncExitStack
-from typing import Any
 
 from benchmarks.workers.channel import Channel
 
@@ -84,15 +83,13 @@ class Relay:
 async def main() -> None:
     """Execute the driver's commands."""
     channel = Channel()
-    spec: dict[str, Any] | None = channel.read()
-    if spec is None:
-        return
+    spec = channel.first()
     relay = Relay(spec["rewrite"])
     async with AsyncExitStack() as stack:
         for port, target in spec["ports"]:
             await relay.listen(port, target, stack)
         channel.ready()
-        while (command := await asyncio.to_thread(channel.read)) is not None:
+        async for command in channel.commands():
             match command["do"]:
                 case "reset":
                     relay.reset()

@@ -12,25 +12,13 @@ import dispatch
 from benchmarks.incidents.figures import RIGHT, WRONG
 from benchmarks.incidents.roles.load import answer_to
 from benchmarks.workers.channel import Channel
-from dispatch.errors import CallTimeoutError, ErrorType, Outcome, TransportError
+from benchmarks.workers.pacing import Pacer, is_certainly_not_executed
 
-CATCH_UP_S = 1.0
-"""Calls later than this are skipped: a stalled process must not send a burst afterwards."""
 CANCEL_S = 10.0
 UNFINISHED = "unfinished"
-CERTAIN = (Outcome.REJECTED, Outcome.THROTTLED, Outcome.INVALID_ARGUMENTS)
 
 Row = tuple[float, float, str, int, str, bool]
 """Beginning and end, how the call ended, its number, its tool, and whether its error says that it was not executed."""
-
-
-def is_certainly_not_executed(error: dispatch.DispatchError) -> bool:
-    """Read from the fields of an error whether it excludes that the tool was executed."""
-    if isinstance(error, TransportError):
-        return not error.may_have_run
-    if isinstance(error, CallTimeoutError):
-        return error.type == ErrorType.EXPIRED
-    return error.outcome in CERTAIN
 
 
 class Agent:
@@ -45,26 +33,13 @@ class Agent:
         self._dispatcher = dispatcher
         self._tools: list[dict[str, Any]] = command["tools"]
         self._records: list[Row] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._pacer = Pacer(lambda: self._make({}))
         self._in_flight: dict[int, Row] = {}
-        self._issuing: asyncio.Task[None] | None = None
         self._number = 0
 
     def begin(self, rate: float) -> None:
         """Make ``rate`` calls per second from now on, whether or not earlier ones have ended."""
-        self._issuing = asyncio.create_task(self._issue(1 / rate))
-
-    async def _issue(self, pause: float) -> None:
-        clock = asyncio.get_running_loop().time
-        due = clock()
-        while True:
-            now = clock()
-            if due > now:
-                await asyncio.sleep(due - now)
-            elif now - due > CATCH_UP_S:
-                due = now
-            self.call({})
-            due += pause
+        self._pacer.begin(lambda: 1 / rate)
 
     def call(self, extra: dict[str, Any]) -> None:
         """Begin one call, with further arguments.
@@ -72,18 +47,16 @@ class Agent:
         ``stream`` reads a stream, with that many seconds after each chunk; ``read``: chunks after which the reader stops;
         ``send``: characters of an argument.
         """
+        self._pacer.start(self._make(extra))
+
+    def _make(self, extra: dict[str, Any]) -> Coroutine[Any, Any, None]:
         number, tool = self._number, self._tools[self._number % len(self._tools)]
         self._number += 1
         arguments = {**tool["arguments"], **extra, "call": number}
         if (size := arguments.pop("send", 0)) > 0:
             arguments["padding"] = "x" * size
-        is_stream = "stream" in arguments
-        self._start(self._stream(tool["name"], arguments) if is_stream else self._execute(tool["name"], arguments))
-
-    def _start(self, call: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(call)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        make = self._stream if "stream" in arguments else self._execute
+        return make(tool["name"], arguments)
 
     async def _execute(self, tool: str, arguments: dict[str, Any]) -> None:
         began = self._begin(arguments, tool)
@@ -133,13 +106,12 @@ class Agent:
         """Make so many calls, one after the other, that are not recorded: the agent is warm."""
         for _ in range(calls):
             self.call({"seconds": 0.0})
-            await asyncio.gather(*self._tasks)
+            await self.wait(None)
         self._records.clear()
 
-    async def wait(self, seconds: float) -> None:
+    async def wait(self, seconds: float | None) -> None:
         """Wait until no call is in flight, at most so many seconds."""
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=seconds)
+        await self._pacer.wait(seconds)
 
     async def end(self, seconds: float) -> list[Row]:
         """Stop making calls, wait up to ``seconds`` for those in flight, and return the records.
@@ -147,12 +119,9 @@ class Agent:
         Calls that are in flight afterwards are cancelled, and recorded as unfinished; streams whose reader stopped have no
         record.
         """
-        if self._issuing is not None:
-            self._issuing.cancel()
-            await asyncio.wait([self._issuing])
-        await self.wait(seconds)
+        await self._pacer.end(seconds)
         unfinished = list(self._in_flight.values())
-        for task in self._tasks:
+        for task in self._pacer.in_flight:
             task.cancel()
         await self.wait(CANCEL_S)
         return self._records + [(began, time.monotonic(), *rest) for began, _, *rest in unfinished]
@@ -181,16 +150,14 @@ def dispatcher_of(url: str, command: dict[str, Any]) -> dispatch.Dispatcher:
 async def main() -> None:
     """Execute the driver's commands."""
     channel = Channel()
-    spec = channel.read()
-    if spec is None:
-        return
+    spec = channel.first()
     channel.ready()
-    while (command := await asyncio.to_thread(channel.read)) is not None:
+    async for command in channel.commands():
         async with dispatcher_of(spec["url"], command) as dispatcher:
             agent = Agent(dispatcher, command)
             await agent.reach(command["warm_up"])
             channel.say({"at": time.monotonic()})
-            while (command := await asyncio.to_thread(channel.read)) is not None:
+            async for command in channel.commands():
                 match command["do"]:
                     case "begin":
                         agent.begin(command["rate"])

@@ -44,14 +44,12 @@ def dispatcher_of(spec: dict[str, Any], tools: int = 1) -> dispatch.Dispatcher:
 async def main() -> None:
     """Connect, then execute the driver's commands."""
     channel = Channel()
-    spec = channel.read()
-    if spec is None:
-        return
+    spec = channel.first()
     timeout = spec["timeout"]
     async with dispatcher_of(spec) as dispatcher:
         load = Load(lambda secret: dispatcher.execute(TOOL, {"secret": secret}, timeout=timeout), spec.get("mark", ""))
         channel.ready()
-        while (command := await asyncio.to_thread(channel.read)) is not None:
+        async for command in channel.commands():
             match command["do"]:
                 case "reach":
                     channel.say(await reach(load, command["seconds"]))

@@ -42,14 +42,12 @@ async def main() -> None:
     """For each command, connect and close that many times."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the expected abort writes no core file
     channel = Channel()
-    spec = channel.read()
-    if spec is None:
-        return
+    spec = channel.first()
     resource.setrlimit(resource.RLIMIT_NOFILE, (spec["descriptors"], spec["descriptors"]))
     others = [os.open(os.devnull, os.O_RDONLY) for _ in range(OTHERS)]
     one = one_dispatcher if spec["what"] == "dispatchers" else one_service
     channel.ready()
-    while (command := await asyncio.to_thread(channel.read)) is not None:
+    async for command in channel.commands():
         done, error = 0, None
         for _ in range(command["times"]):
             try:

@@ -115,9 +115,7 @@ def payload_of(message: dict[str, Any]) -> bytes:
 def main() -> None:
     """Execute the driver's commands."""
     channel = Channel()
-    spec = channel.read()
-    if spec is None:
-        return
+    spec = channel.first()
     forger = Forger(spec["url"], spec.get("token"))
     channel.ready()
     while (command := channel.read()) is not None:

@@ -67,13 +67,11 @@ class Tool(dispatch.ToolService):
 async def main() -> None:
     """Execute the driver's commands; every answer has the moment, on the machine's monotonic clock."""
     channel = Channel()
-    spec = channel.read()
-    if spec is None:
-        return
+    spec = channel.first()
     tool: Tool | None = None
     server: dispatch.ToolServer | None = None
     channel.ready()
-    while (command := await asyncio.to_thread(channel.read)) is not None:
+    async for command in channel.commands():
         match command["do"]:
             case "serve":
                 tool = Tool(command["journal"], command.get("slowness", 1.0))

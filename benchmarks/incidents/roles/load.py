@@ -9,9 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from benchmarks.incidents.figures import RIGHT, WRONG
-
-CATCH_UP_S = 1.0
-"""Calls later than this are skipped: a stalled process must not send a burst afterwards."""
+from benchmarks.workers.pacing import Pacer
 
 
 def answer_to(secret: str) -> str:
@@ -33,26 +31,11 @@ class Load:
         self._mark = mark
         self._numbers = itertools.count()
         self._records: list[tuple[float, float, str]] = []
-        self._tasks: set[asyncio.Task[str]] = set()
-        self._issuing: asyncio.Task[None] | None = None
+        self._pacer = Pacer(self.call)
 
     def begin(self, rate: float) -> None:
         """Make ``rate`` calls per second from now on."""
-        self._issuing = asyncio.create_task(self._issue(1 / rate))
-
-    async def _issue(self, pause: float) -> None:
-        clock = asyncio.get_running_loop().time
-        due = clock()
-        while True:
-            now = clock()
-            if due > now:
-                await asyncio.sleep(due - now)
-            elif now - due > CATCH_UP_S:
-                due = now
-            task = asyncio.create_task(self.call())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            due += pause
+        self._pacer.begin(lambda: 1 / rate)
 
     async def call(self) -> str:
         """Make one call, record it, and return its kind."""
@@ -71,9 +54,4 @@ class Load:
 
     async def end(self) -> None:
         """Stop making calls, and wait for those in flight."""
-        if self._issuing is not None:
-            self._issuing.cancel()
-            await asyncio.wait([self._issuing])
-            self._issuing = None
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
+        await self._pacer.end()

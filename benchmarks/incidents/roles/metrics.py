@@ -62,9 +62,7 @@ async def scrape(app: Callable[[Any, Any, Any], Awaitable[None]]) -> bytes:
 async def main() -> None:
     """Call every tool once; then scrape for each command."""
     channel = Channel()
-    spec = channel.read()
-    if spec is None:
-        return
+    spec = channel.first()
     async with dispatcher_of(spec, spec["tools"]) as dispatcher:
         names = list(dispatcher.catalog.tools)
         channel.ready()
@@ -75,7 +73,7 @@ async def main() -> None:
                 await dispatcher.execute(name, {"secret": name}, timeout=10)
 
         app = dispatcher.metrics_app()
-        while (command := await asyncio.to_thread(channel.read)) is not None:
+        async for command in channel.commands():
             if command["do"] == "call":
                 await asyncio.gather(*map(one, names))
                 channel.say({"calls": len(names)})

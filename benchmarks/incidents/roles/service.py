@@ -28,9 +28,7 @@ class Digest(dispatch.ToolService):
 async def main() -> None:
     """Serve until the driver ends this process or closes its stdin."""
     channel = Channel()
-    spec = channel.read()
-    if spec is None:
-        return
+    spec = channel.first()
     if spec.get("clock_behind"):
         wall_clock.step(-spec["clock_behind"])
     async with dispatch.ToolServer(
@@ -43,7 +41,7 @@ async def main() -> None:
         security=dispatch.Security(token=spec.get("token")),
     ):
         channel.ready()
-        while await asyncio.to_thread(channel.read) is not None:
+        async for _ in channel.commands():
             channel.say({})
 
 

@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.processes import BenchmarkError, Child
 from benchmarks.incidents.figures import Figure
 from benchmarks.incidents.lab import Lab, queues, unique
 from benchmarks.incidents.scenario import Scenario
-from benchmarks.incidents.workers import BenchmarkError, Worker
 
 DESCRIPTORS = 1_024
 """``ulimit -n`` of a login shell."""
@@ -50,7 +50,7 @@ def run(lab: Lab) -> Iterator[Figure]:
             yield from measured(worker, what, count, step)
 
 
-def measured(worker: Worker, what: str, count: int, step: int) -> list[Figure]:
+def measured(worker: Child, what: str, count: int, step: int) -> list[Figure]:
     """The figures of ``count`` connects in ``worker``; its end by a signal is one of them, and leaves the last batch out."""
     worker.ask({"times": 1}, 60)
     fds, running = [open_files(worker.pid)], [threads(worker.pid)]

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from benchmarks.harness.processes import BenchmarkError, Child
 from benchmarks.incidents import forged_wire
 from benchmarks.incidents.figures import RIGHT, WRONG, Call, Figure, begun, calls_of, common_failures, share
 from benchmarks.incidents.forged_wire import Names
 from benchmarks.incidents.lab import REACH_S, Lab, grant, queues, topics, unique
 from benchmarks.incidents.scenario import Scenario
-from benchmarks.incidents.workers import BenchmarkError, Worker
 from dispatch.devtools.localbroker import LocalBroker
 
 RATE = 25.0
@@ -173,12 +173,12 @@ def genuine(here: dict[str, str], topic: str) -> dict[str, str]:
     return here if topic in here.get("here", "") else {}
 
 
-def seen(forger: Worker) -> dict[str, Any]:
+def seen(forger: Child) -> dict[str, Any]:
     """Return the messages that the forger has read so far."""
     return forger.ask({"do": "seen"}, 30)
 
 
-def taken(caller: Worker) -> list[Call]:
+def taken(caller: Child) -> list[Call]:
     """Return the calls that ended since the last request for them."""
     return calls_of(caller.ask({"do": "take"}, 30)["calls"])
 

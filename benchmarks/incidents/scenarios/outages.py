@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 
+from benchmarks.harness.processes import Child
 from benchmarks.incidents.figures import RIGHT, Call, Figure, begun, calls_of, common_failures, first_right, share
 from benchmarks.incidents.lab import REACH_S, Lab, queues, restart, unique
 from benchmarks.incidents.scenario import Scenario
-from benchmarks.incidents.workers import Worker
 from dispatch.devtools.localbroker import LocalBroker
 
 RATE = 50.0
@@ -71,7 +71,7 @@ def outage(broker: LocalBroker, seconds: float, way: str) -> tuple[float, float]
     return began, restart(broker)
 
 
-def take(caller: Worker) -> tuple[list[Call], str]:
+def take(caller: Child) -> tuple[list[Call], str]:
     """The calls that ended since the last look, and the state of the circuit breaker."""
     answer = caller.ask({"do": "take"}, 30)
     return calls_of(answer["calls"]), answer["breaker"]

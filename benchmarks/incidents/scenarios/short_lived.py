@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 from benchmarks.incidents.figures import RIGHT, Figure, begun, calls_of, common_failures, first_right, share
 from benchmarks.incidents.lab import REACH_S, Lab, queues, restart, topics, unique
 from benchmarks.incidents.scenario import Scenario
+from benchmarks.workers.proc import read_processor_time
 
 CALLERS = 2_000
 WORKERS = 4
@@ -55,9 +54,9 @@ def run(lab: Lab) -> list[Figure]:
         watched = begun(calls, back if first is None else first)
         lab.progress.step("short-lived: the service closes what is idle", idle_s)
         time.sleep(idle_s)
-        processor = processor_seconds(service.pid)
+        used = read_processor_time([service.pid]) or 0.0
         time.sleep(10)
-        processor = processor_seconds(service.pid) - processor
+        processor = (read_processor_time([service.pid]) or 0.0) - used
         left = reply_topics()
     return [
         Figure("callers that succeeded", done, "", str(callers)),
@@ -68,12 +67,6 @@ def run(lab: Lab) -> list[Figure]:
         Figure(f"reply topics {idle_s:g} s later", left, "", f"≤ 2 after {IDLE_S:g} s", None if lab.short else 2),
         Figure("processor time of the service at rest", processor / 10, "%", "≤ 0.5 %", 0.005),
     ]
-
-
-def processor_seconds(pid: int) -> float:
-    """Processor time of a process until now."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 SCENARIO = Scenario(

@@ -8,7 +8,8 @@ from typing import Any, Final, Literal
 
 import dispatch
 from benchmarks.peers.system import SERVICE, Call, Failure, Place, Tool
-from dispatch.errors import CallTimeoutError, DispatchError, ErrorType, Outcome, TransportError
+from benchmarks.workers.pacing import is_certainly_not_executed
+from dispatch.errors import DispatchError
 
 LABEL: Final = "dispatch on Pulsar"
 OFFERS: Final = (
@@ -17,7 +18,6 @@ OFFERS: Final = (
 )
 SERVER: Final[Literal["pulsar"]] = "pulsar"
 POLICY: Final = {"rate-limit": "1000000/s", "user-rate-limit": "1000000/s"}
-CERTAIN: Final = (Outcome.REJECTED, Outcome.THROTTLED, Outcome.INVALID_ARGUMENTS)
 
 
 class Service(dispatch.ToolService):
@@ -91,9 +91,4 @@ def read_failure(error: Exception) -> Failure:
     """The error's type, and whether its fields exclude an execution."""
     if not isinstance(error, DispatchError):
         return Failure(type(error).__name__)
-    if isinstance(error, TransportError):
-        return Failure(error.type, not error.may_have_run)
-    return Failure(
-        error.type,
-        error.outcome in CERTAIN or (isinstance(error, CallTimeoutError) and error.type == ErrorType.EXPIRED),
-    )
+    return Failure(error.type, is_certainly_not_executed(error))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from benchmarks.harness.processes import ROOT
+from benchmarks.harness.programs import replace_figures
 from benchmarks.peers.comparison import render
-from benchmarks.suites.docs_page import replace_figures
 
 
 def test_readme_has_the_recorded_figures() -> None:
