@@ -395,21 +395,30 @@ class AlteredMessage:
 class AlteredDurableMessage(DurableMessage):
     """The content of ``shown`` in place of a durable message's, which is acknowledged with it."""
 
-    __slots__ = ("_inner",)
+    __slots__ = ("_inner", "_shown", "backlog", "kept", "lag")
 
     def __init__(self, inner: DurableMessage, shown: Message) -> None:
-        super().__init__(shown, inner.lag, inner.backlog)
         self._inner = inner
+        self._shown = shown
+        self.lag = inner.lag
+        self.backlog = inner.backlog
+        self.kept = False
+
+    def properties(self) -> dict[str, str]:
+        return self._shown.properties()
+
+    def data(self) -> bytes:
+        return self._shown.data()
 
     def keep(self) -> None:
-        super().keep()
+        self.kept = True
         self._inner.keep()
 
     def acknowledge(self) -> None:
         self._inner.acknowledge()
 
     def settle(self, then: Callable[[], object]) -> None:
-        self.is_kept = True
+        self.kept = True
         self._inner.settle(then)
 
 
@@ -600,24 +609,8 @@ class FaultyPublisher:
     ) -> FaultyTicket:
         ticket, path = FaultyTicket(on_failure), self._path
         is_synchronous = True  # the caller is still in publish(), so that an error can be raised
-        if self._transport.is_closed:
-            raise TransportError(ErrorType.CLOSED, "The connection is closed.", may_have_run=False)
-        sampler = path.sampler
-        fault = None if sampler is None else sampler.draw_fault()
-        if self._transport.is_disconnected:
-            path.count_fault("disconnected")
-            raise _unreachable()
-        body, named = payload, properties
-        if fault == "tool_error":
-            reply = make_tool_error(payload, properties)
-            if reply is None:
-                fault = None
-            else:
-                body, named = reply
-        if fault is not None:
-            path.count_fault(fault)
 
-        def send() -> None:
+        def send(body: bytes = payload, named: Mapping[str, str] = properties) -> None:
             try:
                 ticket.inner = self._inner.publish(body, named, flow=flow, on_failure=ticket.fail)
             except TransportError as error:
@@ -625,26 +618,48 @@ class FaultyPublisher:
                     raise
                 ticket.fail(error)
 
-        is_waiting = False
-        if sampler is not None:
+        if self._transport.is_closed:
+            raise TransportError(ErrorType.CLOSED, "The connection is closed.", may_have_run=False)
+        sampler = path.sampler
+        fault = None if sampler is None else sampler.draw_fault()
+        if self._transport.is_disconnected:
+            path.count_fault("disconnected")
+            raise _unreachable()
+        reply = make_tool_error(payload, properties) if fault == "tool_error" else None
+        if fault == "tool_error" and reply is None:
+            fault = None
+        if fault is not None:
+            path.count_fault(fault)
+        if sampler is None or fault is None:
+            path.deliver_in_order(send, sampler)
+        else:
             match fault:
+                case "drop":
+                    pass
+                case "delay" if sampler.rng.random() < 0.5:
+                    ticket.delayed = path.deliver_later(sampler, send)
                 case "delay":
-                    is_waiting = sampler.rng.random() < 0.5
+                    path.deliver_later(sampler, send)
+                case "duplicate":
+                    path.deliver_in_order(send, sampler)
+                    path.deliver_later(sampler, partial(self._publish_copy, payload, properties, flow))
+                case "reorder":
+                    path.hold_until_next(sampler, send)
                 case "malformed":
-                    body = malformed_payload(sampler.rng, payload)
+                    path.deliver_in_order(partial(send, malformed_payload(sampler.rng, payload)), sampler)
+                case "tool_error":
+                    assert reply is not None
+                    path.deliver_in_order(partial(send, *reply), sampler)
                 case "missing_id" | "oversized_id" | "foreign_id":
-                    named = replace_id(sampler.rng, properties, fault)
+                    path.deliver_in_order(partial(send, payload, replace_id(sampler.rng, properties, fault)), sampler)
                 case "error":
                     raise TransportError(
                         ErrorType.PUBLISH_QUEUE_FULL, "The queue is full (an injected fault).", may_have_run=False
                     )
-        if sampler is not None and fault == "late_error":
-            self._fail_later(ticket, sampler, send)
-        elif sampler is not None and fault == "disconnect":
-            self._disconnect(ticket, sampler)
-        else:
-            delayed = path.deliver(sampler, fault, send, partial(self._publish_copy, payload, properties, flow))
-            ticket.delayed = delayed if is_waiting else None
+                case "late_error":
+                    self._fail_later(ticket, sampler, send)
+                case "disconnect":
+                    self._disconnect(ticket, sampler)
         is_synchronous = False
         if fault != "reorder":
             path.release_held()
@@ -676,16 +691,31 @@ class FaultyPublisher:
         if fault is not None:
             path.count_fault(fault)
         is_sent = True
-        if sampler is not None and fault == "malformed":
-            payload = malformed_payload(sampler.rng, payload)
-        if sampler is not None and fault == "disconnect":
-            self._transport.disconnect(sampler.faults.reconnect_after)
-            is_sent = sampler.rng.random() < 0.5
-        elif fault == "error":
-            is_sent = False
-        # The failure of a packet is reported to no caller.
-        elif sampler is None or fault != "late_error" or sampler.rng.random() < 0.5:
-            path.deliver(sampler, fault, partial(send, payload), partial(send, payload))
+        if sampler is None or fault is None:
+            path.deliver_in_order(partial(send, payload), sampler)
+        else:
+            match fault:
+                case "drop":
+                    pass
+                case "delay":
+                    path.deliver_later(sampler, partial(send, payload))
+                case "duplicate":
+                    path.deliver_in_order(partial(send, payload), sampler)
+                    path.deliver_later(sampler, partial(send, payload))
+                case "reorder":
+                    path.hold_until_next(sampler, partial(send, payload))
+                case "malformed":
+                    path.deliver_in_order(partial(send, malformed_payload(sampler.rng, payload)), sampler)
+                case "late_error":  # a packet's failure is reported to no caller
+                    if sampler.rng.random() < 0.5:
+                        path.deliver_in_order(partial(send, payload), sampler)
+                case "tool_error":
+                    path.deliver_in_order(partial(send, payload), sampler)
+                case "error":
+                    is_sent = False
+                case "disconnect":
+                    self._transport.disconnect(sampler.faults.reconnect_after)
+                    is_sent = sampler.rng.random() < 0.5
         if fault != "reorder":
             path.release_held()
         return is_sent
@@ -764,29 +794,6 @@ class MessagePath:
         """Count an injected fault."""
         self._injector.count[f"{self._direction} {fault}"] += 1
 
-    def deliver(
-        self, sampler: FaultSampler | None, fault: str | None, deliver: Deliver, deliver_copy: Deliver
-    ) -> DelayedMessage | None:
-        """Deliver a message as its fault says: not, later, twice, after the next one; otherwise in order. Return the message
-        if it is delayed.
-
-        Args:
-            deliver: delivers it.
-            deliver_copy: delivers a duplicate of it.
-        """
-        if sampler is not None:
-            match fault:
-                case "drop":
-                    return None
-                case "delay":
-                    return self.deliver_later(sampler, deliver)
-                case "reorder":
-                    return self._hold_until_next(sampler, deliver)
-        self.deliver_in_order(deliver, sampler)
-        if sampler is not None and fault == "duplicate":
-            self.deliver_later(sampler, deliver_copy)
-        return None
-
     def deliver_in_order(self, deliver: Deliver, sampler: FaultSampler | None) -> None:
         """Deliver a message after the previous ones of its topic: now, or after its latency."""
         now = asyncio.get_running_loop().time()
@@ -805,12 +812,12 @@ class MessagePath:
             return None
         return self._queue.add(deliver, asyncio.get_running_loop().time() + sampler.draw_delay())
 
-    def _hold_until_next(self, sampler: FaultSampler, deliver: Deliver) -> DelayedMessage | None:
+    def hold_until_next(self, sampler: FaultSampler, deliver: Deliver) -> None:
+        """Hold a message until the topic's next one is delivered, at most for a delay."""
         message = self.deliver_later(sampler, deliver)
         if message is not None:
             self._held = [each for each in self._held if each.is_waiting]
             self._held.append(message)
-        return message
 
     def release_held(self) -> None:
         """Deliver the messages that are held until the next one."""
@@ -845,46 +852,69 @@ class FaultySubscription:
         fault = None if sampler is None else sampler.draw_fault()
         if self._transport.is_disconnected:
             path.count_fault("disconnected")
-            _keep(message)
+            _lose(message)
             return
-        altered = message if sampler is None or fault is None else alter_message(sampler.rng, message, fault)
-        if altered is None:
-            fault = None
-        shown = message if altered is None else altered
+        shown = message if sampler is None or fault is None else alter_message(sampler.rng, message, fault)
+        if shown is None:
+            fault, shown = None, message
         if fault is not None:
             path.count_fault(fault)
+        if sampler is None or fault is None:
+            self._deliver_in_order(message, sampler)
+        else:
+            match fault:
+                case "drop":
+                    _lose(message)
+                case "disconnect":
+                    self._transport.disconnect(sampler.faults.reconnect_after)
+                    _lose(message)
+                case "delay":
+                    _keep(message)
+                    path.deliver_later(sampler, partial(self._handle_delayed, message))
+                case "duplicate":
+                    self._deliver_in_order(message, sampler)
+                    path.deliver_later(sampler, partial(self._handle_delayed, message))
+                case "reorder":
+                    _keep(message)
+                    path.hold_until_next(sampler, partial(self._handle_delayed, message))
+                case _:
+                    self._deliver_in_order(shown, sampler)
+        if fault != "reorder":
+            path.release_held()
+
+    def _deliver_in_order(self, message: Message, sampler: FaultSampler | None) -> None:
         is_synchronous, is_delivered = True, False
 
         def deliver() -> None:
             nonlocal is_delivered
             is_delivered = True
-            if not is_synchronous:
-                self._handle_delayed(shown)
-            elif self._handler is not None:
-                self._handler(shown)
+            if is_synchronous:
+                self._handle(message)
+            else:
+                self._handle_delayed(message)
 
-        if sampler is not None and fault == "disconnect":
-            self._transport.disconnect(sampler.faults.reconnect_after)
-        else:
-            path.deliver(sampler, fault, deliver, partial(self._handle_delayed, message))
+        self._path.deliver_in_order(deliver, sampler)
         is_synchronous = False
         if not is_delivered:
-            _keep(shown)
-        if fault != "reorder":
-            path.release_held()
+            _keep(message)
+
+    def _handle(self, message: Message) -> None:
+        if self._handler is not None:
+            self._handler(message)
 
     def _handle_delayed(self, message: Message) -> None:
         """Handle a delayed message as a transport does: acknowledge a durable one, and survive an error of the handler."""
         if self._handler is None:
             return  # closed: the broker delivers a durable message to another subscriber
+        shown = AlteredDurableMessage(message, message) if isinstance(message, DurableMessage) else None
         try:
-            if isinstance(message, DurableMessage):
-                AlteredDurableMessage(message, message).deliver(self._handler)
-            else:
-                self._handler(message)
+            self._handler(message if shown is None else shown)
         except Exception as error:
             self._transport.late_handler_errors += 1
             logger.warning("the handler of a delayed message on %s failed: %s", self.topic, type(error).__name__)
+        finally:
+            if shown is not None and not shown.kept:
+                shown.acknowledge()
 
     async def close(self) -> None:
         await self.inner.close()
@@ -892,11 +922,13 @@ class FaultySubscription:
 
 
 def _keep(message: Message) -> None:
-    """Keep a durable message from being acknowledged when its handler returns: it is not delivered yet; or it is lost, and
-    the broker delivers it to another subscriber after this one has closed."""
+    """Keep a durable message from being acknowledged when its handler returns: it is not delivered yet."""
     if isinstance(message, DurableMessage):
         message.keep()
 
+
+_lose = _keep
+"""Lose a message: the broker delivers a durable one to another subscriber after this one has closed."""
 
 # A transport with injected faults of networks, brokers and peers; seeded, so that a run can be repeated.
 #

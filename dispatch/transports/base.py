@@ -45,43 +45,26 @@ class Message(Protocol):
 class DurableMessage(ABC):
     """A message of a durable subscription (SHARED, on a persistent topic). The broker retains it until it is acknowledged,
     and redelivers it to another subscriber if this one disconnects first. It is acknowledged when its handler returns,
-    unless the handler called :meth:`keep` or :meth:`settle`.
+    unless the handler called :meth:`keep` or :meth:`settle`."""
 
-    Args:
-        message: what has arrived.
-        lag: seconds from publishing to arrival, by the publisher's clock and the local one, which may differ.
-        backlog: the message may have been published before the subscription was opened: only ``lag`` says how long it
-            waited.
-    """
+    __slots__ = ()
 
-    __slots__ = ("_message", "backlog", "is_kept", "lag")
+    lag: float
+    """Seconds from publishing to arrival, by the publisher's clock and the local one, which may differ."""
+    backlog: bool
+    """The message may have been published before the subscription was opened: only :attr:`lag` says how long it waited."""
 
-    def __init__(self, message: Message, lag: float, backlog: bool) -> None:
-        self._message = message
-        self.lag = lag
-        self.backlog = backlog
-        self.is_kept = False
-
+    @abstractmethod
     def properties(self) -> dict[str, str]:
         """See :class:`Message`."""
-        return self._message.properties()
 
+    @abstractmethod
     def data(self) -> bytes:
         """See :class:`Message`."""
-        return self._message.data()
 
-    def deliver(self, handler: Handler) -> None:
-        """Call ``handler`` with this message. A message whose handler raises is acknowledged too: a redelivery would fail
-        again."""
-        try:
-            handler(self)
-        finally:
-            if not self.is_kept:
-                self.acknowledge()
-
+    @abstractmethod
     def keep(self) -> None:
         """Leave the message unacknowledged until :meth:`acknowledge`."""
-        self.is_kept = True
 
     @abstractmethod
     def acknowledge(self) -> None:
@@ -370,20 +353,31 @@ class FairQueue(Generic[T]):
         return items
 
 
-class PublishWindow(FairQueue[T]):
-    """At most ``size`` items in flight; further ones are in the queue.
+class PublishWindow(Generic[T]):
+    """At most ``size`` items in flight; further ones are queued, first in first out in a flow, round-robin over flows.
 
     Args:
         size: items in flight.
-        max_items, max_bytes: of the queue.
+        max_queued: queued items.
+        max_queued_bytes: queued bytes.
     """
 
-    def __init__(self, size: int, max_items: int, max_bytes: int) -> None:
+    def __init__(self, size: int, max_queued: int, max_queued_bytes: int) -> None:
         if size < 1:
             raise ValueError(f"a publish window needs at least one message, not {size}")
-        super().__init__(max_items, max_bytes)
         self.size = size
         self.outstanding = 0
+        self._queue: FairQueue[T] = FairQueue(max_queued, max_queued_bytes)
+
+    @property
+    def queued(self) -> int:
+        """Queued items."""
+        return len(self._queue)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Queued bytes."""
+        return self._queue.bytes
 
     def offer(self, flow: str, item: T, size: int) -> bool:
         """Return True if ``item`` is in flight now and must be sent, False if it was queued.
@@ -391,11 +385,19 @@ class PublishWindow(FairQueue[T]):
         Raises:
             QueueFullError: the queue is full; the item was not added.
         """
-        if self.outstanding < self.size and not len(self):
+        if self.outstanding < self.size and not len(self._queue):
             self.outstanding += 1
             return True
-        self.put(flow, item, size)
+        self._queue.put(flow, item, size)
         return False
+
+    def hold(self, flow: str, item: T, size: int) -> None:
+        """Queue ``item`` although the window is not full (the connection is down).
+
+        Raises:
+            QueueFullError: the queue is full; the item was not added.
+        """
+        self._queue.put(flow, item, size)
 
     def settle(self, count: int = 1) -> None:
         """Record the receipts of ``count`` items."""
@@ -403,11 +405,23 @@ class PublishWindow(FairQueue[T]):
             raise ValueError(f"{count} settled, but only {self.outstanding} outstanding")
         self.outstanding -= count
 
-    def pop(self) -> T | None:
+    def pop_queued(self) -> T | None:
         """Remove and return the next queued item, now in flight; None when the queue is empty or the window is full."""
         if self.outstanding >= self.size:
             return None
-        item = super().pop()
+        item = self._queue.pop()
         if item is not None:
             self.outstanding += 1
         return item
+
+    def withdraw(self, flow: str, item: T) -> bool:
+        """Withdraw a queued item. Return whether it was still queued."""
+        return self._queue.remove(flow, item)
+
+    def waiting(self, flow: str) -> bool:
+        """Return whether ``flow`` has queued items."""
+        return self._queue.has_flow(flow)
+
+    def drain(self) -> list[T]:
+        """Empty the queue and return its items."""
+        return self._queue.clear()

@@ -52,12 +52,23 @@ class MemoryMessage:
 class MemoryDelivery(DurableMessage):
     """See :class:`dispatch.transports.base.DurableMessage`."""
 
-    __slots__ = ("_subscription",)
-    _message: MemoryMessage
+    __slots__ = ("_message", "_subscription", "backlog", "kept", "lag")
 
     def __init__(self, subscription: MemorySubscription, message: MemoryMessage, now: float) -> None:
-        super().__init__(message, now - message.published, message.published < subscription.opened)
         self._subscription = subscription
+        self._message = message
+        self.kept = False
+        self.lag = now - message.published
+        self.backlog = message.published < subscription.opened
+
+    def properties(self) -> dict[str, str]:
+        return self._message.properties()
+
+    def data(self) -> bytes:
+        return self._message.data()
+
+    def keep(self) -> None:
+        self.kept = True
 
     def acknowledge(self) -> None:
         self._subscription.unacknowledged.pop(self._message, None)
@@ -198,7 +209,7 @@ class MemorySubscription:
             message = self._inbox.popleft()
             try:
                 if self.durable:
-                    MemoryDelivery(self, message, self.loop.time()).deliver(handler)
+                    self._deliver(handler, message)
                 else:
                     handler(message)
             except Exception as error:
@@ -210,6 +221,14 @@ class MemorySubscription:
         if self._inbox and not self._scheduled:
             self._scheduled = True
             self.loop.call_soon(self._drain)
+
+    def _deliver(self, handler: Handler, message: MemoryMessage) -> None:
+        delivery = MemoryDelivery(self, message, self.loop.time())
+        try:
+            handler(delivery)
+        finally:
+            if not delivery.kept:
+                delivery.acknowledge()
 
     async def close(self) -> None:
         if self.durable:

@@ -277,10 +277,10 @@ async def _shake(url: str, host: str, port: int, context: ssl.SSLContext | None,
             raise ValueError("not a Pulsar frame")
         frame = await reader.readexactly(size)
     (command_size,) = struct.unpack_from(">I", frame)
-    command = dict(read_fields(frame[4 : 4 + command_size]))
+    command = dict(_fields(frame[4 : 4 + command_size]))
     if command.get(1) == _ERROR:
         error = command.get(_ERROR)
-        details = dict(read_fields(error)) if isinstance(error, bytes) else {}
+        details = dict(_fields(error)) if isinstance(error, bytes) else {}
         message = details.get(3, b"")
         said = message.decode(errors="replace")[:300] if isinstance(message, bytes) else ""
         if details.get(2) in (_AUTHENTICATION_ERROR, _AUTHORIZATION_ERROR):
@@ -289,7 +289,7 @@ async def _shake(url: str, host: str, port: int, context: ssl.SSLContext | None,
     if command.get(1) != _CONNECTED:
         raise ValueError("not a Pulsar broker")
     connected = command.get(_CONNECTED)
-    limit = dict(read_fields(connected)).get(_MAX_MESSAGE_SIZE) if isinstance(connected, bytes) else None
+    limit = dict(_fields(connected)).get(_MAX_MESSAGE_SIZE) if isinstance(connected, bytes) else None
     return limit if isinstance(limit, int) and limit > 0 else None
 
 
@@ -315,7 +315,7 @@ def _frame(command: bytes) -> bytes:
     return struct.pack(">II", len(command) + 4, len(command)) + command
 
 
-# Protocol Buffers, as far as two commands and the id of a message need them.
+# Protocol Buffers, as far as two commands need them.
 
 
 def _varint(value: int) -> bytes:
@@ -339,7 +339,7 @@ def _text(field: int, value: str) -> bytes:
     return _bytes(field, value.encode())
 
 
-def read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Numbers and byte strings of a message by field number.
 
     Raises:

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from dispatch._internal import cancel_and_wait
@@ -35,12 +34,14 @@ already and the state of the topic is unknown."""
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
 class _Wait:
-    since: float
-    due: float
-    error: TransportError
-    delay: float = FIRST_RETRY_S
+    __slots__ = ("delay", "due", "error", "since")
+
+    def __init__(self, now: float, error: TransportError) -> None:
+        self.delay = FIRST_RETRY_S
+        self.since = now
+        self.due = now + FIRST_RETRY_S
+        self.error = error
 
 
 class ReopenBackoff(Generic[T]):
@@ -71,7 +72,7 @@ class ReopenBackoff(Generic[T]):
         """Record a failed attempt. Return whether it is the first in a row."""
         wait = self._waits.get(handle)
         if wait is None:
-            self._waits[handle] = _Wait(now, now + FIRST_RETRY_S, error)
+            self._waits[handle] = _Wait(now, error)
             return True
         is_taken_over = error.type in self._transient and now - wait.since < RECONNECT_WAIT_S
         is_brief = is_taken_over or error.type == ErrorType.UNREACHABLE
@@ -250,6 +251,11 @@ class ConnectionSupervisor:
     def started(self) -> bool:
         """Whether a client exists."""
         return self._link is not None
+
+    def cancel(self) -> None:
+        """Stop supervising."""
+        if self._task is not None:
+            self._task.cancel()
 
     def abandon(self) -> None:
         """Open no more clients. The event loop of the tasks is closed, so they are not awaited."""

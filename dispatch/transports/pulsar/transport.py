@@ -18,7 +18,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +49,6 @@ from dispatch.transports.pulsar.client import (
     receive_arrived,
     send_plain,
 )
-from dispatch.transports.pulsar.handshake import read_fields
 from dispatch.transports.pulsar.supervisor import ConnectionSupervisor, TopicHandle
 
 if TYPE_CHECKING:
@@ -69,16 +67,25 @@ MAX_PACKETS_IN_DOUBT = 500
 on a connection (``maxConcurrentNonPersistentMessagePerConnection``), and a twentieth of pulsar-client's queue."""
 
 
-@dataclass(slots=True, eq=False)
 class PulsarTicket:
-    """See :class:`dispatch.transports.base.Ticket`. Payload and properties are None once it is sent."""
+    """See :class:`dispatch.transports.base.Ticket`."""
 
-    publisher: PulsarPublisher
-    payload: bytes | None
-    properties: Mapping[str, str] | None
-    flow: str
-    on_failure: OnFailure | None
-    on_receipt: Callable[[], None] | None = None
+    __slots__ = ("flow", "on_failure", "on_receipt", "payload", "properties", "publisher")
+
+    def __init__(
+        self,
+        publisher: PulsarPublisher,
+        payload: bytes,
+        properties: Mapping[str, str],
+        flow: str,
+        on_failure: OnFailure | None,
+    ) -> None:
+        self.publisher = publisher
+        self.payload: bytes | None = payload
+        self.properties: Mapping[str, str] | None = properties
+        self.flow = flow
+        self.on_failure = on_failure
+        self.on_receipt: Callable[[], None] | None = None
 
     @property
     def waits(self) -> bool:
@@ -98,6 +105,19 @@ class PulsarTicket:
 
 class PulsarPublisher:
     """See :class:`dispatch.transports.base.TopicPublisher`."""
+
+    __slots__ = (
+        "_owner",
+        "error",
+        "is_dormant",
+        "link",
+        "opens_on_demand",
+        "raw",
+        "sender",
+        "topic",
+        "users",
+        "waiting",
+    )
 
     def __init__(self, owner: PulsarTransport, sender: MessageSender, topic: str) -> None:
         self._owner = owner
@@ -121,21 +141,26 @@ class PulsarPublisher:
         return await link.producer(self.topic)
 
     def publish(
+        self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure
+    ) -> PulsarTicket:
+        ticket = PulsarTicket(self, payload, properties, flow, on_failure)
+        self.sender.submit(ticket, len(payload))
+        return ticket
+
+    def publish_noted(
         self,
         payload: bytes,
         properties: Mapping[str, str],
         *,
         flow: str,
         on_failure: OnFailure,
-        on_receipt: Callable[[], None] | None = None,
+        on_receipt: Callable[[], None],
     ) -> PulsarTicket:
-        """See :class:`dispatch.transports.base.Publisher` and, for ``on_receipt``,
-        :class:`dispatch.messaging.flow.NotingPublisher`."""
-        ticket = PulsarTicket(self, payload, properties, flow, on_failure, on_receipt)
+        """See :class:`dispatch.messaging.flow.NotingPublisher`."""
+        ticket = PulsarTicket(self, payload, properties, flow, on_failure)
+        ticket.on_receipt = on_receipt
         self.sender.submit(ticket, len(payload))
         return ticket
-
-    publish_noted = publish
 
     @property
     def opening_error(self) -> TransportError | None:
@@ -149,7 +174,7 @@ class PulsarPublisher:
         return self.sender.send_packet(self, payload)
 
     async def writable(self, flow: str) -> None:
-        await self.sender.wait_until(lambda: not (self.waiting or self.sender.window.has_flow(flow)))
+        await self.sender.wait_until(lambda: not (self.waiting or self.sender.window.waiting(flow)))
 
     async def close(self) -> None:
         self.users -= 1
@@ -262,9 +287,9 @@ class MessageSender:
                     return
             else:
                 # Queued here, a message can be withdrawn; in pulsar-client it cannot.
-                window.put(ticket.flow, ticket, size)
+                window.hold(ticket.flow, ticket, size)
         except QueueFullError:
-            raise publish_queue_full(len(window), topic="the broker", retry_after=1.0) from None
+            raise publish_queue_full(window.queued, topic="the broker", retry_after=1.0) from None
         self.wants_receipts = True
         self.process_receipts()  # a receipt may have arrived before wants_receipts was set
 
@@ -318,7 +343,7 @@ class MessageSender:
 
     def withdraw(self, ticket: PulsarTicket) -> bool:
         """Remove ``ticket`` from the queue. Return False if it was sent."""
-        withdrawn = self.window.remove(ticket.flow, ticket)
+        withdrawn = self.window.withdraw(ticket.flow, ticket)
         if not withdrawn and ticket in ticket.publisher.waiting:
             ticket.publisher.waiting.remove(ticket)
             self._waiting -= 1
@@ -438,10 +463,10 @@ class MessageSender:
                 if isinstance(problem, str):
                     problem = sending_failed(problem, topic=ticket.publisher.topic)
                 self._loop.call_soon(ticket.fail, problem)
-        if len(window) and self._supervisor.down_since is None:
-            while (waiting := window.pop()) is not None:
+        if window.queued and self._supervisor.down_since is None:
+            while (waiting := window.pop_queued()) is not None:
                 self._send(waiting)
-        self.wants_receipts = bool(len(window) or self._writers)
+        self.wants_receipts = bool(window.queued or self._writers)
         if self._writers:
             self._release_writers()
 
@@ -457,7 +482,7 @@ class MessageSender:
     async def flush(self) -> None:
         """Wait until every message is sent, and every message and packet has its receipt."""
         await self.wait_until(
-            lambda: not (len(self.window) or self._waiting or self._outstanding or self.packets.count_outstanding())
+            lambda: not (self.window.queued or self._waiting or self._outstanding or self.packets.count_outstanding())
         )
 
     async def flush_publisher(self, publisher: PulsarPublisher) -> None:
@@ -490,7 +515,7 @@ class MessageSender:
 
     def fail_queued(self, error: TransportError) -> None:
         """Fail all queued messages."""
-        for ticket in self.window.clear():
+        for ticket in self.window.drain():
             ticket.fail(error)
 
     def close(self) -> None:
@@ -501,7 +526,7 @@ class MessageSender:
 
     def abandon(self) -> None:
         """Drop all messages and waits without calling back: the event loop of the callbacks is closed."""
-        self.window.clear()
+        self.window.drain()
         self._writers.clear()
         self._outstanding.clear()
         self.receipts.clear()
@@ -517,59 +542,84 @@ class MessageSender:
 
 GATHERED_S = 0.15
 """Seconds after which an acknowledgement has been sent: pulsar-client groups them for 0.1 s; half of that as a margin."""
-BATCH_SIZE_FIELD = 6
-"""Number of the field ``batch_size`` in ``MessageIdData``."""
 
 
 def read_batch(id: Any) -> tuple[tuple[int, int], int] | None:
     """Return the entry of a message id and the messages in it; None: it has no others. The size is in the serialized id
-    alone, the protobuf message ``MessageIdData``."""
+    alone, the protobuf message ``MessageIdData``, whose fields are whole numbers."""
     if id.batch_index() < 0:
         return None
-    size = dict(read_fields(id.serialize())).get(BATCH_SIZE_FIELD)
-    return ((id.ledger_id(), id.entry_id()), size) if isinstance(size, int) and size > 1 else None
+    data, position, size = id.serialize(), 0, 1
+    while position < len(data):
+        field, value, shift = data[position] >> 3, 0, 0
+        position += 1
+        while True:
+            value |= (data[position] & 0x7F) << shift
+            shift += 7
+            position += 1
+            if data[position - 1] < 0x80:
+                break
+        if field == 6:  # batch_size
+            size = value
+    return None if size < 2 else ((id.ledger_id(), id.entry_id()), size)
 
 
-@dataclass(slots=True, eq=False)
 class _Batch:
     """Messages that a third-party producer has sent as one entry: the broker redelivers all of them until each one is
     acknowledged.
 
-    Attributes:
-        durable: their subscription; ``life``: of it.
+    Args:
+        durable: of their subscription.
         key: of the entry.
-        remaining: messages without an acknowledgement.
+        size: messages.
     """
 
-    durable: DurableSubscription
-    key: tuple[int, int]
-    remaining: int
-    life: int
-    waiting: list[Callable[[], object]] = field(default_factory=list)
+    __slots__ = ("_durable", "_key", "_life", "remaining", "waiting")
+
+    def __init__(self, durable: DurableSubscription, key: tuple[int, int], size: int) -> None:
+        self._durable = durable
+        self._key = key
+        self._life = durable.life
+        self.remaining = size
+        """Messages without an acknowledgement."""
+        self.waiting: list[Callable[[], object]] = []
 
     def record_acknowledgement(self) -> None:
         """Count the acknowledgement of one message; the last one settles those that wait."""
         self.remaining -= 1
         if self.remaining:
             return
-        if self.durable.batches.get(self.key) is self:
-            del self.durable.batches[self.key]
-        if self.durable.life == self.life:  # otherwise the broker has redelivered all of them
+        if self._durable.batches.get(self._key) is self:
+            del self._durable.batches[self._key]
+        if self._durable.life == self._life:  # otherwise the broker has redelivered all of them
             for then in self.waiting:
-                self.durable.settle(then)
+                self._durable.settle(then)
 
 
 class Delivery(DurableMessage):
     """See :class:`dispatch.transports.base.DurableMessage`."""
 
-    __slots__ = ("_batch", "_consumer", "_durable")
+    __slots__ = ("_batch", "_consumer", "_durable", "_message", "backlog", "kept", "lag")
 
     def __init__(self, durable: DurableSubscription, consumer: Any, message: Any) -> None:
-        lag = time.time() - message.publish_timestamp() / 1000
-        super().__init__(message, lag, durable.in_backlog(message))
         self._durable = durable
         self._consumer = consumer
+        self._message = message
+        self.kept = False
+        self.lag = time.time() - message.publish_timestamp() / 1000
+        self.backlog = durable.in_backlog(message)
         self._batch = durable.find_batch(message)
+
+    def properties(self) -> dict[str, str]:
+        properties: dict[str, str] = self._message.properties()
+        return properties
+
+    def data(self) -> bytes:
+        data: bytes = self._message.data()
+        return data
+
+    def keep(self) -> None:
+        self.kept = True
 
     def acknowledge(self) -> None:
         # The first ones come before the consumer is known here; after a reconnection, the new one can say it too.
@@ -580,7 +630,7 @@ class Delivery(DurableMessage):
             batch.record_acknowledgement()
 
     def settle(self, then: Callable[[], object]) -> None:
-        self.is_kept = True
+        self.kept = True
         batch = self._batch
         self.acknowledge()
         if batch is not None and batch.remaining:
@@ -620,7 +670,7 @@ class DurableSubscription:
             return None
         batch = self.batches.get(found[0])
         if batch is None:
-            batch = self.batches[found[0]] = _Batch(self, *found, self.life)
+            batch = self.batches[found[0]] = _Batch(self, *found)
         return batch
 
     def opened(self, raw: Any, last: Any) -> None:
@@ -631,6 +681,16 @@ class DurableSubscription:
     def in_backlog(self, message: Any) -> bool:
         """Return whether ``message`` may be older than the consumer."""
         return self._last is None or bool(message.message_id() <= self._last)
+
+    def deliver(self, handler: Handler, consumer: Any, message: Any) -> None:
+        """Call ``handler`` with ``message``. A message whose handler raises is acknowledged too: a redelivery would fail
+        again."""
+        delivery = Delivery(self, consumer, message)
+        try:
+            handler(delivery)
+        finally:
+            if not delivery.kept:
+                delivery.acknowledge()
 
     def settle(self, then: Callable[[], object]) -> None:
         """Call ``then`` when the broker has the acknowledgements sent so far."""
@@ -676,6 +736,20 @@ class DurableSubscription:
 
 class PulsarSubscription:
     """See :class:`dispatch.transports.base.Subscription`."""
+
+    __slots__ = (
+        "_owner",
+        "answer_late",
+        "durable",
+        "handler",
+        "last",
+        "link",
+        "mode",
+        "name",
+        "raw",
+        "resumes",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -830,7 +904,9 @@ class PulsarTransport:
             await self._end()
 
     async def _end(self) -> None:
-        self._stop()
+        self._closed = True
+        self._sender.stop()
+        _open_transports.discard(self)
         try:
             await cancel_and_wait(self._reopening.values())
             await self._supervisor.end()
@@ -839,38 +915,42 @@ class PulsarTransport:
             for publisher in self._publishers.values():
                 self._sender.fail_waiting(publisher, closed())
             for subscription in self._subscriptions:
+                subscription.handler = None
                 if subscription.durable is not None:
                     subscription.durable.end()
-            await self._close_client(self._sender.close)
+            handles = self.handles()
+            self._subscriptions.clear()
+            self._sender.inboxes.clear()
+            self._publishers.clear()
+            try:
+                await self._supervisor.close()
+            finally:
+                for handle in handles:
+                    handle.raw = CLOSED_HANDLE
+                self._sender.close()
+                self._inbox.clear()
 
     async def _abandon(self) -> None:
         """Close on another event loop than that of :meth:`start`: callbacks that need that loop are dropped."""
-        self._stop()
-        self._supervisor.abandon()
-        for publisher in self._publishers.values():
-            publisher.waiting.clear()
-        self._sender.abandon()
-        await self._close_client(self._sender.abandon)  # also of receipts that came meanwhile
-
-    def _stop(self) -> None:
         self._closed = True
         self._sender.stop()
         _open_transports.discard(self)
-
-    async def _close_client(self, end: Callable[[], None]) -> None:
-        """Close the client and forget its publishers and subscriptions; ``end``: of the sender, without the client."""
+        self._supervisor.abandon()
         handles = self.handles()
         for subscription in self._subscriptions:
             subscription.handler = None
+        for publisher in self._publishers.values():
+            publisher.waiting.clear()
         self._subscriptions.clear()
         self._sender.inboxes.clear()
         self._publishers.clear()
+        self._sender.abandon()
         try:
             await self._supervisor.close()
         finally:
             for handle in handles:
                 handle.raw = CLOSED_HANDLE
-            end()
+            self._sender.abandon()  # also of receipts that came meanwhile
             self._inbox.clear()
 
     async def flush(self) -> None:
@@ -1034,7 +1114,7 @@ class PulsarTransport:
                 if durable is None:
                     handler(message)
                 else:
-                    Delivery(durable, consumer, message).deliver(handler)
+                    durable.deliver(handler, consumer, message)
             except Exception as error:
                 # A handler's exception must not stop the delivery of further messages.
                 self.handler_errors += 1

@@ -419,11 +419,11 @@ def window(size: int = 2, max_queued: int = 10, max_queued_bytes: int = 100) -> 
 def test_what_fits_goes_at_once_and_the_rest_waits() -> None:
     w = window(size=2)
     assert [w.offer("tool", str(n), 1) for n in range(4)] == [True, True, False, False]
-    assert (w.outstanding, len(w), w.bytes) == (2, 2, 2)
-    assert w.pop() is None, "the window is full"
+    assert (w.outstanding, w.queued, w.queued_bytes) == (2, 2, 2)
+    assert w.pop_queued() is None, "the window is full"
     w.settle()
-    assert w.pop() == "2"
-    assert (w.outstanding, len(w)) == (2, 1)
+    assert w.pop_queued() == "2"
+    assert (w.outstanding, w.queued) == (2, 1)
 
 
 def test_nobody_overtakes_those_who_wait() -> None:
@@ -432,7 +432,7 @@ def test_nobody_overtakes_those_who_wait() -> None:
     w.offer("a", "2", 1)
     w.settle()
     assert w.offer("b", "3", 1) is False, "the window has capacity, but other items are queued"
-    assert [w.pop(), w.pop()] == ["2", None]
+    assert [w.pop_queued(), w.pop_queued()] == ["2", None]
 
 
 def test_a_busy_flow_does_not_keep_the_others_waiting() -> None:
@@ -446,7 +446,7 @@ def test_a_busy_flow_does_not_keep_the_others_waiting() -> None:
     taken = []
     for _ in range(8):
         w.settle()
-        taken.append(w.pop())
+        taken.append(w.pop_queued())
     assert taken == ["busy 0", "b 0", "c 0", "busy 1", "b 1", "c 1", "busy 2", "busy 3"]
 
 
@@ -456,9 +456,9 @@ def test_a_queue_full_of_messages_takes_no_more() -> None:
         w.offer("tool", str(n), 1)
     with pytest.raises(QueueFullError):
         w.offer("other", "x", 1)
-    assert (len(w), w.bytes, w.has_flow("other")) == (2, 2, False)
+    assert (w.queued, w.queued_bytes, w.waiting("other")) == (2, 2, False)
     w.settle()
-    w.pop()
+    w.pop_queued()
     assert w.offer("other", "x", 1) is False
 
 
@@ -469,48 +469,48 @@ def test_a_queue_full_of_bytes_takes_no_more() -> None:
     with pytest.raises(QueueFullError):
         w.offer("tool", "b", 5)
     assert w.offer("tool", "c", 4) is False
-    assert (len(w), w.bytes) == (2, 10)
+    assert (w.queued, w.queued_bytes) == (2, 10)
 
 
 def test_holding_queues_even_if_there_is_room() -> None:
     w = window(size=2)
-    w.put("tool", "a", 3)
-    assert (w.outstanding, len(w), w.bytes) == (0, 1, 3)
-    assert w.pop() == "a"
-    assert (w.outstanding, len(w), w.bytes) == (1, 0, 0)
+    w.hold("tool", "a", 3)
+    assert (w.outstanding, w.queued, w.queued_bytes) == (0, 1, 3)
+    assert w.pop_queued() == "a"
+    assert (w.outstanding, w.queued, w.queued_bytes) == (1, 0, 0)
 
 
 def test_what_waits_can_be_withdrawn_and_what_is_out_cannot() -> None:
     w = window(size=1)
     for item in "abcd":
         w.offer("tool", item, 2)
-    assert not w.remove("tool", "a"), "it is out"
-    assert not w.remove("other", "b")
-    assert w.remove("tool", "c")
-    assert not w.remove("tool", "c")
-    assert (w.outstanding, len(w), w.bytes) == (1, 2, 4)
+    assert not w.withdraw("tool", "a"), "it is out"
+    assert not w.withdraw("other", "b")
+    assert w.withdraw("tool", "c")
+    assert not w.withdraw("tool", "c")
+    assert (w.outstanding, w.queued, w.queued_bytes) == (1, 2, 4)
     w.settle()
-    assert w.pop() == "b"
-    assert w.remove("tool", "d")
-    assert not w.has_flow("tool")
-    assert (len(w), w.bytes) == (0, 0)
+    assert w.pop_queued() == "b"
+    assert w.withdraw("tool", "d")
+    assert not w.waiting("tool")
+    assert (w.queued, w.queued_bytes) == (0, 0)
 
 
 def test_waiting_tells_of_one_flow_only() -> None:
     w = window(size=1)
     w.offer("a", "1", 1)
-    assert not w.has_flow("a"), "it is out, it does not wait"
+    assert not w.waiting("a"), "it is out, it does not wait"
     w.offer("a", "2", 1)
-    assert (w.has_flow("a"), w.has_flow("b")) == (True, False)
+    assert (w.waiting("a"), w.waiting("b")) == (True, False)
 
 
 def test_draining_empties_the_queue_and_leaves_what_is_out() -> None:
     w = window(size=1)
     for item in "abc":
         w.offer(item, item, 1)
-    assert w.clear() == ["b", "c"]
-    assert (w.outstanding, len(w), w.bytes) == (1, 0, 0)
-    assert w.clear() == []
+    assert w.drain() == ["b", "c"]
+    assert (w.outstanding, w.queued, w.queued_bytes) == (1, 0, 0)
+    assert w.drain() == []
     w.settle()
     assert w.offer("a", "d", 1), "the window works on"
 
@@ -554,7 +554,7 @@ class WindowMachine(RuleBasedStateMachine):
         goes = not hold and not queued and len(self.out) < self.SIZE
         full = len(queued) >= self.QUEUED or sum(s for _, s in queued) + size > self.BYTES
         try:
-            went: bool | None = self.window.put(flow, item, size) if hold else self.window.offer(flow, item, size)  # type: ignore[func-returns-value]
+            went: bool | None = self.window.hold(flow, item, size) if hold else self.window.offer(flow, item, size)  # type: ignore[func-returns-value]
         except QueueFullError:
             assert full
             assert not goes
@@ -578,7 +578,7 @@ class WindowMachine(RuleBasedStateMachine):
 
     @rule()
     def take(self) -> None:
-        taken = self.window.pop()
+        taken = self.window.pop_queued()
         if not self.flows or len(self.out) >= self.SIZE:
             assert taken is None
             return
@@ -593,25 +593,25 @@ class WindowMachine(RuleBasedStateMachine):
         item = self.count - back
         for name, waiting in self.flows:
             if name == flow and (found := next((w for w in waiting if w[0] == item), None)) is not None:
-                assert self.window.remove(flow, item)
+                assert self.window.withdraw(flow, item)
                 waiting.remove(found)
                 self.flows = [(n, w) for n, w in self.flows if w]
                 return
-        assert not self.window.remove(flow, item)
+        assert not self.window.withdraw(flow, item)
 
     @rule()
     def drain(self) -> None:
-        assert sorted(self.window.clear()) == sorted(item for item, _ in self._queued())
+        assert sorted(self.window.drain()) == sorted(item for item, _ in self._queued())
         self.flows = []
 
     @invariant()
     def the_books_are_right(self) -> None:
         queued = self._queued()
         assert self.window.outstanding == len(self.out) <= self.SIZE
-        assert len(self.window) == len(queued) <= self.QUEUED
-        assert self.window.bytes == sum(size for _, size in queued) <= self.BYTES
+        assert self.window.queued == len(queued) <= self.QUEUED
+        assert self.window.queued_bytes == sum(size for _, size in queued) <= self.BYTES
         for flow in "abc":
-            assert self.window.has_flow(flow) == any(name == flow for name, _ in self.flows)
+            assert self.window.waiting(flow) == any(name == flow for name, _ in self.flows)
 
 
 TestWindowMachine = WindowMachine.TestCase
