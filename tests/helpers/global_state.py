@@ -59,4 +59,4 @@ def _remember_modules() -> None:
     global _count
     if len(sys.modules) != _count:
         _count = len(sys.modules)
-        _modules.update({name: module for name, module in sys.modules.items() if name.startswith(REPLACED)})
+        _modules.update({name: module for name, module in sys.modules.copy().items() if name.startswith(REPLACED)})

@@ -333,7 +333,7 @@ async def test_tools_of_third_party_callers_are_told_apart_by_their_config() -> 
         assert (await caller.arrived.get()).properties()["id"] == "0"
         for number in range(1, 21):
             await caller.ask(b'{"config": "{\\"tool\\": \\"hangs\\"}", "arguments": "{}"}', id=str(number))
-        await idle()
+        await asyncio.sleep(0.2)  # the first moments of an instance are over
         assert (server.running, server.queued) == (7, 13)
         await caller.ask(b'{"config": "{\\"tool\\": \\"well\\"}", "arguments": "{}"}', id="last")
         assert (await caller.arrived.get()).properties()["id"] == "last"
@@ -375,6 +375,7 @@ async def test_request_whose_threads_are_all_held_is_refused_at_once() -> None:
     tools = catalog(well={}, hangs={"policy": {**UNGUARDED, "timeout": 1}})
     async with stand(service, tools, concurrency=4) as (dispatcher, server):
         assert await dispatcher.call("well") == "done"
+        await asyncio.sleep(0.2)  # the first moments of an instance are over
         hanging = [asyncio.create_task(dispatcher.execute("hangs", {"hang": True})) for _ in range(3)]
         for _ in hanging:
             await service.began.acquire()

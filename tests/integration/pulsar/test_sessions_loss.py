@@ -59,8 +59,8 @@ async def test_one_message_in_twenty_is_lost_each_way(
                 proxy.loss_out = proxy.loss_in = 0.0
                 assert dispatcher.pending_requests == 0
         # A packet carries many calls, and the replies of many.
-        assert proxy.dropped_sends > 4
-        assert proxy.dropped_messages > 4
+        assert proxy.dropped_sends > 1
+        assert proxy.dropped_messages > 1
     assert counts.all() == b"\x01" * (calls + 1)
     seconds.sort()
     p50, p999 = (1_000 * seconds[int(len(seconds) * share)] for share in (0.5, 0.999))

@@ -15,6 +15,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from rich.console import Console
 
+from dispatch.admin import api
 from dispatch.cli import admin, calls
 from dispatch.cli.admin import ROWS, AdminEndpoint, AdminError, Fleet, decode
 from dispatch.cli.screen import TABLES
@@ -135,7 +136,7 @@ async def test_each_field_is_checked(path: str) -> None:
 
 
 def test_every_shown_field_has_a_type() -> None:
-    kinds = {name: get_args(kind)[0] for name, kind in ROWS.items()} | {"processes": admin.Process}
+    kinds = {name: get_args(kind)[0] for name, kind in ROWS.items()} | {"processes": api.Process}
     added = {"last", "url", "state", "problem", "process"}
     for table, columns in TABLES.items():
         assert {column.key for column in columns} <= {*get_type_hints(kinds[table]), *added}, table
@@ -260,7 +261,7 @@ async def test_an_answer_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(admin, "TIMEOUT_S", 0.3)
     before = set(threading.enumerate())
     with serving({}, drip) as url, pytest.raises(AdminError, match="does not answer: timed out"):
-        await AdminEndpoint(url).get("/api/process", admin.Process)
+        await AdminEndpoint(url).get("/api/process", api.Process)
     for thread in set(threading.enumerate()) - before:
         thread.join(5)
         assert not thread.is_alive()
@@ -322,6 +323,6 @@ def test_calls_are_selected_by_the_outcomes_that_are_shown(run: Run) -> None:
 
 def test_no_answer_of_a_type_raises_anything_else() -> None:
     for body in ODD.values():
-        for kind in (*ROWS.values(), admin.Process, admin.ToolDetails, admin.CallDetails):
+        for kind in (*ROWS.values(), api.Process, api.ToolDetails, api.CallDetails):
             with contextlib.suppress(ValueError):
                 decode(body, kind)

@@ -15,7 +15,7 @@ from dispatch.announcements.messages import DEFAULT_TOPIC, Question
 from dispatch.cli.base import CliError
 from dispatch.cli.serve import read_announce, read_descriptors
 from dispatch.cli.wire import collect, show_info, show_stats
-from dispatch.messaging.wire import TopicName
+from dispatch.messaging.wire import TopicError, TopicName
 from dispatch.server import ToolServer
 from dispatch.transports.memory import MemoryTransport
 from dispatch.trustgraph.config import ConfigBroker
@@ -131,7 +131,7 @@ def test_options_of_announcements(tmp_path: Path) -> None:
         (DEFAULT_TOPIC, __file__, (), "is invalid"),
         (DEFAULT_TOPIC, None, ("zone",), "is not KEY=VALUE"),
     ):
-        with pytest.raises(CliError, match=problem):
+        with pytest.raises((CliError, TopicError), match=problem):
             read_announce(topic, file, labels)
     keys.write_text('{"a": "short"}')
     with pytest.raises(CliError, match="at least 16"):
