@@ -213,8 +213,8 @@ class _Flows(Generic[F]):
             del self.flows[flow.name]
         self._changes = MAX_FLOWS
 
-    def spared(self, flow: F, places: float, now: float) -> float:
-        """Return how many of ``places`` must stay free when ``flow`` takes one."""
+    def spared(self, flow: F, places: float, now: float, occupied: int) -> float:
+        """Return how many of ``places``, of which so many are ``occupied``, must stay free when ``flow`` takes one."""
         running, count = flow.running + 1, len(self.flows)
         if running == 1 or count == 1:
             return 0.0
@@ -226,6 +226,10 @@ class _Flows(Generic[F]):
         self.refresh(capacity, now, REFRESH_S)
         if running <= self.level:
             return 0.0
+        if (
+            places < SPARE_SHARE and occupied >= running
+        ):  # another one has a place, which comes free: no one has them all
+            spare = 0.0
         return max(spare, self.reserve - max(0.0, flow.claim - flow.running))
 
 
@@ -276,11 +280,11 @@ class FairPlaces(Generic[T]):
         tools, callers = self._tools, tool.callers
         if tool.duration_s is None and now - tools.began < COLD_S and self._is_half(tool):
             return False
-        needed = tools.spared(tool, self.places, now)
+        needed = tools.spared(tool, self.places, now, self.running)
         if tool.is_shared:
             # What the tool can have when the others have all that they claim.
             share = self.places - (tools.claimed - tool.claim)
-            needed = max(needed, callers.spared(caller, max(share, 1.0), now))
+            needed = max(needed, callers.spared(caller, max(share, 1.0), now, tool.running))
         return free - 1 >= needed
 
     def _is_half(self, tool: _Tool[T]) -> bool:
@@ -387,7 +391,7 @@ class FairPlaces(Generic[T]):
         if flow is None or not flow.stuck or flow.stuck < flow.running:
             return False
         free = self.places - self.running
-        return free < 1 or free - 1 < self._tools.spared(flow, self.places, now)
+        return free < 1 or free - 1 < self._tools.spared(flow, self.places, now, self.running)
 
     def running_of(self, tool: str) -> int:
         """Return the running requests of ``tool``."""

@@ -172,6 +172,39 @@ def test_hanging_tools_leave_the_others_what_they_use(hanging: int) -> None:
     assert sum(load.running()[f"t{number}"] for number in range(hanging)) >= 30, "places that nobody needs are used"
 
 
+@pytest.mark.parametrize(("places", "used"), [(4, 4), (8, 8), (15, 15), (16, 15)])
+def test_few_places_are_all_used_while_two_tools_want_more(places: int, used: int) -> None:
+    load = Load(places)
+    chance = random.Random(places)
+    for _ in range(200):
+        for tool in "ab":
+            load.arrive(tool, chance.uniform(0.5, 1.0))
+    load.pass_time(2.0)
+    running = []
+    for _ in range(20):
+        load.pass_time(0.05)
+        running.append(load.fair.running)
+    assert sorted(running)[10] == used
+    load.arrive("c", 0.1)
+    load.pass_time(1.0)
+    assert load.waits["c"][0] <= 0.5, "the first one to end makes room"
+
+
+@pytest.mark.parametrize("places", [4, 8, 15])
+def test_of_few_places_a_tool_that_hangs_never_has_all(places: int) -> None:
+    load = Load(places)
+    load.arrive("well", 0.1)
+    load.arrive("hangs", 0.1, count=5)
+    load.pass_time(1.0)
+    for _ in range(100):
+        load.arrive("hangs", 3_600.0, count=2)
+        load.arrive("well", 0.05)
+        load.pass_time(0.1)
+        assert load.fair.running_of("hangs") < places
+    assert len(load.waits["well"]) == 101
+    assert max(load.waits["well"]) <= 0.05
+
+
 def test_tools_with_more_than_they_can_have_share_equally() -> None:
     load = Load(64)
     for _ in range(200):
