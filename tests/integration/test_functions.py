@@ -274,10 +274,10 @@ async def test_a_function_that_hangs_occupies_a_bounded_number_of_threads(
 async def test_threads_that_hang_outlive_the_dispatcher_and_are_counted(hanging: Hanging) -> None:
     functions = dispatch.Functions(dispatch.tool(name="hang-on")(lambda: hanging.hang()))
     async with dispatch.connect("memory://", catalog=[functions]) as dispatcher:
-        assert (await dispatcher.execute("hang-on", timeout=0.1)).outcome == "timeout"
+        assert (await dispatcher.execute("hang-on", timeout=1)).outcome == "timeout"
     assert functions.abandoned_threads == 1
     async with dispatch.connect("memory://", catalog=[functions]) as dispatcher:
-        assert (await dispatcher.execute("hang-on", timeout=0.1)).outcome == "timeout"
+        assert (await dispatcher.execute("hang-on", timeout=1)).outcome == "timeout"
         await await_threads(functions, 2)
         hanging.release.set()
         await await_threads(functions, 0)
