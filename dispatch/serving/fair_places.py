@@ -38,7 +38,7 @@ NEGLIGIBLE = 0.005
 """Mean below which a tool counts as unused."""
 SPARE_SHARE = 16
 """One place in so many, and at least one, is spared where several tools, or callers, are known: 4 of 64. It is for those
-that are called seldom, or for the first time."""
+that are called seldom, or for the first time. Of fewer than 16 places it is spared only from the one that has all others."""
 SMALL_SHARE = 32
 """One place in so many a tool or caller may always take: a second place where each of many tools uses one, of 64."""
 MIN_PLACES = 4
@@ -226,9 +226,7 @@ class _Flows(Generic[F]):
         self.refresh(capacity, now, REFRESH_S)
         if running <= self.level:
             return 0.0
-        if (
-            places < SPARE_SHARE and occupied >= running
-        ):  # another one has a place, which comes free: no one has them all
+        if places < SPARE_SHARE and occupied >= running:  # another one has a place, which comes free
             spare = 0.0
         return max(spare, self.reserve - max(0.0, flow.claim - flow.running))
 

@@ -148,7 +148,7 @@ class Evaluated:
             return [rule for group in json.load(response)["data"]["groups"] for rule in group["rules"]]
 
     def everything(self) -> bool:
-        """Has each record a value by now, and was somebody woken for ``forecast``?"""
+        """Return whether each record has a value, and the page for ``forecast`` was sent."""
         if not self._prometheus.list_targets():
             return False  # it is still starting
         rules = self.rules()
@@ -159,7 +159,7 @@ class Evaluated:
         return not self.lacking and any(alert["labels"]["tool"] == "forecast" for alert in self.pages)
 
     def check(self) -> None:
-        """Check that each rule works, and what whoever is woken for ``forecast`` is told."""
+        """Check that each rule works, and the text of the page for ``forecast``."""
         rules = self.rules()
         assert {each["name"] for each in rules if each["type"] == "alerting"} == {
             alert["alert"] for alert in load_alerts()
