@@ -173,7 +173,8 @@ def _deselect_without(
 def _deselect(config: pytest.Config, items: list[pytest.Item], deselected: list[pytest.Item]) -> None:
     if deselected:
         config.hook.pytest_deselected(items=deselected)
-        items[:] = [item for item in items if item not in set(deselected)]
+        others = set(deselected)
+        items[:] = [item for item in items if item not in others]
 
 
 _missing = pytest.StashKey[list[str]]()

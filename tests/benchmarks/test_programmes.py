@@ -39,8 +39,8 @@ from dispatch.devtools.localbroker import Endpoint
 from tests.helpers.run_profile import by_profile
 
 Main = Callable[[Sequence[str] | None], int]
-ACTIVATIONS = by_profile(short=400, long=10_000)
-EDITS = by_profile(short=60, long=1_000)
+ACTIVATIONS = by_profile(short=400, long=3_000)
+EDITS = by_profile(short=60, long=300)
 CALLERS = 64
 
 

@@ -11,7 +11,7 @@ import os
 from hypothesis import HealthCheck, Phase, settings
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
-LONG_FACTOR = 25
+LONG_FACTOR = 10
 """Examples of a property test in the long profile, for each one in the short profile."""
 
 _is_long = False

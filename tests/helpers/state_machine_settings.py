@@ -8,7 +8,7 @@ from hypothesis import settings
 
 from tests.helpers.run_profile import by_profile
 
-LONG_EXAMPLES = 2_000
+LONG_EXAMPLES = 600
 """Runs of each state machine in the long profile."""
 EXAMPLES = int(os.environ.get("DISPATCH_MACHINE_EXAMPLES", "0"))
 """Runs of each state machine in either profile; 0: as many as the profile says."""

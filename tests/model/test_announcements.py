@@ -212,7 +212,7 @@ def test_mutated_announcements_and_answers_bring_nothing_outside_the_trust() -> 
     ]
     messages = [message for message in messages if len(message) < 4_000]
     now = 0.0
-    for number in range(by_profile(short=4_000, long=1_000_000)):
+    for number in range(by_profile(short=4_000, long=200_000)):
         table.receive(mutate(chosen.choice(messages), chosen))
         if number % 10 == 0:
             now += 1

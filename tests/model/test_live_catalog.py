@@ -258,5 +258,5 @@ class LiveCatalogMachine(RuleBasedStateMachine):
 
 TestLiveCatalog = LiveCatalogMachine.TestCase
 TestLiveCatalog.settings = settings(
-    max_examples=by_profile(short=10, long=300), stateful_step_count=by_profile(short=15, long=40), deadline=None
+    max_examples=by_profile(short=10, long=120), stateful_step_count=by_profile(short=15, long=40), deadline=None
 )

@@ -2,7 +2,7 @@
 files pulsar-client ended the process. A connection that is closed or replaced leaves nothing behind.
 
 ``make test`` makes 40 connections, and cuts the way to the broker 3 times. ``make test-long`` makes 200 connections, and
-kills and restarts a broker 20 times (some minutes).
+kills and restarts a broker eight times (some minutes).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.helpers.run_profile import by_profile, is_long_profile
 pytestmark = [pytest.mark.pulsar, pytest.mark.slow, pytest.mark.long]
 
 CONNECTS = by_profile(short=40, long=200)
-OUTAGES = by_profile(short=3, long=20)
+OUTAGES = by_profile(short=3, long=8)
 SCHEMES = ("non-persistent", "persistent")
 OFTEN_KILLED = (TimeoutError,) if is_long_profile() else ()
 """What calls after an outage may end with. The storage of a standalone broker that is killed again and again sometimes does

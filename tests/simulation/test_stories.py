@@ -13,7 +13,7 @@ from tests.helpers.run_profile import by_profile
 from tests.simulation.story import run_story
 
 SHARDS = by_profile(short=1, long=10)
-STORIES = by_profile(short=150, long=10_000) // SHARDS
+STORIES = by_profile(short=150, long=4_000) // SHARDS
 EXPECTED = {
     *("lost", "duplicated", "reordered", "lost in an outage", "forged"),
     *("answered", "answered stream", "refused", "refused after chunks", "cancelled", "withdrawn", "caller killed"),

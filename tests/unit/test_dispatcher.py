@@ -456,7 +456,7 @@ ARRIVING = FaultPlan(
     foreign_id=0.005, raising=0.01,
 )  # fmt: skip
 NOTHING = FaultPlan()
-CALLS = by_profile(short=10_000, long=100_000)
+CALLS = by_profile(short=10_000, long=50_000)
 ENDS = {*map(str, Outcome), "cancelled", "left early"}
 RARE = (
     *("draining", "expired", "invalid-request", "request-too-large", "reply-evicted"),

@@ -22,7 +22,7 @@ from tests.helpers.run_profile import by_profile
 
 pytestmark = pytest.mark.pulsar
 
-CALLS = int(os.environ.get("DISPATCH_DELIVERY_CALLS", by_profile(short=1_500, long=200_000)))
+CALLS = int(os.environ.get("DISPATCH_DELIVERY_CALLS", by_profile(short=1_500, long=100_000)))
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 IN_FLIGHT = (4, 16, 64, 256)
 TIMEOUT_S = 60.0

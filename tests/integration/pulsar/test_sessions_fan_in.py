@@ -18,7 +18,7 @@ pytestmark = pytest.mark.pulsar
 SIZE = 100_000
 EACH = 2
 """Requests at once of each callee."""
-ROUNDS = by_profile(short=8, long=400)
+ROUNDS = by_profile(short=8, long=100)
 
 
 def count(callees: list[Callee]) -> tuple[int, int]:

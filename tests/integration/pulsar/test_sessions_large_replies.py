@@ -22,7 +22,7 @@ pytestmark = pytest.mark.pulsar
 INSTANCES = 20
 ROUNDS = 200
 LARGE_CALLERS = 8
-SMALL_CALLS = by_profile(short=150, long=5_000)
+SMALL_CALLS = by_profile(short=150, long=2_000)
 TIMEOUT_S = 60.0
 
 

@@ -26,9 +26,9 @@ TIMEOUT_S = 60.0
 @pytest.mark.parametrize(
     ("size", "chunks", "calls", "in_flight"),
     [
-        (120, 0, by_profile(short=3_000, long=300_000), 64),
-        (100_000, 0, by_profile(short=250, long=20_000), 64),
-        (2_000, 50, by_profile(short=150, long=5_000), 16),
+        (120, 0, by_profile(short=3_000, long=100_000), 64),
+        (100_000, 0, by_profile(short=250, long=7_000), 64),
+        (2_000, 50, by_profile(short=150, long=3_000), 16),
     ],
     ids=["120 B", "100 kB", "streams"],
 )

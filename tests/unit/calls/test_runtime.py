@@ -36,7 +36,7 @@ PER_S = by_profile(short=2, long=10)
 """Activations per second; ten are as many as a registry makes at most."""
 SETTLED = int(1.2 * RETENTION_S * PER_S)
 """Activations after which as much is dropped as is added."""
-ACTIVATIONS = by_profile(short=150, long=10_000)
+ACTIVATIONS = by_profile(short=150, long=2_000)
 
 
 def service(name: str, *instances: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from tests.helpers.run_profile import by_profile
 from tests.helpers.telemetry_capture import Board, telling
 from tests.helpers.troubled_source import CHANGED, INVALID, SERVICE, SOUND, TOOL, TroubledSource
 
-ACTIVATIONS = by_profile(short=100, long=10_000)
+ACTIVATIONS = by_profile(short=100, long=2_000)
 UP, TOOLS, REFUSED, HELD = (f"catalog_{name} desk" for name in ("source_up", "tools", "refused_items", "held_changes"))
 
 
