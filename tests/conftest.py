@@ -1,4 +1,4 @@
-"""Configuration of all tests: the profile of the run, the order of the tests, and one Pulsar broker for the whole run."""
+"""Configuration of all tests: the profile of the run, the order of the tests, and the Pulsar brokers that they share."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if config.getoption("long_profile") and hasattr(config, "workerinput"):
             _deselect(config, items, [item for item in items if item.get_closest_marker("alone")])
         for item in items:
-            # The broker of the run belongs to one worker, and so does a broker that a module starts for itself.
+            # A shared broker belongs to one worker, and so does a broker that a module starts for itself.
             if _uses_shared_broker(item):
-                item.add_marker(pytest.mark.xdist_group("pulsar"))
+                item.add_marker(pytest.mark.xdist_group(_shared_broker_of(item)))
             elif "secured_broker" in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.xdist_group("secured pulsar"))
             elif item.get_closest_marker("pulsar"):
@@ -136,6 +136,13 @@ def _has_long_form(item: pytest.Item) -> bool:
 
 def _uses_shared_broker(item: pytest.Item) -> bool:
     return "pulsar_endpoint" in getattr(item, "fixturenames", ()) or _requests_shared_broker(item.path)
+
+
+def _shared_broker_of(item: pytest.Item) -> str:
+    """Return the group of the tests that share a broker: one broker for half of them, unless the environment names one."""
+    if read_environment() is None and "integration/pulsar" in item.path.as_posix():
+        return "pulsar-integration"
+    return "pulsar"
 
 
 @cache
@@ -194,7 +201,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def pulsar_endpoint(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
-    """A Pulsar broker with TrustGraph's tenant and namespaces, for the whole run."""
+    """A Pulsar broker with TrustGraph's tenant and namespaces, for all of its group (of this process)."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
 
     def report(line: str) -> None:
