@@ -904,7 +904,10 @@ class Endpoint:
         self._due = {}
         for session in due:
             if not session.is_closed:
-                self._send_due(session, now)
+                if session.has_due(now):
+                    self._send_due(session, now)
+                else:
+                    self._waiters.release(session)  # one of its streams may have got credit
                 self._schedule_timer(session, now)
         if table.outbox:
             for topic, packet in table.outbox:
@@ -972,30 +975,36 @@ class Endpoint:
 
     def _on_timer(self) -> None:
         self._timer = None
-        now = self._clock()
+        now, is_due = self._clock(), False
         for session in self._timers.pop_due(now):
             if session.is_closed:
                 continue
+            if session.next_timer() > now:  # as most are: what it was set for has been acknowledged
+                self._schedule_timer(session, now)
+                continue
+            is_due = True
             self._due[session] = None
             self._handle_timer(session, now)
+        if not is_due and self._transport.connected is self._is_up:
+            self._arm_timer()
+            return
         if self._flush_handle is not None:
             self._flush_handle.cancel()
         self._flush_now()
 
     def _handle_timer(self, session: Session, now: float) -> None:
-        if session.next_timer() <= now:
-            if session.is_suspect:
-                topics = (session.peer_inboxes[0], self.table.inboxes[0])
-                publisher = self.publishers.find(topics[0])
-                is_open = publisher is not None and publisher.opening_error is None
-                if not is_open or self._transport.was_disconnected_since(session.silent_since - PEER_BACK_S, topics):
-                    # The broker is the cause, or a connection to a topic, here or at the peer.
-                    session.excuse_silence(now)
-            events = session.handle_timer(now)
-            if session.is_closed:
-                self.table.forget(session)
-            if events:
-                self._handle_events(session, events)
+        if session.is_suspect:
+            topics = (session.peer_inboxes[0], self.table.inboxes[0])
+            publisher = self.publishers.find(topics[0])
+            is_open = publisher is not None and publisher.opening_error is None
+            if not is_open or self._transport.was_disconnected_since(session.silent_since - PEER_BACK_S, topics):
+                # The broker is the cause, or a connection to a topic, here or at the peer.
+                session.excuse_silence(now)
+        events = session.handle_timer(now)
+        if session.is_closed:
+            self.table.forget(session)
+        if events:
+            self._handle_events(session, events)
 
     # -- the connection -----------------------------------------------------------------------------------------
 
@@ -1006,7 +1015,8 @@ class Endpoint:
                 if events := session.resume(now):
                     self._handle_events(session, events)
                 self._due[session] = None
-                self._handle_timer(session, now)  # before anything is sent to a peer that has ended the session
+                if session.next_timer() <= now:
+                    self._handle_timer(session, now)  # before anything is sent to a peer that has ended the session
             else:
                 session.suspend()
         if not self._is_up and self._poll is None:

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import msgspec
+
 from dispatch.protocol.frames import (
     ACK,
     ACK_NOW,
@@ -310,6 +312,8 @@ class ReceiveWindow:
 
     def _divide(self) -> None:
         settings, windows = self._settings, self._settings.senders_at_full_window
+        if len(self._senders) <= windows and self.share == self._told == settings.window:
+            return  # perf: as with each call that is alone
         self.share = max(settings.window * windows // max(len(self._senders), windows), settings.least_window)
         if 2 * self.share <= self._told:
             for session in self._senders:
@@ -330,7 +334,7 @@ class ReceiveWindow:
 Frames = list[tuple[Any, ...]]
 
 
-class Cargo:
+class Cargo(msgspec.Struct, eq=False):
     """The frames of a packet, which a retransmission repeats in a packet of another number.
 
     Attributes:
@@ -339,26 +343,20 @@ class Cargo:
         is_delivered: one of them was acknowledged.
     """
 
-    __slots__ = ("copies", "frames", "is_delivered", "size")
-
-    def __init__(self, frames: Frames, size: int) -> None:
-        self.frames = frames
-        self.size = size
-        self.copies = 0
-        self.is_delivered = False
+    frames: Frames
+    size: int
+    copies: int = 0
+    is_delivered: bool = False
 
 
-class SentPacket:
+class SentPacket(msgspec.Struct, eq=False):
     """A packet without an acknowledgement. ``acks``: the paths that it acknowledged, and up to which number."""
 
-    __slots__ = ("acks", "cargo", "number", "sent_at", "size")
-
-    def __init__(self, number: int, sent_at: float, size: int, cargo: Cargo, acks: list[tuple[Path, int]]) -> None:
-        self.number = number
-        self.sent_at = sent_at
-        self.size = size
-        self.cargo = cargo
-        self.acks = acks
+    number: int
+    sent_at: float
+    size: int
+    cargo: Cargo
+    acks: list[tuple[Path, int]]
 
 
 class Path:
@@ -584,32 +582,34 @@ class SendQueue:
     Attributes:
         begun_bytes: payloads of several fragments that have begun and are incomplete at the receiver, as far as is known.
         control: frames without a payload, which flow control does not delay.
+        small: frames with a payload, in order. perf: a list rather than a property, as ``large``: each packet asks.
+        large: payloads of which fragments wait.
         packed_requests: the highest number of a small request that was packed; -1: none.
         on_request_cut: called with a small request that travels in fragments all the same.
     """
 
     __slots__ = (
         "_begun",
-        "_large",
         "_max_begun_bytes",
         "_messages",
         "_settings",
-        "_small",
         "_small_bytes",
         "_waiting",
         "_whole_bytes",
         "begun_bytes",
         "control",
+        "large",
         "on_request_cut",
         "packed_requests",
+        "small",
     )
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.control: Frames = []
-        self._small: Frames = []
+        self.small: Frames = []
         self._small_bytes = 0
-        self._large: deque[LargePayload] = deque()
+        self.large: deque[LargePayload] = deque()
         self._waiting: deque[LargePayload] = deque()
         self._begun: list[LargePayload] = []
         """Those of ``begun_bytes``."""
@@ -621,37 +621,22 @@ class SendQueue:
         self.on_request_cut: Callable[[LargePayload], object] = _ignore
 
     @property
-    def has_small(self) -> bool:
-        """Whether small frames wait."""
-        return bool(self._small)
-
-    @property
-    def small_frames(self) -> int:
-        """Small frames that wait."""
-        return len(self._small)
-
-    @property
-    def has_large(self) -> bool:
-        """Whether fragments wait."""
-        return bool(self._large)
-
-    @property
     def bytes(self) -> int:
         """Payload bytes that wait."""
         size = self._small_bytes
-        if self._large or self._waiting:
-            size += sum(len(each.view) - each.offset for each in (*self._large, *self._waiting))
+        if self.large or self._waiting:
+            size += sum(len(each.view) - each.offset for each in (*self.large, *self._waiting))
         return size
 
     def __len__(self) -> int:
-        return len(self.control) + len(self._small) + len(self._large) + len(self._waiting)
+        return len(self.control) + len(self.small) + len(self.large) + len(self._waiting)
 
     def add(self, frame: tuple[Any, ...], size: int) -> LargePayload | None:
         """Add a frame whose last element is its payload; ``size`` of it and of a trace context behind it. Return it if it
         travels in fragments."""
         if size > self._settings.large_bytes:
             return self._add_large(frame)
-        self._small.append(frame)
+        self.small.append(frame)
         self._small_bytes += size + FRAME_BYTES
         return None
 
@@ -667,8 +652,8 @@ class SendQueue:
         settings = self._settings
         self._max_begun_bytes = int(settings.max_partial_bytes // 2 * share)
         self._whole_bytes = settings.fragment_bytes if share >= 1.0 else 0
-        unsent = [each for each in self._large if each.message < 0 and each not in self._begun]
-        self._large = deque(each for each in self._large if each not in unsent)
+        unsent = [each for each in self.large if each.message < 0 and each not in self._begun]
+        self.large = deque(each for each in self.large if each not in unsent)
         self._waiting.extendleft(reversed(unsent))
         self._begin_waiting()
 
@@ -677,7 +662,7 @@ class SendQueue:
         Those of one fragment pass larger ones that have to wait for that."""
         settings, waiting = self._settings, self._waiting
         blocked: list[LargePayload] = []
-        while waiting and len(self._large) < settings.large_at_once:
+        while waiting and len(self.large) < settings.large_at_once:
             large = waiting.popleft()
             size = len(large.view)
             if size > self._whole_bytes:
@@ -686,7 +671,7 @@ class SendQueue:
                     continue
                 self._begun.append(large)
                 self.begun_bytes += size
-            self._large.append(large)
+            self.large.append(large)
         waiting.extendleft(reversed(blocked))
 
     def record_delivered(self, frames: Frames) -> None:
@@ -709,9 +694,9 @@ class SendQueue:
 
     def pop_small(self, room: int) -> Cargo:
         """Remove small frames of about ``room`` bytes; at least one."""
-        frames, size = self._small, self._small_bytes
+        frames, size = self.small, self._small_bytes
         if size <= room:
-            self._small, self._small_bytes = [], 0
+            self.small, self._small_bytes = [], 0
         else:
             count = size = 0
             for frame in frames:
@@ -720,8 +705,8 @@ class SendQueue:
                     break
                 count += 1
                 size += length
-            frames = self._small[:count]
-            del self._small[:count]
+            frames = self.small[:count]
+            del self.small[:count]
             self._small_bytes -= size
         self._record_requests(frames)
         return Cargo(frames, size)
@@ -734,8 +719,8 @@ class SendQueue:
 
     def cut_oversized(self, room: int) -> None:
         """Let small frames of more than ``room`` bytes at the front travel in fragments."""
-        while self._small and frame_size(self._small[0]) > max(room, _LEAST_FRAGMENT):
-            frame = self._small.pop(0)
+        while self.small and frame_size(self.small[0]) > max(room, _LEAST_FRAGMENT):
+            frame = self.small.pop(0)
             self._small_bytes -= frame_size(frame)
             large = self._add_large(frame)
             if frame[0] == REQUEST:
@@ -743,7 +728,7 @@ class SendQueue:
 
     def pop_fragment(self, room: int) -> tuple[tuple[Any, ...], int]:
         """Remove the next fragment, of at most ``room`` bytes. Return its frame and its size."""
-        large = self._large.popleft()
+        large = self.large.popleft()
         if large.message < 0:
             large.message = self._messages
             self._messages += 1
@@ -753,7 +738,7 @@ class SendQueue:
         head = None if start else large.head
         frame = (CONT, large.message, start, len(large.view), large.number, head, piece)
         if not large.is_packed:
-            self._large.append(large)
+            self.large.append(large)
         else:
             self._begin_waiting()
         return frame, len(piece) + FRAME_BYTES
@@ -762,10 +747,10 @@ class SendQueue:
 
     def withdraw_request(self, number: int) -> None:
         """Remove a small request that was not packed."""
-        for at, frame in enumerate(self._small):
+        for at, frame in enumerate(self.small):
             if frame[0] == REQUEST and frame[1] == number:
                 self._small_bytes -= frame_size(frame)
-                del self._small[at]
+                del self.small[at]
                 return
 
     @property
@@ -787,15 +772,15 @@ class SendQueue:
 
     def _drop(self, number: int) -> None:
         self._waiting = deque(each for each in self._waiting if each.number != number)
-        self._large = deque(each for each in self._large if each.number != number)
+        self.large = deque(each for each in self.large if each.number != number)
         self._set_begun([each for each in self._begun if each.is_withdrawn or each.number != number])
 
     def clear(self) -> None:
         """Remove everything."""
         self.control.clear()
-        self._small.clear()
+        self.small.clear()
         self._small_bytes = 0
-        self._large.clear()
+        self.large.clear()
         self._waiting.clear()
         self._begun.clear()
         self.begun_bytes = 0
@@ -830,6 +815,8 @@ class PacketSender:
         usable_paths: paths on which own packets can travel.
         lost: cargoes to be sent again.
         probing: paths that send a probe next.
+        fragments: cargoes with fragments, or with frames that withdraw them, that are not known to have arrived.
+        peer_window: unacknowledged bytes that the peer allows on each path.
         peer_address: see :class:`~dispatch.protocol.session.Session`; likewise ``load``.
         data: payload bytes sent, without retransmissions.
         data_limit: how many the peer accepts since the start.
@@ -840,19 +827,19 @@ class PacketSender:
 
     __slots__ = (
         "_began",
-        "_fragments",
-        "_peer_window",
         "_receive_window",
         "_settings",
         "_statistics",
         "data",
         "data_limit",
         "early_frames",
+        "fragments",
         "is_window_due",
         "load",
         "lost",
         "paths",
         "peer_address",
+        "peer_window",
         "probing",
         "queue",
         "usable_paths",
@@ -870,33 +857,36 @@ class PacketSender:
         self.usable_paths = 1
         self.lost: deque[Cargo] = deque()
         self.probing: list[Path] = []
-        self._fragments: list[Cargo] = []
-        """Cargoes with fragments, or with frames that withdraw them, that are not known to have arrived."""
+        self.fragments: list[Cargo] = []
         self.peer_address = 0
-        self._peer_window = settings.window
+        self.peer_window = settings.window
         self.data = 0
         self.data_limit = 0
         self.load = 0
         self.is_window_due = False
         self.early_frames = settings.early_frames
 
-    @property
-    def peer_window(self) -> int:
-        """Unacknowledged bytes that the peer allows on each path."""
-        return self._peer_window
-
-    @peer_window.setter
-    def peer_window(self, window: int) -> None:
-        if window != self._peer_window:
-            # The peer has many senders: what it retains of their incomplete payloads is divided like its window.
-            self._peer_window = window
-            self.queue.divide_room(min(1.0, window / self._settings.window))
+    def set_peer_window(self, window: int) -> None:
+        """Set :attr:`peer_window`."""
+        # The peer has many senders: what it retains of their incomplete payloads is divided like its window.
+        self.peer_window = window
+        self.queue.divide_room(min(1.0, window / self._settings.window))
 
     def path(self, index: int) -> Path:
         """Return the state of a path, created if necessary."""
         while index >= len(self.paths):
             self.paths.append(Path(len(self.paths), self._settings))
         return self.paths[index]
+
+    def has_due(self, now: float) -> bool:
+        """Whether :meth:`pack` may return a packet. perf: most turns of the loop end with nothing to send."""
+        queue = self.queue
+        if queue.control or queue.small or queue.large or self.lost or self.probing or self.is_window_due:
+            return True
+        for path in self.paths:  # noqa: SIM110 # perf: no generator
+            if path.ack_at <= now:
+                return True
+        return False
 
     def pack(self, now: float, probe_frames: Frames) -> Packets:
         """Return the packets that are due.
@@ -910,7 +900,11 @@ class PacketSender:
             for path in self.probing:
                 self._pack_probe(path, now, probe_frames, packets)
             self.probing.clear()
-        while (packed := self._next_cargo()) is not None:
+        queue = self.queue
+        while queue.control or queue.small or queue.large or self.lost:
+            packed = self._next_cargo()
+            if packed is None:
+                break
             self._pack(*packed, now, packets)
         acks = [path.pop_ack(now) for path in self.paths if path.ack_at <= now]
         if acks or (self.is_window_due and not packets):
@@ -933,10 +927,10 @@ class PacketSender:
             if path is not None:
                 return path, lost.popleft()
         is_allowed = self.data < self.data_limit
-        if is_allowed and self._peer_window < self._settings.window:
-            queue.cut_oversized(self._peer_window - PACKET_BYTES)
-        has_small = bool(queue.control) or (is_allowed and queue.has_small)
-        has_large = is_allowed and queue.has_large
+        if is_allowed and self.peer_window < self._settings.window:
+            queue.cut_oversized(self.peer_window - PACKET_BYTES)
+        has_small = bool(queue.control or (is_allowed and queue.small))
+        has_large = is_allowed and bool(queue.large)
         path = self._open_path() if has_small else None
         if path is not None:
             has_large = has_large and self.usable_paths < 2
@@ -953,8 +947,8 @@ class PacketSender:
             cargo.frames = queue.control + cargo.frames
             cargo.size += FRAME_BYTES * len(queue.control)
             queue.control = []
-        if cargo.frames[-1][0] == CONT or queue.has_withdrawn:
-            self._fragments.append(cargo)
+        if cargo.frames[-1][0] == CONT or (queue.begun_bytes and queue.has_withdrawn):
+            self.fragments.append(cargo)
         return path, cargo
 
     def _open_path(self, *, is_large: bool = False) -> Path | None:
@@ -965,7 +959,7 @@ class PacketSender:
         # Sessions begin with different paths: otherwise all of them would send their first payloads on the same one. They
         # keep to it while they share the window: the same bytes in fewer packets.
         first = 1 + self.peer_address % (self.usable_paths - 1)
-        if self._peer_window < self._settings.window:
+        if self.peer_window < self._settings.window:
             return self.paths[first] if self._room(self.paths[first]) else None
         usable = self.paths[first : self.usable_paths] + self.paths[1:first]
         return min([path for path in usable if self._room(path)], key=_in_flight, default=None)
@@ -973,16 +967,16 @@ class PacketSender:
     def _window(self, path: Path) -> int:
         """Return the unacknowledged bytes that ``path`` may have. One for large payloads has the shares of all of these."""
         if not path.index:
-            return self._peer_window
-        return min(self._peer_window * (self.usable_paths - 1), self._settings.window)
+            return self.peer_window
+        return min(self.peer_window * (self.usable_paths - 1), self._settings.window)
 
     def _room(self, path: Path) -> int:
         """Return the bytes that a packet may have. The last packet in a whole window has any size; a divided one is kept to,
         because other processes send at the same time."""
-        window, in_flight = self._window(path), path.in_flight
+        window, in_flight = self._window(path) if path.index else self.peer_window, path.in_flight
         if in_flight >= window:
             return 0
-        if self._peer_window >= self._settings.window:
+        if self.peer_window >= self._settings.window:
             return self._settings.packet_bytes
         room = window - in_flight - PACKET_BYTES
         return room if room >= _LEAST_ROOM else 0 if in_flight else max(room, 1)
@@ -990,13 +984,13 @@ class PacketSender:
     def _load(self, path: Path, *, small: bool, large: bool) -> Cargo:
         """Take fresh frames from the queue."""
         queue, room = self.queue, self._room(path)
-        is_whole = self._peer_window >= self._settings.window
-        if small and queue.has_small:
+        is_whole = self.peer_window >= self._settings.window
+        if small and queue.small:
             cargo = queue.pop_small(room)
             self.early_frames = 1 if len(cargo.frames) == 1 else self._settings.early_frames
         else:
             cargo = Cargo([], 0)
-        while large and queue.has_large and cargo.size < room:
+        while large and queue.large and cargo.size < room:
             frame, size = queue.pop_fragment(self._settings.fragment_bytes if is_whole else room - cargo.size)
             cargo.frames.append(frame)
             cargo.size += size
@@ -1005,11 +999,10 @@ class PacketSender:
 
     def record_delivered_fragments(self) -> None:
         """Let further large payloads begin for those that have arrived whole, as acknowledgements say."""
-        if self._fragments:
-            for cargo in self._fragments:
-                if cargo.is_delivered:
-                    self.queue.record_delivered(cargo.frames)
-            self._fragments = [cargo for cargo in self._fragments if not cargo.is_delivered]
+        for cargo in self.fragments:
+            if cargo.is_delivered:
+                self.queue.record_delivered(cargo.frames)
+        self.fragments = [cargo for cargo in self.fragments if not cargo.is_delivered]
 
     def _pack(self, path: Path, cargo: Cargo, now: float, packets: Packets) -> None:
         acks: list[tuple[Path, int]] = []
@@ -1020,7 +1013,8 @@ class PacketSender:
                 frames.append(each.pop_ack(now))
         number = path.record_sent(cargo, cargo.size + PACKET_BYTES, acks, now)
         flags = ACK_NOW if 2 * path.in_flight >= self._window(path) else 0
-        packets.append((path.index, self.encode(path.index, number, now, flags, [*frames, *cargo.frames])))
+        frames += cargo.frames
+        packets.append((path.index, self.encode(path.index, number, now, flags, frames)))
 
     def _pack_probe(self, path: Path, now: float, probe_frames: Frames, packets: Packets) -> None:
         """Send copies of the oldest cargo, whatever the window allows. In place of a large one send PINGs, whose
@@ -1036,11 +1030,12 @@ class PacketSender:
 
     def encode(self, path: int, number: int, now: float, flags: int, frames: list[tuple[Any, ...]]) -> bytes:
         """Encode and count a packet."""
-        window, load = self._receive_window.share, self.load
-        header = (VERSION, self.peer_address, path, number, self.clock(now), flags, load, self.data, window)
+        window, load, statistics = self._receive_window.share, self.load, self._statistics
+        clock = int((now - self._began) * 1000.0)
+        header = (VERSION, self.peer_address, path, number, clock, flags, load, self.data, window)
         packet = encode_packet(header, frames)
-        self._statistics.packets_sent += 1
-        self._statistics.bytes_sent += len(packet)
+        statistics.packets_sent += 1
+        statistics.bytes_sent += len(packet)
         return packet
 
     def clock(self, now: float) -> int:
@@ -1052,7 +1047,7 @@ class PacketSender:
         self.queue.clear()
         self.lost.clear()
         self.probing.clear()
-        self._fragments.clear()
+        self.fragments.clear()
         for path in self.paths:
             path.clear()
 

@@ -172,7 +172,7 @@ class Session:
     def is_batch_due(self) -> bool:
         """Whether a batch should leave before the end of the turn: the peer has received everything that was sent."""
         sender = self._sender
-        return sender.queue.small_frames >= sender.early_frames and not sender.paths[0].in_flight
+        return len(sender.queue.small) >= sender.early_frames and not sender.paths[0].in_flight
 
     @property
     def silent_since(self) -> float:
@@ -204,6 +204,10 @@ class Session:
 
     # -- sending ------------------------------------------------------------------------------------------------
 
+    def has_due(self, now: float) -> bool:
+        """Whether :meth:`packets_to_send` may return a packet."""
+        return not self.is_open or self._sender.has_due(now)
+
     def packets_to_send(self, now: float) -> Packets:
         """Return the packets that are due, each with the index of the peer's inbox that it goes to. Call it once at the end
         of a turn of the event loop, after :meth:`handle_timer`, and when :attr:`is_urgent`."""
@@ -213,7 +217,8 @@ class Session:
         if not self.is_open:
             return []
         self.is_urgent = False
-        return self._sender.pack(now, self._probe_frames())
+        sender = self._sender
+        return sender.pack(now, self._probe_frames() if sender.probing else [])
 
     def _add_control(self, *frame: Any) -> None:
         self._sender.queue.control.append(frame)
@@ -327,8 +332,11 @@ class Session:
         self._counts.packets_received += 1
         self.heard_at = now
         self.peer_load = packet.load
-        if packet.window > 0:
-            self._sender.peer_window = min(packet.window, self.settings.window)
+        sender, window = self._sender, packet.window
+        if window > 0 and window != sender.peer_window:
+            window = min(window, self.settings.window)
+            if window != sender.peer_window:
+                sender.set_peer_window(window)
         if packet.number >= 0 and not self._record_number(packet, now):
             return events
         handlers = self._handlers
@@ -346,7 +354,8 @@ class Session:
 
     def _record_number(self, packet: frames.Packet, now: float) -> bool:
         """Return whether the packet is new."""
-        path = self._sender.path(packet.path)
+        paths, index = self._sender.paths, packet.path
+        path = paths[index] if index < len(paths) else self._sender.path(index)
         received = path.received
         is_in_order = packet.number == received.largest + 1
         if not received.add(packet.number):
@@ -367,7 +376,8 @@ class Session:
         sender = self._sender
         if 0 <= frame.path < len(sender.paths):
             sender.paths[frame.path].record_ack(frame, now, sender.lost)
-            sender.record_delivered_fragments()
+            if sender.fragments:
+                sender.record_delivered_fragments()
             if self.is_suspect:
                 self._update_suspicion(events)
 
@@ -472,35 +482,36 @@ class UnmatchedReplies:
     Attributes:
         late: their requests were given up.
         repeated: their requests were answered already: a packet was sent again.
+        given_up: their numbers, the oldest first.
     """
 
-    __slots__ = ("_given_up", "late", "repeated")
+    __slots__ = ("given_up", "late", "repeated")
 
     def __init__(self) -> None:
         self.late = self.repeated = 0
-        self._given_up: dict[int, None] = {}
+        self.given_up: dict[int, None] = {}
 
     def __len__(self) -> int:
-        return len(self._given_up)
+        return len(self.given_up)
 
     def record_given_up(self, number: int) -> None:
         """Record that a request was given up; the oldest one is forgotten if there are too many."""
-        if len(self._given_up) >= MAX_GIVEN_UP:
-            del self._given_up[next(iter(self._given_up))]
-        self._given_up[number] = None
+        if len(self.given_up) >= MAX_GIVEN_UP:
+            del self.given_up[next(iter(self.given_up))]
+        self.given_up[number] = None
 
     def record_frame(self, frame: frames.Reply | frames.Chunk | frames.End | frames.Refused) -> None:
         """Count a frame. All but a chunk are the last one of their requests."""
-        if frame.number not in self._given_up:
+        if frame.number not in self.given_up:
             self.repeated += 1
             return
         self.late += 1
         if type(frame) is not frames.Chunk:
-            del self._given_up[frame.number]
+            del self.given_up[frame.number]
 
     def clear(self) -> None:
         """Forget all requests: no late reply can follow."""
-        self._given_up.clear()
+        self.given_up.clear()
 
 
 # The caller's end of a session: a dispatcher.
@@ -576,7 +587,7 @@ class CallerSession(Session):
             self._on_reset(packet.frames[0], now)  # no sign of life of the session
             return []
         events = super().receive(packet, now)
-        if self.unmatched and self.is_at_rest:
+        if self.unmatched.given_up and self.is_at_rest:
             self.unmatched.clear()  # CANCEL has arrived: no reply to these follows
         return events
 

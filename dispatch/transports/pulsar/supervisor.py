@@ -49,30 +49,33 @@ class ReopenBackoff(Generic[T]):
 
     Args:
         transient: error types that a broker's failure causes until another one has taken over.
+
+    Attributes:
+        waits: of each handle. perf: each packet asks whether there are any.
     """
 
     def __init__(self, transient: Container[str] = (ErrorType.UNREACHABLE,)) -> None:
         self._transient = transient
-        self._waits: dict[T, _Wait] = {}
+        self.waits: dict[T, _Wait] = {}
 
     def __len__(self) -> int:
-        return len(self._waits)
+        return len(self.waits)
 
     def __contains__(self, handle: object) -> bool:
-        return handle in self._waits
+        return handle in self.waits
 
     def error(self, handle: T, now: float) -> TransportError | None:
         """Return why ``handle`` cannot be opened. None: it is not in backoff, or another broker may take over."""
-        wait = self._waits.get(handle)
+        wait = self.waits.get(handle)
         if wait is None or (wait.error.type in self._transient and now - wait.since < RECONNECT_WAIT_S):
             return None
         return wait.error
 
     def record_failure(self, handle: T, error: TransportError, now: float) -> bool:
         """Record a failed attempt. Return whether it is the first in a row."""
-        wait = self._waits.get(handle)
+        wait = self.waits.get(handle)
         if wait is None:
-            self._waits[handle] = _Wait(now, error)
+            self.waits[handle] = _Wait(now, error)
             return True
         is_taken_over = error.type in self._transient and now - wait.since < RECONNECT_WAIT_S
         is_brief = is_taken_over or error.type == ErrorType.UNREACHABLE
@@ -83,11 +86,11 @@ class ReopenBackoff(Generic[T]):
 
     def forget(self, handle: T) -> bool:
         """Remove ``handle``, which is open or closed for good. Return whether it was in backoff."""
-        return self._waits.pop(handle, None) is not None
+        return self.waits.pop(handle, None) is not None
 
     def due(self, now: float) -> list[T]:
         """Return the handles whose next attempt is due."""
-        return [handle for handle, wait in self._waits.items() if wait.due <= now]
+        return [handle for handle, wait in self.waits.items() if wait.due <= now]
 
 
 logger = logging.getLogger("dispatch.transport")

@@ -298,7 +298,7 @@ class MessageSender:
         supervisor, packets = self._supervisor, self.packets
         if self._is_closed or supervisor.down_since is not None:
             return False
-        if publisher in supervisor.backoff:
+        if supervisor.backoff.waits and publisher in supervisor.backoff:
             return False
         if (
             packets.sent - packets.received >= MAX_PACKETS_IN_DOUBT
@@ -322,7 +322,7 @@ class MessageSender:
     def find_opening_error(self, publisher: PulsarPublisher) -> TransportError | None:
         """See :attr:`dispatch.transports.base.TopicPublisher.opening_error`."""
         backoff = self._supervisor.backoff
-        return backoff.error(publisher, asyncio.get_running_loop().time()) if len(backoff) else None
+        return backoff.error(publisher, asyncio.get_running_loop().time()) if backoff.waits else None
 
     def _on_witness_receipt(
         self, publisher: PulsarPublisher, packets: PacketReceipts, result: Any, message: Any

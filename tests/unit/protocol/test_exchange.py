@@ -115,7 +115,7 @@ def test_a_silent_instance_is_given_up_once_and_each_request_says_whether_it_may
     sent = pair.ask()
     unsent = OutgoingRequest()
     pair.caller.send_request(unsent, "tool", b"x" * 500_000, None, pair.now)
-    pair.caller._sender.peer_window = 0
+    pair.caller._sender.set_peer_window(0)
     pair.advance(30)
     assert pair.take(DISPATCHER) == [
         PeerSuspected(),

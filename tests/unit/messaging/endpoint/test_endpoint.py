@@ -612,6 +612,39 @@ async def test_an_idle_session_costs_nothing_in_a_turn(monkeypatch: pytest.Monke
         assert set(of_caller) == {sessions[0]}
 
 
+async def test_a_turn_with_nothing_to_send_and_a_timer_that_is_not_due_pack_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each call alone leaves at once, so that the end of its turn has nothing to send; and its timer is early, because what
+    it was set for has been acknowledged."""
+    async with peers(URL) as (caller, [callee]):
+        session = await caller.connect(callee.inbox)
+        await advance(1)
+        await caller.call(session, b"0:1")
+        packed: list[Session] = []
+        inner = Session.packets_to_send
+
+        def counted(session: Session, now: float) -> list[tuple[int, bytes]]:
+            packed.append(session)
+            return inner(session, now)
+
+        monkeypatch.setattr(Session, "packets_to_send", counted)
+        before = sum(each.statistics.packets_sent for each in (session, *callee.endpoint.table.sessions.values()))
+        for number in range(1, 11):
+            await caller.call(session, b"%d:1" % number)
+        sent = (
+            sum(each.statistics.packets_sent for each in (session, *callee.endpoint.table.sessions.values())) - before
+        )
+        assert sent == 20, "a packet for each request and each reply; the acknowledgements travel in them"
+        assert len(packed) == sent
+        assert caller.endpoint._timer is not None
+        caller.endpoint._timer.cancel()
+        caller.endpoint._timers.schedule(session, 0.0)
+        caller.endpoint._on_timer()
+        assert len(packed) == sent
+        assert 0.0 < caller.endpoint._timers.next_due < math.inf
+
+
 async def test_a_turn_handles_a_bounded_number_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "FRAMES_PER_TURN", 10)
     async with peers(URL) as (caller, [callee]):

@@ -232,7 +232,7 @@ def test_sessions_send_their_first_large_payloads_on_different_paths() -> None:
 
 def test_sessions_that_share_the_window_use_one_path_for_large_payloads_with_the_shares_of_all() -> None:
     sender = Sender(paths=4)
-    sender.sender.peer_window = 2_000
+    sender.sender.set_peer_window(2_000)
     sender.add(2_500, 10_000)
     packets = sender.pack()
     assert {packet.path for packet in packets} == {1 + 77 % 3}
@@ -243,7 +243,7 @@ def test_sessions_that_share_the_window_use_one_path_for_large_payloads_with_the
 
 def test_one_path_never_has_more_than_the_whole_window_in_divided_parts() -> None:
     sender = Sender(paths=4)
-    sender.sender.peer_window = SETTINGS.window - 1
+    sender.sender.set_peer_window(SETTINGS.window - 1)
     sender.add(30_000)
     sender.pack()
     assert SETTINGS.window - 1_500 < sender.sender.paths[1 + 77 % 3].in_flight <= SETTINGS.window + FRAME_BYTES
@@ -251,7 +251,7 @@ def test_one_path_never_has_more_than_the_whole_window_in_divided_parts() -> Non
 
 def test_small_frames_have_the_plain_share_on_the_first_path() -> None:
     sender = Sender(paths=4)
-    sender.sender.peer_window = 2_000
+    sender.sender.set_peer_window(2_000)
     sender.add(*[300] * 20)
     assert sender.pack()[0].path == 0
     assert sender.sender.paths[0].in_flight <= 2_000
@@ -261,7 +261,7 @@ def test_large_payloads_wait_while_the_paths_for_them_are_full() -> None:
     sender = Sender(paths=3)
     sender.add(50_000)
     assert {packet.path for packet in sender.pack()} == {1, 2}
-    assert sender.sender.queue.has_large
+    assert sender.sender.queue.large
     assert sender.pack() == []
 
 
@@ -349,7 +349,7 @@ def test_a_smaller_window_is_told_at_once_and_once() -> None:
 @pytest.mark.parametrize(("excess", "kind"), [(0, "Reply"), (1, "Cont")])
 def test_a_small_frame_above_a_divided_window_travels_in_fragments(excess: int, kind: str) -> None:
     sender = Sender(Settings(window=10_000, large_bytes=5_000))
-    sender.sender.peer_window = 4_000
+    sender.sender.set_peer_window(4_000)
     sender.add(4_000 - PACKET_BYTES - FRAME_BYTES + excess)
     assert kinds(sender.pack()[0]) == [kind]
     assert sender.sender.paths[0].in_flight <= 4_000 + FRAME_BYTES
@@ -358,7 +358,7 @@ def test_a_small_frame_above_a_divided_window_travels_in_fragments(excess: int, 
 @pytest.mark.parametrize(("room", "packets"), [(1_023, 0), (1_024, 1)])
 def test_a_divided_window_is_used_down_to_1024_bytes(room: int, packets: int) -> None:
     sender = Sender()
-    sender.sender.peer_window = 4_000
+    sender.sender.set_peer_window(4_000)
     first = 4_000 - 2 * PACKET_BYTES - room
     sender.add(*[500 - FRAME_BYTES] * (first // 500), first % 500 - FRAME_BYTES)
     sender.pack()
@@ -371,7 +371,7 @@ def test_a_divided_window_is_used_down_to_1024_bytes(room: int, packets: int) ->
 def test_a_divided_window_is_kept_to(window: int) -> None:
     """Other processes send to the same receiver at the same time."""
     sender = Sender()
-    sender.sender.peer_window = window
+    sender.sender.set_peer_window(window)
     sender.add(900, 900, 900, 5_000, 900, 4_000)
     sent = 0
     for _ in range(30):
@@ -388,7 +388,7 @@ def test_a_divided_window_is_kept_to(window: int) -> None:
 
 def test_a_small_share_of_a_window_still_makes_progress() -> None:
     sender = Sender()
-    sender.sender.peer_window = 100
+    sender.sender.set_peer_window(100)
     sender.add(5_000)
     assert sizes(sender.pack()) == [512]
     assert sender.pack() == []
@@ -396,7 +396,7 @@ def test_a_small_share_of_a_window_still_makes_progress() -> None:
 
 def test_a_remainder_of_a_divided_window_is_not_used_for_tiny_packets() -> None:
     sender = Sender()
-    sender.sender.peer_window = 2_400
+    sender.sender.set_peer_window(2_400)
     sender.add(500)
     sender.pack()
     assert 2_400 - sender.sender.paths[0].in_flight - PACKET_BYTES > 1_024

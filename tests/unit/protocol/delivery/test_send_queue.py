@@ -37,12 +37,12 @@ def test_the_size_of_a_frame() -> None:
 
 def test_small_frames_leave_together_in_order() -> None:
     queue = queue_with(reply(0, 10), reply(1, 20))
-    assert queue.has_small
+    assert queue.small
     assert queue.bytes == 30 + 2 * FRAME_BYTES
     cargo = queue.pop_small(10_000)
     assert [frame[1] for frame in cargo.frames] == [0, 1]
     assert cargo.size == 30 + 2 * FRAME_BYTES
-    assert not queue.has_small
+    assert not queue.small
     assert (len(queue), queue.bytes) == (0, 0)
 
 
@@ -63,7 +63,7 @@ def test_a_payload_above_the_limit_travels_in_fragments() -> None:
     assert queue.add(reply(0, 1_000), 1_000) is None
     large = queue.add(reply(1, 1_001), 1_001)
     assert isinstance(large, LargePayload)
-    assert queue.has_large
+    assert queue.large
     assert decode_payload_frame(large.head) == Reply(1, 0, b"")
     assert queue.bytes == 1_000 + FRAME_BYTES + 1_001
 
@@ -74,7 +74,7 @@ def test_fragments_cover_the_payload() -> None:
     large = queue.add((REPLY, 3, 0, payload), len(payload))
     assert large is not None
     pieces = []
-    while queue.has_large:
+    while queue.large:
         assert not large.is_packed
         (kind, message, offset, total, stream, head, piece), size = queue.pop_fragment(100_000)
         assert (kind, message, total, stream) == (CONT, 0, len(payload), 3)
@@ -97,7 +97,7 @@ def test_a_fragment_fits_into_the_room_but_not_below_its_least_size() -> None:
 def test_large_payloads_take_turns_and_further_ones_wait() -> None:
     queue = queue_with(*(reply(stream, 4_000) for stream in range(4)))
     streams = []
-    while queue.has_large:
+    while queue.large:
         streams.append(queue.pop_fragment(10_000)[0][4])
     assert streams == [0, 1, 0, 1, 2, 3, 2, 3]
 
@@ -139,7 +139,7 @@ def test_dropping_a_large_payload_admits_the_next_one() -> None:
     assert sorted(queue.pop_fragment(10_000)[0][4] for _ in range(2)) == [1, 2]
     queue.drop_large(1)
     queue.drop_large(2)
-    assert (len(queue), queue.bytes, queue.has_large) == (0, 0, False)
+    assert (len(queue), queue.bytes, len(queue.large)) == (0, 0, 0)
 
 
 def test_oversized_small_frames_are_cut() -> None:
@@ -158,16 +158,16 @@ def test_frames_fill_the_room_exactly() -> None:
     queue = queue_with(*(reply(stream, 76) for stream in range(3)))
     assert len(queue.pop_small(200).frames) == 2
     queue = queue_with(reply(0, 76), reply(1, 76))
-    frames = queue._small
+    frames = queue.small
     assert queue.pop_small(200).frames is frames, "no copy where everything leaves"
 
 
 def test_a_frame_that_fits_exactly_is_not_cut() -> None:
     queue = queue_with(reply(0, 900), reply(1, 100))
     queue.cut_oversized(900 + FRAME_BYTES)
-    assert not queue.has_large
+    assert not queue.large
     queue.cut_oversized(899 + FRAME_BYTES)
-    assert queue.has_large
+    assert queue.large
     assert queue.bytes == 900 + 100 + FRAME_BYTES
 
 
@@ -185,7 +185,7 @@ def test_no_more_large_payloads_take_turns_after_one_is_dropped() -> None:
 def test_without_a_listener_a_cut_request_is_fragmented_all_the_same() -> None:
     queue = queue_with(request(0, 900))
     queue.cut_oversized(600)
-    assert queue.has_large
+    assert queue.large
 
 
 def test_clearing_removes_everything() -> None:
@@ -194,8 +194,8 @@ def test_clearing_removes_everything() -> None:
     assert len(queue) == 6
     queue.clear()
     assert (len(queue), queue.bytes) == (0, 0)
-    assert not queue.has_small
-    assert not queue.has_large
+    assert not queue.small
+    assert not queue.large
 
 
 @given(st.lists(st.integers(0, 3_000), max_size=20), st.integers(1, 5_000))
@@ -203,10 +203,10 @@ def test_every_byte_leaves_once(sizes: list[int], room: int) -> None:
     queue = queue_with(*(reply(stream, size) for stream, size in enumerate(sizes)))
     sent = dict.fromkeys(range(len(sizes)), 0)
     while len(queue):
-        if queue.has_small:
+        if queue.small:
             for frame in queue.pop_small(room).frames:
                 sent[frame[1]] += len(frame[-1])
-        if queue.has_large:
+        if queue.large:
             frame, _ = queue.pop_fragment(room)
             sent[frame[4]] += len(frame[-1])
     assert list(sent.values()) == sizes
@@ -229,7 +229,7 @@ def room_queue(*sizes: int) -> SendQueue:
 def pop_all(queue: SendQueue, room: int = 2_000) -> list[tuple[Any, ...]]:
     """Remove the fragments of everything that has begun."""
     frames = []
-    while queue.has_large:
+    while queue.large:
         frames.append(queue.pop_fragment(room)[0])
     return frames
 
@@ -241,7 +241,7 @@ def test_payloads_wait_for_room_at_the_receiver_in_order() -> None:
     assert {frame[4] for frame in frames} == {0, 1}
     assert (len(queue), queue.bytes) == (3, 15_000)
     queue.record_delivered([frame for frame in frames if frame[4] == 1][1:])
-    assert not queue.has_large, "a fragment is missing: the payload is still incomplete"
+    assert not queue.large, "a fragment is missing: the payload is still incomplete"
     queue.record_delivered([frame for frame in frames if frame[4] == 1][:1])
     assert {frame[4] for frame in pop_all(queue)} == {2}
     queue.record_delivered(frames)
@@ -269,9 +269,9 @@ def test_a_dropped_payload_leaves_room_when_its_receiver_knows() -> None:
     queue.pop_fragment(2_000)
     queue.withdraw_large(0)
     assert queue.has_withdrawn
-    assert not queue.has_large, "the receiver has a fragment of it until it reads CANCEL"
+    assert not queue.large, "the receiver has a fragment of it until it reads CANCEL"
     queue.record_delivered([(CANCEL, 7)])
-    assert not queue.has_large
+    assert not queue.large
     queue.record_delivered([(CANCEL, 0)])
     assert {frame[4] for frame in pop_all(queue)} == {1}
     queue.drop_large(1)
@@ -310,7 +310,7 @@ def test_what_is_incomplete_stays_within_the_room_and_everything_is_sent(
     cancelled: set[int] = set()
 
     def act(action: str, argument: int) -> None:
-        if action == "send" and queue.has_large:
+        if action == "send" and queue.large:
             flying.append(queue.pop_fragment(2_000 if queue._whole_bytes else 500)[0])
         elif action == "arrive" and flying:
             frame = flying.pop(argument % len(flying))
@@ -332,8 +332,8 @@ def test_what_is_incomplete_stays_within_the_room_and_everything_is_sent(
 
     for action, argument in actions:
         act(action, argument)
-    while queue.has_large or flying:
-        act("send" if queue.has_large else "arrive", 0)
+    while queue.large or flying:
+        act("send" if queue.large else "arrive", 0)
     assert len(queue) == 0
     assert queue.begun_bytes == 0
     assert not at_receiver
