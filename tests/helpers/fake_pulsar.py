@@ -15,6 +15,7 @@ from dispatch.errors import TransportError
 from dispatch.transports import DurableMessage, Mode, Publisher, Ticket
 from dispatch.transports.base import Security
 from dispatch.transports.errors import unreachable
+from dispatch.transports.pulsar.client import close_opened
 from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S
 from dispatch.transports.pulsar.transport import PulsarSubscription, PulsarTransport
 
@@ -195,6 +196,9 @@ class FakeLink:
         if self.broker.while_looking is not None:
             raise self.broker.while_looking
         return consumer.last
+
+    async def close_listening(self, consumer: FakeConsumer, _topic: str) -> None:
+        await close_opened(consumer)
 
     async def answers(self, consumer: FakeConsumer) -> bool:
         self.broker.asked += 1

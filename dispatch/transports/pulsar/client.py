@@ -294,6 +294,36 @@ class PulsarClient:
             return await asyncio.get_running_loop().run_in_executor(_threads, consumer.get_last_message_id)
         return None
 
+    async def close_listening(self, consumer: Any, topic: str) -> None:
+        """Close a consumer after its listener has been called for every message that the broker had sent before.
+
+        pulsar-client discards what has arrived for a consumer that closes, and what arrives until the broker has closed it
+        (3.13.0, ``ConsumerImpl::closeAsync``). A second consumer is the mark behind which nothing waits: its opening is a
+        round trip on the connection, and its pending receive fails on the thread of the listener, after the calls for
+        the messages before it. The consumer is closed there, before the thread waits for messages again.
+        """
+
+        def close() -> None:
+            closed = threading.Event()
+
+            def close_here(_result: Any, _message: Any) -> None:
+                keep_thread_state()
+                with contextlib.suppress(Exception):  # it would end the process
+                    consumer._consumer.close_async(lambda _result: closed.set())
+
+            with contextlib.suppress(Exception):  # without the right to subscribe, or the connection is lost
+                if consumer.is_connected():
+                    name = f"dispatch-mark-{uuid.uuid4().hex[:8]}"
+                    mark = self._client.subscribe(topic, name, receiver_queue_size=1)
+                    try:
+                        mark._consumer.receive_async(close_here)
+                    finally:
+                        mark.close()
+                    closed.wait(OPERATION_TIMEOUT_S)
+            _close_quietly(consumer)
+
+        await asyncio.get_running_loop().run_in_executor(_threads, close)
+
     async def answers(self, consumer: Any) -> bool:
         """Return whether the broker replies twice on the connection of ``consumer``: then it has received all earlier
         commands."""

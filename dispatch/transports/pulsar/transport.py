@@ -1046,8 +1046,11 @@ class PulsarTransport:
         self._sender.inboxes.discard(subscription)
         self._supervisor.backoff.forget(subscription)
         raw, subscription.raw = subscription.raw, CLOSED_HANDLE
-        await close_opened(raw)
         # Messages that have arrived are still handled: a non-persistent topic redelivers none.
+        if subscription.mode is Mode.SHARED and durable is None and subscription.link is not None:
+            await subscription.link.close_listening(raw, subscription.topic)
+        else:
+            await close_opened(raw)
         await self._handled(subscription)
         subscription.handler = None
         if durable is not None:
