@@ -49,8 +49,8 @@ CALLS: Final = 20_000
 class Member:
     """A process with a dispatcher."""
 
-    def __init__(self, url: str, fleet: str, clock_step: float) -> None:
-        policy = {"rate-limit": {"rate": f"{RATE}/s", "burst": BURST, "scope": "fleet"}, "bulkhead": None}
+    def __init__(self, url: str, fleet: str, clock_step: float, burst: int = BURST) -> None:
+        policy = {"rate-limit": {"rate": f"{RATE}/s", "burst": burst, "scope": "fleet"}, "bulkhead": None}
         self.admitted: list[tuple[float, str]] = []
         """When each call was admitted, on the machine's monotonic clock, and its user."""
         self.demand: dict[str, float] = {}
@@ -120,10 +120,12 @@ class Period:
         return LEAST_SHARE * (RATE * min(kept, seconds) + self.equal * max(0.0, seconds - alone))
 
 
-def run(url: str, members: int, seconds: float, restart: Iterator[None] | None, seed: int) -> tuple[str, bool]:
+def run(
+    url: str, members: int, seconds: float, restart: Iterator[None] | None, seed: int, burst: int = BURST
+) -> tuple[str, bool]:
     """Return the table, and whether the limit was met."""
     fleet = f"bench-{secrets.token_hex(4)}"
-    found = [Member(url, fleet, 3600.0 if number == 1 else 0.0) for number in range(members)]
+    found = [Member(url, fleet, 3600.0 if number == 1 else 0.0, burst) for number in range(members)]
     try:
         for each in found:
             if not each.is_ready.wait(READY_S):
@@ -243,6 +245,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--burst", type=int, default=BURST, help=f"of the limit (default {BURST})")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--restart", action="store_true", help="restart the broker after 36 s")
     parser.add_argument("--cost", action="store_true", help="measure the cost of a call only")
@@ -253,7 +256,7 @@ def main() -> int:
     if not options.cost:
         with own_broker() as (url, restarts):
             restart = restarts if options.restart else None
-            table, is_limit_met = run(url, options.members, options.seconds, restart, options.seed)
+            table, is_limit_met = run(url, options.members, options.seconds, restart, options.seed, options.burst)
         print(table)
         is_met = is_met and is_limit_met
     return 0 if is_met else 1

@@ -2,6 +2,9 @@
 
 Client and service are those of TrustGraph, as published, or the least that speaks their wire (``bare``), which shows the
 cost of the relay itself. Direct and relayed calls alternate within each round, and the ratios are formed there.
+
+``--stops N`` measures something else: calls at a rate, N of N + 1 relays stopped one after the other, and what each part of
+the way has received.
 """
 
 from __future__ import annotations
@@ -10,22 +13,24 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import secrets
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.harness.processes import ROOT, Child, start
+from benchmarks.harness.processes import ROOT, Child, say, start
 from benchmarks.harness.programs import Programme, picture, write_figures
 from benchmarks.harness.report import aligned
 from benchmarks.workers.channel import Spec
 from benchmarks.workers.proc import read_memory
-from dispatch.devtools.localbroker import provide_broker
+from dispatch.devtools.localbroker import Endpoint, provide_broker
 
 PEERS: Final = {"bare": ("decoding_listener", "echo_service"), "published": ("trustgraph_client", "trustgraph_service")}
 """Workers: the client and the service."""
@@ -36,6 +41,8 @@ LEAST_RATE: Final = 0.45
 MOST_US: Final = 400.0
 """Target: processor time of the relay for a call, in microseconds."""
 IN_FLIGHT: Final = 64
+UNLIMITED: Final = {"bulkhead": None, "breaker": None, "timeout": 20, "attempt-timeout": 10}
+"""Policy of the relays that are stopped: those that stay are to have no reason to refuse a call."""
 
 
 def spec_of(url: str, topic: str) -> Spec:
@@ -44,13 +51,14 @@ def spec_of(url: str, topic: str) -> Spec:
 
 
 @contextlib.contextmanager
-def relaying(url: str, public: Spec, instance: Spec) -> Iterator[int]:
-    """Run a relay from the public topic to the instance's; yield its process id."""
+def relaying(url: str, public: Spec, instance: Spec, policy: Mapping[str, Any] = {}) -> Iterator[subprocess.Popen[str]]:
+    """Run a relay from the public topic to the instance's."""
     service = {
         "id": "echo",
         "request-queue": public.request,
         "response-queue": public.response,
         "instances": [{"id": "one", "request-queue": instance.request, "response-queue": instance.response}],
+        "policy": policy,
     }
     tool = {"type": "tool-service", "name": "echo", "description": "Echoes.", "service": "echo", "read-only": True}
     with tempfile.TemporaryDirectory() as name:
@@ -71,10 +79,11 @@ def relaying(url: str, public: Spec, instance: Spec) -> Iterator[int]:
             for line in process.stdout:
                 if '"ready"' in line:
                     break
-            yield process.pid
+            yield process
         finally:
-            process.terminate()
-            process.communicate()
+            if process.returncode is None:
+                process.terminate()
+                process.communicate()
 
 
 def measure(client: Child, level: int, seconds: float, relay: int) -> dict[str, Any]:
@@ -93,7 +102,7 @@ def compare(url: str, peers: str, options: argparse.Namespace) -> dict[str, Any]
     with contextlib.ExitStack() as stack:
         for spec in (instance, alone):
             start(service_module, stack).begin(asdict(spec))
-        relay = stack.enter_context(relaying(url, public, instance))
+        relay = stack.enter_context(relaying(url, public, instance)).pid
         direct, relayed = start(client_module, stack), start(client_module, stack)
         direct.begin(asdict(alone))
         relayed.begin(asdict(public))
@@ -110,6 +119,7 @@ def compare(url: str, peers: str, options: argparse.Namespace) -> dict[str, Any]
         while peers == "bare" and calls < options.calls:
             calls += measure(relayed, IN_FLIGHT, options.seconds * 2, relay)["answered"]
             memory.append((calls, read_memory(relay) * 2**20))
+            say(f"{calls:,} calls: {memory[-1][1] / 1e6:.1f} MB")
     busy = f"relayed {IN_FLIGHT}"
     return {
         "times": statistics.median(each["relayed 1"]["p50_ms"] / each["direct 1"]["p50_ms"] for each in rounds),
@@ -121,12 +131,45 @@ def compare(url: str, peers: str, options: argparse.Namespace) -> dict[str, Any]
     }
 
 
+def measure_stops(endpoint: Endpoint, options: argparse.Namespace) -> dict[str, int]:
+    """Stop relays one after the other under load. Return the number of messages in each part of the way: counters of the
+    broker, and of the relays and the client."""
+    url, topic = endpoint.service_url, f"relay-{secrets.token_hex(4)}"
+    public, instance = (spec_of(url, f"{topic}{suffix}") for suffix in ("", "-1"))
+    received = 0
+    with contextlib.ExitStack() as stack:
+        start("echo_service", stack).begin(asdict(instance))
+        relays = [stack.enter_context(relaying(url, public, instance, UNLIMITED)) for _ in range(options.stops + 1)]
+        client = start("decoding_listener", stack)
+        client.begin(asdict(public))
+        seconds = (options.stops + 1) * options.seconds
+        client.send({"level": options.rate, "seconds": seconds, "ramp": 0.0, "mode": "open"})
+        for relay in relays:
+            if relay is not relays[-1]:
+                time.sleep(options.seconds)
+            else:
+                figures = client.wait_for_answer(seconds + 60)
+                requests, replies = (endpoint.admin().stats(each) for each in (public.request, public.response))
+            relay.terminate()
+            (count,) = re.findall(r"Stopped\. ([\d,]+) request", relay.communicate()[0])
+            received += int(count.replace(",", ""))
+    handed = [sum(each["msgOutCounter"] for each in found["subscriptions"].values()) for found in (requests, replies)]
+    return {
+        "requests published": requests["msgInCounter"],
+        "handed to relays": handed[0],
+        "received by relays": received,
+        "replies published": replies["msgInCounter"],
+        "handed to the client": handed[1],
+        "lost calls": figures["lost"],
+    }
+
+
 def draw(memory: Sequence[tuple[int, float]], path: Path) -> None:
     """Draw the relay's memory over its calls."""
     calls, sizes = zip(*memory, strict=True)
     with picture(path, size=(7, 3.2), dpi=150) as (_, ((axes,),)):
-        axes.plot(calls, [size / 1e6 for size in sizes], marker="o", markersize=3, color="#0072B2")
-        axes.set(xlabel="calls", ylabel="resident memory of the relay, MB", ylim=(0, None))
+        axes.plot([count / 1e3 for count in calls], [size / 1e6 for size in sizes], color="#0072B2")
+        axes.set(xlabel="thousand calls", ylabel="resident memory of the relay, MB", ylim=(0, max(sizes) * 1.2e-6))
         axes.grid(alpha=0.3)
 
 
@@ -138,8 +181,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     programme.add_argument("--only", choices=PEERS, help="measure one pair of peers")
     programme.add_argument("--calls", type=int, default=0, help="calls over which the relay's memory is measured")
     programme.add_argument("--plot", type=Path, help="file of the plot of the memory")
+    programme.add_argument("--stops", type=int, default=0, metavar="N", help="stop N relays under load instead")
+    programme.add_number("--rate", 600, "calls per second while relays are stopped")
     options = programme.begin(arguments)
     with provide_broker() as endpoint:
+        if options.stops:
+            stops = measure_stops(endpoint, options)
+            print(aligned([("", "messages"), *((name, f"{count:,}") for name, count in stops.items())]))
+            write_figures(options.json, stops)
+            return 0
         found = {
             peers: compare(endpoint.service_url, peers, options) for peers in PEERS if options.only in (None, peers)
         }
