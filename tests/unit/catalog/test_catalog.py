@@ -46,6 +46,7 @@ from dispatch.catalog.catalog import (
 from dispatch.catalog.merge import Merger
 from dispatch.catalog.sources import OnChange
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, only, service_item, tool_item, without
+from tests.helpers.run_profile import by_profile
 
 STORY = JOKE_SERVICE | {
     "id": "story-service",
@@ -260,10 +261,12 @@ def test_listing_10_000_tools_by_text_is_fast(large: Catalog) -> None:
     assert min(seconds() for _ in range(10)) < 0.025  # 3 ms, with room for a busy machine
 
 
+@pytest.mark.long
 def test_a_tool_among_10_000_requires_at_most_1_kib_beside_its_raw_descriptor() -> None:
+    tools = by_profile(short=2_000, long=10_000)
     raw = [
         TELL_JOKE | {"name": f"tool-{n}", "description": f"Does the work number {n} of many.", "tags": ["all", "fun"]}
-        for n in range(10_000)
+        for n in range(tools)
     ]
     items = [service_item(), *(tool_item(one, one["name"], one["name"]) for one in raw)]
     gc.collect()
@@ -275,8 +278,8 @@ def test_a_tool_among_10_000_requires_at_most_1_kib_beside_its_raw_descriptor() 
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(catalog.tools) == 10_000
-    assert (after - before) / 10_000 <= 1_024
+    assert len(catalog.tools) == tools
+    assert (after - before) / tools <= 1_024
 
 
 def test_descriptors_share_their_empty_values(large: Catalog) -> None:

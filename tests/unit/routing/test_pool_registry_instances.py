@@ -253,7 +253,7 @@ async def test_no_call_fails_and_no_state_is_lost_while_instances_come_and_go_un
         await advance(1)
         pool, breaker = pool_of(dispatcher), dispatcher.breaker("work")
         chosen = names
-        for _ in range(by_profile(short=200, long=1_000)):
+        for _ in range(by_profile(short=60, long=1_000)):
             chosen = drawn.sample(names, drawn.randrange(len(names)))
             await dispatcher.reload(listed(*(instance(name, weight=drawn.choice([1.0, 2.0])) for name in chosen)))
             transport.slow = drawn.choice([0.0, 0.0, 0.05])

@@ -77,12 +77,12 @@ async def test_series_of_a_tool_and_of_an_instance() -> None:
 
 
 async def test_names_that_models_invent_add_no_series_and_no_memory() -> None:
-    board, names = Board(), 100_000
+    board, names = Board(), 7_000
     async with serving(lambda _: "done"), telling(board.telemetry(), catalog(work={}, other={})) as dispatcher:
         await dispatcher.execute("work")
         await dispatcher.execute("early")
         before = set(board.read())
-        traced = names // 10  # it makes everything several times slower
+        traced = 5_000  # it makes everything several times slower
         for number in range(names - traced):
             await dispatcher.execute(f"invented-{number}")
         tracemalloc.start()
