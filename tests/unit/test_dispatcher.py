@@ -456,7 +456,7 @@ ARRIVING = FaultPlan(
     foreign_id=0.005, raising=0.01,
 )  # fmt: skip
 NOTHING = FaultPlan()
-CALLS = by_profile(short=10_000, long=50_000)
+CALLS = by_profile(short=4_000, long=50_000)
 ENDS = {*map(str, Outcome), "cancelled", "left early"}
 RARE = (
     *("draining", "expired", "invalid-request", "request-too-large", "reply-evicted"),
@@ -518,10 +518,9 @@ def count_duplicates(table: SessionTable) -> int:
     return table.ended.statistics.duplicates + sum(each.statistics.duplicates for each in table.sessions.values())
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("profile", PROFILES)
-async def test_nothing_leaks(profile: str, seed: int) -> None:
-    load = await scene(1_500, seed, profile)
+@pytest.mark.parametrize("profile", PROFILES.keys() - {"everything"})
+async def test_nothing_leaks(profile: str) -> None:
+    load = await scene(1_500, 1, profile)
     kinds = load.ledger.kinds
     assert kinds[Outcome.SUCCESS] > 50, kinds
     assert kinds["cancelled"] > 20, kinds
@@ -1510,7 +1509,7 @@ async def test_a_share_of_calls_without_a_user_and_no_user_on_both_versions() ->
         seen: dict[str, set[str]] = {}
 
         async def call(caller: int) -> None:
-            for number in range(CALLS_VERSIONS // CALLERS):
+            for number in range(CALLS_VERSIONS // CALLERS // 2):
                 await dispatcher.call("work")
                 if number % 4 == 0:
                     user = f"user-{(caller * 7 + number) % 500}"
@@ -1543,7 +1542,7 @@ async def test_a_rollout_from_0_to_100_and_back_under_load_fails_no_call() -> No
                 result = await dispatcher.execute("work", user=user)
                 assert result.error is None, result.error
                 results[result.text] += 1
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.03)
 
         async with asyncio.TaskGroup() as callers:
             for caller in range(CALLERS):
