@@ -1,6 +1,6 @@
 """Random stories of the session protocol: at most one execution, one final event, right content, nothing retained at rest.
 
-``make test`` runs 150 stories, ``make test-long`` 10,000. A failure names the seed of its story.
+``make test`` runs 60 stories, ``make test-long`` 10,000. A failure names the seed of its story.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.helpers.run_profile import by_profile
 from tests.simulation.story import run_story
 
 SHARDS = by_profile(short=1, long=10)
-STORIES = by_profile(short=150, long=4_000) // SHARDS
+STORIES = by_profile(short=60, long=4_000) // SHARDS
 EXPECTED = {
     *("lost", "duplicated", "reordered", "lost in an outage", "forged"),
     *("answered", "answered stream", "refused", "refused after chunks", "cancelled", "withdrawn", "caller killed"),

@@ -793,35 +793,6 @@ def test_so_many_different_instances_are_drawn_each_equally_often(count: int) ->
     ] * 50
 
 
-def of_two(now: float = START, **values: Any) -> str:
-    """The instance picked of a and b."""
-    return LeastRequest(in_turn().__next__, 2).pick(states("ab", **values), now).id
-
-
-def test_the_less_busy_one_is_picked() -> None:
-    assert of_two(in_flight=(3, 4), order=(9, 1)) == "a"
-    assert of_two(in_flight=(4, 3), order=(1, 9)) == "b"
-
-
-def test_of_two_calls_count_for_the_weight() -> None:
-    assert of_two(in_flight=(5, 2), weight=(3.0, 1.0)) == "a"  # 6/3 against 3/1
-    assert of_two(in_flight=(5, 0), weight=(3.0, 1.0)) == "b"
-
-
-def test_of_equals_the_one_that_has_waited_longer() -> None:
-    assert of_two(order=(7, 3)) == "b"
-    assert of_two(order=(3, 7)) == "a"
-    same = states("ab")
-    assert LeastRequest(in_turn().__next__, 2).pick(same, START) is same[0]
-
-
-def test_calls_of_a_much_slower_one_count_for_more_as_long_as_that_is_fresh() -> None:
-    slow = {"in_flight": (0, 3), "brake": (5.0, 1.0), "stamp": (START, START)}
-    assert of_two(now=START + 9.99, **slow) == "b"
-    assert of_two(now=START + 10, **slow) == "a"
-    assert of_two(in_flight=(0, 5), brake=(5.0, 1.0)) == "a"
-
-
 def told(*calls: tuple[int, float]) -> tuple[LeastRequest, list[Any]]:
     """A strategy that was told of answers: which instance, and after how long. All at the same moment, far apart."""
     strategy, made = LeastRequest(random.Random(1).random, 2, 1.0), states("ab")
