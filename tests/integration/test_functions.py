@@ -1,12 +1,12 @@
-"""Functions on the whole path of a call, over the embedded transport: twelve scenarios, spans, and a function that hangs."""
+"""Functions on the whole path of a call, over the embedded transport: spans, and a function that hangs."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Literal
 
 import prometheus_client
 import pytest
@@ -28,156 +28,10 @@ async def add(a: int, b: int = 0, mode: Literal["exact", "fast"] = "exact") -> i
     return a + b
 
 
-async def count(to: int) -> AsyncIterator[str]:
-    """Count."""
-    for number in range(to):
-        await asyncio.sleep(0.1)
-        yield f"{number} "
-
-
-def withdraw(amount: int) -> str:
-    """Withdraw money."""
-    raise dispatch.ToolError("no-funds", "The account has no funds.")
-
-
-@dispatch.tool(policy={"bulkhead": {"max-concurrent-calls": 1, "max-wait": 0}})
-async def print_page() -> str:
-    """Print a page."""
-    await asyncio.sleep(1)
-    return "printed"
-
-
-@dispatch.tool(policy={"timeout": 0.5, "breaker": {"consecutive-failures": 2, "open-duration": 60}})
-async def sleep() -> str:
-    """Sleep for a minute."""
-    await asyncio.sleep(60)
-    return "slept"
-
-
-@dispatch.tool(permissions=["tools:admin"])
-def shut_down() -> str:
-    """Shut down."""
-    return "done"
-
-
 @dispatch.tool(policy={"max-response-bytes": 2_000_000})
 def read_file(chars: int) -> str:
     """Read a file."""
     return "é" * chars
-
-
-async def greet(name: str) -> dict[str, str]:
-    """Grüße: こんにちは."""
-    return {"grüße": f"こんにちは、{name} 👋"}
-
-
-@pytest.fixture
-def dispatcher() -> dispatch.Dispatcher:
-    functions = dispatch.Functions(add, count, withdraw, print_page, sleep, shut_down, read_file, greet)
-    grants = dispatch.Grants.of({"users": {"root": ["tools:*"]}})
-    return dispatch.connect("memory://", catalog=[functions], grants=grants)
-
-
-async def test_success(dispatcher: dispatch.Dispatcher) -> None:
-    async with dispatcher:
-        result = await dispatcher.execute("add", {"a": 2, "b": 3})
-        assert (result.outcome, result.text, result.attempts) == ("success", "5", 1)
-
-
-async def test_stream(dispatcher: dispatch.Dispatcher) -> None:
-    async with dispatcher:
-        assert [chunk async for chunk in dispatcher.stream("count", {"to": 3})] == ["0 ", "1 ", "2 "]
-        result = await dispatcher.execute("count", {"to": 3})
-        assert (result.text, result.chunks) == ("0 1 2 ", 3)
-
-
-async def test_tool_error(dispatcher: dispatch.Dispatcher) -> None:
-    async with dispatcher:
-        error = (await dispatcher.execute("withdraw", {"amount": 1})).error
-        assert isinstance(error, dispatch.ToolError)
-        assert (error.type, error.message) == ("no-funds", "The account has no funds.")
-
-
-async def test_throttled(dispatcher: dispatch.Dispatcher) -> None:
-    async with dispatcher:
-        results = await asyncio.gather(*(dispatcher.execute("print_page") for _ in range(3)))
-        assert [result.outcome for result in results] == ["success", "throttled", "throttled"]
-        assert [error.rejected_by for result in results if (error := result.error)] == ["bulkhead", "bulkhead"]
-
-
-async def test_timeout_and_open_circuit(dispatcher: dispatch.Dispatcher) -> None:
-    async with dispatcher:
-        began = asyncio.get_running_loop().time()
-        for _ in range(2):
-            result = await dispatcher.execute("sleep")
-            assert result.outcome == "timeout"
-        assert asyncio.get_running_loop().time() - began == pytest.approx(1)
-        result = await dispatcher.execute("sleep")
-        assert (result.outcome, result.error and result.error.type) == ("rejected", "circuit-open")
-        assert dispatcher.breaker("sleep").state == "open"
-        assert (await dispatcher.execute("add", {"a": 1})).outcome == "success"
-
-
-async def test_cancel(dispatcher: dispatch.Dispatcher) -> None:
-    ends: list[str] = []
-
-    async def work() -> None:
-        """Work."""
-        try:
-            await asyncio.sleep(10)
-        finally:
-            ends.append("cancelled")
-
-    async with dispatcher:
-        await dispatcher.registry.add_source(dispatch.Functions(work, id="work"))
-        task = asyncio.create_task(dispatcher.call("work"))
-        await asyncio.sleep(1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.sleep(0)
-        assert ends == ["cancelled"]
-
-
-@pytest.mark.parametrize(
-    "arguments", [{}, {"a": "1"}, {"a": 1, "c": 2}, {"a": 1, "mode": "slow"}, {"a": None}, {"a": [1]}]
-)
-async def test_bad_arguments(dispatcher: dispatch.Dispatcher, arguments: dict[str, Any]) -> None:
-    async with dispatcher:
-        for by_model in (False, True):
-            result = await dispatcher.execute("add", arguments, by_model=by_model)
-            assert isinstance(result.error, dispatch.InvalidArgumentsError)
-            assert (result.error.type, result.attempts) == ("invalid-arguments", 0)
-            assert "Tool 'add' was not executed" in result.error.message
-
-
-async def test_unknown_tool(dispatcher: dispatch.Dispatcher) -> None:
-    async with dispatcher:
-        error = (await dispatcher.execute("ad", {"a": 1})).error
-        assert isinstance(error, dispatch.RejectedError)
-        assert (error.type, error.alternatives) == ("unknown-tool", ("add",))
-
-
-async def test_permission(dispatcher: dispatch.Dispatcher) -> None:
-    async with dispatcher:
-        assert (await dispatcher.execute("shut_down", user="root")).text == "done"
-        result = await dispatcher.execute("shut_down", user="alice")
-        assert (result.outcome, result.error and result.error.rejected_by) == ("rejected", "permissions")
-        assert "shut_down" not in {tool.name for tool in await dispatcher.tools(user="alice")}
-
-
-async def test_large_result(dispatcher: dispatch.Dispatcher) -> None:
-    async with dispatcher:
-        assert len((await dispatcher.execute("read_file", {"chars": 1_000_000})).text) == 1_000_000
-        result = await dispatcher.execute("read_file", {"chars": 1_000_001})
-        assert (result.outcome, result.error and result.error.type) == ("transport", "response-limit-exceeded")
-
-
-async def test_unicode(dispatcher: dispatch.Dispatcher) -> None:
-    async with dispatcher:
-        assert dispatcher.tool("greet").description == "Grüße: こんにちは."
-        text = await dispatcher.call("greet", {"name": "Zoë 🦊 \u202e"})
-        assert text == '{"grüße": "こんにちは、Zoë 🦊 \u202e 👋"}'
 
 
 async def test_spans_name_the_type_of_the_tool() -> None:

@@ -1,4 +1,4 @@
-"""The live catalogue against a simple model, while 64 callers call on the embedded broker, in virtual time.
+"""The live catalogue against a simple model, while 24 callers call on the embedded broker, in virtual time.
 
 Each caller sees the former catalogue or the new one, never a part of it, and no call of a tool in force fails.
 """
@@ -25,7 +25,7 @@ T = TypeVar("T")
 State = Mapping[str, tuple[str, str]]
 """By name of a tool: its source, and its text."""
 
-CALLERS = 64
+CALLERS = 24
 STEADY = "steady"
 NAMES = ("one", "two", "three")
 INVALID = 7

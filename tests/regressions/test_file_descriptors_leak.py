@@ -1,8 +1,8 @@
 """Each connection, and each reconnection after an outage, left 6 file descriptors and a thread behind; at the limit of open
 files pulsar-client ended the process. A connection that is closed or replaced leaves nothing behind.
 
-``make test`` makes 40 connections, and cuts the way to the broker 3 times. ``make test-long`` makes 200 connections, and
-kills and restarts a broker eight times (some minutes).
+``make test`` makes 16 connections, and cuts the way to the broker once. ``make test-long`` makes 200 connections, and
+kills and restarts a broker 20 times (some minutes).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tests.helpers.run_profile import by_profile, is_long_profile
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.slow, pytest.mark.long]
 
-CONNECTS = by_profile(short=40, long=200)
-OUTAGES = by_profile(short=3, long=8)
+CONNECTS = by_profile(short=16, long=200)
+OUTAGES = by_profile(short=1, long=8)
 SCHEMES = ("non-persistent", "persistent")
 OFTEN_KILLED = (TimeoutError,) if is_long_profile() else ()
 """What calls after an outage may end with. The storage of a standalone broker that is killed again and again sometimes does

@@ -25,7 +25,7 @@ from dispatch.calls.error_messages import (
 )
 from dispatch.calls.resolution import BUCKETS, MAX_RANGES, ResolvedTool, Rollout, ToolResolver, hash_bucket
 from dispatch.catalog import UnknownServiceError, UnknownToolError
-from dispatch.errors import InvalidArgumentsError, RejectedError
+from dispatch.errors import RejectedError
 from tests.helpers.dispatcher_and_service import catalog
 
 TOOLS = catalog(
@@ -57,14 +57,6 @@ def test_a_service_by_itself_has_its_own_policy_and_no_config() -> None:
     lab = ToolResolver(TOOLS, Policy(timeout=16)).service("lab")
     assert (lab.label, lab.config_text, lab.repeatable) == ("lab", "{}", False)
     assert (lab.policy.timeout, lab.policy.max_response_bytes) == (8, 5)
-
-
-@pytest.mark.parametrize(("kind", "name", "near"), [("tool", "quik", "quick"), ("service", "lap", "lab")])
-def test_an_unknown_name_is_refused_with_those_that_are_near(kind: str, name: str, near: str) -> None:
-    with pytest.raises(RejectedError, match=f"Call '{near}' if you meant that") as caught:
-        getattr(ToolResolver(TOOLS, Policy()), kind)(name)
-    assert (caught.value.type, caught.value.rejected_by) == (f"unknown-{kind}", "catalog")
-    assert near in caught.value.alternatives
 
 
 @pytest.mark.parametrize("queue", ["persistent://tg/request/lab", "non-persistent://tg/request/lab"])
@@ -290,48 +282,6 @@ class Selection:
 
 
 # -- ranges ---------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("range", "version"),
-    [
-        (None, "1.4.0"),
-        ("1.2.0", "1.2.0"),
-        ("^1.2", "1.4.0"),
-        ("<1.4", "1.2.0"),
-        ("^2.0.0-rc.1", "2.0.0-rc.1"),
-        ("*", "1.4.0"),
-        ("<1.3 || >=2.0.0-rc.0", "2.0.0-rc.1"),
-    ],
-)
-def test_a_range_selects_a_version(range: str | None, version: str) -> None:
-    tools = resolver(tool("1.2.0"), tool("2.0.0-rc.1"), tool("1.4.0"))
-    assert tools.tool("joke", range).version == version
-    assert tools.tool("joke", range) is tools.tool("joke", version), "one resolved tool for a version"
-
-
-def test_no_version_in_the_range_is_an_error_with_the_versions() -> None:
-    tools = resolver(tool("1.2.0"), tool("1.4.0"))
-    with pytest.raises(RejectedError, match=r"'\^3', there are 1\.4\.0, 1\.2\.0") as caught:
-        tools.tool("joke", "^3")
-    assert (caught.value.type, caught.value.rejected_by) == ("version-mismatch", "catalog")
-
-
-def test_a_tool_without_a_version_is_in_no_range() -> None:
-    with pytest.raises(RejectedError, match="no version is declared"):
-        resolver(tool()).tool("joke", "*")
-
-
-@pytest.mark.parametrize("version", ["latest", "^^1", 1.4, b"1.4"])
-def test_what_is_no_range_is_a_mistake(version: Any) -> None:
-    with pytest.raises(InvalidArgumentsError, match="Correct 'version', or leave it out"):
-        resolver(tool("1.4.0")).tool("joke", version)
-
-
-def test_an_unknown_tool_is_unknown_in_any_version() -> None:
-    with pytest.raises(RejectedError, match="Call 'joke' if you meant that") as caught:
-        resolver(tool("1.4.0")).tool("jok", "^1")
-    assert caught.value.type == "unknown-tool"
-
-
 def test_the_ranges_of_callers_use_bounded_memory() -> None:
     tools = resolver(tool("1.4.0"))
     for patch in range(3 * MAX_RANGES):

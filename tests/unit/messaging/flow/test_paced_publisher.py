@@ -571,35 +571,6 @@ def test_nothing_waits_longer_than_it_must(rate: float, burst: int, seed: int) -
             now += rng.random() ** 3 * 10 * burst / rate
 
 
-@given(RATES, BURSTS, st.integers(1, 1_000_000), st.floats(0, 1e6))
-def test_while_the_clock_stands_still_only_the_burst_goes(rate: float, burst: int, size: int, now: float) -> None:
-    """And the wait that it asks for is enough, once time goes on."""
-    pace = Pace(rate, burst)
-    total = 0
-    while pace.wait(now) == 0.0 and total <= 3_000_000 + burst:
-        pace.send(size, now)
-        total += size
-        if total / size > 200:
-            break
-    wait = pace.wait(now)
-    assert wait is not None
-    if wait > 0:
-        assert total > burst
-        assert pace.wait(now) == wait, "asking changes nothing"
-        if wait > 10 * GRAIN_S:
-            assert pace.wait(now + wait / 2) != 0.0, "and no more than enough"
-        assert pace.wait(now + wait + GRAIN_S) == 0.0
-
-
-def test_a_clock_that_stands_still_lets_exactly_the_burst_and_one_more_message_pass() -> None:
-    pace = Pace(rate=1_000, burst=10)
-    for _ in range(3):
-        assert pace.wait(5.0) == 0.0
-        pace.send(5, 5.0)
-    for _ in range(1_000):
-        assert pace.wait(5.0) == pytest.approx(0.005)
-
-
 def test_a_clock_that_goes_back_gives_nothing_away() -> None:
     pace = Pace(rate=1_000, burst=10)
     pace.send(1_000, 50.0)
@@ -607,25 +578,6 @@ def test_a_clock_that_goes_back_gives_nothing_away() -> None:
     pace.send(1_000, 40.0)
     assert pace.wait(51.5) == pytest.approx(0.5)
     assert pace.wait(52.0) == 0.0
-
-
-def test_after_a_long_rest_there_is_no_more_than_the_burst() -> None:
-    pace = Pace(rate=1_000, burst=10)
-    pace.send(1, 0.0)
-    pace.send(11, 1e6)
-    assert pace.wait(1e6) == pytest.approx(0.011)
-
-
-@given(RATES, SEEDS)
-def test_a_channel_as_fast_as_the_pace_is_always_writable(rate: float, seed: int) -> None:
-    """A channel counts a message until its last byte has left, however little of it is still there."""
-    run = Run(Pace(rate), random.Random(seed), receipts=False)
-    for size in sizes(run.rng):
-        run.send(size)
-    through: list[tuple[float, int]] = []
-    for when, size in run.sent:
-        assert sum(n for end, n in through if end > when + 10 * GRAIN_S) <= PACE_BURST < HIGH_WATER
-        through.append((max(when, through[-1][0] if through else when) + size / rate, size))
 
 
 @given(BURSTS, st.integers(1, 1_000_000), st.floats(0.001, 100))

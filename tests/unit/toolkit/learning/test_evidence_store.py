@@ -295,7 +295,7 @@ def read_file(path: Path) -> EvidenceStore:
 
 @pytest.mark.long
 def test_processes_that_learn_at_the_same_time_lose_nothing(path: Path) -> None:
-    count = by_profile(short=200, long=2_000)
+    count = by_profile(short=100, long=2_000)
     # The last one ends without close: its exit writes the rest.
     workers = [start_worker(path, count, str(number), "close" if number else "exit") for number in range(3)]
     for worker in workers:
@@ -310,10 +310,10 @@ def test_processes_that_learn_at_the_same_time_lose_nothing(path: Path) -> None:
 
 @pytest.mark.long
 def test_a_killed_process_loses_at_most_a_second(path: Path) -> None:
-    survivor = start_worker(path, by_profile(short=600, long=6_000), "survivor", "close")
+    survivor = start_worker(path, by_profile(short=300, long=6_000), "survivor", "close")
     begin(survivor)
     written = 0.0
-    for number in range(by_profile(short=2, long=10)):
+    for number in range(by_profile(short=1, long=10)):
         worker = start_worker(path, 100_000, str(number), "close")
         begin(worker)
         time.sleep(1.2 + 0.17 * number)
@@ -327,5 +327,5 @@ def test_a_killed_process_loses_at_most_a_second(path: Path) -> None:
     store = read_file(path)
     total = successes(store) - len([line for line in output.splitlines() if line])
     assert total >= written * (1 - 1e-3)
-    for number in range(by_profile(short=2, long=10)):
+    for number in range(by_profile(short=1, long=10)):
         assert store.get(f"own {number}", "0") is not None
