@@ -32,6 +32,7 @@ from dispatch.transports.pulsar.client import client_logger
 from tests.helpers.prometheus_binaries import PrometheusMissing, find
 from tests.helpers.run_profile import IN_CI, is_long_profile, load_profile
 
+MAX_ID = 80
 pytest_plugins = ["tests.helpers.asyncio_plugin", "tests.helpers.process_marker", "tests.helpers.global_state"]
 
 
@@ -90,6 +91,12 @@ def _unavailable() -> LocalBrokerUnavailableError | None:
     return None
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Shorten the ids of long parameters: pytest-xdist sends all ids from each worker, and compares them."""
+    is_long = isinstance(val, str | bytes) and len(val) > MAX_ID
+    return f"{ascii(val[:MAX_ID])[:MAX_ID]}… {len(val)}" if is_long else None  # type: ignore[index,arg-type]
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _deselect_other_profile(config, items)
@@ -102,6 +109,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.xdist_group(_shared_broker_of(item)))
             elif "secured_broker" in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.xdist_group("secured pulsar"))
+            elif "expendable_broker" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group("expendable pulsar"))
             elif item.get_closest_marker("pulsar"):
                 item.add_marker(pytest.mark.xdist_group(str(item.path)))
             elif item.get_closest_marker("prometheus") and item.get_closest_marker("wall_clock"):
@@ -227,6 +236,19 @@ def secured_broker() -> Iterator[LocalBroker]:
     """A Pulsar broker with tokens, permissions and TLS, and TrustGraph's tenant and namespaces, for the whole run."""
     with LocalBroker.start(security=True) as broker:
         create_namespaces(Admin(broker.web_url, broker.token(SUPER_USER)))
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def expendable_broker() -> Iterator[LocalBroker]:
+    """A broker that tests may kill and restart. It takes messages of 1 MiB, and deletes namespaces in use."""
+    settings = launch.Configuration.settings
+    with pytest.MonkeyPatch.context() as patch:
+        more = {"maxMessageSize": str(1024 * 1024), "forceDeleteNamespaceAllowed": "true"}
+        patch.setattr(launch.Configuration, "settings", lambda self: settings(self) | more)
+        broker = LocalBroker.start()
+    with broker:
+        create_namespaces(Admin(broker.web_url))
         yield broker
 
 
