@@ -92,7 +92,7 @@ async def test_a_change_with_the_published_client_is_in_force_within_a_second(ur
     async with published_client(url) as client, dispatch.connect(url, source) as dispatcher:
         loop = asyncio.get_running_loop()
         await client.put(workspace, "tool-service", "joke-service", json.dumps(SERVICE))
-        for number in range(by_profile(short=15, long=200)):
+        for number in range(by_profile(short=5, long=200)):
             name = f"tool-{number}"
             started = loop.time()
             await client.put(workspace, "tool", name, json.dumps(TOOL | {"name": name}))

@@ -18,7 +18,7 @@ from tests.helpers.run_profile import by_profile
 
 pytestmark = pytest.mark.pulsar
 
-ACTIVATIONS = by_profile(short=150, long=600)
+ACTIVATIONS = by_profile(short=50, long=600)
 """10,000 take 16 minutes; on the embedded broker, as many are made in seconds (tests/unit/calls/test_runtime.py)."""
 INTERVAL_S = 0.05
 RETENTION_S = 2.0

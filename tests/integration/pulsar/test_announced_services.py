@@ -115,6 +115,7 @@ async def test_a_service_is_called_within_a_second_of_its_start(pulsar_endpoint:
         assert source.table.services[lab.name, None].items
 
 
+@pytest.mark.soak
 async def test_a_killed_instance_and_a_rolling_restart_change_nothing(
     pulsar_endpoint: Endpoint, tmp_path: Path
 ) -> None:

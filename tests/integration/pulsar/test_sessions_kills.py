@@ -16,8 +16,8 @@ from tests.helpers.fault_lab import FaultLab
 from tests.integration.pulsar.test_broker_restart import first_lookup
 
 pytestmark = pytest.mark.pulsar
-CALLS = 5_000
-BETWEEN = 500
+CALLS = 3_000
+BETWEEN = 300
 """Calls that are executed between two faults."""
 MANY = int(os.environ.get("DISPATCH_SESSION_CALLS", "1_000_000"))
 MANY_BETWEEN = 30_000

@@ -16,6 +16,7 @@ from benchmarks.harness.processes import start
 from dispatch.devtools.localbroker import Endpoint
 from dispatch.messaging.request import Disposition
 from tests.helpers.catalogs import catalog_of, unique_topic
+from tests.helpers.run_profile import by_profile
 
 pytestmark = pytest.mark.pulsar
 
@@ -25,11 +26,15 @@ ROUNDS = 5
 """Attempts to stay within the bound: other processes on the machine delay the receiver."""
 
 
-@pytest.mark.parametrize(("size", "calls", "may_be_lost"), [(10_000, 5_000, 5), (100_000, 1_500, 15)])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("size", "calls", "lost_of_1000"),
+    [(10_000, by_profile(short=1_000, long=5_000), 1), (100_000, by_profile(short=400, long=1_500), 10)],
+)
 async def test_answers_of_a_fast_service_of_others(
-    pulsar_endpoint: Endpoint, size: int, calls: int, may_be_lost: int
+    pulsar_endpoint: Endpoint, size: int, calls: int, lost_of_1000: int
 ) -> None:
-    topic = unique_topic("stranger")
+    topic, may_be_lost = unique_topic("stranger"), calls * lost_of_1000 // 1_000
     spec = {
         "url": pulsar_endpoint.service_url,
         "token": pulsar_endpoint.token,

@@ -26,6 +26,7 @@ def price(product: str) -> str:
 TOKEN = "a-token-of-an-operator"
 
 
+@pytest.mark.soak
 async def test_a_killed_process_is_named(pulsar_endpoint: Endpoint, tmp_path: Path) -> None:
     url, name = pulsar_endpoint.service_url, f"shop-{secrets.token_hex(4)}"
     topic = f"non-persistent://tg/notify/tools-{name}"
