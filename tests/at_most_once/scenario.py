@@ -49,6 +49,16 @@ REFUSALS = {
     "fragments": set(),
 }
 """What a call may be told then."""
+FOCUSES: tuple[tuple[str | None, tuple[str, ...]], ...] = (
+    (None, ()),
+    ("places", ("burst", "burst", "slow", "short", "fail", "keyed")),
+    ("keys", ("keyed", "keyed", "short", "crash", "wait", "fail")),
+    (None, ("drain", "kill", "slow", "burst", "call", "short")),
+    (None, ("kill", "kill", "overlap", "call", "wait", "rest", "short", "drain")),
+    (None, ("dispatcher", "crash", "burst", "call", "cancel", "stream", "read")),
+)
+"""What is small in any case, and the kinds of which a scenario consists (none: all). Events that need several of these
+together are rare without a focus."""
 SETTINGS: dict[str, dict[str, int]] = {
     "window": {
         "window": 2_000, "data_window": 4_000, "stream_window": 300, "senders_at_full_window": 1, "least_window": 600,
@@ -100,13 +110,18 @@ class Scenario:
         return f"<scenario {self.code}: {list(PLANS)[self.plan]}{small}; {steps}>"
 
 
-def scenarios() -> st.SearchStrategy[Scenario]:
-    """Any scenario. Every other one has all bounds as they are by default."""
+def scenarios(focus: int = 0) -> st.SearchStrategy[Scenario]:
+    """Any scenario of a focus. Every other one has all other bounds as they are by default."""
     every = 2 ** len(BOUNDS)
+    bound, names = FOCUSES[focus]
+    kinds = [KINDS.index(name) for name in names]
+    bits = 1 << BOUNDS.index(bound) if bound else 0
 
     def scenario(drawn: tuple[int, int, int, list[int]]) -> Scenario:
         seed, plan, small, steps = drawn
-        return Scenario(seed, plan, max(0, small - every), tuple(steps))
+        if kinds:
+            steps = [kinds[step // ARGUMENTS % len(kinds)] * ARGUMENTS + step % ARGUMENTS for step in steps]
+        return Scenario(seed, plan, max(0, small - every) | bits, tuple(steps))
 
     steps = st.lists(st.integers(0, len(KINDS) * ARGUMENTS - 1), min_size=1, max_size=20)
     whole = st.tuples(st.integers(0, 2**16), st.integers(0, len(PLANS) - 1), st.integers(0, 2 * every - 1), steps)

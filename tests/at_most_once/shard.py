@@ -22,7 +22,7 @@ from typing import Any
 import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.at_most_once.scenario import Scenario, run_scenario, scenarios
+from tests.at_most_once.scenario import FOCUSES, Scenario, run_scenario, scenarios
 
 PINNED = (
     # Two callers wait while a third dispatcher joins an instance that remembers two: the reply of an evicted dispatcher.
@@ -42,7 +42,7 @@ REPORT_EVERY_S = 2.0
 
 
 def examine(seed: int, examples: int, *, shrink: bool = True, progress: bool = False) -> Counter[str]:
-    """Run the pinned scenarios, and ``examples`` different random ones.
+    """Run the pinned scenarios, and at least ``examples`` different random ones, as many of each focus.
 
     Returns:
         How often each event occurred in them; ``scenarios`` counts the scenarios themselves, those of shrinking included.
@@ -63,16 +63,14 @@ def examine(seed: int, examples: int, *, shrink: bool = True, progress: bool = F
             )
             raise
 
-    @hypothesis.seed(seed)
     @settings(
-        max_examples=examples,
+        max_examples=-(-examples // len(FOCUSES)),
         database=None,
         deadline=None,
         phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
     )
-    @given(scenario=scenarios())
     def check(scenario: Scenario) -> None:
         nonlocal reported_at
         if seen["scenarios"] % TIDY_EVERY == 0:
@@ -88,7 +86,8 @@ def examine(seed: int, examples: int, *, shrink: bool = True, progress: bool = F
     try:
         for code in PINNED:
             run_one(Scenario.of(code))
-        check()
+        for focus in range(len(FOCUSES)):
+            hypothesis.seed(seed)(given(scenario=scenarios(focus))(check))()
     finally:
         gc.collect()
         gc.freeze()  # as it was, in a test run (tests/helpers/asyncio_plugin.py)

@@ -5,6 +5,7 @@ delays and reorders in both directions. It knows what every call asked for, wher
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import random
 from collections import Counter
@@ -84,6 +85,7 @@ class Call:
         return f"answer {number} " + padding(self.arguments.get("pad", 0))
 
 
+@functools.cache
 def padding(size: int) -> str:
     """A text of which no two parts are alike."""
     return "".join(f"{number:04d}" for number in range(-(-size // 4)))[:size]
