@@ -109,8 +109,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.xdist_group(_shared_broker_of(item)))
             elif "secured_broker" in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.xdist_group("secured pulsar"))
-            elif "expendable_broker" in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.xdist_group("expendable pulsar"))
             elif item.get_closest_marker("pulsar"):
                 item.add_marker(pytest.mark.xdist_group(str(item.path)))
             elif item.get_closest_marker("prometheus") and item.get_closest_marker("wall_clock"):
@@ -236,19 +234,6 @@ def secured_broker() -> Iterator[LocalBroker]:
     """A Pulsar broker with tokens, permissions and TLS, and TrustGraph's tenant and namespaces, for the whole run."""
     with LocalBroker.start(security=True) as broker:
         create_namespaces(Admin(broker.web_url, broker.token(SUPER_USER)))
-        yield broker
-
-
-@pytest.fixture(scope="session")
-def expendable_broker() -> Iterator[LocalBroker]:
-    """A broker that tests may kill and restart. It takes messages of 1 MiB, and deletes namespaces in use."""
-    settings = launch.Configuration.settings
-    with pytest.MonkeyPatch.context() as patch:
-        more = {"maxMessageSize": str(1024 * 1024), "forceDeleteNamespaceAllowed": "true"}
-        patch.setattr(launch.Configuration, "settings", lambda self: settings(self) | more)
-        broker = LocalBroker.start()
-    with broker:
-        create_namespaces(Admin(broker.web_url))
         yield broker
 
 

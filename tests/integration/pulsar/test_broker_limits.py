@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import urllib.request
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Admin, LocalBroker
+from dispatch.devtools.localbroker import Admin, LocalBroker, create_namespaces
+from dispatch.devtools.localbroker.launch import Configuration
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
 from tests.helpers.catalogs import catalog_of, queues_of, unique_topic
 from tests.helpers.dispatcher_and_service import UNGUARDED
@@ -20,9 +22,21 @@ from tests.helpers.internals import tables_of, transport_of
 pytestmark = pytest.mark.pulsar
 
 MESSAGE_BYTES = 1024 * 1024
-"""The limit of ``expendable_broker``."""
 AT_ONCE_S = 5.0
 """Longer than a machine that is busy takes to say no, and a fraction of the timeout."""
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[LocalBroker]:
+    """A broker that takes messages of 1 MiB, and lets namespaces be deleted with what is in them."""
+    settings = Configuration.settings
+    with pytest.MonkeyPatch.context() as patch:
+        more = {"maxMessageSize": str(MESSAGE_BYTES), "forceDeleteNamespaceAllowed": "true"}
+        patch.setattr(Configuration, "settings", lambda self: settings(self) | more)
+        broker = LocalBroker.start()
+    with broker:
+        create_namespaces(Admin(broker.web_url))
+        yield broker
 
 
 def ask_admin(broker: LocalBroker, method: str, path: str, body: Any = None) -> None:
@@ -62,12 +76,12 @@ async def at_once(dispatcher: dispatch.Dispatcher, **arguments: Any) -> dispatch
     return result.error
 
 
-async def test_the_brokers_own_limit_is_kept_before_anything_is_sent(expendable_broker: LocalBroker) -> None:
+async def test_the_brokers_own_limit_is_kept_before_anything_is_sent(small: LocalBroker) -> None:
     topic, limit = unique_topic(), MESSAGE_BYTES - PROPERTIES_BYTES
     policy = dispatch.Policy(max_request_bytes=limit, max_response_bytes=limit)
     async with (
-        dispatch.ToolServer(Answering(), expendable_broker.service_url, service=topic),
-        dispatch.connect(expendable_broker.service_url, catalog_of(topic), policy=policy) as dispatcher,
+        dispatch.ToolServer(Answering(), small.service_url, service=topic),
+        dispatch.connect(small.service_url, catalog_of(topic), policy=policy) as dispatcher,
     ):
         assert transport_of(dispatcher).max_message_bytes == limit
         assert len(await dispatcher.call("echo", {"size": limit - 1_000}, timeout=20)) == limit - 1_000
@@ -84,24 +98,22 @@ async def test_the_brokers_own_limit_is_kept_before_anything_is_sent(expendable_
         assert "'max-response-bytes'" in error.message
 
 
-async def test_in_parts_the_brokers_own_limit_is_none(expendable_broker: LocalBroker) -> None:
+async def test_in_parts_the_brokers_own_limit_is_none(small: LocalBroker) -> None:
     topic, size = unique_topic(), 4 * MESSAGE_BYTES
     async with (
-        dispatch.ToolServer(Answering(), expendable_broker.service_url, service=topic),
-        dispatch.connect(expendable_broker.service_url, catalog_of(topic)) as dispatcher,
+        dispatch.ToolServer(Answering(), small.service_url, service=topic),
+        dispatch.connect(small.service_url, catalog_of(topic)) as dispatcher,
     ):
         for letter in ("y", "\x01"):  # the second is six bytes on the wire
             assert await dispatcher.call("echo", {"fill": letter * size}, timeout=20) == "x" * size
 
 
-async def test_what_the_broker_refuses_for_its_size_is_an_error_at_once(expendable_broker: LocalBroker) -> None:
+async def test_what_the_broker_refuses_for_its_size_is_an_error_at_once(small: LocalBroker) -> None:
     topic = unique_topic()
     request_queue, response_queue = queues_of(topic, "persistent")  # a session sends it in fragments
     async with (
-        dispatch.ToolServer(
-            Answering(), expendable_broker.service_url, request_queue=request_queue, response_queue=response_queue
-        ),
-        dispatch.connect(expendable_broker.service_url, catalog_of(topic, scheme="persistent")) as dispatcher,
+        dispatch.ToolServer(Answering(), small.service_url, request_queue=request_queue, response_queue=response_queue),
+        dispatch.connect(small.service_url, catalog_of(topic, scheme="persistent")) as dispatcher,
     ):
         await dispatcher.call("echo", timeout=20)
         # As if the broker had said nothing of its limit, or another one took over.
@@ -113,37 +125,27 @@ async def test_what_the_broker_refuses_for_its_size_is_an_error_at_once(expendab
         assert await dispatcher.call("echo", {"size": 3}, timeout=20) == "xxx", "the others do not notice"
 
 
-async def test_a_namespace_that_makes_no_topics_is_named_with_the_command_that_lets_it(
-    expendable_broker: LocalBroker,
-) -> None:
+async def test_a_namespace_that_makes_no_topics_is_named_with_the_command_that_lets_it(small: LocalBroker) -> None:
     namespace = f"tg/{unique_topic('still')}"
-    await asyncio.to_thread(Admin(expendable_broker.web_url).ensure_namespace, namespace)
+    await asyncio.to_thread(Admin(small.web_url).ensure_namespace, namespace)
     await asyncio.to_thread(
-        ask_admin,
-        expendable_broker,
-        "POST",
-        f"namespaces/{namespace}/autoTopicCreation",
-        {"allowAutoTopicCreation": False},
+        ask_admin, small, "POST", f"namespaces/{namespace}/autoTopicCreation", {"allowAutoTopicCreation": False}
     )
     catalog, queues = catalog_at(namespace)
-    async with dispatch.connect(expendable_broker.service_url, catalog) as dispatcher:
+    async with dispatch.connect(small.service_url, catalog) as dispatcher:
         error = await at_once(dispatcher)
         assert isinstance(error, dispatch.TransportError)
         assert error.may_have_run is False
         assert f"set-auto-topic-creation -e -t non-partitioned {namespace}" in error.message
     with pytest.raises(dispatch.TransportError, match="set-auto-topic-creation"):
-        await dispatch.serve(Echo(), expendable_broker.service_url, **queues)
+        await dispatch.serve(Echo(), small.service_url, **queues)
 
 
-async def test_a_session_whose_packet_exceeds_the_limit_ends_and_the_next_one_keeps_it(
-    expendable_broker: LocalBroker,
-) -> None:
+async def test_a_session_whose_packet_exceeds_the_limit_ends_and_the_next_one_keeps_it(small: LocalBroker) -> None:
     topic, limit = unique_topic(), MESSAGE_BYTES - PROPERTIES_BYTES
     async with (
-        dispatch.ToolServer(Answering(), expendable_broker.service_url, service=topic),
-        dispatch.connect(
-            expendable_broker.service_url, catalog_of(topic), policy=dispatch.Policy(**UNGUARDED)
-        ) as dispatcher,
+        dispatch.ToolServer(Answering(), small.service_url, service=topic),
+        dispatch.connect(small.service_url, catalog_of(topic), policy=dispatch.Policy(**UNGUARDED)) as dispatcher,
     ):
         # As if the broker had been started again with a lower limit while the session was open.
         transport_of(dispatcher).max_message_bytes = MAX_MESSAGE_BYTES  # type: ignore[misc]
@@ -159,23 +161,23 @@ async def test_a_session_whose_packet_exceeds_the_limit_ends_and_the_next_one_ke
         assert [result.text for result in results] == ["x" * len(fill) for fill in fills]
 
 
-async def test_calls_after_the_namespace_was_deleted_fail_at_once(expendable_broker: LocalBroker) -> None:
+async def test_calls_after_the_namespace_was_deleted_fail_at_once(small: LocalBroker) -> None:
     namespace = f"tg/{unique_topic('gone')}"
-    await asyncio.to_thread(Admin(expendable_broker.web_url).ensure_namespace, namespace)
+    await asyncio.to_thread(Admin(small.web_url).ensure_namespace, namespace)
     catalog, queues = catalog_at(namespace)
     other = unique_topic()
     async with (
-        dispatch.ToolServer(Answering(), expendable_broker.service_url, **queues) as server,
-        dispatch.connect(expendable_broker.service_url, catalog, policy=dispatch.Policy(**UNGUARDED)) as dispatcher,
-        dispatch.ToolServer(Echo(), expendable_broker.service_url, service=other),
-        dispatch.connect(expendable_broker.service_url, catalog_of(other)) as elsewhere,
+        dispatch.ToolServer(Answering(), small.service_url, **queues) as server,
+        dispatch.connect(small.service_url, catalog, policy=dispatch.Policy(**UNGUARDED)) as dispatcher,
+        dispatch.ToolServer(Echo(), small.service_url, service=other),
+        dispatch.connect(small.service_url, catalog_of(other)) as elsewhere,
     ):
         await dispatcher.call("echo", {"text": "there"}, timeout=20)
         await elsewhere.call("echo", {"text": "there"}, timeout=20)
         waiting = asyncio.create_task(dispatcher.execute("echo", {"seconds": 60}, timeout=40))
         while not server.running:  # noqa: ASYNC110 # the server has no event for it
             await asyncio.sleep(0.01)
-        await asyncio.to_thread(ask_admin, expendable_broker, "DELETE", f"namespaces/{namespace}?force=true")
+        await asyncio.to_thread(ask_admin, small, "DELETE", f"namespaces/{namespace}?force=true")
         deleted_at = asyncio.get_running_loop().time()
         # pulsar-client is given a moment to reconnect. What is called meanwhile left, and its instance does not answer.
         result = await dispatcher.execute("echo", {"text": "gone"}, timeout=20)
@@ -194,20 +196,20 @@ async def test_calls_after_the_namespace_was_deleted_fail_at_once(expendable_bro
         assert await elsewhere.call("echo", {"text": "still there"}, timeout=20) == "still there"
 
 
-async def test_that_nobody_listens_is_nothing_a_broker_says(expendable_broker: LocalBroker) -> None:
+async def test_that_nobody_listens_is_nothing_a_broker_says(small: LocalBroker) -> None:
     """What docs/explanation/delivery.md says of it: its receipt is as good as any, so that only the timeout tells."""
     topic = unique_topic()
-    async with dispatch.connect(expendable_broker.service_url, catalog_of(topic)) as dispatcher:
+    async with dispatch.connect(small.service_url, catalog_of(topic)) as dispatcher:
         async with asyncio.timeout(20):
             while (error := (await dispatcher.execute("echo", timeout=3)).error) and error.type == "unreachable":
                 pass  # a broker that has just started takes longer than that to open its first topics
         assert isinstance(error, dispatch.CallTimeoutError), "the day a broker says it, this can be an error at once"
     ours = dispatch.Policy(known_instances_only=True)
-    async with dispatch.connect(expendable_broker.service_url, catalog_of(topic), policy=ours) as dispatcher:
+    async with dispatch.connect(small.service_url, catalog_of(topic), policy=ours) as dispatcher:
         error = (await dispatcher.execute("echo", timeout=1)).error
         assert isinstance(error, dispatch.RejectedError)
         assert error.type == "no-instance"
-        async with dispatch.ToolServer(Echo(), expendable_broker.service_url, service=topic) as server:
+        async with dispatch.ToolServer(Echo(), small.service_url, service=topic) as server:
             assert await dispatcher.call("echo", {"text": "there"}, timeout=20) == "there"
             await server.drain()
             async with asyncio.timeout(20):

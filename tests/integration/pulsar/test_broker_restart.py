@@ -10,7 +10,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ import pulsar
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Endpoint, LocalBroker, find_free_ports
+from dispatch.devtools.localbroker import Admin, Endpoint, LocalBroker, create_namespaces, find_free_ports
 from tests.helpers.call_records import End
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.cli_processes import started
@@ -76,25 +76,33 @@ def first_lookup(url: str) -> None:
         client.close()
 
 
-async def test_a_killed_broker_costs_calls_their_deadline_and_no_more(expendable_broker: LocalBroker) -> None:
+@pytest.fixture(scope="module")
+def broker() -> Iterator[LocalBroker]:
+    """A broker that the tests of this module kill."""
+    with LocalBroker.start() as broker:
+        create_namespaces(Admin(broker.web_url))
+        yield broker
+
+
+async def test_a_killed_broker_costs_calls_their_deadline_and_no_more(broker: LocalBroker) -> None:
     loop = asyncio.get_running_loop()
     topic = unique_topic()
     serve = ("serve", "examples/calculator_service.py", "--service", unique_topic(), "--json")
     changes: list[dispatch.Event] = []
     with (
-        echo_process(expendable_broker.service_url, topic, 256),
-        started(*serve, DISPATCH_BROKER=expendable_broker.service_url) as served,
+        echo_process(broker.service_url, topic, 256),
+        started(*serve, DISPATCH_BROKER=broker.service_url) as served,
     ):
         await asyncio.to_thread(served.out.wait_for, "ready")
-        async with dispatch.connect(expendable_broker.service_url, catalog_of(topic)) as dispatcher:
+        async with dispatch.connect(broker.service_url, catalog_of(topic)) as dispatcher:
             dispatcher.on_event(changes.append)
             load = Load(dispatcher)
             async with load.running(32):
                 await load.success.wait()
-                await asyncio.to_thread(expendable_broker.kill)
+                await asyncio.to_thread(broker.kill)
                 killed = loop.time()
-                await asyncio.to_thread(expendable_broker.restart)
-                await asyncio.to_thread(first_lookup, expendable_broker.service_url)
+                await asyncio.to_thread(broker.restart)
+                await asyncio.to_thread(first_lookup, broker.service_url)
                 ready = loop.time()
                 load.success.clear()
                 async with asyncio.timeout(30):
@@ -109,8 +117,8 @@ async def test_a_killed_broker_costs_calls_their_deadline_and_no_more(expendable
     assert [each for each in events if each != "idle"] == ["ready", "broker-lost", "broker-back"]
     said = [line for line in served.err.text().splitlines() if "onnect" in line]
     assert [re.sub(r"[\d.]+ s$", "N s", line.partition("WARNING: ")[2]) for line in said] == [
-        f"connection to {expendable_broker.service_url} lost",
-        f"connected to {expendable_broker.service_url} again after N s",
+        f"connection to {broker.service_url} lost",
+        f"connected to {broker.service_url} again after N s",
     ]
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", line) for line in said)
     failed = [e for e in load.ended if not e.result.ok]
@@ -132,15 +140,15 @@ async def test_a_killed_broker_costs_calls_their_deadline_and_no_more(expendable
 
 
 @pytest.mark.slow
-def test_calls_in_flight_survive_a_killed_broker(expendable_broker: LocalBroker, tmp_path: Path) -> None:
-    with FaultLab(expendable_broker.service_url, tmp_path, CALLS) as lab:
+def test_calls_in_flight_survive_a_killed_broker(broker: LocalBroker, tmp_path: Path) -> None:
+    with FaultLab(broker.service_url, tmp_path, CALLS) as lab:
         lab.start_instance()
         lab.start_dispatchers()
         lab.wait_executed(CALLS // 4)
         with lab.broker_away():
-            expendable_broker.kill()
-            expendable_broker.restart()
-            first_lookup(expendable_broker.service_url)
+            broker.kill()
+            broker.restart()
+            first_lookup(broker.service_url)
         ready = time.monotonic()
         lab.wait_done()
         ends = lab.check()
