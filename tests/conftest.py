@@ -93,8 +93,9 @@ def _unavailable() -> LocalBrokerUnavailableError | None:
 
 def pytest_make_parametrize_id(val: object) -> str | None:
     """Shorten the ids of long parameters: pytest-xdist sends all ids from each worker, and compares them."""
-    is_long = isinstance(val, str | bytes) and len(val) > MAX_ID
-    return f"{ascii(val[:MAX_ID])[:MAX_ID]}… {len(val)}" if is_long else None  # type: ignore[index,arg-type]
+    if not isinstance(val, str | bytes) or len(val) <= MAX_ID:
+        return None
+    return f"{ascii(val[:MAX_ID])[:MAX_ID]}… {len(val)}"
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
