@@ -15,6 +15,7 @@ from dispatch.protocol.events import Failure
 from dispatch.protocol.session import CalleeSession, CallerSession, Session
 from dispatch.routing.instance import SessionInstance
 from dispatch.serving.replies import IdempotencyKeys
+from tests.at_most_once.scenario import FOCUSES
 from tests.at_most_once.shard import examine
 
 EXAMPLES = 3_000
@@ -119,5 +120,5 @@ RARE = (a_lost_packet_is_not_sent_again, a_sent_request_goes_to_another_instance
 )
 def test_a_fault_is_found(where: str) -> None:
     with mock.patch(where, FAULTS[where]), pytest.raises(AssertionError) as failure:
-        examine(seed=1, examples=EXAMPLES, shrink=False)
+        examine(seed=1, examples=EXAMPLES * (len(FOCUSES) if FAULTS[where] in RARE else 1), shrink=False)
     assert "--scenario" in "".join(failure.value.__notes__)

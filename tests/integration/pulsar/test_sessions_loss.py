@@ -26,8 +26,8 @@ TIMEOUT_S = 60.0
 @pytest.mark.parametrize(
     ("size", "chunks", "calls", "in_flight"),
     [
-        (120, 0, by_profile(short=1_500, long=100_000), 64),
-        (100_000, 0, by_profile(short=100, long=7_000), 64),
+        (120, 0, by_profile(short=3_000, long=100_000), 64),
+        (100_000, 0, by_profile(short=250, long=7_000), 64),
         (2_000, 50, by_profile(short=150, long=3_000), 16),
     ],
     ids=["120 B", "100 kB", "streams"],
