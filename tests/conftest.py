@@ -33,6 +33,8 @@ from tests.helpers.prometheus_binaries import PrometheusMissing, find
 from tests.helpers.run_profile import IN_CI, is_long_profile, load_profile
 
 MAX_ID = 80
+"""Characters of a parameter in the id of a test."""
+
 pytest_plugins = ["tests.helpers.asyncio_plugin", "tests.helpers.process_marker", "tests.helpers.global_state"]
 
 

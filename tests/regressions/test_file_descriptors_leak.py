@@ -2,7 +2,7 @@
 files pulsar-client ended the process. A connection that is closed or replaced leaves nothing behind.
 
 ``make test`` makes 16 connections, and cuts the way to the broker once. ``make test-long`` makes 200 connections, and
-kills and restarts a broker 20 times (some minutes).
+kills and restarts a broker eight times (some minutes).
 """
 
 from __future__ import annotations
