@@ -505,8 +505,7 @@ def tool_item(service: str, name: str, tool: types.Tool, settings: ServerSetting
 def refused_item(name: str, tool: RefusedTool, settings: ServerSettings) -> Item:
     """Return a tool of a server that is not usable, with the reason; ``name``: in the catalogue."""
     origin = f"{settings.name}: {tool.name or '(a tool without a name)'}"
-    fix = "correct the definition at the server"
-    return Item(origin, "tool", name, Refused((Problem(origin, "", tool.problem, fix),)))
+    return Item(origin, "tool", name, Refused((Problem(origin, "", tool.problem, tool.fix),)))
 
 
 def _annotations(hints: types.ToolAnnotations) -> dict[str, bool]:

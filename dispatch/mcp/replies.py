@@ -618,6 +618,7 @@ class RefusedTool(NamedTuple):
 
     name: str
     problem: str
+    fix: str = "correct the definition at the server"
 
 
 def find_refused_tools(page: ListToolsResult) -> list[RefusedTool]:

@@ -230,6 +230,9 @@ def _describe_list_error(error: Exception) -> str:
 
 HANDSHAKE_S: Final = 10.0
 """Seconds that the start of a server, the handshake and the first page of its tools may take."""
+MAX_PATIENCE: Final = 6
+"""Multiples of :data:`HANDSHAKE_S` that a process may take, doubled with each failed attempt: ``npx`` and ``uvx`` download a
+server at its first start, and begin again if they are stopped meanwhile."""
 FIRST_RETRY_S: Final = 0.5
 """Seconds until a server that has ended is started again; doubled each time."""
 MAX_RETRY_S: Final = 30.0
@@ -306,6 +309,7 @@ class McpSession:
         self._transport: SessionTransport | None = None
         """Of the client."""
         self._mode = MODE
+        self._patience = 1
         self._is_reopening = False
         self._opened = asyncio.Event()
         self._opened_at: float | None = None
@@ -414,6 +418,8 @@ class McpSession:
             if not is_wanted or self._opened_at is not None or self.problem != former:
                 logger.warning("%s: %s; the next attempt is in %.1f s", self.name, self.problem, delay)
             self._first.set()
+            if self._is_process:
+                self._patience = 1 if self._opened_at is not None else min(2 * self._patience, MAX_PATIENCE)
             self._on_change()
             self._is_wanted.clear()
             with suppress(TimeoutError):
@@ -459,12 +465,16 @@ class McpSession:
         tasks: list[asyncio.Task[Any]] = [holder, opening]
         try:
             done, _ = await asyncio.wait(tasks, timeout=HANDSHAKE_S, return_when=asyncio.FIRST_COMPLETED)
+            if not done and self._patience > 1:
+                on_started()  # others may start
+                more = HANDSHAKE_S * (self._patience - 1)
+                done, _ = await asyncio.wait(tasks, timeout=more, return_when=asyncio.FIRST_COMPLETED)
             if not done and tools.has_page:
                 done, _ = await asyncio.wait(tasks, timeout=LIST_S, return_when=asyncio.FIRST_COMPLETED)
             if opening not in done:
                 if holder in done:
                     holder.result()
-                raise SessionEndedError(f"no handshake within {HANDSHAKE_S:g} s")
+                raise SessionEndedError(f"no handshake within {HANDSHAKE_S * self._patience:g} s")
             opening.result()
             on_started()
             following = asyncio.create_task(tools.follow(ready.result(), self._set_tools))

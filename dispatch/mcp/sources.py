@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dispatch.mcp")
 
 
+_NO_TASKS = "name the other tools with 'only', or set its execution.taskSupport to 'optional' at the server"
+
+
 class McpServerError(RuntimeError):
     """An MCP server is out of reach; ``str()`` says why and for how long."""
 
@@ -150,6 +153,8 @@ class McpServerSource:
         return [self._service, *(item for _, item in items.values())]
 
     def _find_item(self, name: str, tool: ListedTool) -> tuple[bytes, Item]:
+        if not isinstance(tool, RefusedTool) and tool.execution and tool.execution.task_support == "required":
+            tool = RefusedTool(tool.name, "the server executes it as a task only, and dispatch has no tasks", _NO_TASKS)
         if isinstance(tool, RefusedTool):
             key = msgspec.json.encode([name, tool])
             create = partial(refused_item, name, tool, self.settings)

@@ -30,7 +30,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp.shared.message import SessionMessage
-from mcp.types import METHOD_NOT_FOUND, PROTOCOL_VERSION_META_KEY, ErrorData, RequestId
+from mcp.types import INVALID_PARAMS, METHOD_NOT_FOUND, PROTOCOL_VERSION_META_KEY, ErrorData, RequestId
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
@@ -907,6 +907,8 @@ def _failure_of(exchange: Exchange, response: httpx2.Response, reply: JSONRPCMes
     retry_after = read_retry_after(response.headers.get("retry-after", ""), time.time())
     if status == HTTPStatus.TOO_MANY_REQUESTS or (status == HTTPStatus.SERVICE_UNAVAILABLE and retry_after is not None):
         return exchange.fail(TransportFailure.THROTTLED, text, retry_after)
+    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:  # the arguments are what is large
+        return JSONRPCError(jsonrpc="2.0", id=exchange.id, error=ErrorData(code=INVALID_PARAMS, message=text))
     if error is not None:
         return error
     if status == HTTPStatus.NOT_FOUND and MCP_SESSION_ID not in response.request.headers:

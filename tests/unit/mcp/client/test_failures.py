@@ -17,6 +17,7 @@ import dispatch
 import dispatch.mcp.sessions
 from dispatch.mcp.sessions import McpSession
 from tests.helpers.mcp_servers.programs import START_S, call_until_ok, connected, http_server, stdio, until
+from tests.helpers.mcp_servers.scripted import scripted_stdio
 
 pytestmark = pytest.mark.wall_clock
 
@@ -187,6 +188,15 @@ async def test_a_handshake_that_hangs_fails_and_leaves_no_process(
     async with connected({"slow": script(tmp_path, code)}) as dispatcher:
         await until(lambda: "no handshake" in dispatcher.registry.sources()[0].problem)
     assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+async def test_a_process_that_starts_slowly_has_more_time_at_its_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch.mcp.sessions, "HANDSHAKE_S", 0.3)
+    monkeypatch.setattr(dispatch.mcp.sessions, "MAX_PATIENCE", 60)
+    entry = scripted_stdio({"one": ""})
+    entry["args"][2] = f"import time\ntime.sleep(1)  # a download, again at each start\n{entry['args'][2]}"
+    async with connected({"slow": entry}) as dispatcher:
+        await until(lambda: dispatcher.registry.sources()[0].state == "ok", 60)
 
 
 CHILD = """

@@ -402,6 +402,17 @@ async def test_a_server_that_asks_for_a_pause(
     assert "closed to open" not in logged.text
 
 
+@pytest.mark.parametrize("body", ["", '{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"4 MB at most"}}'])
+async def test_arguments_that_are_too_large_for_the_server_were_not_executed(body: str) -> None:
+    with scripted_http(Answer(body, 413)) as server:
+        async with connected({"s": {"url": server.url}}) as dispatcher:
+            found = await dispatcher.execute("work", {})
+    assert found.outcome is dispatch.Outcome.INVALID_ARGUMENTS
+    assert found.error is not None
+    assert "was not executed" in found.error.message
+    assert "HTTP status 413" in found.error.message
+
+
 async def test_a_pause_that_is_asked_for_at_the_handshake(logged: pytest.LogCaptureFixture) -> None:
     with scripted_http(Answer(GOOD)) as server:
         server.refuse_all = Answer("", 503, headers={"Retry-After": "7"})
@@ -577,6 +588,7 @@ REFUSED: dict[str, Any] = {
     "a name that is a number": {"name": 7, "inputSchema": ANY},
     "a number": 7,
     "null": None,
+    "a tool that requires tasks": tool("odd", execution={"taskSupport": "required"}),
 }
 
 
@@ -616,6 +628,7 @@ async def test_definitions_that_are_not_usable_are_refused_by_their_names(
         assert await dispatcher.call("one", {}) == "fine"
     assert "s: odd-0: " in caplog.text
     assert "s: odd-1: " in caplog.text
+    assert "s: odd-6: the server executes it as a task only" in caplog.text
     assert "(a tool without a name): tools[" in caplog.text
 
 
