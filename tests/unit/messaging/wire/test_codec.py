@@ -13,6 +13,7 @@ import pickle
 from collections import UserDict
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -318,6 +319,10 @@ def test_an_object_survives_its_text(value: dict[str, Any]) -> None:
     assert json.loads(json_text(value, "arguments")) == value
 
 
+class Animal(str, Enum):  # noqa: UP042 - formatted as its name, other than a StrEnum
+    CAT = "cat"
+
+
 @pytest.mark.parametrize(
     ("result", "text"),
     [
@@ -328,10 +333,13 @@ def test_an_object_survives_its_text(value: dict[str, Any]) -> None:
         ({"a": [1, 2.5, None]}, '{"a": [1, 2.5, null]}'),
         ({"städte": "Köln 🎭"}, '{"städte": "Köln 🎭"}'),
         ((1, "zwei"), '[1, "zwei"]'),
+        (Animal.CAT, "cat"),
+        ([Animal.CAT], '["cat"]'),
     ],
 )
 def test_a_result_becomes_the_text_that_trustgraph_would_send(result: object, text: str) -> None:
-    assert result_text(result) == text
+    found = result_text(result)
+    assert (found, type(found)) == (text, str)
 
 
 @given(json_values)
