@@ -36,6 +36,7 @@ from dispatch.permissions import Grants, GrantsError
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, load_policy_keys
 from dispatch.telemetry.events import AUDIT
 from dispatch.transports import DEFAULT_BROKER, Security, default_broker
+from dispatch.transports.base import read_token_file
 from dispatch.transports.errors import describe_without_call
 from dispatch.trustgraph.config import DEFAULT_WORKSPACE, ConfigServiceError
 
@@ -368,6 +369,8 @@ ADMIN = ("admin", "admin_tokens", "peer")
 SOURCES = ("catalog", "trustgraph", "workspace", "announced", "trust")
 """The options that name the sources of the catalogue."""
 MAX_ADMIN_TOKENS_BYTES = 64 * 1024
+MAX_CERTIFICATES_BYTES = 16 * 1024 * 1024
+Content = TypeVar("Content")
 _connection = functools.partial(typer.Option, rich_help_panel="Connection")
 _admin = functools.partial(typer.Option, rich_help_panel="Admin endpoint")
 
@@ -629,17 +632,16 @@ class Settings:
         from_environment = Security.from_environment()
         token = from_environment.token
         if self.token_file is not None:
-            path = Path(self.token_file)
-            token = lambda: path.read_text().strip()  # noqa: E731 - a def could not be assigned conditionally
+            token = functools.partial(read_token_file, self.token_file)
         if callable(token):  # checked here: pulsar-client calls it on a thread where its error would be lost
             named = self.token_file or os.environ.get("DISPATCH_TOKEN_FILE", "")
             how = "--token-file" if self.token_file is not None else "DISPATCH_TOKEN_FILE"
-            if not _readable(named, "token", how):
+            if not _read(named, "token", how, read_token_file):
                 raise CliError(f"The token file '{named}' is empty.", f"write a token to it, or change {how}")
         certificates = self.trust_certs or from_environment.trust_certs
         if certificates is not None:
             how = "--trust-certs" if self.trust_certs is not None else "DISPATCH_TRUST_CERTS"
-            _readable(str(certificates), "certificate", how)
+            _read(str(certificates), "certificate", how, _read_certificates)
         return Security(token=token, trust_certs=certificates)
 
     def load_admin(self) -> Admin | None:
@@ -668,13 +670,16 @@ class Settings:
             raise CliError(f"--admin: {error}.".replace("..", ".")) from None
 
 
-def _readable(name: str, what: str, how: str) -> str:
+def _read(name: str, what: str, how: str, read: Callable[[str], Content]) -> Content:
     try:
-        return Path(name).read_text(errors="replace").strip()
-    except OSError as error:
-        raise CliError(
-            f"The {what} file '{name}' cannot be read: {error.strerror or error}.", f"change {how}"
-        ) from None
+        return read(name)
+    except (OSError, DocumentError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CliError(f"The {what} file '{name}' cannot be read: {reason}.", f"change {how}") from None
+
+
+def _read_certificates(name: str) -> bytes:
+    return read_regular_file(name, MAX_CERTIFICATES_BYTES, "")[0]
 
 
 _OPTIONS = typing.get_type_hints(Settings, include_extras=True)

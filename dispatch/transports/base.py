@@ -12,10 +12,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from dispatch._internal import explain_keywords
+from dispatch.documents import decode_text, read_regular_file
 from dispatch.errors import TransportError
 
 RECONNECT_WAIT_S = 10.0
@@ -263,9 +265,21 @@ class Security:
         token: str | Callable[[], str] | None = os.environ.get("DISPATCH_TOKEN") or None
         token_file = os.environ.get("DISPATCH_TOKEN_FILE")
         if token is None and token_file:
-            path = Path(token_file)
-            token = lambda: path.read_text().strip()  # noqa: E731 - a def could not be assigned conditionally
+            token = partial(read_token_file, token_file)
         return cls(token=token, trust_certs=os.environ.get("DISPATCH_TRUST_CERTS") or None)
+
+
+MAX_TOKEN_BYTES: Final = 64 * 1024
+
+
+def read_token_file(path: str | Path) -> str:
+    """Return the token of a file. A pipe has it once only, and the broker asks again.
+
+    Raises:
+        DocumentError: it is not a regular file, not UTF-8, or longer than any token.
+        OSError: it cannot be read.
+    """
+    return decode_text(read_regular_file(path, MAX_TOKEN_BYTES, "write the token alone")[0]).strip()
 
 
 Security.__init__ = explain_keywords(Security.__init__)  # type: ignore[method-assign]

@@ -566,6 +566,34 @@ def test_the_same_for_files_that_the_environment_names(monkeypatch: pytest.Monke
     assert told.value.fix == "change DISPATCH_TOKEN_FILE"
 
 
+@pytest.mark.parametrize("option", ["token_file", "trust_certs"])
+@pytest.mark.parametrize(
+    ("kind", "problem"), [("pipe", "not a regular file"), ("huge", "more than"), ("device", "not a regular file")]
+)
+def test_a_file_without_an_end_is_refused(tmp_path: Path, option: str, kind: str, problem: str) -> None:
+    path = tmp_path / "file"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path = Path("/dev/zero")
+    else:
+        path.touch()
+        os.truncate(path, 10**11)
+    with pytest.raises(CliError, match=f"cannot be read: {problem}"):
+        Settings(**{option: str(path)}).security()
+
+
+def test_a_token_file_is_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(b"\xef\xbb\xbftoken\r\n")
+    token = Settings(token_file=str(path)).security().token
+    assert callable(token)
+    assert token() == "token"
+    path.write_bytes(b"\xff\xfet\x00")
+    with pytest.raises(CliError, match="cannot be read: not UTF-8"):
+        Settings(token_file=str(path)).security()
+
+
 def test_an_empty_token_file_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("\n")
     with pytest.raises(CliError, match="is empty"):
