@@ -72,6 +72,8 @@ def load_target(target: str) -> Target:
 def _split(target: str) -> tuple[str, list[str]]:
     has_names = ":" in target and not target.endswith(".py")
     module_name, _, names = target.rpartition(":") if has_names else (target, "", "")
+    if not module_name:
+        raise CliError("No target is given.", "give an importable module, or the path of a file: shop.py")
     return module_name, [name.strip() for name in names.split(",") if name.strip()]
 
 
@@ -125,12 +127,13 @@ def _may_create_service(function: Any) -> bool:
 
 
 def _is_path(name: str) -> bool:
-    return name.endswith(".py") or "/" in name
+    return name.endswith((".py", ".json", ".yaml", ".yml")) or "/" in name
 
 
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise CliError(f"The file '{path}' does not exist.", "give the path of the file with your functions")
+        problem = "is no regular file" if path.exists() else "does not exist"
+        raise CliError(f"The file '{path}' {problem}.", "give the path of the file with your functions")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise CliError(f"'{path}' is not a Python file.", "give a file with the extension .py")
