@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,11 +20,14 @@ from dispatch.devtools.localbroker import (
     LocalBrokerUnavailableError,
     choose_launcher,
     fetch_distribution,
+    launch,
+    stop_detached,
 )
 from dispatch.devtools.localbroker.launch import READY_TIMEOUT
 from dispatch.devtools.localbroker.processes import ManagedProcess, process_identity
 from dispatch.transports.pulsar.client import client_logger
 from tests.helpers.cli_processes import WAIT_S, ended, started
+from tests.helpers.run_profile import is_long_profile
 from tests.unit.cli.conftest import Run
 
 STATE = DetachedBroker(
@@ -129,8 +133,8 @@ def test_ctrl_c_while_it_starts_leaves_no_process_and_no_state(never_ready: dict
 
 
 @pytest.fixture
-def own_cache(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment of a user with the distribution, and no broker yet; nor afterwards."""
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A user with the distribution, and no broker yet; nor afterwards."""
     try:
         backend = choose_launcher()
     except LocalBrokerUnavailableError:
@@ -140,47 +144,54 @@ def own_cache(tmp_path: Path) -> Iterator[dict[str, str]]:
     (tmp_path / "cache").mkdir()
     if backend == "process":
         (tmp_path / "cache" / "pulsar").symlink_to(fetch_distribution().parent)
-    env = {"DISPATCH_CACHE": str(tmp_path / "cache")}
-    yield env
-    ended("broker", "stop", **env)
+        java = tmp_path / "java" / "bin" / "java"
+        java.parent.mkdir(parents=True)
+        genuine = f"{os.environ['JAVA_HOME']}/bin/java" if "JAVA_HOME" in os.environ else shutil.which("java")
+        java.write_text(f"#!/bin/sh\nexec '{genuine}' {launch.JVM_OPTIONS} \"$@\"\n")  # see tests/conftest.py
+        java.chmod(0o755)
+        monkeypatch.setenv("JAVA_HOME", str(java.parents[1]))
+    monkeypatch.setenv("DISPATCH_CACHE", str(tmp_path / "cache"))
+    yield
+    stop_detached()
 
 
 @pytest.mark.pulsar
-def test_a_genuine_broker_from_start_to_stop(own_cache: dict[str, str]) -> None:
-    # As long as the start itself allows: on a busy machine a broker takes half a minute.
-    code, out, err = ended(
-        "broker", "start", "--port", "0", "--web-port", "0", "--json", limit=READY_TIMEOUT, **own_cache
-    )
+@pytest.mark.long
+def test_a_genuine_broker_from_start_to_stop(own_cache: None, run: Run) -> None:
+    # The start is a process of its own, which the broker outlives. As long as the start itself allows: on a busy machine a
+    # broker takes half a minute.
+    ports = ("--port", "0", "--web-port", "0")
+    code, out, err = ended("broker", "start", *ports, "--json", limit=READY_TIMEOUT)
     assert code == 0, err
     first = json.loads(out)
     assert first["ready"] is True
     assert Admin(first["web_url"]).namespaces("tg") == ["tg/flow", "tg/notify", "tg/request", "tg/response"]
 
-    code, out, err = ended("broker", "start", "--json", **own_cache)
-    assert (code, json.loads(out)["service_url"]) == (0, first["service_url"])
-    assert "a broker is already running" in err
+    again = run("broker", "start", "--json")
+    assert (again.code, again.json["service_url"]) == (0, first["service_url"])
+    assert "a broker is already running" in again.err
 
-    code, out, _ = ended("broker", "status", **own_cache)
-    assert code == 0
-    assert first["service_url"] in out
-    assert "ready" in out
+    end = run("broker", "status")
+    assert end.code == 0
+    assert first["service_url"] in end.out
+    assert "ready" in end.out
 
     # It knows where the admin interface of our own broker is, whatever its port.
-    code, out, _ = ended("doctor", "--broker", first["service_url"], "--json", **own_cache)
-    assert code == 0, out
-    assert json.loads(out)["admin"] == first["web_url"]
+    end = run("doctor", "--broker", first["service_url"], "--json")
+    assert end.code == 0, end.out
+    assert end.json["admin"] == first["web_url"]
 
     topic = "persistent://tg/flow/kept"
     with closing(pulsar.Client(first["service_url"], logger=client_logger())) as client:
         client.subscribe(topic, "s").close()
         client.create_producer(topic).send(b"still here")
-    code, out, _ = ended("broker", "stop", **own_cache)
-    assert (code, out) == (0, f"Stopped {first['service_url']}.\n")
-    assert ended("broker", "status", **own_cache)[0] == 1
-    assert ended("broker", "stop", **own_cache)[:2] == (0, "No broker was running.\n")
+    end = run("broker", "stop")
+    assert (end.code, end.out) == (0, f"Stopped {first['service_url']}.\n")
+    assert run("broker", "status").code == 1
+    assert run("broker", "stop").out == "No broker was running.\n"
 
-    ports = ("--port", "0", "--web-port", "0")
-    code, out, err = ended("broker", "start", *ports, "--json", limit=READY_TIMEOUT, **own_cache)
-    assert code == 0, err
-    with closing(pulsar.Client(json.loads(out)["service_url"], logger=client_logger())) as client:
-        assert client.subscribe(topic, "s").receive(10_000).data() == b"still here"
+    if is_long_profile():
+        again = run("broker", "start", *ports, "--json")
+        assert again.code == 0, again.err
+        with closing(pulsar.Client(again.json["service_url"], logger=client_logger())) as client:
+            assert client.subscribe(topic, "s").receive(10_000).data() == b"still here"

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from dispatch.devtools.demo import Demo, Scoreboard, Summary
+from tests.helpers import clock
 from tests.helpers.cli_processes import ended, started
 from tests.unit.cli.conftest import Run
 
@@ -35,9 +36,16 @@ EVENTS = (
 )
 
 
-def test_into_a_pipe_it_writes_what_happens_and_the_summary() -> None:
-    code, out, err = ended("demo", "--seconds", "5", limit=LIMIT_S)
-    assert (code, err) == (0, "")
+@pytest.fixture
+def on_virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.cli.demo.run_async", lambda main: clock.run(lambda: main))
+
+
+@pytest.mark.usefixtures("on_virtual_time")
+def test_into_a_pipe_it_writes_what_happens_and_the_summary(run: Run) -> None:
+    end = run("demo", "--seconds", "5")
+    assert (end.code, end.err) == (0, "")
+    out = end.out
     assert "\x1b" not in out
     assert out.startswith("Agents call tools on memory://demo-")
     assert "Shortened: ejected 0.5 s (default 30)" in out.splitlines()[0]
@@ -54,6 +62,7 @@ def test_into_a_pipe_it_writes_what_happens_and_the_summary() -> None:
         assert command in out
 
 
+@pytest.mark.usefixtures("on_virtual_time")
 def test_json_is_the_summary_and_nothing_else(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPATCH_BROKER", "pulsar://127.0.0.1:1")  # the demo ignores it
     end = run("demo", "--seconds", "5", "--json")

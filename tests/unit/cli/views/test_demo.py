@@ -18,6 +18,7 @@ from dispatch.devtools.demo.scenarios import Event
 from dispatch.devtools.demo.world import MIN_SECONDS
 from dispatch.errors import ToolError
 from tests.helpers.clock import advance
+from tests.unit.devtools.demo.scenarios.demo_run import run_demo
 
 
 def drawn(demo: Demo, width: int = 120, height: int = 40) -> str:
@@ -47,15 +48,20 @@ async def test_an_answers_text_is_never_taken_for_markup() -> None:
     assert "[bold]ha" in drawn(demo)
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
-async def test_view_shows_every_scenario_and_always_fits(width: int, height: int) -> None:
+async def test_view_shows_every_scenario_and_always_fits() -> None:
     demo = Demo("memory://view", MIN_SECONDS)
     running = asyncio.ensure_future(demo.run())
-    views = []
+    views: dict[tuple[int, int], list[str]] = {(80, 24): [], (120, 40): []}
     while not running.done():
         await advance(0.1)
-        views.append(drawn(demo, width, height))
+        for size, shown in views.items():
+            shown.append(drawn(demo, *size))
     await running
+    for size, shown in views.items():
+        assert_shows_everything(shown, *size)
+
+
+def assert_shows_everything(views: list[str], width: int, height: int) -> None:
     for view in views:
         lines = view.splitlines()
         assert len(lines) < height, "the cursor stands below it"
@@ -97,8 +103,8 @@ def test_events_are_shown_with_their_time_and_wrapped() -> None:
     ]
 
 
-async def test_it_tells_how_calls_ended_what_guards_did_and_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
-    summary = await Demo("memory://", MIN_SECONDS).run()
+def test_it_tells_how_calls_ended_what_guards_did_and_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = run_demo()[1]
     show_summary(summary)
     out = capsys.readouterr().out
     flat = " ".join(out.split())

@@ -28,26 +28,27 @@ from dispatch.devtools.demo.world import (
 )
 from dispatch.errors import Outcome
 from dispatch.policy import DEFAULT_POLICY
-from tests.helpers.clock import advance
+from tests.helpers.clock import advance, run
+from tests.unit.devtools.demo.scenarios.demo_run import run_demo
 
 
-@pytest.mark.parametrize("seconds", [MIN_SECONDS, 20.0])
-async def test_everything_occurs_as_planned(seconds: float) -> None:
-    demo = Demo("memory://", seconds)
-    began = asyncio.get_running_loop().time()
-    summary = await demo.run()
+def test_everything_occurs_as_planned() -> None:
+    demo, summary = run_demo()
+    assert_planned(demo, summary, MIN_SECONDS)
+    assert summary.seconds < MIN_SECONDS + 6
+
+
+def assert_planned(demo: Demo, summary: Summary, seconds: float) -> None:
     assert summary.deviations == []
     outcomes = summary.as_dict()["scenarios"][0]["outcomes"]
     assert {outcome: outcomes[outcome] for outcome in EXPECTED_OUTCOMES} == EXPECTED_OUTCOMES
     assert set(Outcome) == {Outcome.SUCCESS, *EXPECTED_OUTCOMES}
     assert demo.board.outcomes[Outcome.SUCCESS] > 20 * seconds
     assert (summary.pending, demo.board.in_flight) == (0, 0)
-    assert asyncio.get_running_loop().time() - began < seconds + 6
 
 
-async def test_each_outcome_has_the_text_that_a_model_would_read() -> None:
-    demo = Demo("memory://", MIN_SECONDS)
-    examples = (await demo.run()).board.examples
+def test_each_outcome_has_the_text_that_a_model_would_read() -> None:
+    examples = run_demo()[1].board.examples
     assert "Call 'tell-joke' or" in examples[Outcome.REJECTED].message
     assert examples[Outcome.TOOL_ERROR].type == "division-by-zero"
     assert " s or later" in examples[Outcome.THROTTLED].message
@@ -57,27 +58,27 @@ async def test_each_outcome_has_the_text_that_a_model_would_read() -> None:
     assert Outcome.SUCCESS not in examples
 
 
-async def test_two_runs_are_alike() -> None:
-    counts, accounts = [], []
-    for _ in range(2):
-        demo = Demo("memory://", MIN_SECONDS)
-        summary = await demo.run()
-        counts.append({name: score.calls for name, score in summary.board.tools.items()})
-        accounts.append([scenario.describe_result() for scenario in summary.scenarios])
-    assert counts[0] == counts[1]
-    assert accounts[0] == accounts[1]
+def test_two_runs_are_alike() -> None:
+    first, again = run_demo()[1], run(Demo("memory://", MIN_SECONDS).run)
+    for summary in (first, again):
+        assert summary.deviations == []
+    one, other = ({name: score.calls for name, score in each.board.tools.items()} for each in (first, again))
+    assert one == other
+    assert [each.describe_result() for each in first.scenarios] == [each.describe_result() for each in again.scenarios]
 
 
 async def test_progress_goes_from_0_to_1_and_the_scenarios_run_in_order() -> None:
     demo = Demo("memory://", 20)
     assert (demo.progress, demo.scenario_number, demo.events) == (0.0, 0, [])
+    began = asyncio.get_running_loop().time()
     running = asyncio.ensure_future(demo.run())
     progress, numbers = [0.0], [0]
     while not running.done():
         await advance(0.5)
         progress.append(demo.progress)
         numbers.append(demo.scenario_number)
-    await running
+    assert_planned(demo, await running, 20)
+    assert asyncio.get_running_loop().time() - began < 20 + 6
     assert progress == sorted(progress)
     assert (progress[-2] > 0.9, progress[-1]) == (True, 1.0)
     assert sorted(set(numbers)) == list(range(demo.scenario_count + 1))
@@ -121,8 +122,8 @@ def test_runs_never_meet_on_a_broker() -> None:
     assert topics[0].isdisjoint(topics[1])
 
 
-async def test_the_summary_as_plain_values() -> None:
-    summary = (await Demo("memory://", MIN_SECONDS).run()).as_dict()
+def test_the_summary_as_plain_values() -> None:
+    summary = run_demo()[1].as_dict()
     assert summary["searches"] > 10
     assert json.loads(json.dumps(summary)) == summary
     assert summary["outcomes"]["rejected"]["example"]["tool"] == "tell-jokes"

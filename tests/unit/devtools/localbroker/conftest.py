@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.devtools.localbroker import VERSION, LocalBrokerUnavailableError, choose_launcher, fetch_distribution
+from dispatch.devtools.localbroker import VERSION
 from tests.unit.devtools.localbroker.fakes import AdminStandIn, Machine, serve_admin, write_script
 
 
@@ -57,17 +57,3 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(fake.parents[4]))
     return folder
-
-
-@pytest.fixture(scope="session")
-def distribution() -> Path:
-    """The genuine Pulsar, in the user's cache."""
-    try:
-        backend = choose_launcher()
-    except LocalBrokerUnavailableError:
-        if os.environ.get("PULSAR_URL"):
-            pytest.skip("a broker is given (PULSAR_URL), and none can be started here")
-        raise
-    if backend == "docker":
-        pytest.skip("these tests start processes; here are only containers")
-    return fetch_distribution(print)

@@ -1,7 +1,8 @@
-"""Runs the demo with another policy of one service."""
+"""Runs of the shortest demo on virtual time: the one that every test may look at, and others with other policies."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -9,23 +10,25 @@ import pytest
 from dispatch.catalog import Catalog
 from dispatch.devtools.demo import Demo, Summary, world
 from dispatch.devtools.demo.world import MIN_SECONDS
+from tests.helpers.clock import run
 
 
-async def run_with_policy(monkeypatch: pytest.MonkeyPatch, service: str, **policy: Any) -> Summary:
-    """Run the demo with a policy in which ``policy`` is laid over that of ``service``; None removes a key."""
+@cache
+def run_demo() -> tuple[Demo, Summary]:
+    """Run the demo as it is, once for all tests of this process."""
+    demo = Demo("memory://", MIN_SECONDS)
+    return demo, run(demo.run)
+
+
+async def run_with_policies(monkeypatch: pytest.MonkeyPatch, **policies: dict[str, Any]) -> Summary:
+    """Run the demo with policies laid over those of services; ``search`` is ``search-service``, None removes a key."""
     of = Catalog.of
 
     def changed(services: Any, tools: Any) -> Catalog:
         found = list(services)
-        (chosen,) = (each for each in found if each["id"] == service)
-        chosen["policy"] = {
-            key: value
-            for key, value in {
-                **chosen.get("policy", {}),
-                **{k.replace("_", "-"): v for k, v in policy.items()},
-            }.items()
-            if value is not None
-        }
+        for each in found:
+            policy = each.get("policy", {}) | policies.get(each["id"].removesuffix("-service"), {})
+            each["policy"] = {key: value for key, value in policy.items() if value is not None}
         return of(found, tools)
 
     monkeypatch.setattr(world.Catalog, "of", changed)

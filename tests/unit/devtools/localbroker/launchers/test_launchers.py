@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -277,24 +273,6 @@ def test_only_the_end_of_a_large_log_is_read(tmp_path: Path) -> None:
     assert sum(map(len, lines)) < 70_000
 
 
-# A broker with security in a process of its own: started from a thread that ends, as asyncio.to_thread would.
-OWNER = """
-import json, signal, threading
-from dispatch.devtools.localbroker import LocalBroker
-brokers = []
-thread = threading.Thread(target=lambda: brokers.append(LocalBroker.start(security=True)))
-thread.start()
-thread.join()
-[broker] = brokers
-print(json.dumps({
-    "pid": broker.pid, "watchdog": broker.process.watchdog_pid, "data_dir": str(broker.data_dir),
-    "service_url": broker.service_url, "service_url_tls": broker.service_url_tls, "web_url": broker.web_url,
-    "ca_file": str(broker.ca_file), "admin": broker.token(), "stranger": broker.token("stranger"),
-}), flush=True)
-signal.pause()
-"""
-
-
 @pytest.fixture
 def fake(fake_distribution: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A fake start script, and temporary folders where the test can see them."""
@@ -385,6 +363,30 @@ def test_a_broker_that_fights_over_a_killed_ones_registration_is_started_again(
     assert temporary_folders(tmp_path) == []
 
 
+OWNER = """
+import signal
+from dispatch.devtools.localbroker import LocalBroker
+
+def on_spawn(broker):
+    print(broker.pid, broker.process.watchdog_pid, broker.data_dir, flush=True)
+    signal.pause()
+
+LocalBroker.start(on_spawn=on_spawn)
+"""
+
+
+def test_it_ends_with_its_owner_even_by_kill_9(fake: Path) -> None:
+    write_script(fake, "exec sleep 600")
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pid, watchdog, folder = owner.stdout.readline().split()
+        ends = [Ending(int(pid)), Ending(int(watchdog))]
+        assert Path(folder).exists()
+        owner.kill()
+        assert all(end.within(10) for end in ends)
+        assert not Path(folder).exists()
+
+
 @pytest.mark.process
 def test_an_interrupted_start_leaves_nothing(fake: Path, tmp_path: Path) -> None:
     write_script(fake, "exec sleep 600")
@@ -434,17 +436,6 @@ def client_of(url: str, **options: Any) -> pulsar.Client:
     )
 
 
-@pytest.fixture(scope="module")
-def secure(distribution: Path) -> Iterator[dict[str, Any]]:
-    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout is not None
-        line = owner.stdout.readline()
-        try:
-            yield {"owner": owner, **json.loads(line)}
-        finally:
-            owner.kill()
-
-
 @pytest.mark.pulsar
 def test_the_admin_interface_of_a_genuine_broker(pulsar_endpoint: Endpoint) -> None:
     admin, topic = pulsar_endpoint.admin(), f"non-persistent://tg/request/{unique_topic()}"
@@ -467,12 +458,11 @@ def test_the_admin_interface_of_a_genuine_broker(pulsar_endpoint: Endpoint) -> N
 
 @pytest.mark.pulsar
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_the_right_token_is_let_in(secure: dict[str, Any], tls: bool) -> None:
-    create_namespaces(Admin(secure["web_url"], secure["admin"]))
+def test_the_right_token_is_let_in(secured_broker: LocalBroker, tls: bool) -> None:
     client = client_of(
-        secure["service_url_tls" if tls else "service_url"],
-        authentication=pulsar.AuthenticationToken(secure["admin"]),
-        tls_trust_certs_file_path=secure["ca_file"] if tls else None,
+        secured_broker.service_url_tls if tls else secured_broker.service_url,
+        authentication=pulsar.AuthenticationToken(secured_broker.token()),
+        tls_trust_certs_file_path=str(secured_broker.ca_file) if tls else None,
         tls_validate_hostname=True,
     )
     try:
@@ -485,55 +475,46 @@ def test_the_right_token_is_let_in(secure: dict[str, Any], tls: bool) -> None:
 
 @pytest.mark.pulsar
 @pytest.mark.parametrize("token", ["none", "forged"])
-def test_a_missing_or_wrong_token_is_refused(secure: dict[str, Any], token: str) -> None:
-    header, claims, _ = secure["admin"].split(".")
+def test_a_missing_or_wrong_token_is_refused(secured_broker: LocalBroker, token: str) -> None:
+    header, claims, _ = secured_broker.token().split(".")
     text = f"{header}.{claims}.{'A' * 43}" if token == "forged" else None
 
     # The broker says so at once. pulsar-client 3.13 does not pass it on: it tries again until its operation timeout.
-    assert b"Failed to authenticate" in handshake(secure["service_url"], text)
+    assert b"Failed to authenticate" in handshake(secured_broker.service_url, text)
     authentication = None if text is None else pulsar.AuthenticationToken(text)
-    client = client_of(secure["service_url"], authentication=authentication, operation_timeout_seconds=1)
+    client = client_of(secured_broker.service_url, authentication=authentication, operation_timeout_seconds=1)
     try:
         with pytest.raises(pulsar.PulsarException):
             client.create_producer("non-persistent://public/default/secret")
     finally:
         client.close()
     with pytest.raises(AdminError, match="use the token of a superuser") as caught:
-        Admin(secure["web_url"], text).tenants()
+        Admin(secured_broker.web_url, text).tenants()
     assert caught.value.status == 401
 
 
 @pytest.mark.pulsar
-def test_a_stranger_with_a_good_token_may_do_nothing(secure: dict[str, Any]) -> None:
-    assert b"Pulsar Server" in handshake(secure["service_url"], secure["stranger"])
-    client = client_of(secure["service_url"], authentication=pulsar.AuthenticationToken(secure["stranger"]))
+def test_a_stranger_with_a_good_token_may_do_nothing(secured_broker: LocalBroker) -> None:
+    token = secured_broker.token("stranger")
+    assert b"Pulsar Server" in handshake(secured_broker.service_url, token)
+    client = client_of(secured_broker.service_url, authentication=pulsar.AuthenticationToken(token))
     try:
         with pytest.raises(pulsar.AuthorizationError):
             client.create_producer("non-persistent://public/default/secret")
     finally:
         client.close()
     with pytest.raises(AdminError) as caught:
-        Admin(secure["web_url"], secure["stranger"]).tenants()
+        Admin(secured_broker.web_url, token).tenants()
     assert caught.value.status in (401, 403)
 
 
 @pytest.mark.pulsar
-def test_a_client_that_does_not_trust_our_authority_is_not_served(secure: dict[str, Any]) -> None:
-    client = client_of(secure["service_url_tls"], authentication=pulsar.AuthenticationToken(secure["admin"]))
+def test_a_client_that_does_not_trust_our_authority_is_not_served(secured_broker: LocalBroker) -> None:
+    client = client_of(
+        secured_broker.service_url_tls, authentication=pulsar.AuthenticationToken(secured_broker.token())
+    )
     try:
         with pytest.raises(pulsar.PulsarException):
             client.create_producer("non-persistent://public/default/secret")
     finally:
         client.close()
-
-
-@pytest.mark.pulsar
-def test_it_ends_with_its_owner_even_by_kill_9(secure: dict[str, Any]) -> None:
-    broker, watchdog = Ending(secure["pid"]), Ending(secure["watchdog"])
-    assert Path(secure["data_dir"]).exists()
-
-    os.kill(secure["owner"].pid, signal.SIGKILL)
-
-    assert broker.within(10)
-    assert watchdog.within(10)
-    assert not Path(secure["data_dir"]).exists()
