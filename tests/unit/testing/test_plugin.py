@@ -1,14 +1,19 @@
-"""The fixtures in a fresh run of pytest, found as pytest finds them where dispatch is installed."""
+"""The fixtures in a fresh run of pytest, found as pytest finds them where dispatch is installed; and their guide."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from dispatch.testing.faults import FAULT_KINDS
+
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
+GUIDE = (ROOT / "docs" / "how-to" / "test-an-agent.md").read_text(encoding="utf-8")
+GUIDE_CODE = "\n".join(re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL))
 
 pytest_plugins = ["pytester"]
 
@@ -47,10 +52,18 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *arguments)
 
 
-def test_fixtures_are_found_without_configuration(installed: pytest.Pytester) -> None:
-    installed.makepyfile(
-        SERVICE
-        + """
+IMPORTS = """
+import sys
+
+MODULES = set(sys.modules)  # before the other files are collected
+
+def test_nothing_is_imported_unless_a_fixture_is_used():
+    assert "pytest_tool_dispatch" in MODULES
+    assert not [name for name in MODULES if name.partition(".")[0] in ("dispatch", "msgspec", "tenacity")]
+"""
+FIXTURES = (
+    SERVICE
+    + """
 @virtual_time
 async def test_factory(make_dispatcher):
     async with make_dispatcher(CATALOG, services={"echo": Echo()}) as dispatcher:
@@ -73,28 +86,42 @@ async def test_faults(make_dispatcher, dispatch_broker, fault_injector):
 def test_each_test_has_its_own(fault_injector):
     assert not fault_injector.faults
 """
+)
+HANGS = """
+import asyncio
+from dispatch.testing import virtual_time
+
+@virtual_time
+async def test_it():
+    await asyncio.Event().wait()
+"""
+
+
+def test_fixtures_are_found_without_configuration_and_imported_where_they_are_used(installed: pytest.Pytester) -> None:
+    """The first file uses none; one is the guide's, one the example's."""
+    assert GUIDE_CODE.count("async def test_") == 2
+    files = {
+        "test_1_imports": IMPORTS,
+        "test_2_fixtures": FIXTURES,
+        "test_3_guide": GUIDE_CODE,
+        "test_4_example": (EXAMPLES / "test_my_agent.py").read_text(encoding="utf-8"),
+        "test_5_hangs": HANGS,
+    }
+    for name in ("joke_service.py", "tools"):
+        (installed.path / name).symlink_to(EXAMPLES / name)
+    installed.makepyfile(**files)
+    result = run(installed)
+    result.assert_outcomes(passed=1 + 4 + 2 + 6, failed=1)
+    result.stdout.fnmatch_lines(
+        ["*DeadlockError: no callback is ready and no timer is set*", "*await asyncio.Event().wait()*"]
     )
-    run(installed).assert_outcomes(passed=4)
 
 
-def test_fixtures_are_listed_with_their_docstrings(installed: pytest.Pytester) -> None:
-    told = run(installed, "--fixtures").stdout
+def test_fixtures_are_listed_with_their_docstrings(pytester: pytest.Pytester) -> None:
+    told = pytester.runpytest_inprocess("-p", "no:dispatch", "-p", "pytest_tool_dispatch", "--fixtures").stdout
     told.fnmatch_lines(
         ["fault_injector*", "*the faults of this test's dispatchers*", "dispatch_broker*", "make_dispatcher*"]
     )
-
-
-def test_the_plugin_imports_nothing_unless_a_fixture_is_used(installed: pytest.Pytester) -> None:
-    installed.makepyfile(
-        """
-        import sys
-
-        def test_nothing_is_imported():
-            assert "pytest_tool_dispatch" in sys.modules
-            assert not [name for name in sys.modules if name.partition(".")[0] in ("dispatch", "msgspec", "tenacity")]
-        """
-    )
-    run(installed).assert_outcomes(passed=1)
 
 
 def test_the_plugin_can_be_disabled(installed: pytest.Pytester) -> None:
@@ -104,23 +131,7 @@ def test_the_plugin_can_be_disabled(installed: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*fixture 'fault_injector' not found*"])
 
 
-def test_a_hanging_test_fails_with_the_place_of_the_wait(installed: pytest.Pytester) -> None:
-    installed.makepyfile(
-        """
-        import asyncio
-        from dispatch.testing import virtual_time
-
-        @virtual_time
-        async def test_it():
-            await asyncio.Event().wait()
-        """
-    )
-    result = run(installed)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["*DeadlockError: no callback is ready and no timer is set*", "*await asyncio.Event().wait()*"]
-    )
-
-
-def test_the_example_passes(installed: pytest.Pytester) -> None:
-    run(installed, "--rootdir", str(EXAMPLES), str(EXAMPLES / "test_my_agent.py")).assert_outcomes(passed=6)
+@pytest.mark.parametrize("name", [*FAULT_KINDS, "latency"])
+def test_the_guides_table_has_every_fault(name: str) -> None:
+    table = [line.split("|")[1] for line in GUIDE.splitlines() if line.startswith("| `")]
+    assert any(re.search(rf"`{name}[`=]", cell) for cell in table)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import httpx2
 import pytest
@@ -18,7 +17,7 @@ from mcp_types import TextContent, ToolListChangedNotification
 
 from dispatch.cli.base import CliError
 from dispatch.cli.serve import parse_address
-from tests.helpers.cli_processes import REPO, environment, started
+from tests.helpers.cli_processes import REPO, Program, environment, started
 from tests.helpers.mcp_stdio_program import StdioProgram
 from tests.unit.cli.conftest import Run, write_catalog
 
@@ -62,22 +61,8 @@ def test_options_that_do_not_fit_are_refused(
 
 
 @pytest.mark.wall_clock
-async def test_a_client_starts_it_and_ends_it(tmp_path: Path) -> None:
+async def test_a_client_starts_it_and_a_changed_folder_changes_the_list(tmp_path: Path) -> None:
     catalog_folder = write_catalog(tmp_path / "catalogue", policy={"timeout": 2.0})  # for the topics too
-    process = StdioServerParameters(
-        command=sys.executable, args=["-m", "dispatch", *ARGUMENTS, str(catalog_folder)], cwd=REPO, env=environment()
-    )
-    async with Client(process) as client:
-        assert [tool.name for tool in (await client.list_tools()).tools] == ["read_result", "tell-joke"]
-        result = await client.call_tool("tell-joke", {"topic": "cats"})
-        (block,) = result.content
-        assert isinstance(block, TextContent)
-        assert json.loads(block.text)["error"] == "no-instance"
-
-
-@pytest.mark.wall_clock
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_changed_folder_changes_the_list(mode: Literal["auto", "legacy"], catalog_folder: Path) -> None:
     changed = asyncio.Event()
 
     async def on_message(message: IncomingMessage) -> None:
@@ -87,11 +72,12 @@ async def test_a_changed_folder_changes_the_list(mode: Literal["auto", "legacy"]
     process = StdioServerParameters(
         command=sys.executable, args=["-m", "dispatch", *ARGUMENTS, str(catalog_folder)], cwd=REPO, env=environment()
     )
-    async with contextlib.AsyncExitStack() as stack:
-        client = await stack.enter_async_context(Client(process, mode=mode, message_handler=on_message))
-        if mode == "auto":
-            await stack.enter_async_context(client.listen(tools_list_changed=True))
+    async with Client(process, message_handler=on_message) as client, client.listen(tools_list_changed=True):
         assert [tool.name for tool in (await client.list_tools()).tools] == ["read_result", "tell-joke"]
+        result = await client.call_tool("tell-joke", {"topic": "cats"})
+        (block,) = result.content
+        assert isinstance(block, TextContent)
+        assert json.loads(block.text)["error"] == "no-instance"
         tool = json.loads((catalog_folder / "tool" / "tell-joke.json").read_text())
         (catalog_folder / "tool" / "tell-story.json").write_text(json.dumps(tool | {"name": "tell-story"}))
         await asyncio.wait_for(changed.wait(), 20)
@@ -100,40 +86,44 @@ async def test_a_changed_folder_changes_the_list(mode: Literal["auto", "legacy"]
 
 
 @pytest.mark.wall_clock
-async def test_tokens_name_the_users_over_http(catalog_folder: Path, tmp_path: Path) -> None:
+async def test_tokens_name_the_users_over_http_and_sigterm_ends_it_while_a_client_listens(
+    catalog_folder: Path, tmp_path: Path
+) -> None:
     tokens = tmp_path / "tokens.json"
     tokens.write_text(json.dumps({"alice": "0123456789abcdef"}))
     options = ("--http", "127.0.0.1:0", "--tokens", str(tokens))
     with started(*ARGUMENTS, str(catalog_folder), *options) as program:
-        program.err.wait_for("/mcp\n")
-        url = program.err.text().partition("MCP: ")[2].partition("\n")[0]
+        url = url_of(program)
         async with httpx2.AsyncClient() as http:
             assert (await http.post(url, json={})).status_code == 401
         async with (
             httpx2.AsyncClient(headers={"authorization": "Bearer 0123456789abcdef"}) as http,
-            Client(streamable_http_client(url, http_client=http)) as client,
+            Client(streamable_http_client(url, http_client=http), read_timeout_seconds=20) as client,
+            client.listen(tools_list_changed=True),
         ):
             assert [tool.name for tool in (await client.list_tools()).tools] == ["read_result", "tell-joke"]
+            program.terminate()
+            assert_ended(program, 0)
         assert "0123456789abcdef" not in program.err.text()
 
 
+def url_of(program: Program) -> str:
+    program.err.wait_for("/mcp\n")
+    return program.err.text().partition("MCP: ")[2].partition("\n")[0]
+
+
+def assert_ended(program: Program, code: int) -> None:
+    assert program.wait(15) == code, program.err.text()
+    assert program.out.text() == ""
+    assert "Traceback" not in program.err.text()
+
+
 @pytest.mark.wall_clock
-@pytest.mark.parametrize(("signal", "code"), [("interrupt", 130), ("terminate", 0)])
-@pytest.mark.parametrize("has_client", [False, True])
-async def test_a_signal_ends_it_over_http(signal: str, code: int, has_client: bool, catalog_folder: Path) -> None:
+async def test_ctrl_c_ends_it_over_http_while_a_client_listens(catalog_folder: Path) -> None:
     with started(*ARGUMENTS, str(catalog_folder), "--http", "127.0.0.1:0") as program:
-        program.err.wait_for("/mcp\n")
-        url = program.err.text().partition("MCP: ")[2].partition("\n")[0]
-        if has_client:
-            async with Client(url, read_timeout_seconds=20) as client, client.listen(tools_list_changed=True):
-                assert [tool.name for tool in (await client.list_tools()).tools] == ["read_result", "tell-joke"]
-                getattr(program, signal)()
-                assert program.wait(15) == code, program.err.text()
-        else:
-            getattr(program, signal)()
-            assert program.wait(15) == code, program.err.text()
-        assert program.out.text() == ""
-        assert "Traceback" not in program.err.text()
+        async with Client(url_of(program), read_timeout_seconds=20) as client, client.listen(tools_list_changed=True):
+            program.interrupt()
+            assert_ended(program, 130)
 
 
 @pytest.mark.parametrize(("signal", "code"), [("interrupt", 130), ("terminate", 0)])

@@ -15,11 +15,14 @@ import pytest
 from tests.helpers.cli_processes import WAIT_S, started
 from tests.unit.cli.conftest import Run
 
+pytestmark = pytest.mark.xdist_group("top")  # one demo for all
+
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """The admin endpoint of a demo that runs."""
-    with started("demo", "--seconds", "600", "--admin", "127.0.0.1:0") as demo:
+    # It lasts for 170 s. Its first scenario waits for 6 s: a share of that.
+    with started("demo", "--seconds", "200", "--admin", "127.0.0.1:0") as demo:
         demo.err.wait_for("Admin: ")
         address = demo.err.text().split("Admin: ")[1].split()[0]
         demo.out.wait_for("An unknown tool")

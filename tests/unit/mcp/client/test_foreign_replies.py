@@ -6,10 +6,12 @@ Results of MCP: what a model reads, and what else there is.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import pprint
 import re
+from collections.abc import AsyncIterator
 from email.utils import formatdate
 from typing import Any
 
@@ -27,7 +29,15 @@ from dispatch.mcp.replies import TransportFailure
 from dispatch.mcp.transports import HttpClient, read_retry_after
 from dispatch.result import ResultContent
 from tests.helpers.mcp_servers.programs import call_until_ok, connected, until
-from tests.helpers.mcp_servers.scripted import Answer, event, result, scripted_http, scripted_stdio, tool
+from tests.helpers.mcp_servers.scripted import (
+    Answer,
+    ScriptedServer,
+    event,
+    result,
+    scripted_http,
+    scripted_stdio,
+    tool,
+)
 
 pytestmark = pytest.mark.wall_clock
 
@@ -114,13 +124,14 @@ def logged(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-async def assert_malformed(dispatcher: dispatch.Dispatcher, name: str) -> None:
+async def assert_malformed(dispatcher: dispatch.Dispatcher, name: str, reason: str = "") -> None:
     found = await dispatcher.execute(name, {}, timeout=30)
     assert found.error is not None, name
     assert (found.error.type, found.outcome) == ("malformed-reply", "transport"), name
     assert found.duration < 15, name
     assert SECRET not in found.error.message
     assert "4711" not in found.error.message
+    assert reason in found.error.message
 
 
 async def test_an_unreadable_reply_on_stdio_ends_its_call(logged: pytest.LogCaptureFixture) -> None:
@@ -138,11 +149,9 @@ async def test_a_reply_that_is_no_json_in_one_line_ends_its_call(logged: pytest.
     policy = {"breaker": None}
     async with connected({"s": scripted_stdio({**answers, "good": GOOD}, policy=policy)}) as dispatcher:
         for name in answers:
-            await assert_malformed(dispatcher, name)
-            found = await dispatcher.execute(name, {}, timeout=30)
-            assert "(no JSON in one line; MCP has one message per line)" in str(found.error)
+            await assert_malformed(dispatcher, name, "(no JSON in one line; MCP has one message per line)")
         assert await dispatcher.call("good", {}) == "fine"
-        two = [asyncio.create_task(dispatcher.execute(name, {}, timeout=3)) for name in ("tool-0", "tool-4")]
+        two = [asyncio.create_task(dispatcher.execute(name, {}, timeout=1.5)) for name in ("tool-0", "tool-4")]
         named, unnamed = await asyncio.gather(*two)
         assert named.error is not None
         assert named.error.type == "malformed-reply"
@@ -202,65 +211,67 @@ async def test_an_unreadable_reply_over_http_ends_its_call(logged: pytest.LogCap
     assert SECRET not in logged.text
 
 
-@pytest.mark.parametrize(
-    ("answer", "type"),
-    [
-        (Answer("<html>secret-page</html>", kind="text/html"), "malformed-reply"),
-        (Answer("secret-page"), "malformed-reply"),
-        (Answer(""), "malformed-reply"),
-        (Answer("", 202), "malformed-reply"),
-        (Answer("", 204), "malformed-reply"),
-        (Answer('{"jsonrpc":"2.0","id":"another","result":{"content":[]}}'), "malformed-reply"),
-        (
-            Answer('{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}'),
-            "malformed-reply",
-        ),
-        (event("secret-page"), "malformed-reply"),
-        (event('{"jsonrpc":"2.0","id":"another","result":{"content":[]}}'), "malformed-reply"),
-        (Answer(": nothing\n\n", kind="text/event-stream"), "instance-lost"),
-        (Answer('{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"it broke"}}'), "server-failed"),
-        (Answer('{"jsonrpc":"2.0","error":{"code":-32000,"message":"it broke"}}'), "server-failed"),
-        (Answer('{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"it broke"}}', 400), "invalid-arguments"),
-        (event('{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"it broke"}}'), "server-failed"),
-        (Answer('{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32981,"message":"it broke"}}'), "server-failed"),
-        (Answer("<html>secret-page</html>", 502, "text/html"), "server-failed"),
-        (Answer('{"error":"secret-page"}', 400), "server-failed"),
-        (Answer("secret-page", 404, "text/plain"), "unknown-tool"),
-    ],
-)
-async def test_other_replies_over_http_that_are_no_results(
-    logged: pytest.LogCaptureFixture, answer: Answer, type: str
-) -> None:
-    with scripted_http(answer) as server:
-        async with connected({"s": {"url": server.url}}) as dispatcher:
-            found = await dispatcher.execute("work", {}, timeout=30)
-            assert found.error is not None
-            assert found.error.type == type
-            assert found.duration < 15
+NO_RESULTS: list[tuple[Answer, str]] = [
+    (Answer("<html>secret-page</html>", kind="text/html"), "malformed-reply"),
+    (Answer("secret-page"), "malformed-reply"),
+    (Answer(""), "malformed-reply"),
+    (Answer("", 202), "malformed-reply"),
+    (Answer("", 204), "malformed-reply"),
+    (Answer('{"jsonrpc":"2.0","id":"another","result":{"content":[]}}'), "malformed-reply"),
+    (
+        Answer('{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}'),
+        "malformed-reply",
+    ),
+    (event("secret-page"), "malformed-reply"),
+    (event('{"jsonrpc":"2.0","id":"another","result":{"content":[]}}'), "malformed-reply"),
+    (Answer(": nothing\n\n", kind="text/event-stream"), "instance-lost"),
+    (Answer('{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"it broke"}}'), "server-failed"),
+    (Answer('{"jsonrpc":"2.0","error":{"code":-32000,"message":"it broke"}}'), "server-failed"),
+    (Answer('{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"it broke"}}', 400), "invalid-arguments"),
+    (event('{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"it broke"}}'), "server-failed"),
+    (Answer('{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32981,"message":"it broke"}}'), "server-failed"),
+    (Answer("<html>secret-page</html>", 502, "text/html"), "server-failed"),
+    (Answer('{"error":"secret-page"}', 400), "server-failed"),
+    (Answer("secret-page", 404, "text/plain"), "unknown-tool"),
+]
+RESULTS = [
+    Answer(GOOD, kind="text/plain"),
+    Answer("\xef\xbb\xbf" + GOOD),
+    Answer(f"[{GOOD}]"),
+    Answer(GOOD.replace("@ID@", '"@ID@"')),
+    event('{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"\\ud83d"}}', "[DONE]", GOOD),
+    event('{"jsonrpc":"2.0","id":"a","method":"sampling/createMessage","params":"secret-page"}', GOOD),
+    event(GOOD.replace('"result"', '\ndata: "result"')),
+    Answer("id: 1\ndata:\n\nevent: ping\ndata: x\n\ndata: " + GOOD + "\n\n", kind="text/event-stream; charset=utf-8"),
+]
+
+
+@contextlib.asynccontextmanager
+async def connected_to(*answers: Answer) -> AsyncIterator[tuple[dispatch.Dispatcher, list[ScriptedServer]]]:
+    """A dispatcher with a server for each answer; their tools are ``s0-work`` and so on."""
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(scripted_http(answer)) for answer in answers]
+        entries = {f"s{number}": {"url": each.url, "prefix": "always"} for number, each in enumerate(servers)}
+        async with connected(entries) as dispatcher:
+            yield dispatcher, servers
+
+
+async def test_other_replies_over_http_that_are_no_results(logged: pytest.LogCaptureFixture) -> None:
+    async with connected_to(*(answer for answer, _ in NO_RESULTS)) as (dispatcher, servers):
+        for number, (server, (answer, type)) in enumerate(zip(servers, NO_RESULTS, strict=True)):
+            found = await dispatcher.execute(f"s{number}-work", {}, timeout=30)
+            assert found.error is not None, answer
+            assert found.error.type == type, answer
+            assert found.duration < 15, answer
             assert SECRET not in found.error.message
-            assert server.requests.count("tools/call") == 1
+            assert server.requests.count("tools/call") == 1, answer
     assert SECRET not in logged.text
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        Answer(GOOD, kind="text/plain"),
-        Answer("\xef\xbb\xbf" + GOOD),
-        Answer(f"[{GOOD}]"),
-        Answer(GOOD.replace("@ID@", '"@ID@"')),
-        event('{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"\\ud83d"}}', "[DONE]", GOOD),
-        event('{"jsonrpc":"2.0","id":"a","method":"sampling/createMessage","params":"secret-page"}', GOOD),
-        event(GOOD.replace('"result"', '\ndata: "result"')),
-        Answer(
-            "id: 1\ndata:\n\nevent: ping\ndata: x\n\ndata: " + GOOD + "\n\n", kind="text/event-stream; charset=utf-8"
-        ),
-    ],
-)
-async def test_unusual_replies_over_http_that_are_results(logged: pytest.LogCaptureFixture, answer: Answer) -> None:
-    with scripted_http(answer) as server:
-        async with connected({"s": {"url": server.url}}) as dispatcher:
-            assert await dispatcher.call("work", {}) == "fine"
+async def test_unusual_replies_over_http_that_are_results(logged: pytest.LogCaptureFixture) -> None:
+    async with connected_to(*RESULTS) as (dispatcher, _):
+        for number, answer in enumerate(RESULTS):
+            assert await dispatcher.call(f"s{number}-work", {}) == "fine", answer
     assert SECRET not in logged.text
 
 
@@ -601,14 +612,15 @@ def is_modern(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-@pytest.mark.parametrize("odd", COMPLETED.values(), ids=COMPLETED)
-async def test_an_unusual_definition_is_completed(odd: dict[str, Any], is_modern: bool) -> None:
-    pages = [result({"tools": [tool("one"), odd, tool("two")]})]
-    entry = scripted_stdio({"odd": GOOD_LISTS, "one": GOOD_LISTS}, pages=pages, is_modern=is_modern)
+async def test_an_unusual_definition_is_completed(is_modern: bool) -> None:
+    odd = {f"odd-{number}": each for number, each in enumerate(COMPLETED.values())}
+    pages = [result({"tools": [tool("one"), *(each | {"name": name} for name, each in odd.items()), tool("two")]})]
+    entry = scripted_stdio(dict.fromkeys(odd, GOOD_LISTS), pages=pages, is_modern=is_modern)
     async with connected({"s": entry}) as dispatcher:
         (source,) = dispatcher.registry.sources()
-        assert (source.state, source.tools, source.refused) == ("ok", 3, 0)
-        assert await dispatcher.call("odd", {}) == "fine"
+        assert (source.state, source.tools, source.refused) == ("ok", 2 + len(odd), 0)
+        for name, kind in zip(odd, COMPLETED, strict=True):
+            assert (kind, await dispatcher.call(name, {})) == (kind, "fine")
 
 
 async def test_definitions_that_are_not_usable_are_refused_by_their_names(
@@ -645,14 +657,6 @@ async def test_a_fault_of_a_schema_costs_only_its_keyword(is_modern: bool, caplo
         assert f"s: odd-{number} is used with a part of its schema: input-schema" in caplog.text, kind
 
 
-@pytest.mark.parametrize("tools", [None, {}, []])
-async def test_a_list_without_tools(tools: object) -> None:
-    pages = [result({"tools": tools, "nextCursor": None, "_meta": None, "ttlMs": "1"})]
-    async with connected({"s": scripted_stdio(pages=pages)}) as dispatcher:
-        (source,) = dispatcher.registry.sources()
-        assert (source.state, source.tools) == ("ok", 0)
-
-
 def page(*tools: str, cursor: object = None) -> str:
     return result({"tools": [tool(name) for name in tools], "nextCursor": cursor})
 
@@ -662,31 +666,39 @@ NO_SUCH_METHOD = '{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32601,"message":"n
 REFUSAL = '{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32602,"message":"invalid cursor"}}'
 
 
-@pytest.mark.parametrize(
-    ("pages", "found"),
-    [
-        ([page("a", cursor="x"), page("b", cursor="y"), page("c")], ["a", "b", "c"]),
-        ([page("a", cursor=1), page("b")], ["a", "b"]),
-        ([page("a", cursor="")], ["a"]),
-        ([page("a", cursor="x"), page("b", cursor="")], ["a", "b"]),
-        ([page("a", cursor="x")], ["a"]),
-        ([page("a", cursor="x"), page("b", cursor="x")], ["a", "b"]),
-        ([page("a", cursor="x"), page("b", cursor="y"), page("c", cursor="x")], ["a", "b", "c"]),
-        ([page("a", cursor="@PAGE@")], ["a"]),
-        ([page("a", cursor="x"), page(cursor="y"), page("b")], ["a", "b"]),
-        ([page("a", cursor="x"), page(cursor="@PAGE@")], ["a"]),
-        ([page("a", cursor="x"), REFUSAL], ["a"]),
-        ([page("a", cursor="x"), FAILURE], ["a"]),
-        ([page("a", cursor="x"), page("b", cursor="y"), result(None)], ["a", "b"]),
-        ([page("a", cursor="x"), result({"tools": "none"})], ["a"]),
-        ([NO_SUCH_METHOD], []),
-    ],
-)
-async def test_pages(pages: list[str], found: list[str]) -> None:
-    async with connected({"s": scripted_stdio({"a": GOOD_LISTS}, pages=pages)}) as dispatcher:
-        assert names(dispatcher) == found
-        if found:
-            assert await dispatcher.call("a", {}) == "fine"
+PAGES: list[tuple[list[str], list[str]]] = [
+    ([page("a", cursor="x"), page("b", cursor="y"), page("c")], ["a", "b", "c"]),
+    ([page("a", cursor=1), page("b")], ["a", "b"]),
+    ([page("a", cursor="")], ["a"]),
+    ([page("a", cursor="x"), page("b", cursor="")], ["a", "b"]),
+    ([page("a", cursor="x")], ["a"]),
+    ([page("a", cursor="x"), page("b", cursor="x")], ["a", "b"]),
+    ([page("a", cursor="x"), page("b", cursor="y"), page("c", cursor="x")], ["a", "b", "c"]),
+    ([page("a", cursor="@PAGE@")], ["a"]),
+    ([page("a", cursor="x"), page(cursor="y"), page("b")], ["a", "b"]),
+    ([page("a", cursor="x"), page(cursor="@PAGE@")], ["a"]),
+    ([page("a", cursor="x"), REFUSAL], ["a"]),
+    ([page("a", cursor="x"), FAILURE], ["a"]),
+    ([page("a", cursor="x"), page("b", cursor="y"), result(None)], ["a", "b"]),
+    ([page("a", cursor="x"), result({"tools": "none"})], ["a"]),
+    ([NO_SUCH_METHOD], []),
+    *(([result({"tools": tools, "nextCursor": None, "_meta": None, "ttlMs": "1"})], []) for tools in (None, {}, [])),
+]
+
+
+async def test_pages() -> None:
+    servers = {
+        f"s{number}": scripted_stdio({"a": GOOD_LISTS}, pages=pages, prefix="always")
+        for number, (pages, _) in enumerate(PAGES)
+    }
+    async with connected(servers) as dispatcher:
+        for id, source, (pages, found) in zip(servers, dispatcher.registry.sources(), PAGES, strict=True):
+            assert (source.state, source.tools) == ("ok", len(found)), pages
+            assert [name for name in names(dispatcher) if name.startswith(f"{id}-")] == [
+                f"{id}-{each}" for each in found
+            ]
+            if found:
+                assert await dispatcher.call(f"{id}-a", {}) == "fine", pages
 
 
 async def test_a_page_that_fails_later_leaves_the_list_as_it_was(
@@ -703,28 +715,29 @@ async def test_a_page_that_fails_later_leaves_the_list_as_it_was(
     assert "cannot be read to its end (out of order); its first 1 tools are used" in caplog.text
 
 
-@pytest.mark.parametrize("is_modern", [False, True], ids=["legacy", "2026-07-28"])
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"capabilities": []},
-        {"capabilities": None},
-        {"capabilities": {"tools": []}},
-        {"capabilities": {"tools": True, "logging": True, "prompts": []}},
-        {"serverInfo": None},
-        {"serverInfo": {"name": "x"}},
-        {"serverInfo": {"name": "x", "version": 1.2}},
-        {"serverInfo": {"name": "x", "version": "1", "icons": [{}]}},
-        {"instructions": None, "_meta": None},
-        {"instructions": 7, "_meta": []},
-        {"protocolVersion": None},
-    ],
-    ids=str,
-)
-async def test_an_incomplete_handshake_is_completed(odd: dict[str, Any], is_modern: bool) -> None:
-    entry = scripted_stdio({"work": GOOD}, welcome=odd, is_modern=is_modern)
-    async with connected({"s": entry}) as dispatcher:
-        assert await dispatcher.call("work", {}) == "fine"
+WELCOMES: list[dict[str, Any]] = [
+    {"capabilities": []},
+    {"capabilities": None},
+    {"capabilities": {"tools": []}},
+    {"capabilities": {"tools": True, "logging": True, "prompts": []}},
+    {"serverInfo": None},
+    {"serverInfo": {"name": "x"}},
+    {"serverInfo": {"name": "x", "version": 1.2}},
+    {"serverInfo": {"name": "x", "version": "1", "icons": [{}]}},
+    {"instructions": None, "_meta": None},
+    {"instructions": 7, "_meta": []},
+    {"protocolVersion": None},
+]
+
+
+async def test_an_incomplete_handshake_is_completed(is_modern: bool) -> None:
+    servers = {
+        f"s{number}": scripted_stdio({"work": GOOD}, welcome=odd, is_modern=is_modern, prefix="always")
+        for number, odd in enumerate(WELCOMES)
+    }
+    async with connected(servers) as dispatcher:
+        for id, odd in zip(servers, WELCOMES, strict=True):
+            assert await dispatcher.call(f"{id}-work", {}) == "fine", odd
 
 
 @pytest.mark.parametrize("before", ["exit", "hang", "ignore"])

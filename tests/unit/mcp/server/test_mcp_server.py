@@ -353,8 +353,7 @@ def test_the_span_of_the_sdk_is_the_parent(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.parametrize(("channel", "mode"), [("stdio", "auto"), ("http", "auto"), ("http", "legacy")])
 def test_scenarios(scenario: str, mode: Mode, channel: Channel) -> None:
     async def call_tool(dispatcher: dispatch.Dispatcher, name: str, arguments: dict[str, Any], user: str) -> Answer:
         async with connected(McpServer(dispatcher, user=user), channel, mode) as client:
