@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+import httpcore2
 import msgspec
 import pulsar
 import pytest
@@ -77,6 +78,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pulsar_client_log() -> None:
     """pulsar-client logs where the first client of a process wants it: that must not be a client of a peer."""
     pulsar.Client("pulsar://127.0.0.1:1", logger=client_logger()).close()  # without a connection
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_certificates() -> Iterator[None]:
+    """Clients of HTTP share the certificates of the system: each would spend 0.08 s of CPU on reading them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpcore2, "default_ssl_context", cache(httpcore2.default_ssl_context))
+        yield
 
 
 def _print_progress(line: str) -> None:
