@@ -40,7 +40,7 @@ from tests.helpers.run_profile import by_profile
 
 Main = Callable[[Sequence[str] | None], int]
 ACTIVATIONS = by_profile(short=400, long=3_000)
-EDITS = by_profile(short=60, long=300)
+EDITS = by_profile(short=30, long=300)
 CALLERS = 64
 
 

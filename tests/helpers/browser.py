@@ -46,7 +46,7 @@ def read_axe() -> str:
 
 
 @contextlib.contextmanager
-def browser(width: int = 1280, height: int = 900, *, dark: bool = False) -> Iterator[Chrome]:
+def browser() -> Iterator[Chrome]:
     """A browser, which ends with the context."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
@@ -59,13 +59,18 @@ def browser(width: int = 1280, height: int = 900, *, dark: bool = False) -> Iter
     chrome = Chrome(options=options, service=Service(str(driver)))
     try:
         chrome.set_script_timeout(60)
-        screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        emulate(chrome)
         yield chrome
     finally:
         chrome.quit()
+
+
+def emulate(chrome: Chrome, width: int = 1280, height: int = 900, *, dark: bool = False) -> None:
+    """Give the browser a screen and a colour scheme."""
+    screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 
 
 def find_violations(chrome: Chrome) -> list[Any]:

@@ -16,10 +16,10 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from dispatch import Admin, DispatchError
 from tests.helpers.admin_endpoint import Observed, observed
-from tests.helpers.browser import browser, find_violations
+from tests.helpers.browser import browser, emulate, find_violations
 from tests.helpers.run_profile import by_profile
 
-pytestmark = [pytest.mark.process, pytest.mark.wall_clock]
+pytestmark = [pytest.mark.process, pytest.mark.wall_clock, pytest.mark.xdist_group("console")]  # one browser
 PAGES = ("/", "/tools/price", "/catalogue", "/tools", "/instances", "/instances/shop-1", "/calls", "/calls/1", "/users")
 PAGES = PAGES[: by_profile(short=3, long=len(PAGES))]
 """axe-core takes some seconds a page."""
@@ -114,7 +114,7 @@ async def test_many_pages_of_one_tab_and_many_tabs_do_not_use_up_the_connections
             chrome.set_page_load_timeout(10)
             first = chrome.current_window_handle
             chrome.get(str(it.dispatcher.admin_url))
-            for _ in range(5):
+            for _ in range(3):
                 click(chrome, By.CSS_SELECTOR, "nav [data-key=t]")
                 wait_for(chrome, "Tools", "h1")
                 click(chrome, By.CSS_SELECTOR, "nav [data-key=o]")
@@ -223,16 +223,19 @@ async def test_a_token_is_asked_for_a_reader_cannot_act_and_signs_out(chrome: Ch
 
 @pytest.mark.slow
 @pytest.mark.long
-async def test_a_phone_in_the_dark_needs_no_sideways_scroll() -> None:
+async def test_a_phone_in_the_dark_needs_no_sideways_scroll(chrome: Chrome) -> None:
     long = "a-rather-long-name-" + "x" * 100
     async with observed(broker=f"memory://{long}-{uuid4().hex}", instance=long) as it:
         await fail_once(it, long)
 
         def visit() -> None:
-            with browser(375, 812, dark=True) as phone:
-                for path in dict.fromkeys((*PAGES[: by_profile(short=1, long=len(PAGES))], "/instances/shop-1")):
-                    phone.get(f"{it.dispatcher.admin_url}{path.replace('shop-1', long)}")
-                    assert phone.execute_script("return document.documentElement.scrollWidth") <= 375, path
-                    assert find_violations(phone) == [], path
+            emulate(chrome, 375, 812, dark=True)
+            for path in dict.fromkeys((*PAGES[: by_profile(short=1, long=len(PAGES))], "/instances/shop-1")):
+                chrome.get(f"{it.dispatcher.admin_url}{path.replace('shop-1', long)}")
+                assert chrome.execute_script("return document.documentElement.scrollWidth") <= 375, path
+                assert find_violations(chrome) == [], path
 
-        await look(visit)
+        try:
+            await look(visit)
+        finally:
+            await look(emulate, chrome)

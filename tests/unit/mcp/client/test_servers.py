@@ -57,6 +57,9 @@ def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
+CALCULATOR = pytest.mark.xdist_group("calculator")
+
+
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """The address of a calculator, for tests that do not change it."""
@@ -113,6 +116,7 @@ async def test_a_callback_answers_requests_of_a_server(mode: str) -> None:
         assert "Ada" in await dispatcher.call("ask")
 
 
+@CALCULATOR
 async def test_invalid_entries_are_reported_by_name_and_the_others_work(url: str) -> None:
     servers = {"calc": {"url": url}, "broken": {"args": 3}, "gone": {"command": "/no/such/program"}}
     async with connected(servers) as dispatcher:
@@ -127,6 +131,7 @@ async def test_invalid_entries_are_reported_by_name_and_the_others_work(url: str
         assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
 
 
+@CALCULATOR
 async def test_hints_are_believed_of_trusted_servers_only(url: str) -> None:
     for trusted in (False, True):
         async with connected({"calc": {"url": url, "trusted": trusted}}) as dispatcher:
@@ -134,6 +139,7 @@ async def test_hints_are_believed_of_trusted_servers_only(url: str) -> None:
             assert dispatcher.registry.get("add").destructive is None
 
 
+@CALCULATOR
 async def test_clashing_names_have_the_prefix_of_their_servers(url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "dispatch.mcp")
     servers = {
@@ -149,6 +155,7 @@ async def test_clashing_names_have_the_prefix_of_their_servers(url: str, caplog:
     assert [each.getMessage() for each in caplog.records] == ["several MCP servers have a tool 'add': one, two"]
 
 
+@CALCULATOR
 async def test_policy_and_permissions_of_a_server_hold_for_its_tools(url: str) -> None:
     entry = {"url": url, "permissions": ["calc:use"], "policy": {"rate-limit": "1/m"}}
     source = dispatch.McpServers({"calc": entry})
@@ -162,6 +169,7 @@ async def test_policy_and_permissions_of_a_server_hold_for_its_tools(url: str) -
         assert throttled.outcome is dispatch.Outcome.THROTTLED
 
 
+@CALCULATOR
 async def test_a_changed_definition_waits_for_its_approval(url: str, tmp_path: Path) -> None:
     source = dispatch.McpServers({"calc": {"url": url, "on-change": "hold"}})
     async with dispatch.connect("memory://", [source], approvals=tmp_path / "approved.json") as dispatcher:
@@ -170,6 +178,7 @@ async def test_a_changed_definition_waits_for_its_approval(url: str, tmp_path: P
     assert "tool/add" in (tmp_path / "approved.json").read_text()
 
 
+@CALCULATOR
 async def test_servers_that_are_added_and_removed(url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with dispatch.connect("memory://") as dispatcher:
         entries = {"calc": {"url": url, "only": ["add", "subtract"]}, "broken": {}}
@@ -186,6 +195,7 @@ async def test_servers_that_are_added_and_removed(url: str, caplog: pytest.LogCa
     assert "mcp-calc: 'only' names tools that the server does not have: subtract" in caplog.messages
 
 
+@CALCULATOR
 async def test_a_reload_with_other_servers(url: str) -> None:
     async with connected({"calc": stdio("calculator")}) as dispatcher:
         pid = int(await dispatcher.call("pid"))
@@ -390,28 +400,19 @@ async def test_changes_over_http_and_after_a_restart(mode: str, monkeypatch: pyt
             await until(lambda: "tool-1" not in names(dispatcher), 5)
 
 
-@pytest.mark.parametrize("ttl", [[], ["ttl=1000"]], ids=["every minute", "time to live"])
-async def test_a_server_that_announces_nothing_is_polled(ttl: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    if not ttl:
-        monkeypatch.setattr(dispatch.mcp.sessions, "POLL_S", 1.0)
-    async with connected({"server": stdio("changing", "silent", *ttl)}) as dispatcher:
-        await dispatcher.call("remove", {"name": "tool-0"})
-        assert "tool-0" in names(dispatcher)
-        await until(lambda: "tool-0" not in names(dispatcher), 3)
+async def test_a_server_that_announces_nothing_is_polled(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def is_polled(*options: str) -> None:
+        async with connected({"server": stdio("changing", "silent", *options)}) as dispatcher:
+            await dispatcher.call("remove", {"name": "tool-0"})
+            assert "tool-0" in names(dispatcher)
+            await until(lambda: "tool-0" not in names(dispatcher), 3)
+
+    await is_polled("ttl=1000")
+    monkeypatch.setattr(dispatch.mcp.sessions, "POLL_S", 1.0)
+    await is_polled()
 
 
-async def test_a_change_leaves_the_other_items_as_they_are() -> None:
-    async with connected({"server": stdio("changing")}) as dispatcher:
-        former = dispatcher.registry.get("tool-7")
-        await dispatcher.call("remove", {"name": "tool-0"})
-        await until(lambda: "tool-0" not in names(dispatcher))
-        assert dispatcher.registry.get("tool-7") is former
-        gone = await dispatcher.execute("tool-0")
-        assert gone.error is not None
-        assert gone.error.type == "unknown-tool"
-
-
-async def test_errors_of_the_protocol() -> None:
+async def test_errors_of_the_protocol_and_a_change_that_leaves_the_other_items_as_they_are() -> None:
     expected: list[tuple[int, type[dispatch.DispatchError], str]] = [
         (-32602, dispatch.InvalidArgumentsError, "invalid-arguments"),
         (-32601, dispatch.RejectedError, "unknown-tool"),
@@ -424,6 +425,13 @@ async def test_errors_of_the_protocol() -> None:
             assert isinstance(result.error, kind)
             assert result.error.type == type
             assert "it broke" in result.error.message
+        former = dispatcher.registry.get("tool-7")
+        await dispatcher.call("remove", {"name": "tool-0"})
+        await until(lambda: "tool-0" not in names(dispatcher))
+        assert dispatcher.registry.get("tool-7") is former
+        gone = await dispatcher.execute("tool-0")
+        assert gone.error is not None
+        assert gone.error.type == "unknown-tool"
 
 
 @pytest.mark.parametrize(
