@@ -235,7 +235,12 @@ async def test_a_phone_in_the_dark_needs_no_sideways_scroll(chrome: Chrome) -> N
                 assert chrome.execute_script("return document.documentElement.scrollWidth") <= 375, path
                 assert find_violations(chrome) == [], path
 
+        def restore() -> None:
+            chrome.get("about:blank")
+            chrome.get_log("browser")
+            emulate(chrome)
+
         try:
             await look(visit)
         finally:
-            await look(emulate, chrome)
+            await look(restore)

@@ -133,14 +133,15 @@ def test_ctrl_c_while_it_starts_leaves_no_process_and_no_state(never_ready: dict
 
 
 @pytest.fixture
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A user with the distribution, and no broker yet; nor afterwards."""
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The environment of a user with the distribution, and no broker yet; nor afterwards. This process has it, too."""
     try:
         backend = choose_launcher()
     except LocalBrokerUnavailableError:
         if os.environ.get("PULSAR_URL"):
             pytest.skip("a broker is given (PULSAR_URL), and none can be started here")
         raise
+    env = {"DISPATCH_CACHE": str(tmp_path / "cache")}
     (tmp_path / "cache").mkdir()
     if backend == "process":
         (tmp_path / "cache" / "pulsar").symlink_to(fetch_distribution().parent)
@@ -149,19 +150,20 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
         genuine = f"{os.environ['JAVA_HOME']}/bin/java" if "JAVA_HOME" in os.environ else shutil.which("java")
         java.write_text(f"#!/bin/sh\nexec '{genuine}' {launch.JVM_OPTIONS} \"$@\"\n")  # see tests/conftest.py
         java.chmod(0o755)
-        monkeypatch.setenv("JAVA_HOME", str(java.parents[1]))
-    monkeypatch.setenv("DISPATCH_CACHE", str(tmp_path / "cache"))
-    yield
+        env["JAVA_HOME"] = str(java.parents[1])
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    yield env
     stop_detached()
 
 
 @pytest.mark.pulsar
 @pytest.mark.long
-def test_a_genuine_broker_from_start_to_stop(own_cache: None, run: Run) -> None:
+def test_a_genuine_broker_from_start_to_stop(own_cache: dict[str, str], run: Run) -> None:
     # The start is a process of its own, which the broker outlives. As long as the start itself allows: on a busy machine a
     # broker takes half a minute.
     ports = ("--port", "0", "--web-port", "0")
-    code, out, err = ended("broker", "start", *ports, "--json", limit=READY_TIMEOUT)
+    code, out, err = ended("broker", "start", *ports, "--json", limit=READY_TIMEOUT, **own_cache)
     assert code == 0, err
     first = json.loads(out)
     assert first["ready"] is True

@@ -487,7 +487,7 @@ FORGOTTEN = {
 async def test_a_session_that_the_server_has_forgotten_is_opened_again(
     form: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # On a busy machine the refusals of 20 calls, a ping, or the handshake take longer than calls wait for them.
+    # On a busy machine the refusals of 8 calls, a ping, or the handshake take longer than calls wait for them.
     monkeypatch.setattr("dispatch.mcp.transports.PING_S", 20.0)
     monkeypatch.setattr("dispatch.mcp.transports.REFUSALS_S", 20.0)
     monkeypatch.setattr("dispatch.mcp.sessions.REOPEN_S", 20.0)
@@ -496,8 +496,8 @@ async def test_a_session_that_the_server_has_forgotten_is_opened_again(
             assert await dispatcher.call("work", {}) == "fine"
             for _ in range(2):
                 server.sessions.clear()  # it has restarted
-                found = await asyncio.gather(*(dispatcher.execute("work", {}) for _ in range(20)))
-                assert [each.error for each in found] == [None] * 20
+                found = await asyncio.gather(*(dispatcher.execute("work", {}) for _ in range(8)))
+                assert [each.error for each in found] == [None] * 8
             assert server.requests.count("initialize") == 3
 
 
