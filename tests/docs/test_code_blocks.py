@@ -89,7 +89,7 @@ class Reader:
         if block.file is None:
             exec(compile(block.code, str(block), "exec"), {"__name__": "__main__"})
         elif Path(block.file).name.startswith("test_"):
-            compile(block.code, str(block), "exec")  # tests/unit/testing/test_documentation.py runs these tests
+            compile(block.code, str(block), "exec")  # tests/unit/testing/test_plugin.py runs these tests
         elif f"python {block.file}" not in self._page.read_text(encoding="utf-8"):
             importlib.import_module(Path(block.file).stem)
 

@@ -36,9 +36,8 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path / "checkout"
 
 
-@pytest.mark.parametrize("place", [".", "deeper"])
-def test_arguments_and_exit_code_pass_through_from_anywhere_in_the_checkout(checkout: Path, place: str) -> None:
-    code, out, err = ended("bench", "--rounds", "2", "-q", "table", cwd=checkout / place)
+def test_arguments_and_exit_code_pass_through_from_anywhere_in_the_checkout(checkout: Path) -> None:
+    code, out, err = ended("bench", "--rounds", "2", "-q", "table", cwd=checkout / "deeper")
     assert (code, err) == (3, "")
     assert out == "arguments ['--rounds', '2', '-q', 'table']\n"
 

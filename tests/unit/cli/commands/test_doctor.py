@@ -96,19 +96,6 @@ def test_mistakes_in_the_catalogue_are_one_of_its_lines(run: Run, tmp_path: Path
     assert finding(end, "catalogue")["fix"] == "dispatch check tools"
 
 
-def test_ctrl_c_while_a_broker_does_not_answer() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.settimeout(WAIT_S)
-        url = f"pulsar://127.0.0.1:{silent.getsockname()[1]}"
-        with started("doctor", "--broker", url, "--admin", NOBODY) as program:
-            probe, _ = silent.accept()
-            greeting, _ = silent.accept()
-            with probe, greeting:
-                assert greeting.recv(1)
-                program.interrupt()
-                program.assert_interrupted()
-
-
 @pytest.mark.parametrize(
     ("broker", "admin"),
     [

@@ -119,9 +119,19 @@ def assert_ended(program: Program, code: int) -> None:
 
 
 @pytest.mark.wall_clock
-async def test_ctrl_c_ends_it_over_http_while_a_client_listens(catalog_folder: Path) -> None:
-    with started(*ARGUMENTS, str(catalog_folder), "--http", "127.0.0.1:0") as program:
-        async with Client(url_of(program), read_timeout_seconds=20) as client, client.listen(tools_list_changed=True):
+async def test_it_logs_actions_from_outside_and_ctrl_c_ends_it_over_http_while_a_client_listens(
+    catalog_folder: Path,
+) -> None:
+    options = ("--http", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+    with started(*ARGUMENTS, str(catalog_folder), *options) as program:
+        url = url_of(program)
+        admin = program.err.text().split("Admin: ")[1].split()[0]
+        async with httpx2.AsyncClient() as http:
+            for number, level in enumerate(("ERROR", "WARNING")):  # whatever the level
+                body = {"level": level, "logger": "dispatch", "user": "alice", "reason": f"reason {number}"}
+                assert (await http.post(f"{admin}/api/log-level", json=body)).status_code == 200
+                program.err.wait_for(f"INFO: action: log {level} logger dispatch by 'alice' (reason {number})")
+        async with Client(url, read_timeout_seconds=20) as client, client.listen(tools_list_changed=True):
             program.interrupt()
             assert_ended(program, 130)
 

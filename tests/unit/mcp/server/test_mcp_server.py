@@ -267,38 +267,31 @@ async def answers(client: Client) -> list[dict[str, Any]]:
 
 @pytest.mark.process
 @pytest.mark.wall_clock
-@pytest.mark.parametrize("mode", MODES)
-async def test_the_round_trip_is_equal(mode: Mode) -> None:
+async def test_the_round_trip_is_equal_and_a_result_that_the_upstream_server_cut_is_read_there() -> None:
     servers = dispatch.McpServers({"mcpServers": {"upstream": UPSTREAM}})
     async with (
         stand(work, TOOLS, policy=Policy()) as (original, _),
         dispatch.connect("memory://", [servers]) as copy,
-        connected(McpServer(original, user="alice"), "stdio", mode) as client,
-        connected(McpServer(copy, user="alice"), "stdio", mode) as other,
     ):
-        assert await describe(client) == await describe(other)
-        first, second = await answers(client), await answers(other)
-        assert first[:2] == second[:2]
-        for one in (first[2], second[2]):  # with a handle of its own
-            assert one["content"][0]["text"].startswith("about " + "x" * 49_000)
-        failed = await other.call_tool("broken", {})
-        assert failed.is_error
-        assert "no-topic" in str(failed.content)
-
-
-@pytest.mark.process
-@pytest.mark.wall_clock
-async def test_a_result_that_the_upstream_server_cut_is_read_there() -> None:
-    servers = dispatch.McpServers({"mcpServers": {"upstream": UPSTREAM}})
-    async with (
-        dispatch.connect("memory://", [servers]) as copy,
-        connected(McpServer(copy), "stdio", "auto") as client,
-    ):
-        shown = str((await client.call_tool("broken", {"topic": "x" * 60_000})).content)
-        handle = shown.rpartition('handle="')[2].partition('"')[0]
-        rest = await client.call_tool("read_result", {"handle": handle, "offset": 60_000})
-        assert not rest.is_error
-        assert "xxxxxx" in str(rest.content)
+        for mode in MODES:
+            async with (
+                connected(McpServer(original, user="alice"), "stdio", mode) as client,
+                connected(McpServer(copy, user="alice"), "stdio", mode) as other,
+            ):
+                assert await describe(client) == await describe(other)
+                first, second = await answers(client), await answers(other)
+                assert first[:2] == second[:2]
+                for one in (first[2], second[2]):  # with a handle of its own
+                    assert one["content"][0]["text"].startswith("about " + "x" * 49_000)
+                failed = await other.call_tool("broken", {})
+                assert failed.is_error
+                assert "no-topic" in str(failed.content)
+        async with connected(McpServer(copy), "stdio", "auto") as client:
+            shown = str((await client.call_tool("broken", {"topic": "x" * 60_000})).content)
+            handle = shown.rpartition('handle="')[2].partition('"')[0]
+            rest = await client.call_tool("read_result", {"handle": handle, "offset": 60_000})
+            assert not rest.is_error
+            assert "xxxxxx" in str(rest.content)
 
 
 # In a process of its own: the SDK uses the global provider, which is set once.
@@ -320,32 +313,41 @@ async def work() -> str:
     "Work."
     return "done"
 
-async def main():
+async def main(mode):
     async with dispatch.connect("memory://", dispatch.Functions(work), telemetry=Telemetry()) as dispatcher:
-        async with connected(McpServer(dispatcher), "stdio", sys.argv[1]) as client:
+        async with connected(McpServer(dispatcher), "stdio", mode) as client:
             with trace.get_tracer("test").start_as_current_span("agent"):
                 await client.call_tool("work")
 
-asyncio.run(main())
-print(*spans.tree(), sep="\\n")
-print([each.name for each in spans.ended if each.kind is trace.SpanKind.SERVER])
-assert spans.open == []
+for mode in sys.argv[1:]:
+    asyncio.run(main(mode))
+    print(*spans.tree(), sep="\\n")
+    print([each.name for each in spans.ended if each.kind is trace.SpanKind.SERVER])
+    assert spans.open == []
+    spans.begun.clear()
+    spans.ended.clear()
+    print("\\f", end="")
 """
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_the_span_of_the_sdk_is_the_parent(mode: Mode) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, mode], cwd=REPO, env=environment(), capture_output=True, text=True, check=False
-    )
+def test_the_span_of_the_sdk_is_the_parent() -> None:
+    command = [sys.executable, "-c", PROGRAM, *MODES]
+    ended = subprocess.run(command, cwd=REPO, env=environment(), capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    lines = ended.stdout.splitlines()
+    *outputs, rest = ended.stdout.split("\f")
+    assert (len(outputs), rest) == (len(MODES), "")
+    for output in outputs:
+        assert_parent(output)
+
+
+def assert_parent(output: str) -> None:
+    lines = output.splitlines()
     start = lines.index("agent")
     tree = [line for line in lines[start:-1] if line.startswith(" ") or line == "agent"]
     names = [line.strip() for line in tree]
-    assert names.count("tools/call work") == 1, ended.stdout
+    assert names.count("tools/call work") == 1, output
     server = names.index("tools/call work")
-    assert "execute_tool work" in names[server + 1], ended.stdout
+    assert "execute_tool work" in names[server + 1], output
     depth = [len(line) - len(line.lstrip()) for line in tree]
     assert depth[server + 1] == depth[server] + 2
     assert lines[-1].count("tools/call work") == 1

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sys
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters
@@ -29,10 +29,9 @@ PROCESS = StdioServerParameters(
 
 
 @pytest.mark.wall_clock
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
 @pytest.mark.process
-async def test_stdout_carries_the_protocol_only(mode: Literal["auto", "legacy"]) -> None:
-    async with Client(PROCESS, mode=mode) as client:
+async def test_stdout_carries_the_protocol_only() -> None:
+    async with Client(PROCESS) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["broken", "city", "read_result", "work"]
         arguments: dict[str, Any] = {"topic": "cäts\u2028\n", "print": True}
         result = await client.call_tool("work", arguments)

@@ -183,14 +183,13 @@ def test_a_tool_that_is_not_in_force_says_why(run: Run, tmp_path: Path) -> None:
     assert "The tool 'search' is foreign: tools/tool/search.json: another runtime executes" in end.err
 
 
-def test_a_terminal_shows_one_line_for_each_tool_in_colour_unless_nobody_wants_it(tmp_path: Path) -> None:
+def test_a_terminal_shows_one_line_for_each_tool_in_colour(tmp_path: Path) -> None:
     write_tool(write_catalog(tmp_path / "tools"), "sing", description="Sing about a topic. " * 20)
-    for settings in ({"COLUMNS": "80"}, {"COLUMNS": "120", "NO_COLOR": "1"}):
-        code, out, _ = ended("tools", "--catalog", "tools", terminal=True, cwd=tmp_path, **settings)
-        assert code == 0
-        assert ("\x1b[36mtell-joke" in out) is ("NO_COLOR" not in settings)
-        header, sing, joke = re.sub(r"\x1b\[[0-9;]*m", "", out).splitlines()
-        assert "Fingerprint" in header
-        assert sing.startswith("sing ")
-        assert sing.rstrip().endswith("…")
-        assert joke.startswith("tell-joke ")
+    code, out, _ = ended("tools", "--catalog", "tools", terminal=True, cwd=tmp_path, COLUMNS="80")
+    assert code == 0
+    assert "\x1b[36mtell-joke" in out
+    header, sing, joke = re.sub(r"\x1b\[[0-9;]*m", "", out).splitlines()
+    assert "Fingerprint" in header
+    assert sing.startswith("sing ")
+    assert sing.rstrip().endswith("…")
+    assert joke.startswith("tell-joke ")
