@@ -1,9 +1,8 @@
-"""MCP servers of toolkit files, with genuine servers of the SDK."""
+"""MCP servers of toolkit files; over HTTP, genuine servers of the SDK."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +13,15 @@ import yaml
 
 from dispatch.errors import ToolError
 from dispatch.toolkit import Tool, Toolkit, ToolkitService
-from tests.helpers.mcp_servers.programs import FOLDER, http_server
+from tests.helpers.mcp_servers.programs import http_server
+from tests.helpers.mcp_servers.scripted import result, scripted_stdio
+
+
+def text(value: str, *, is_error: bool = False) -> str:
+    return result({"content": [{"type": "text", "text": value}], "isError": is_error})
+
+
+ANSWERS = {"add": text("3"), "fail": text("no such order", is_error=True), "text.upper": text("ABC"), "wait": text("")}
 
 
 @pytest.fixture(params=["STDIO", "STREAMABLE_HTTP", "SSE"])
@@ -23,7 +30,7 @@ def transport(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     kind = request.param
     with ExitStack() as stack:
         if kind == "STDIO":
-            found = {"command": sys.executable, "args": [str(FOLDER / "calculator.py")]}
+            found = scripted_stdio(ANSWERS)  # each call starts one, and that of the SDK takes 1.7 s of CPU
         elif kind == "SSE":
             found = {"url": stack.enter_context(http_server("calculator", "sse")).url.replace("/mcp", "/sse")}
         else:

@@ -17,7 +17,7 @@ import dispatch
 import dispatch.mcp.sessions
 from dispatch.mcp.sessions import McpSession
 from tests.helpers.mcp_servers.programs import START_S, call_until_ok, connected, http_server, stdio, until
-from tests.helpers.mcp_servers.scripted import scripted_stdio
+from tests.helpers.mcp_servers.scripted import result, scripted_stdio
 
 pytestmark = pytest.mark.wall_clock
 
@@ -43,10 +43,10 @@ async def assert_typed_ends(dispatcher: dispatch.Dispatcher, kill: Callable[[], 
     kill()
     ended = await asyncio.gather(*calls)
     assert loop.time() - began < 2
-    for result in ended:
-        assert isinstance(result.error, dispatch.TransportError)
-        assert (result.error.type, result.error.may_have_run, result.attempts) == ("instance-lost", True, 1)
-        assert not result.error.retryable
+    for each in ended:
+        assert isinstance(each.error, dispatch.TransportError)
+        assert (each.error.type, each.error.may_have_run, each.attempts) == ("instance-lost", True, 1)
+        assert not each.error.retryable
     meanwhile = await dispatcher.execute("add", {"a": 1, "b": 2})
     assert meanwhile.error is not None
     assert (meanwhile.error.type, meanwhile.attempts) == ("no-instance", 0)
@@ -204,41 +204,44 @@ async def test_a_process_that_starts_slowly_has_more_time_at_its_next_attempt(mo
 
 
 CHILD = """
-    import signal, subprocess, sys
-    from mcp.server.mcpserver import MCPServer
-    if "stubborn" in sys.argv:
+    import os, signal, subprocess, sys, time
+    is_stubborn = "stubborn" in sys.argv
+    if is_stubborn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sleep = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
     child = subprocess.Popen([sys.executable, "-c", sleep])
-    server = MCPServer("parent", log_level="ERROR")
-
-    @server.tool()
-    def pids() -> list[int]:
-        import os
-        return [os.getpid(), child.pid]
-
-    server.run()
-    if "stubborn" in sys.argv:
-        import time
+    sys.argv[1] = sys.argv[1].replace("PIDS", f"{os.getpid()} {child.pid}")
+    exec(sys.argv[2])
+    if is_stubborn:
         time.sleep(600)
 """
 
 
+def parent(tmp_path: Path, *options: str) -> dict[str, Any]:
+    """The entry of a server with a child. Its tool ``pids`` answers with the ids of both."""
+    *_, code, script_of_replies = scripted_stdio({"pids": result({"content": [{"type": "text", "text": "PIDS"}]})})[
+        "args"
+    ]
+    entry = script(tmp_path, CHILD)
+    entry["args"] += [script_of_replies, code, *options]
+    return entry
+
+
+async def read_pids(dispatcher: dispatch.Dispatcher) -> list[int]:
+    return list(map(int, (await dispatcher.call("pids")).split()))
+
+
 @pytest.mark.parametrize("options", [[], ["stubborn"]])
 async def test_a_server_and_its_children_end_with_the_dispatcher(tmp_path: Path, options: list[str]) -> None:
-    pids: list[int] = []
-    entry = script(tmp_path, CHILD)
-    entry["args"] += options
-    async with connected({"parent": entry}) as dispatcher:
-        result = await dispatcher.execute("pids")
-        pids.extend(result.structured_content["result"])
+    async with connected({"parent": parent(tmp_path, *options)}) as dispatcher:
+        pids = await read_pids(dispatcher)
         assert all(map(is_running, pids))
     await until(lambda: not any(map(is_running, pids)), 1)  # they were killed, and the kernel needs a moment
 
 
 async def test_the_children_of_a_killed_server_end_and_hide_its_death_from_no_call(tmp_path: Path) -> None:
-    async with connected({"parent": script(tmp_path, CHILD)}) as dispatcher:
-        server, child = (await dispatcher.execute("pids")).structured_content["result"]
+    async with connected({"parent": parent(tmp_path)}) as dispatcher:
+        server, child = await read_pids(dispatcher)
         os.kill(server, signal.SIGKILL)  # the child keeps the pipes open
         await until(lambda: not is_running(child))
         await call_until_ok(dispatcher, "pids", {})
@@ -246,17 +249,15 @@ async def test_the_children_of_a_killed_server_end_and_hide_its_death_from_no_ca
 
 async def test_servers_end_with_a_process_that_closes_nothing(tmp_path: Path) -> None:
     code = f"""
-        import asyncio, sys, dispatch
+        import asyncio, dispatch
 
         async def main():
-            entry = {{"command": sys.executable, "args": [{str(tmp_path / "server.py")!r}]}}
-            dispatcher = dispatch.connect("memory://", [dispatch.McpServers({{"parent": entry}})])
+            dispatcher = dispatch.connect("memory://", [dispatch.McpServers({{"parent": {parent(tmp_path)!r}}})])
             await dispatcher.start()
-            print(*(await dispatcher.execute("pids")).structured_content["result"], flush=True)
+            print(await dispatcher.call("pids"), flush=True)
 
         asyncio.run(main())
     """
-    script(tmp_path, CHILD)
     (tmp_path / "main.py").write_text(textwrap.dedent(code))
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(tmp_path / "main.py"), stdout=-1, stderr=asyncio.subprocess.DEVNULL
@@ -299,7 +300,7 @@ async def test_servers_start_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
             starting.discard(session)
 
     monkeypatch.setattr(McpSession, "_run", counted)
-    servers = {name: stdio("calculator", only=["add"], prefix="always") for name in ("one", "two", "three")}
+    servers = {name: scripted_stdio({"add": result({})}, prefix="always") for name in ("one", "two", "three")}
     async with connected(servers) as dispatcher:
         await until(lambda: len(dispatcher.registry.list()) == 3, 30)
     assert most == [1, 1, 1]

@@ -669,10 +669,8 @@ async def test_the_search_can_be_forced_and_forbidden(mode: Mode) -> None:
             McpServer(dispatcher, search="maybe")  # type: ignore[typeddict-item] # a value that a user may write
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    ("name", "arguments", "place"),
-    [
+async def test_their_arguments_are_checked() -> None:
+    cases: list[tuple[str, dict[str, Any], str]] = [
         ("find_tools", {}, "/query"),
         ("find_tools", {"query": ""}, "/query"),
         ("find_tools", {"query": "x", "limit": 0}, "/limit"),
@@ -680,18 +678,17 @@ async def test_the_search_can_be_forced_and_forbidden(mode: Mode) -> None:
         ("call_tool", {"arguments": {}}, "/name"),
         ("call_tool", {"name": "work", "arguments": []}, "/arguments"),
         ("read_result", {}, "/handle"),
-    ],
-)
-async def test_their_arguments_are_checked(name: str, arguments: dict[str, Any], place: str, mode: Mode) -> None:
+    ]
     async with (
         stand(lambda _: "done") as (dispatcher, _),
-        connected(McpServer(dispatcher, search="always"), "process", mode) as client,
+        connected(McpServer(dispatcher, search="always"), "process", "auto") as client,
     ):
-        result = await client.call_tool(name, arguments)
-        assert result.is_error
-        error = json.loads(text_of(result))
-        assert error["error"] == "invalid-arguments"
-        assert place in error["message"]
+        for name, arguments, place in cases:
+            result = await client.call_tool(name, arguments)
+            assert result.is_error
+            error = json.loads(text_of(result))
+            assert error["error"] == "invalid-arguments"
+            assert place in error["message"]
 
 
 @pytest.mark.parametrize("mode", MODES)
