@@ -12,10 +12,7 @@ import pytest
 from agents import Agent, FunctionTool, ModelResponse, RunConfig, RunContextWrapper, Runner, Usage
 from agents import Model as AgentModel
 from agents.items import ToolCallOutputItem
-from openai.types.chat.chat_completion_message_function_tool_call import (
-    ChatCompletionMessageFunctionToolCall,
-    Function,
-)
+from openai.types.chat.chat_completion_message_function_tool_call import ChatCompletionMessageFunctionToolCall, Function
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
 import dispatch

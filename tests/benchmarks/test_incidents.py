@@ -12,13 +12,7 @@ import pytest
 
 import dispatch
 from benchmarks.incidents import cli
-from benchmarks.incidents.figures import (
-    RIGHT,
-    WRONG,
-    Figure,
-    calls_of,
-    share,
-)
+from benchmarks.incidents.figures import RIGHT, WRONG, Figure, calls_of, share
 from benchmarks.incidents.lab import Lab, queues, unique
 from benchmarks.incidents.roles.caller import TOOL, dispatcher_of, reach
 from benchmarks.incidents.roles.load import Load

@@ -18,13 +18,7 @@ from dashboards.queries import REFUSED_CALLS
 from dispatch.catalog import load_directory
 from dispatch.policy import Slo
 from dispatch.telemetry.gauges import DispatcherCollector, ServerCollector, SessionCollector
-from dispatch.telemetry.rules import (
-    BAD_CALLS,
-    COUNTED_CALLS,
-    KNOWN_TOOLS,
-    collect_slos,
-    render_rule_files,
-)
+from dispatch.telemetry.rules import BAD_CALLS, COUNTED_CALLS, KNOWN_TOOLS, collect_slos, render_rule_files
 from docs.generators.alerts import load_alerts
 from tests.dashboards.alerts.case import Case, calls
 from tests.dashboards.alerts.catalog import CATALOG

@@ -16,10 +16,7 @@ CATALOG = (
         {RELOADED["a"]: "1x4 0x9", RELOADED["b"]: "1x13"},
         "10m",
         {"source": "directory"},
-        {
-            "mended within five minutes": {RELOADED["a"]: "1x4 0x4 1x5"},
-            "only just now": {RELOADED["a"]: "1x7 0x9"},
-        },
+        {"mended within five minutes": {RELOADED["a"]: "1x4 0x4 1x5"}, "only just now": {RELOADED["a"]: "1x7 0x9"}},
         "1",
     ),
     Case(

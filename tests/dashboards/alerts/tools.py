@@ -91,10 +91,7 @@ TOOLS = (
         "20m",
         LOOK,
         {
-            "it was closed for a moment": {
-                STATE["closed"]: "1x4 0x11 1 0x20",
-                STATE["open"]: "0x4 1x11 0 1x20",
-            },
+            "it was closed for a moment": {STATE["closed"]: "1x4 0x11 1 0x20", STATE["open"]: "0x4 1x11 0 1x20"},
             **{
                 f"{state} by an operator: another alert": {
                     STATE["open"]: "0x40",

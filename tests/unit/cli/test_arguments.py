@@ -458,8 +458,7 @@ def test_a_call_has_the_users_policy(run: Run, tmp_path: Path, monkeypatch: pyte
     genuine = dispatch.connect
     # Nobody serves there; nothing is sent either.
     monkeypatch.setattr(
-        "dispatch.cli.call.connect",
-        lambda _broker, *args, **kwargs: genuine("memory://call", *args, **kwargs),
+        "dispatch.cli.call.connect", lambda _broker, *args, **kwargs: genuine("memory://call", *args, **kwargs)
     )
     end = run("call", "tell-joke", "topic=cats", "--policy", "p.json")
     assert end.code == 2

@@ -15,16 +15,7 @@ from tests.unit.cli.conftest import Run
 
 LIMIT_S = 90.0
 """For a run to its end: it takes eight seconds, more on a busy machine."""
-OUTCOMES = (
-    "success",
-    "tool_error",
-    "invalid_arguments",
-    "throttled",
-    "timeout",
-    "transport",
-    "cancelled",
-    "rejected",
-)
+OUTCOMES = ("success", "tool_error", "invalid_arguments", "throttled", "timeout", "transport", "cancelled", "rejected")
 EVENTS = (
     "translate-2: up → ejected for 0.5 s, after 3 consecutive failures",
     "translate-2: ejected → warming",

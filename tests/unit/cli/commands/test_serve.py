@@ -118,12 +118,7 @@ async def test_json_has_a_line_for_each_event(capsys: Captured) -> None:
     out, err = capsys.readouterr()
     assert err == ""
     ready, draining, stopped = map(json.loads, out.splitlines())
-    assert ready == {
-        "event": "ready",
-        "instance": "lab-1",
-        "request_queue": REQUESTS,
-        "response_queue": RESPONSES,
-    }
+    assert ready == {"event": "ready", "instance": "lab-1", "request_queue": REQUESTS, "response_queue": RESPONSES}
     assert (draining["event"], draining["running"]) == ("draining", 0)
     assert (stopped["event"], stopped["drained"], stopped["requests"]) == ("stopped", True, 0)
 

@@ -67,8 +67,7 @@ def test_an_unknown_action_has_a_suggestion(run: Run, file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "start"),
-    [("t.png", b"\x89PNG"), ("t.svg", b"<?xml"), ("t.mmd", b"flowchart LR"), ("t.graphml", b"<")],
+    ("name", "start"), [("t.png", b"\x89PNG"), ("t.svg", b"<?xml"), ("t.mmd", b"flowchart LR"), ("t.graphml", b"<")]
 )
 def test_draw(run: Run, file: str, name: str, start: bytes) -> None:
     end = run("toolkit", "draw", file, "--output", name)

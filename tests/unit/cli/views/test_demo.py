@@ -96,11 +96,7 @@ async def test_a_tiny_terminal_still_has_the_tools_called_last() -> None:
 
 def test_events_are_shown_with_their_time_and_wrapped() -> None:
     events = [Event(1.25, "one two three"), Event(12.0, "four")]
-    assert wrap_events(map(format_event, events), 16) == [
-        "  1.2 s  one two",
-        "         three",
-        " 12.0 s  four",
-    ]
+    assert wrap_events(map(format_event, events), 16) == ["  1.2 s  one two", "         three", " 12.0 s  four"]
 
 
 def test_it_tells_how_calls_ended_what_guards_did_and_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:

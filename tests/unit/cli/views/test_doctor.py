@@ -252,7 +252,7 @@ def test_what_ended_it_early_is_told_after_the_table(run: RunCommand, monkeypatc
 def test_a_row_has_a_cell_for_each_column() -> None:
     run = RunResult(12_345, 3, 1.0)
     assert rows([Measurement(1_500, 1_024, run, None)]) == [
-        ("1.5 kB", "1,024", "12,345", "0.024 %", "12,342", "-", "-", "-"),
+        ("1.5 kB", "1,024", "12,345", "0.024 %", "12,342", "-", "-", "-")
     ]
     assert len(COLUMNS) == 8
 

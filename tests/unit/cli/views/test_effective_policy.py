@@ -112,12 +112,7 @@ async def test_the_guards_are_those_that_calls_meet(policy: dict[str, Any], decl
         randomness=lambda: 0.5,
         rates=create_rate_limiter,
     )
-    met = {
-        "retry": guards.retrying,
-        "hedging": guards.hedging,
-        "breaker": guards.breaker,
-        "bulkhead": guards.bulkhead,
-    }
+    met = {"retry": guards.retrying, "hedging": guards.hedging, "breaker": guards.breaker, "bulkhead": guards.bulkhead}
     for name, guard in met.items():
         assert (name in plan.guards) == (guard is not None), name
     assert any(name.endswith("rate-limit") for name in plan.guards) == (guards.rates is not None)

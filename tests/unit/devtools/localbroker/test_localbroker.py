@@ -218,11 +218,7 @@ def test_an_address_that_is_none_is_named(address: str) -> None:
 
 def test_the_broker_of_the_environment_is_prepared_and_left_running(admin_stand_in: AdminStandIn) -> None:
     admin_stand_in.token = "sesame"
-    environ = {
-        "PULSAR_URL": "pulsar://127.0.0.1:1",
-        "PULSAR_ADMIN_URL": admin_stand_in.url,
-        "PULSAR_TOKEN": "sesame",
-    }
+    environ = {"PULSAR_URL": "pulsar://127.0.0.1:1", "PULSAR_ADMIN_URL": admin_stand_in.url, "PULSAR_TOKEN": "sesame"}
 
     with provide_broker(environ=environ) as endpoint:
         assert endpoint.service_url == "pulsar://127.0.0.1:1"

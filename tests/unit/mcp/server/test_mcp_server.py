@@ -269,10 +269,7 @@ async def answers(client: Client) -> list[dict[str, Any]]:
 @pytest.mark.wall_clock
 async def test_the_round_trip_is_equal_and_a_result_that_the_upstream_server_cut_is_read_there() -> None:
     servers = dispatch.McpServers({"mcpServers": {"upstream": UPSTREAM}})
-    async with (
-        stand(work, TOOLS, policy=Policy()) as (original, _),
-        dispatch.connect("memory://", [servers]) as copy,
-    ):
+    async with stand(work, TOOLS, policy=Policy()) as (original, _), dispatch.connect("memory://", [servers]) as copy:
         for mode in MODES:
             async with (
                 connected(McpServer(original, user="alice"), "stdio", mode) as client,
@@ -467,10 +464,7 @@ async def test_a_cancelled_call_stops_at_the_instance(channel: Channel, mode: Mo
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
         pass
 
-    async with (
-        stand(work) as (dispatcher, _),
-        connected(McpServer(dispatcher), channel, mode) as client,
-    ):
+    async with stand(work) as (dispatcher, _), connected(McpServer(dispatcher), channel, mode) as client:
         options: dict[str, Any] = {"progress_callback": on_progress} if has_progress else {}
         call = asyncio.create_task(client.call_tool("work", {}, **options))
         await started.wait()
@@ -519,10 +513,7 @@ async def test_all_parts_of_a_result_are_passed_on(mode: Mode, monkeypatch: pyte
     parts = ({"type": "text", "text": "a cat"}, {"type": "image", "data": "AAAA", "mimeType": "image/png"})
     text = "a cat\n[image: image/png, 3 bytes]"
     result = CallResult("work", Outcome.SUCCESS, text, content=parts, structured_content={"cat": True})
-    async with (
-        stand(lambda _: "") as (dispatcher, _),
-        connected(McpServer(dispatcher), "process", mode) as client,
-    ):
+    async with stand(lambda _: "") as (dispatcher, _), connected(McpServer(dispatcher), "process", mode) as client:
 
         async def execute(*_: Any, **__: Any) -> CallResult:
             return result
@@ -558,10 +549,7 @@ async def test_arguments_are_checked_here(mode: Mode) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_cursor_of_another_server_is_an_error_of_the_protocol(mode: Mode) -> None:
-    async with (
-        stand(lambda _: "") as (dispatcher, _),
-        connected(McpServer(dispatcher), "process", mode) as client,
-    ):
+    async with stand(lambda _: "") as (dispatcher, _), connected(McpServer(dispatcher), "process", mode) as client:
         for cursor in ("?", "päge", "AAA"):
             with pytest.raises(MCPError) as caught:
                 await client.list_tools(cursor=cursor)
@@ -729,10 +717,7 @@ async def test_tools_of_the_catalogue_keep_their_names(mode: Mode) -> None:
 async def test_users_see_and_find_what_they_may_call(mode: Mode) -> None:
     tools = catalog(work={}, secret={"permissions": ["secrets"], "description": "Tells a secret."})
     grants = Grants.of({"users": {"alice": ["secrets"], "bob": []}})
-    async with (
-        serving(lambda _: "done"),
-        Dispatcher(MemoryTransport(BROKER), tools, grants=grants) as dispatcher,
-    ):
+    async with serving(lambda _: "done"), Dispatcher(MemoryTransport(BROKER), tools, grants=grants) as dispatcher:
         for user, names in (("alice", ["secret", "work"]), ("bob", ["work"])):
             async with connected(McpServer(dispatcher, user=user), "process", mode) as client:
                 assert await list_names(client) == sorted([*names, "read_result"])
@@ -822,10 +807,7 @@ async def test_many_changes_are_one_notification(channel: Channel, mode: Mode) -
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("channel", CHANNELS)
 async def test_a_client_that_does_not_listen_gets_the_new_list(channel: Channel, mode: Mode) -> None:
-    async with (
-        dispatching(catalog(work={})) as dispatcher,
-        connected(McpServer(dispatcher), channel, mode) as client,
-    ):
+    async with dispatching(catalog(work={})) as dispatcher, connected(McpServer(dispatcher), channel, mode) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["read_result", "work"]
         await dispatcher.reload(catalog(work={}, more={}))
         assert [tool.name for tool in (await client.list_tools()).tools] == ["more", "read_result", "work"]

@@ -21,10 +21,7 @@ from tests.helpers.mcp_connections import connected, text_of
 from tests.helpers.python_processes import environment
 
 PROCESS = StdioServerParameters(
-    command=sys.executable,
-    args=["-m", "tests.helpers.mcp_server_process"],
-    cwd=REPO,
-    env=dict(environment()),
+    command=sys.executable, args=["-m", "tests.helpers.mcp_server_process"], cwd=REPO, env=dict(environment())
 )
 
 
