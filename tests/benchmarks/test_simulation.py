@@ -15,7 +15,7 @@ from benchmarks.simulation.run import simulate as run
 from benchmarks.simulation.scenarios import ALL, THREE, find, quick
 from benchmarks.simulation.targets import GOALS, Records, reached
 
-pytestmark = pytest.mark.xdist_group("simulation")  # they share runs
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("simulation")]  # they share runs
 SEED = 1
 _PLAYED: dict[tuple[str, str], Record] = {}
 

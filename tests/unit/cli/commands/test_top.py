@@ -15,7 +15,7 @@ import pytest
 from tests.helpers.cli_processes import WAIT_S, started
 from tests.unit.cli.conftest import Run
 
-pytestmark = pytest.mark.xdist_group("top")  # one demo for all
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("top")]  # one demo for all
 
 
 @pytest.fixture(scope="module")
