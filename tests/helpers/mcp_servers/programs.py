@@ -87,10 +87,10 @@ class HttpServer:
 
 
 @contextmanager
-def http_server(name: str, transport: str = "http") -> Iterator[HttpServer]:
-    """A running server: ``calculator`` or ``changing``; ``transport``: ``http``, or ``sse`` of the calculator."""
+def http_server(name: str, *options: str, transport: str = "http") -> Iterator[HttpServer]:
+    """A running server: ``changing`` with options, or ``calculator``, whose transport is ``http`` or ``sse``."""
     port = free_port()
-    options = [f"http={port}"] if name == "changing" else [transport, str(port)]
+    options = (*options, f"http={port}") if name == "changing" else (transport, str(port))
     server = HttpServer(str(FOLDER / f"{name}.py"), *options, port=port)
     try:
         server.start()

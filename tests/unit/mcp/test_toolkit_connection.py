@@ -32,7 +32,7 @@ def transport(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
         if kind == "STDIO":
             found = scripted_stdio(ANSWERS)  # each call starts one, and that of the SDK takes 1.7 s of CPU
         elif kind == "SSE":
-            found = {"url": stack.enter_context(http_server("calculator", "sse")).url.replace("/mcp", "/sse")}
+            found = {"url": stack.enter_context(http_server("calculator", transport="sse")).url.replace("/mcp", "/sse")}
         else:
             found = {"url": stack.enter_context(http_server("calculator")).url}
         yield {"transport_type": kind, **found}

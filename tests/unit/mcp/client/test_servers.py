@@ -112,8 +112,9 @@ async def test_requests_of_a_server_are_rejected_by_name(mode: str) -> None:
 
 async def test_a_callback_answers_requests_of_a_server(mode: str) -> None:
     name = "changing" if mode == "auto" else "calculator"
-    async with connected({"server": stdio(name)}, elicitation=answer) as dispatcher:
-        assert "Ada" in await dispatcher.call("ask")
+    with http_server(name) as server:
+        async with connected({"server": {"url": server.url}}, elicitation=answer) as dispatcher:
+            assert "Ada" in await dispatcher.call("ask")
 
 
 @CALCULATOR
@@ -402,10 +403,11 @@ async def test_changes_over_http_and_after_a_restart(mode: str, monkeypatch: pyt
 
 async def test_a_server_that_announces_nothing_is_polled(monkeypatch: pytest.MonkeyPatch) -> None:
     async def is_polled(*options: str) -> None:
-        async with connected({"server": stdio("changing", "silent", *options)}) as dispatcher:
-            await dispatcher.call("remove", {"name": "tool-0"})
-            assert "tool-0" in names(dispatcher)
-            await until(lambda: "tool-0" not in names(dispatcher), 3)
+        with http_server("changing", "silent", *options) as server:
+            async with connected({"server": {"url": server.url}}) as dispatcher:
+                await dispatcher.call("remove", {"name": "tool-0"})
+                assert "tool-0" in names(dispatcher)
+                await until(lambda: "tool-0" not in names(dispatcher), 3)
 
     await is_polled("ttl=1000")
     monkeypatch.setattr(dispatch.mcp.sessions, "POLL_S", 1.0)
@@ -419,19 +421,20 @@ async def test_errors_of_the_protocol_and_a_change_that_leaves_the_other_items_a
         (-32603, dispatch.TransportError, "server-failed"),
         (-32000, dispatch.TransportError, "server-failed"),
     ]
-    async with connected({"server": stdio("changing")}) as dispatcher:
-        for code, kind, type in expected:
-            result = await dispatcher.execute("break", {"code": code})
-            assert isinstance(result.error, kind)
-            assert result.error.type == type
-            assert "it broke" in result.error.message
-        former = dispatcher.registry.get("tool-7")
-        await dispatcher.call("remove", {"name": "tool-0"})
-        await until(lambda: "tool-0" not in names(dispatcher))
-        assert dispatcher.registry.get("tool-7") is former
-        gone = await dispatcher.execute("tool-0")
-        assert gone.error is not None
-        assert gone.error.type == "unknown-tool"
+    with http_server("changing") as server:
+        async with connected({"server": {"url": server.url}}) as dispatcher:
+            for code, kind, type in expected:
+                result = await dispatcher.execute("break", {"code": code})
+                assert isinstance(result.error, kind)
+                assert result.error.type == type
+                assert "it broke" in result.error.message
+            former = dispatcher.registry.get("tool-7")
+            await dispatcher.call("remove", {"name": "tool-0"})
+            await until(lambda: "tool-0" not in names(dispatcher))
+            assert dispatcher.registry.get("tool-7") is former
+            gone = await dispatcher.execute("tool-0")
+            assert gone.error is not None
+            assert gone.error.type == "unknown-tool"
 
 
 @pytest.mark.parametrize(
