@@ -49,7 +49,8 @@ def installed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyt
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *arguments)
+    others = ("-p", "no:cacheprovider", "-p", "no:langsmith_plugin")  # as in pyproject.toml
+    return pytester.runpytest_subprocess("-W", "error", *others, *arguments)
 
 
 IMPORTS = """
