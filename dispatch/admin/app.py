@@ -52,6 +52,8 @@ from dispatch.telemetry.exposition import metrics_app
 from dispatch.telemetry.observers import Telemetry
 
 MAX_BODY_BYTES: Final = 64 * 1024
+BODY_S: Final = 10
+"""Seconds for a body to arrive."""
 MAX_LIMIT: Final = 1_000
 MAX_BEHIND: Final = 1_000
 """Events that a reader of a stream may be behind."""
@@ -223,17 +225,20 @@ class Guard:
         return caller or Caller("", False)
 
     async def _read_body(self, request: Request, receive: Receive) -> bytes:
-        body = b""
-        while True:
-            message = await receive()
-            if message["type"] != "http.request":
-                raise ApiError("The body is incomplete.", 400)
-            part: bytes = message.get("body", b"")
-            body += part
-            if len(body) > MAX_BODY_BYTES:
-                raise ApiError(f"A body has at most {MAX_BODY_BYTES // 1024} KiB.", 413)
-            if not message.get("more_body", False):
-                return body
+        declared = request.headers.get("content-length", "")
+        size, body = int(declared) if declared.isdecimal() else 0, b""
+        try:
+            async with asyncio.timeout(BODY_S):
+                while max(size, len(body)) <= MAX_BODY_BYTES:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        raise ApiError("The body is incomplete.", 400)
+                    body += message.get("body", b"")
+                    if not message.get("more_body", False):
+                        return body
+        except TimeoutError:
+            raise ApiError(f"The body did not arrive within {BODY_S} s.", 408) from None
+        raise ApiError(f"A body has at most {MAX_BODY_BYTES // 1024} KiB.", 413)
 
 
 def hash_token(token: str) -> bytes:

@@ -14,12 +14,15 @@ import math
 import os
 import re
 import signal
+import ssl
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from http import HTTPStatus
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
@@ -568,6 +571,30 @@ class HttpTransport:
             loop.call_later(LAST_REPLIES_S, self._await_refusals, deadline)
 
 
+def trusted_certificates() -> ssl.SSLContext:
+    """Return the certificates of the system, or those of ``SSL_CERT_FILE`` or ``SSL_CERT_DIR``.
+
+    All clients share them, because the event loop stands still while they are read: 0.08 s for each session of each user.
+    They are read again when their file or folder changes.
+    """
+    paths = ssl.get_default_verify_paths()
+    named = [os.environ[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)]
+    places = named or [paths.openssl_cafile, paths.openssl_capath]
+    return _read_certificates(tuple((place, _changed_at(place)) for place in places))
+
+
+@lru_cache(maxsize=1)
+def _read_certificates(_places: tuple[tuple[str, int], ...]) -> ssl.SSLContext:
+    return httpx2.create_ssl_context()
+
+
+def _changed_at(path: str) -> int:
+    try:
+        return Path(path).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 class HttpClient(httpx2.AsyncClient):
     """A client whose replies are messages that the SDK accepts, whatever the server answers. An exception would end the
     SDK's session, and with it all other calls in flight; a reply that the SDK cannot read would be in its log.
@@ -587,6 +614,7 @@ class HttpClient(httpx2.AsyncClient):
         super().__init__(
             headers=dict(headers),
             timeout=httpx2.Timeout(None, connect=CONNECT_S),
+            verify=trusted_certificates(),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=MAX_IDLE_CONNECTIONS),
         )
         self._on_unreachable = on_unreachable

@@ -127,6 +127,22 @@ async def test_a_body_has_a_limit() -> None:
             assert answer.status_code == status, size
 
 
+@pytest.mark.parametrize(("size", "status"), [(10**12, 413), (100, 408)])
+async def test_a_body_that_does_not_arrive_holds_nothing(
+    size: int, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatch.admin.app.BODY_S", 0.3)
+    async with observed() as it:
+        port = int(str(it.dispatcher.admin_url).rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"POST /api/circuits/price HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {size}\r\n\r\n{{".encode())
+        async with asyncio.timeout(10):
+            assert (await reader.readline()).split()[1] == str(status).encode()
+        writer.close()
+        await writer.wait_closed()
+
+
 async def test_other_methods_are_refused() -> None:
     async with observed() as it:
         for method in ("PUT", "DELETE", "OPTIONS", "PATCH"):

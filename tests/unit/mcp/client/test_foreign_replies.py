@@ -9,10 +9,12 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import pprint
 import re
 from collections.abc import AsyncIterator
 from email.utils import formatdate
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -26,7 +28,7 @@ from dispatch.calls.local import LocalResult
 from dispatch.errors import ToolError
 from dispatch.mcp.conversion import read_result
 from dispatch.mcp.replies import TransportFailure
-from dispatch.mcp.transports import HttpClient, read_retry_after
+from dispatch.mcp.transports import HttpClient, read_retry_after, trusted_certificates
 from dispatch.result import ResultContent
 from tests.helpers.mcp_servers.programs import call_until_ok, connected, until
 from tests.helpers.mcp_servers.scripted import (
@@ -960,3 +962,14 @@ async def test_a_notification_without_a_response_does_not_hold_later_messages() 
             with pytest.raises(httpx2.ReadTimeout):
                 await client.delete(url)
         released.set()
+
+
+def test_clients_share_the_certificates_until_these_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text("certificates")
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    monkeypatch.setattr(httpx2, "create_ssl_context", object)
+    first = trusted_certificates()
+    assert trusted_certificates() is first
+    os.utime(file, ns=(1, 1))
+    assert trusted_certificates() is not first
