@@ -226,14 +226,16 @@ class Guard:
 
     async def _read_body(self, request: Request, receive: Receive) -> bytes:
         declared = request.headers.get("content-length", "")
-        size, body = int(declared) if declared.isdecimal() else 0, b""
+        size = int(declared) if declared.isdecimal() else 0
+        body = b""
         try:
             async with asyncio.timeout(BODY_S):
                 while max(size, len(body)) <= MAX_BODY_BYTES:
                     message = await receive()
                     if message["type"] != "http.request":
                         raise ApiError("The body is incomplete.", 400)
-                    body += message.get("body", b"")
+                    part: bytes = message.get("body", b"")
+                    body += part
                     if not message.get("more_body", False):
                         return body
         except TimeoutError:
