@@ -77,7 +77,7 @@ def test_scenarios(name: str) -> None:
     run_scenario(name, Model(call_async, answers_unknown=UNKNOWN), "crewai")
 
 
-@pytest.mark.parametrize("name", SCENARIOS.keys() - {"cancel"})  # a thread cannot be cancelled
+@pytest.mark.parametrize("name", sorted(SCENARIOS.keys() - {"cancel"}))  # a thread cannot be cancelled
 def test_scenarios_in_sync_runs(name: str) -> None:
     run_scenario(name, Model(call_sync, answers_unknown=UNKNOWN))
 
