@@ -307,7 +307,8 @@ def result_text(result: object) -> str:
         TypeError: the result cannot be written as JSON.
     """
     if isinstance(result, str):
-        return result if type(result) is str else str.__str__(result)  # a str-Enum is formatted as 'Color.RED'
+        # An enumeration's member is formatted as 'Color.RED'.
+        return result if type(result) in (str, JsonText) else str.__str__(result)
     try:
         # json.dumps as TrustGraph does, so that both sides give the same text; but unicode stays readable to a model.
         try:

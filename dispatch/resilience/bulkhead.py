@@ -578,7 +578,7 @@ class BulkheadGuard:
         latest, deadline = waiter.latest, waiter.deadline
         if latest < math.inf:  # a policy's max-wait
             return min(latest, deadline)
-        if not self.in_flight:  # the fleet has lent its places to other processes
+        if not self.in_flight:  # the last call has just ended, or the fleet has lent its places to other processes
             return deadline - self._usual_s()
         # All calls in flight have run since the newest permit was granted: one that starts at a time t cannot be expected to
         # end before t plus that.

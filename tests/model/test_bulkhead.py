@@ -94,6 +94,8 @@ class BulkheadMachine(RuleBasedStateMachine):
     def _expiry(self, caller: Caller) -> float:
         if caller.latest < NEVER:
             return min(caller.latest, caller.deadline)
+        if not self.held:  # the place that became free is this caller's
+            return caller.deadline - self._usual()
         return min(caller.deadline - self._usual(), (caller.deadline + self.granted_at) / 2)
 
     def _order(self) -> list[Caller]:

@@ -157,7 +157,7 @@ async def test_what_cannot_be_repaired_is_told_and_passes(
     pulsar_endpoint: Endpoint, scheme: str, kinds: tuple[str, ...]
 ) -> None:
     injector = FaultInjector()
-    async with calling(pulsar_endpoint.service_url, injector, scheme, timeout=4.0) as dispatcher:
+    async with calling(pulsar_endpoint.service_url, injector, scheme, timeout=10.0) as dispatcher:
         for kind in kinds:
             (values, types), before = TOLD[kind], injector.count.total()
             injector.inject(Faults(**values))  # type: ignore[arg-type]
