@@ -269,6 +269,8 @@ class Security:
         return cls(token=token, trust_certs=os.environ.get("DISPATCH_TRUST_CERTS") or None)
 
 
+Security.__init__ = explain_keywords(Security.__init__)  # type: ignore[method-assign]
+
 MAX_TOKEN_BYTES: Final = 64 * 1024
 
 
@@ -281,8 +283,6 @@ def read_token_file(path: str | Path) -> str:
     """
     return decode_text(read_regular_file(path, MAX_TOKEN_BYTES, "write the token alone")[0]).strip()
 
-
-Security.__init__ = explain_keywords(Security.__init__)  # type: ignore[method-assign]
 
 # The publish window: a limit on publishes in flight to the broker, with a bounded fair queue in front of it: first in, first
 # out within a flow, and round-robin between flows. Pure.
