@@ -75,8 +75,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     is silent."""
     least_probe_timeouts: int = 4
     """Probe timeouts that this takes at least: a round trip may be long."""
-    callee_give_up: float = 10.0
-    """The same for a callee. Nothing depends on a quick end there, and a caller whose event loop is blocked is silent."""
+    callee_give_up: float = 13.0
+    """The same for a callee. A caller is silent whose event loop is blocked, or whose packets wait at a broker that hangs:
+    longer than the 10 s for which calls wait for a broker. With 10 s, a caller took its instance for restarted then."""
     max_blocked: float = 600.0
     """Seconds without an acknowledgement after which a session ends although the peer shows that it runs: bounds the probes
     that are remembered."""
