@@ -28,8 +28,8 @@ COLOURS = {
     "metrics": "#009E73",
     "sampled": "#0072B2",
     "defaults": "#009E73",
-    "trustgraph-client": "#D55E00",
-    "trustgraph-service": "#D55E00",
+    "trustgraph-client": "#882255",
+    "trustgraph-service": "#999933",
     "nats": "#009E73",
     "grpc": "#CC79A7",
     "fastmcp": "#E69F00",
@@ -116,7 +116,8 @@ def draw_by_size(results: Results, path: Path, suites: Sequence[Suite]) -> None:
             row[0].set_ylabel(label)
         for axes, suite in zip(grid[0], suites, strict=True):
             axes.set_title(suite.title.rpartition(", ")[2], loc="left", fontsize=10, fontweight="bold")
-        grid[0][0].legend(fontsize=8, framealpha=0.9)
+        lines, names = grid[0][0].get_legend_handles_labels()
+        grid[0][0].figure.legend(lines, names, loc="outside lower center", ncols=min(len(names), 4), fontsize=9)
 
 
 def _system_names() -> set[str]:
