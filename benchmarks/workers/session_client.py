@@ -27,14 +27,10 @@ class LostRequestError(Exception):
     """A request without a reply."""
 
 
-class PendingRequest(OutgoingRequest):
+class PendingRequest(OutgoingRequest, kw_only=True):
     """A request with the future of its reply."""
 
-    __slots__ = ("reply",)
-
-    def __init__(self, deadline: float, reply: asyncio.Future[bytes]) -> None:
-        super().__init__(deadline)
-        self.reply = reply
+    reply: asyncio.Future[bytes]
 
 
 @asynccontextmanager
@@ -75,7 +71,7 @@ async def connect(spec: Spec) -> AsyncIterator[Load]:
         numbers = count()
 
         async def send(payload: bytes) -> bytes:
-            request = PendingRequest(loop.time() + spec.timeout, loop.create_future())
+            request = PendingRequest(loop.time() + spec.timeout, reply=loop.create_future())
             if not session.send_request(request, "echo", payload, None, loop.time()):
                 raise LostRequestError("the session has ended")
             endpoint.wake(session)

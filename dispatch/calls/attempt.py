@@ -449,21 +449,26 @@ class Attempt(msgspec.Struct, eq=False):
         """Return the request of this attempt; ``tally`` counts its replies."""
         call = self.call
         tool, options = call.tool, call.options
+        properties = self.request.properties
+        if options.properties:
+            properties = {**options.properties, **properties}
         request = Request(
             self.deadline,
-            self.limit_name,
             tool.policy.max_response_bytes,
-            tally,
-            last_deadline=self.last_deadline,
+            self.last_deadline,
+            limit_name=self.limit_name,
+            tally=tally,
             idle=None if not call.is_stream else call.idle if call.stream_deadline is None else 0.0,
+            id=self.request_id,
+            tool=tool.label,
+            payload=call.payload,
+            properties=properties,
+            attempt=self.number,
+            key=options.idempotency_key,
+            is_repeatable=tool.repeatable,
+            is_redeliverable=tool.may_be_redelivered(options.idempotency_key),
+            place=self.admission.place,
         )
-        request.id, request.tool, request.payload = self.request_id, tool.label, call.payload
-        request.properties, request.number, request.key = self.request.properties, self.number, options.idempotency_key
-        if options.properties:
-            request.properties = {**options.properties, **request.properties}
-        request.place = self.admission.place
-        request.is_repeatable = tool.repeatable
-        request.is_redeliverable = tool.may_be_redelivered(options.idempotency_key)
         if options.idempotency_key is not None:
             request.run_until = call.deadline  # it runs on when its attempt ends: the next attempt gets its reply
         elif self.last_deadline > self.deadline:

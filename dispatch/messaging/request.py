@@ -6,7 +6,6 @@ Whatever executes it (an instance in a session, a shared topic, this process) is
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from enum import StrEnum
@@ -322,89 +321,56 @@ class Request(OutgoingRequest):
     Await it for the whole reply. A caller that reads a stream iterates over its chunks, in order, and reads ``settled``
     then: chunks that arrived before the end are still given. A stream that is abandoned early is closed.
 
-    Args:
-        deadline: on the loop's clock; ``limit_name`` names that limit.
-        max_bytes: largest reply, over all chunks.
+    Attributes:
+        limit_name: of the limit that the deadline is.
         tally: counts its replies.
-        last_deadline: see :class:`OutgoingRequest`.
         idle: the caller reads a stream; seconds without a chunk of the tool, or without a read while chunks wait, 0: no
             limit. None: it wants the whole reply.
-
-    Attributes:
         id: unique in all processes.
         tool: name of the tool.
         payload: the call, encoded.
         properties: of the message, or headers in a session: the trace context.
-        number: of the attempt, from 1.
+        attempt: its number, from 1.
         key: idempotency key of the call; None: it has none.
         run_until: the deadline for the tool, where it is later than the request's own; None: the same.
         is_repeatable: the tool may be executed again: it may be sent to an instance after it was sent to a shared topic.
         is_redeliverable: the broker may give it to another instance if the one that has it dies.
         executor: what it was sent to; None: nothing yet.
         place: of its call in the bulkhead, which other calls may have while the executor cannot be reached.
+        instance: name of the instance of whose stream a chunk has arrived over a shared topic; None: it says none.
         settled: how it ended; None: it has not.
         on_settled: called once ``settled`` is set.
         missing: index of the chunk that is missing while later ones arrived; None: none is known to be.
         buffer: the chunks of a stream that wait for their reader; None: the whole reply is wanted.
-        instance: name of the instance of whose stream a chunk has arrived over a shared topic; None: it says none.
     """
 
-    __slots__ = (
-        "_texts",
-        "_waiter",
-        "buffer",
-        "executor",
-        "id",
-        "instance",
-        "is_redeliverable",
-        "is_repeatable",
-        "key",
-        "limit_name",
-        "missing",
-        "number",
-        "on_settled",
-        "payload",
-        "place",
-        "properties",
-        "run_until",
-        "settled",
-        "tally",
-        "tool",
-    )
+    limit_name: str = "call"
+    tally: Tally | None = None
+    idle: float | None = None
+    id: str = ""
+    tool: str = ""
+    payload: bytes = b""
+    properties: Mapping[str, str] = NO_PROPERTIES
+    attempt: int = 1
+    key: str | None = None
+    run_until: float | None = None
+    is_repeatable: bool = False
+    is_redeliverable: bool = False
+    place: Place | None = None
+    executor: Executor | None = None
+    instance: str | None = None
+    settled: Settled | None = None
+    on_settled: Callable[[], object] | None = None
+    missing: int | None = None
+    buffer: ChunkBuffer | None = None
+    _texts: list[str] | None = None
+    _waiter: asyncio.Future[Settled] | None = None
 
-    def __init__(
-        self,
-        deadline: float,
-        limit_name: str,
-        max_bytes: int,
-        tally: Tally | None = None,
-        *,
-        last_deadline: float = -math.inf,
-        idle: float | None = None,
-    ) -> None:
-        super().__init__(deadline, max_bytes, last_deadline)
-        self.limit_name = limit_name
-        self.tally = tally
-        self.id = self.tool = ""
-        self.payload = b""
-        self.properties: Mapping[str, str] = NO_PROPERTIES
-        self.number = 1
-        self.key: str | None = None
-        self.run_until: float | None = None
-        self.is_repeatable = self.is_redeliverable = False
-        self.executor: Executor | None = None
-        self.place: Place | None = None
-        self.instance: str | None = None
-        self.settled: Settled | None = None
-        self.on_settled: Callable[[], object] | None = None
-        self.missing: int | None = None
-        self._texts: list[str] | None = None
-        self.buffer: ChunkBuffer | None = None
-        self._waiter: asyncio.Future[Settled] | None = None
-        if idle is None:
+    def __post_init__(self) -> None:
+        if self.idle is None:
             self._waiter = asyncio.get_running_loop().create_future()
         else:
-            self.buffer = ChunkBuffer(idle, self.expire, self._on_read)
+            self.buffer = ChunkBuffer(self.idle, self.expire, self._on_read)
 
     # -- the caller ---------------------------------------------------------------------------------------------
 

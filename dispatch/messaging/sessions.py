@@ -78,10 +78,10 @@ class SessionExchange:
     def send(self, request: Request, session: CallerSession, executor: Executor) -> bool:
         """Queue ``request`` in a session, whose endpoint is to be woken then. Return False if it was settled at once."""
         now, headers = self.now(), request.properties
-        if request.key is not None or request.number > 1:
+        if request.key is not None or request.attempt > 1:
             headers = dict(headers)
-            if request.number > 1:
-                headers[Property.ATTEMPT] = str(request.number)
+            if request.attempt > 1:
+                headers[Property.ATTEMPT] = str(request.attempt)
             if request.key is not None:
                 headers[Property.IDEMPOTENCY_KEY] = request.key
         if self._is_closed:

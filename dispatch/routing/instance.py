@@ -198,8 +198,8 @@ class SharedTopic:
         }
         if request.key is not None:
             properties[Property.IDEMPOTENCY_KEY] = request.key
-        if request.number > 1:
-            properties[Property.ATTEMPT] = str(request.number)
+        if request.attempt > 1:
+            properties[Property.ATTEMPT] = str(request.attempt)
         if request.is_redeliverable:
             properties[Property.REPEATABLE] = "1"
         exchange.send(request, self._publisher, properties, self)

@@ -10,6 +10,8 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
+import msgspec
+
 from dispatch.messaging.endpoint import Endpoint, ReplyPermission
 from dispatch.messaging.wire import derive_key, instance_topic, reply_topic
 from dispatch.protocol import CalleeSession, CallerSession, OutgoingRequest, Session, SessionTable, Settings
@@ -43,14 +45,10 @@ def new_topics() -> tuple[str, str]:
 class Request(OutgoingRequest):
     """A request with the future of its outcome: the payload of its reply, or the event that ended it otherwise."""
 
-    __slots__ = ("chunk_payloads", "outcome")
-
-    def __init__(self, deadline: float = math.inf) -> None:
-        super().__init__(deadline)
-        self.outcome: asyncio.Future[bytes | RequestFailed | RequestRefused] = (
-            asyncio.get_running_loop().create_future()
-        )
-        self.chunk_payloads: list[bytes] = []
+    outcome: asyncio.Future[bytes | RequestFailed | RequestRefused] = msgspec.field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    chunk_payloads: list[bytes] = msgspec.field(default_factory=list)
 
 
 class Peer:

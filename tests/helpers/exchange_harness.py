@@ -29,7 +29,7 @@ def create_request(
     tally: Tally | None = None,
 ) -> Request:
     """Send a request."""
-    request = Request(exchange.loop.time() + seconds, limit_name, max_bytes, tally, idle=idle)
+    request = Request(exchange.loop.time() + seconds, max_bytes, limit_name=limit_name, tally=tally, idle=idle)
     request.id, request.tool, request.payload = id or exchange.new_id(), "tool", b"?"
     exchange.send(request, publisher, {Property.ID: request.id})
     return request

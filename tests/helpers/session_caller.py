@@ -10,6 +10,8 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from dispatch import ToolServer
 from dispatch.messaging.endpoint import Endpoint
 from dispatch.messaging.wire import derive_key, encode_request, instance_topic, reply_topic
@@ -34,14 +36,10 @@ from tests.helpers.session import SECRET
 
 
 class Sent(OutgoingRequest):
-    """A request with everything that came for it; ``end`` has its final event."""
+    """A request with everything that came for it; ``final`` has its final event."""
 
-    __slots__ = ("chunks_received", "final")
-
-    def __init__(self, deadline: float) -> None:
-        super().__init__(deadline)
-        self.chunks_received: list[str] = []
-        self.final: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+    chunks_received: list[str] = msgspec.field(default_factory=list)
+    final: asyncio.Future[Event] = msgspec.field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     async def text(self) -> str:
         """Return the result, that of a stream joined."""

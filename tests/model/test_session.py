@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -40,12 +41,10 @@ CALLER, CALLEE = response_inbox(SECRET, "d0"), "requests/i0"
 
 
 class Sent(OutgoingRequest):
-    __slots__ = ("chunks_received", "key", "size", "unread")
-
-    def __init__(self, key: int, size: int, deadline: float) -> None:
-        super().__init__(deadline)
-        self.key, self.size, self.chunks_received = key, size, 0
-        self.unread: list[int] = []
+    key: int = 0
+    size: int = 0
+    chunks_received: int = 0
+    unread: list[int] = msgspec.field(default_factory=list)
 
 
 class SessionMachine(RuleBasedStateMachine):
@@ -87,7 +86,7 @@ class SessionMachine(RuleBasedStateMachine):
     def send_request(self, size: int, seconds: float) -> None:
         self.count += 1
         deadline = self.now + seconds if seconds else float("inf")
-        request = self.pending[self.count] = Sent(self.count, size, deadline)
+        request = self.pending[self.count] = Sent(deadline, key=self.count, size=size)
         self.session.send_request(request, str(self.count), bytes(size), None, self.now)
 
     @precondition(lambda self: self.pending)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 
+import msgspec
+
 from dispatch.protocol.events import (
     ChunkReceived,
     EndReceived,
@@ -30,15 +32,14 @@ MAX_ATTEMPTS = 4
 RECONNECT_S = 0.2
 
 
-class SentRequest(OutgoingRequest):
+class SentRequest(OutgoingRequest, kw_only=True):
     """One attempt of a call."""
 
-    __slots__ = ("attempt", "call", "next_chunk", "session", "unread")
-
-    def __init__(self, call: Call, attempt: int, session: CallerSession, deadline: float) -> None:
-        super().__init__(deadline, call.max_reply_bytes)
-        self.call, self.attempt, self.session, self.next_chunk = call, attempt, session, 0
-        self.unread: list[int] = []
+    call: Call
+    attempt: int
+    session: CallerSession
+    next_chunk: int = 0
+    unread: list[int] = msgspec.field(default_factory=list)
 
 
 class DispatcherNode(Node):
@@ -86,7 +87,9 @@ class DispatcherNode(Node):
             return
         deadline = self._deadlines[call.token]
         run_until = None if call.grace_s is None else deadline + call.grace_s
-        request = self._requests[call.token] = SentRequest(call, attempt, session, deadline)
+        request = self._requests[call.token] = SentRequest(
+            deadline, call.max_reply_bytes, call=call, attempt=attempt, session=session
+        )
         self.world.ledger.record_sending(call.token, attempt, (run_until or deadline) - self._clock_offset)
         session.send_request(request, call.token, call.request(attempt), call.headers, self.now, run_until=run_until)
         assert request.session.waiting[request.number] is request

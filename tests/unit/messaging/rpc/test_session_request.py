@@ -35,7 +35,7 @@ def exchange() -> SessionExchange:
 
 
 def sent(to: SessionExchange, deadline: float = START + 30.0, *, idle: float | None = None) -> Request:
-    request = Request(deadline, "call" if idle is None else "stream", 1_000, idle=idle)
+    request = Request(deadline, 1_000, limit_name="call" if idle is None else "stream", idle=idle)
     request.tool, request.payload = "work", b"{}"
     known_instance(exchange=to).send(request)
     return request
