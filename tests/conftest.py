@@ -14,6 +14,7 @@ import pulsar
 import pytest
 from hypothesis import is_hypothesis_test
 
+from dispatch.devtools import localbroker
 from dispatch.devtools.localbroker import (
     SUPER_USER,
     Admin,
@@ -24,7 +25,6 @@ from dispatch.devtools.localbroker import (
     create_namespaces,
     fetch_distribution,
     find_distribution,
-    launch,
     provide_broker,
     read_environment,
 )
@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if not is_long_profile():
         # HotSpot's optimizing compiler pays off after minutes: without it, a start costs 5 s of CPU instead of 10 s.
-        launch.JVM_OPTIONS += " -XX:TieredStopAtLevel=1"
+        localbroker.JVM_OPTIONS += " -XX:TieredStopAtLevel=1"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # Shells ignore SIGINT in the jobs that they start in the background; the tests of Ctrl-C need the default.
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -15,7 +15,8 @@ from benchmarks.cluster.faults import FAULTS, SETTINGS, Finding, loaded, measure
 from benchmarks.cluster.load import KINDS
 from benchmarks.harness.processes import ROOT
 from benchmarks.harness.programs import write_page
-from dispatch.devtools.localbroker import VERSION, LocalCluster
+from dispatch.devtools.localbroker import VERSION
+from dispatch.devtools.localcluster import LocalCluster
 
 PAGE = ROOT / "docs" / "explanation" / "cluster.md"
 

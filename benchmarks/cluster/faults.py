@@ -13,7 +13,8 @@ from typing import Any
 
 from benchmarks.cluster.load import RIGHT, WAIT_S, services, tools
 from benchmarks.harness.processes import ROOT, Child, product_command
-from dispatch.devtools.localbroker import AdminError, LocalBrokerError, LocalCluster
+from dispatch.devtools.localbroker import AdminError, LocalBrokerError
+from dispatch.devtools.localcluster import LocalCluster
 
 RATE = 400.0
 """Calls a second of all dispatchers together."""

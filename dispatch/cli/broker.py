@@ -22,7 +22,8 @@ from dispatch.cli.base import (
 from dispatch.transports import DEFAULT_BROKER
 
 if TYPE_CHECKING:
-    from dispatch.devtools.localbroker import DetachedBroker, LocalCluster
+    from dispatch.devtools.localbroker import DetachedBroker
+    from dispatch.devtools.localcluster import LocalCluster
 
 
 app = typer.Typer(
@@ -135,7 +136,7 @@ def start_cluster(
     It needs Java 17 and Maven, 20 to 40 s on an idle machine, and about 1.5 GiB of memory for three brokers. It listens on
     loopback only, and its data are deleted when it stops.
     """
-    from dispatch.devtools.localbroker import start_detached_cluster
+    from dispatch.devtools.localcluster import start_detached_cluster
 
     cluster = start_detached_cluster(brokers, bookies, report=_progress)
     _show_cluster(cluster, json)
@@ -147,7 +148,7 @@ def start_cluster(
 @with_settings()
 def stop_cluster(settings: Settings) -> None:
     """Stop the cluster and delete its data."""
-    from dispatch.devtools.localbroker import detached_cluster
+    from dispatch.devtools.localcluster import detached_cluster
 
     with detached_cluster(_progress) as cluster:
         cluster.stop()
@@ -158,7 +159,7 @@ def stop_cluster(settings: Settings) -> None:
 @with_settings()
 def kill_broker(settings: Settings, number: Number) -> None:
     """Kill a broker (SIGKILL) like a crash. The others own its topics after about 3 s."""
-    from dispatch.devtools.localbroker import detached_cluster
+    from dispatch.devtools.localcluster import detached_cluster
 
     with detached_cluster(_progress) as cluster:
         cluster.kill(number)
@@ -169,7 +170,7 @@ def kill_broker(settings: Settings, number: Number) -> None:
 @with_settings()
 def restart_broker(settings: Settings, number: Number) -> None:
     """Stop a broker (SIGTERM) if it is running, and start it on the same ports."""
-    from dispatch.devtools.localbroker import detached_cluster
+    from dispatch.devtools.localcluster import detached_cluster
 
     with detached_cluster(_progress) as cluster:
         cluster.restart(number)
@@ -182,7 +183,7 @@ def unload_namespace(
     settings: Settings, namespace: Annotated[str, typer.Argument(help="For instance tg/request.")]
 ) -> None:
     """Unload a namespace: its topics close, and each bundle of them is assigned to a broker again."""
-    from dispatch.devtools.localbroker import detached_cluster
+    from dispatch.devtools.localcluster import detached_cluster
 
     with detached_cluster(_progress) as cluster:
         cluster.unload(namespace)
@@ -193,7 +194,7 @@ def unload_namespace(
 @with_settings()
 def cluster_status(settings: Settings, json: Json = False) -> None:
     """Show the processes of the cluster. The exit code is 1 if none is running."""
-    from dispatch.devtools.localbroker import find_detached_cluster
+    from dispatch.devtools.localcluster import find_detached_cluster
 
     cluster = find_detached_cluster()
     if cluster is None:

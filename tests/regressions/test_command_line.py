@@ -30,9 +30,14 @@ import pytest
 from dispatch import Security, ToolServer, TransportError, connect
 from dispatch.cli import main, serve
 from dispatch.cli.doctor import check_token_expiry
-from dispatch.devtools.localbroker import LocalBrokerUnavailableError, choose_launcher
-from dispatch.devtools.localbroker.launch import Security as Certificates
-from dispatch.devtools.localbroker.processes import process_identity
+from dispatch.devtools.localbroker import (
+    LocalBrokerUnavailableError,
+    choose_launcher,
+    process_identity,
+)
+from dispatch.devtools.localbroker import (
+    Security as Certificates,
+)
 from dispatch.devtools.lossprobe import Measurement, RunResult, give_advice
 from dispatch.transports.errors import opening_failed
 from dispatch.transports.memory import MemoryTransport

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dispatch.devtools.localbroker.launch import cache_dir
+from dispatch.devtools.localbroker import cache_dir
 
 VERSION = "1.30.0"
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Admin, LocalBroker, create_namespaces
-from dispatch.devtools.localbroker.launch import Configuration
+from dispatch.devtools.localbroker import Admin, Configuration, LocalBroker, create_namespaces
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
 from tests.helpers.catalogs import catalog_of, queues_of, unique_topic
 from tests.helpers.dispatcher_and_service import UNGUARDED

@@ -16,7 +16,8 @@ import dispatch
 from benchmarks.cluster.faults import SETTINGS, VICTIMS, Load, evaluate, loaded, measure
 from benchmarks.harness.processes import ROOT
 from benchmarks.suites.former_release import export_former_release
-from dispatch.devtools.localbroker import Endpoint, LocalCluster, cache_dir, fetch_distribution, find_free_ports
+from dispatch.devtools.localbroker import Endpoint, cache_dir, fetch_distribution, find_free_ports
+from dispatch.devtools.localcluster import LocalCluster
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import Echo
 
@@ -87,7 +88,7 @@ def test_a_former_version_and_this_one_speak_with_each_other(tmp_path: Path, pul
 @pytest.mark.soak
 def test_the_cluster_of_a_killed_process_leaves_nothing_behind() -> None:
     program = (
-        "import time; from dispatch.devtools.localbroker import LocalCluster; "
+        "import time; from dispatch.devtools.localcluster import LocalCluster; "
         "c = LocalCluster.start(brokers=1); print(c.folder, *(node.pid for node in c.nodes), flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as owner:

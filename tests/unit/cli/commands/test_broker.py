@@ -13,18 +13,19 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from dispatch.devtools import localbroker
 from dispatch.devtools.localbroker import (
+    READY_TIMEOUT,
     VERSION,
     Admin,
     DetachedBroker,
     LocalBrokerUnavailableError,
+    ManagedProcess,
     choose_launcher,
     fetch_distribution,
-    launch,
+    process_identity,
     stop_detached,
 )
-from dispatch.devtools.localbroker.launch import READY_TIMEOUT
-from dispatch.devtools.localbroker.processes import ManagedProcess, process_identity
 from dispatch.transports.pulsar.client import client_logger
 from tests.helpers.cli_processes import WAIT_S, ended, started
 from tests.helpers.run_profile import is_long_profile
@@ -148,7 +149,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
         java = tmp_path / "java" / "bin" / "java"
         java.parent.mkdir(parents=True)
         genuine = f"{os.environ['JAVA_HOME']}/bin/java" if "JAVA_HOME" in os.environ else shutil.which("java")
-        java.write_text(f"#!/bin/sh\nexec '{genuine}' {launch.JVM_OPTIONS} \"$@\"\n")  # see tests/conftest.py
+        java.write_text(f"#!/bin/sh\nexec '{genuine}' {localbroker.JVM_OPTIONS} \"$@\"\n")  # see tests/conftest.py
         java.chmod(0o755)
         env["JAVA_HOME"] = str(java.parents[1])
     for name, value in env.items():

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dispatch.devtools.localbroker import processes
+from dispatch.devtools import localbroker
 
 
 @dataclass
@@ -172,7 +172,7 @@ class Ending:
 
 
 class FakeRunner:
-    """A `processes.run` which runs nothing: it answers by the beginning of the command, and remembers the commands."""
+    """A `localbroker.run` which runs nothing: it answers by the beginning of the command, and remembers the commands."""
 
     def __init__(self, **answers: tuple[int, str, str] | OSError) -> None:
         self.answers = {name.replace("_", " "): answer for name, answer in answers.items()}
@@ -200,6 +200,6 @@ class Machine:
     def has(self, *installed: str, **answers: tuple[int, str, str] | OSError) -> FakeRunner:
         """Install these commands alone, which answer so."""
         runner = FakeRunner(**answers)
-        self._monkeypatch.setattr(processes, "run", runner)
+        self._monkeypatch.setattr(localbroker, "run", runner)
         self._monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if name in installed else None)
         return runner

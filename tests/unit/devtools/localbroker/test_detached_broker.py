@@ -8,21 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from dispatch.devtools import localbroker
 from dispatch.devtools.localbroker import (
     DEFAULT_NAMESPACES,
     Admin,
     DetachedBroker,
     LocalBrokerError,
     LocalBrokerUnavailableError,
+    ManagedProcess,
     PortInUseError,
-    broker,
     cache_dir,
-    launch,
+    process_identity,
+    spawn,
     start_detached,
     status,
     stop_detached,
 )
-from dispatch.devtools.localbroker.processes import ManagedProcess, process_identity, spawn
 from tests.unit.devtools.localbroker.fakes import AdminStandIn, docker_calls, write_script
 
 pytestmark = pytest.mark.process
@@ -152,7 +153,7 @@ def test_where_nothing_can_start_nothing_is_remembered(cache: Path, monkeypatch:
     def nothing() -> str:
         raise LocalBrokerUnavailableError(["Java is not installed"], "install it")
 
-    monkeypatch.setattr(broker, "choose_launcher", nothing)
+    monkeypatch.setattr(localbroker, "choose_launcher", nothing)
 
     with pytest.raises(LocalBrokerUnavailableError, match="Java is not installed"):
         start_detached(port=0, web_port=0)
@@ -161,7 +162,7 @@ def test_where_nothing_can_start_nothing_is_remembered(cache: Path, monkeypatch:
 
 
 def test_a_container_is_started_found_and_stopped(cache: Path, docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker, "choose_launcher", lambda: "docker")
+    monkeypatch.setattr(localbroker, "choose_launcher", lambda: "docker")
 
     state = start_detached(port=0, web_port=0, wipe=True)
 
@@ -188,8 +189,8 @@ def test_an_interrupted_start_leaves_neither_process_nor_state(
         pids.append(state.pid or 0)
         raise interruption
 
-    monkeypatch.setattr(broker, "choose_launcher", lambda: "process")
-    monkeypatch.setattr(launch, "wait_until_ready", interrupt)
+    monkeypatch.setattr(localbroker, "choose_launcher", lambda: "process")
+    monkeypatch.setattr(localbroker, "wait_until_ready", interrupt)
     write_script(fake_distribution, "exec sleep 600")
 
     with pytest.raises(interruption):
@@ -200,7 +201,7 @@ def test_an_interrupted_start_leaves_neither_process_nor_state(
 
 
 def test_kept_data_that_may_be_damaged_can_be_wiped(fake_distribution: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker, "choose_launcher", lambda: "process")
+    monkeypatch.setattr(localbroker, "choose_launcher", lambda: "process")
     write_script(fake_distribution, 'echo "x ERROR cookie does not match"; exit 1')
 
     with pytest.raises(LocalBrokerError, match="cookie does not match") as first:

@@ -19,23 +19,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dispatch.devtools import localbroker
 from dispatch.devtools.localbroker import (
     DEFAULT_NAMESPACES,
     Admin,
     AdminError,
+    Configuration,
     LocalBrokerError,
     LocalBrokerUnavailableError,
     PortInUseError,
+    Ports,
     Security,
-    broker,
+    apply_settings,
     create_namespaces,
     find_free_ports,
-    processes,
+    hold_lock,
+    loopback_interface,
     provide_broker,
+    read_bookie_port,
     read_environment,
+    require_free,
 )
-from dispatch.devtools.localbroker.launch import Configuration, Ports, apply_settings, read_bookie_port
-from dispatch.devtools.localbroker.processes import hold_lock, loopback_interface, require_free
 from tests.unit.devtools.localbroker.fakes import AdminStandIn, FakeRunner, docker_calls, serve_admin
 
 
@@ -236,7 +240,7 @@ def test_a_broker_of_the_environment_that_does_not_answer_is_an_error() -> None:
 
 
 def test_a_container_where_nothing_else_goes(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker, "choose_launcher", lambda: "docker")
+    monkeypatch.setattr(localbroker, "choose_launcher", lambda: "docker")
 
     with provide_broker(environ={}) as endpoint:
         assert endpoint.broker is None
@@ -414,7 +418,7 @@ def test_the_kernel_frees_it_when_its_holder_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     script = (
         "import signal, sys, pathlib\n"
-        "from dispatch.devtools.localbroker.processes import hold_lock\n"
+        "from dispatch.devtools.localbroker import hold_lock\n"
         "with hold_lock(pathlib.Path(sys.argv[1])):\n"
         "    print('held', flush=True)\n"
         "    signal.pause()\n"
@@ -563,7 +567,7 @@ def test_without_openssl_the_error_says_what_to_install(tmp_path: Path, monkeypa
 
 @pytest.mark.process
 def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "run", FakeRunner(openssl_genpkey=(1, "", "no entropy")))
+    monkeypatch.setattr(localbroker, "run", FakeRunner(openssl_genpkey=(1, "", "no entropy")))
 
     with pytest.raises(LocalBrokerError, match="openssl genpkey failed: no entropy"):
         Security.create(tmp_path / "data" / "security")

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dispatch.devtools.localbroker.launch import Security as Certificates
+from dispatch.devtools.localbroker import Security as Certificates
 from dispatch.errors import TransportError
 from dispatch.transports.base import Security
 from dispatch.transports.pulsar import handshake

@@ -10,9 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.devtools.localbroker import VERSION, LocalBrokerError, cache_dir, fetch_distribution, find_distribution
-from dispatch.devtools.localbroker.launch import find_java_problem, parse_java_version
-from dispatch.devtools.localbroker.processes import Report, run
+from dispatch.devtools.localbroker import (
+    VERSION,
+    LocalBrokerError,
+    Report,
+    cache_dir,
+    fetch_distribution,
+    find_distribution,
+    find_java_problem,
+    parse_java_version,
+    run,
+)
 from tests.unit.devtools.localbroker.fakes import Machine
 
 NAME = f"apache-pulsar-{VERSION}"

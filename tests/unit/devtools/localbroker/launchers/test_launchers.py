@@ -11,6 +11,7 @@ from typing import Any
 import pulsar
 import pytest
 
+from dispatch.devtools import localbroker
 from dispatch.devtools.localbroker import (
     DEFAULT_NAMESPACES,
     IMAGE,
@@ -23,21 +24,18 @@ from dispatch.devtools.localbroker import (
     LocalBrokerError,
     LocalBrokerUnavailableError,
     PortInUseError,
+    build_run_command,
     choose_launcher,
     create_namespaces,
-    find_free_ports,
-    processes,
-)
-from dispatch.devtools.localbroker.launch import (
-    build_run_command,
     extract_errors,
+    find_free_ports,
     is_container_running,
     is_engine_available,
+    process_identity,
     read_tail,
     stop_container,
     wait_until_ready,
 )
-from dispatch.devtools.localbroker.processes import process_identity
 from tests.helpers.catalogs import unique_topic
 from tests.unit.devtools.localbroker.fakes import (
     AdminStandIn,
@@ -80,18 +78,18 @@ def test_kept_data_are_in_a_volume() -> None:
 def test_an_engine_is_there_if_it_answers(
     monkeypatch: pytest.MonkeyPatch, answer: tuple[int, str, str] | OSError, available: bool
 ) -> None:
-    monkeypatch.setattr(processes, "run", FakeRunner(docker_info=answer))
+    monkeypatch.setattr(localbroker, "run", FakeRunner(docker_info=answer))
     assert is_engine_available() is available
 
 
 def test_a_container_that_is_gone_needs_no_stopping(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = FakeRunner(docker_stop=(1, "", "No such container"), docker_inspect=(1, "", "No such object"))
-    monkeypatch.setattr(processes, "run", gone)
+    monkeypatch.setattr(localbroker, "run", gone)
     stop_container("box")
     assert not is_container_running("box")
 
     stuck = FakeRunner(docker_stop=(1, "", "permission denied"), docker_inspect=(0, "true\n", ""))
-    monkeypatch.setattr(processes, "run", stuck)
+    monkeypatch.setattr(localbroker, "run", stuck)
     with pytest.raises(LocalBrokerError, match="permission denied; try: docker rm --force box"):
         stop_container("box")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.devtools.localbroker.processes import ManagedProcess, _identity_from_ps, process_identity, spawn
+from dispatch.devtools.localbroker import ManagedProcess, _identity_from_ps, process_identity, spawn
 from tests.unit.devtools.localbroker.fakes import Ending
 
 FOREVER = ["sleep", "600"]
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.process
 OWNER = """
 import os, signal, sys, threading
 from pathlib import Path
-from dispatch.devtools.localbroker.processes import spawn
+from dispatch.devtools.localbroker import spawn
 folder, mode = Path(sys.argv[1]), sys.argv[2]
 def say(child):
     print(child.pid, child.watchdog_pid or 0, flush=True)

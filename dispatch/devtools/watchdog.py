@@ -1,6 +1,6 @@
 """A small process between a parent and its broker: when the parent ends for any reason, it ends the broker.
 
-Run as a script (`python -I -S parent_watchdog.py JOB`), never imported. `JOB` is JSON with the keys `owner` (process id of
+Run as a script (`python -I -S watchdog.py JOB`), never imported. `JOB` is JSON with the keys `owner` (process id of
 the parent), `command`, `remove` (folder or null), `on_owner_death` (command or null), `detached`. Only the parent holds the
 other end of its stdin pipe. It writes the id of the started process to stdout; stderr and both outputs of that process go to
 the log. A byte on stdin confirms that the process id is stored and the process may outlive the parent, so a detached broker

@@ -15,31 +15,29 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from dispatch.devtools.localbroker.launch import (
+from dispatch.devtools.localbroker import (
+    LOOPBACK,
     READY_TIMEOUT,
     STOP_GRACE,
     VERSION,
     Admin,
+    LocalBrokerError,
+    ManagedProcess,
+    Report,
     cache_dir,
     create_namespaces,
     extract_errors,
     fetch_distribution,
-    java_environment,
-    wait_until_ready,
-    write_configuration,
-)
-from dispatch.devtools.localbroker.processes import (
-    LOOPBACK,
-    LocalBrokerError,
-    ManagedProcess,
-    Report,
     find_free_ports,
     hold_lock,
     ignore_progress,
     is_listening,
+    java_environment,
     loopback_interface,
     read_state,
     spawn,
+    wait_until_ready,
+    write_configuration,
     write_state,
 )
 

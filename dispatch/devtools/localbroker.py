@@ -1,33 +1,447 @@
-"""A Pulsar broker in a Docker container, for machines without Java or Maven."""
+"""A local Pulsar broker for development, tests and benchmarks: a process of this machine, or a Docker container.
+
+Tests and benchmarks use `provide_broker`; `dispatch broker start|stop|status` uses `start_detached`, `stop_detached` and
+`status`; tests of faults and security start their own `LocalBroker`. Standard library only.
+"""
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import errno
+import fcntl
 import hashlib
 import hmac
 import ipaddress
 import itertools
 import json
 import os
+import random
 import re
 import secrets
 import shutil
 import signal
+import socket
 import ssl
+import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPMessage
 from pathlib import Path
 from typing import IO, Any, Literal
 from urllib.parse import quote, urlsplit
 
-from dispatch.devtools.localbroker import processes
+# Errors. Each message names the fix.
+
+
+#: Receives one line of progress for people, such as ``print``.
+Report = Callable[[str], None]
+
+
+def ignore_progress(_line: str) -> None:
+    """Discard progress: a ``Report`` without output."""
+
+
+class LocalBrokerError(RuntimeError):
+    """A local broker could not be downloaded, started, reached or stopped."""
+
+
+class LocalBrokerUnavailableError(LocalBrokerError):
+    """This machine cannot start a Pulsar broker.
+
+    Attributes:
+        problems: missing requirements, one short clause each.
+    """
+
+    def __init__(self, problems: list[str], fix: str) -> None:
+        super().__init__(f"no Pulsar broker can be started here: {'; '.join(problems)}.\n{fix}")
+        self.problems = problems
+
+
+class PortInUseError(LocalBrokerError):
+    """A requested port is in use by another process.
+
+    Attributes:
+        port: the port.
+    """
+
+    def __init__(self, port: int, fix: str) -> None:
+        super().__init__(f"port {port} on 127.0.0.1 is in use: {fix}")
+        self.port = port
+
+
+class AdminError(LocalBrokerError):
+    """Pulsar's admin interface rejected a request, or did not respond.
+
+    Attributes:
+        status: HTTP status; None without a response.
+        reason: reason given by the broker, or cause of the missing response.
+    """
+
+    def __init__(self, status: int | None, reason: str, request: str = "") -> None:
+        what = "no response" if status is None else f"HTTP {status}"
+        fix = ""
+        if status in (401, 403):
+            fix = "; use the token of a superuser (DISPATCH_TOKEN; PULSAR_TOKEN for tests and benchmarks)"
+        elif status is None:
+            fix = (
+                "; check that the broker is running and that this is its admin URL "
+                "(--admin; PULSAR_ADMIN_URL for tests and benchmarks)"
+            )
+        super().__init__(f"{request}: {what}: {reason}{fix}" if request else f"{what}: {reason}{fix}")
+        self.status = status
+        self.reason = reason
+
+
+# Management of child processes: start, identify, signal, terminate.
+
+
+KILL_WAIT = 10.0  # seconds to wait for a killed process: far more than the kernel needs
+_POLL = 0.02  # seconds between polls of a process that is not a child
+_WATCHDOG = Path(__file__).with_name("watchdog.py")
+
+
+def process_identity(pid: int) -> str | None:
+    """Return an identity that distinguishes the process from a later one with the same id: its start time. None if it has
+    ended.
+
+    A zombie has ended; a process whose first thread has ended has not.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return None if Path("/proc/self/stat").exists() else _identity_from_ps(pid)
+    fields = stat.rpartition(")")[2].split()  # the preceding name may contain blanks and brackets
+    state, threads, start_time = fields[0], int(fields[17]), fields[19]
+    return None if state == "X" or (state == "Z" and threads <= 1) else f"{boot}:{start_time}"
+
+
+def _identity_from_ps(pid: int) -> str | None:
+    listing = subprocess.run(
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)],
+        env={**os.environ, "LC_ALL": "C"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    state, _, start_time = listing.stdout.strip().partition(" ")
+    return None if not state or state.startswith("Z") else " ".join(start_time.split())
+
+
+def _has_running_thread(pid: int) -> bool:
+    """Return whether a thread is not stopped, according to /proc."""
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):  # the thread has ended
+            if stat.read_text().rpartition(")")[2].split()[0] not in "TtZX":
+                return True
+    return False
+
+
+class ManagedProcess:
+    """A process that was started here, or is known by id and identity.
+
+    Attributes:
+        pid: process id.
+        identity: see `process_identity`; None if it ended before it could be determined.
+    """
+
+    def __init__(self, pid: int, identity: str | None, watchdog: subprocess.Popen[bytes] | None = None) -> None:
+        self.pid = pid
+        self.identity = identity
+        self._watchdog = watchdog
+
+    @property
+    def watchdog_pid(self) -> int | None:
+        """Return the id of the watchdog that ends this process with its parent; None for a detached process."""
+        return None if self._watchdog is None else self._watchdog.pid
+
+    def is_alive(self) -> bool:
+        """Return whether the process exists, running or suspended."""
+        return self.identity is not None and process_identity(self.pid) == self.identity
+
+    def send_signal(self, number: signal.Signals) -> bool:
+        """Send a signal; return False if the process has ended."""
+        if not self.is_alive():
+            return False
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def suspend(self) -> bool:
+        """Send SIGSTOP and wait until all threads are stopped: a running thread continues for milliseconds. Without /proc
+        there is no wait. Returns False if the process has ended."""
+        if not self.send_signal(signal.SIGSTOP):
+            return False
+        end = time.monotonic() + KILL_WAIT
+        while _has_running_thread(self.pid) and time.monotonic() < end:
+            time.sleep(_POLL)
+        return self.is_alive()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for the end; return whether it has ended."""
+        end = time.monotonic() + timeout
+        if self._watchdog is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._watchdog.wait(timeout)
+        while self.is_alive():
+            if time.monotonic() >= end:
+                return False
+            time.sleep(_POLL)
+        return True
+
+    def kill(self) -> None:
+        """Kill the process (SIGKILL) and wait for its end. Idempotent."""
+        self.send_signal(signal.SIGKILL)
+        if not self.wait(KILL_WAIT):
+            raise LocalBrokerError(f"process {self.pid} does not end after SIGKILL: inspect it with ps")
+        self._release()
+
+    def terminate(self, grace: float) -> None:
+        """Terminate the process (SIGTERM); kill it (SIGKILL) after `grace` seconds."""
+        if self.send_signal(signal.SIGTERM):
+            self.send_signal(signal.SIGCONT)  # a suspended process does not handle SIGTERM
+            self.wait(grace)
+        self.kill()
+
+    def _release(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.wait(KILL_WAIT)
+            if self._watchdog.stdin is not None:
+                self._watchdog.stdin.close()
+
+    @property
+    def returncode(self) -> int | None:
+        """Return the exit status (128 + n for signal n); None while it is running, and for a detached process."""
+        return None if self._watchdog is None else self._watchdog.poll()
+
+
+def spawn(
+    command: Sequence[str],
+    *,
+    log: Path,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    remove: Path | None = None,
+    on_owner_death: Sequence[str] | None = None,
+    detached: bool = False,
+    on_spawn: Callable[[ManagedProcess], None] | None = None,
+) -> ManagedProcess:
+    """Start `command` in its own session, so that Ctrl-C on this terminal does not reach it.
+
+    Args:
+        command: program and arguments.
+        log: file to which stdout and stderr are appended.
+        environ: environment; default: that of this process.
+        cwd: working folder; default: that of this process.
+        remove: folder to delete if this process ends first.
+        on_owner_death: command to run if this process ends first.
+        detached: the process outlives this one; otherwise it is killed with it, even after SIGKILL.
+        on_spawn: called with the process first; a detached process is released when this has returned.
+
+    Raises:
+        LocalBrokerError: the process could not be started.
+    """
+    job = {
+        "owner": os.getpid(),
+        "command": list(command),
+        "remove": None if remove is None else str(remove),
+        "on_owner_death": None if on_owner_death is None else list(on_owner_death),
+        "detached": detached,
+    }
+    with log.open("ab") as output:
+        watchdog = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_WATCHDOG), json.dumps(job)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            env=None if environ is None else dict(environ),
+            cwd=cwd,
+            start_new_session=True,
+        )
+    child: ManagedProcess | None = None
+    try:
+        if watchdog.stdin is None or watchdog.stdout is None:
+            raise AssertionError("both pipes were requested")
+        with watchdog.stdout:
+            line = watchdog.stdout.readline()
+        if not line:
+            raise LocalBrokerError(f"{command[0]} could not be started: see {log}")
+        pid = int(line)
+        child = ManagedProcess(pid, process_identity(pid), None if detached else watchdog)
+        if on_spawn is not None:
+            on_spawn(child)
+        if detached:
+            with suppress(BrokenPipeError):  # the process and its watchdog have ended
+                watchdog.stdin.write(b"k")
+                watchdog.stdin.close()
+            watchdog.wait(KILL_WAIT)
+    except BaseException:
+        _stop_watchdog(watchdog)
+        if child is not None:
+            child.kill()  # the watchdog may have released it
+        raise
+    return child
+
+
+def _stop_watchdog(watchdog: subprocess.Popen[bytes]) -> None:
+    """Stop a watchdog: when its pipe closes, it kills its process and exits."""
+    if watchdog.stdin is not None:
+        with suppress(BrokenPipeError):
+            watchdog.stdin.close()
+    try:
+        watchdog.wait(KILL_WAIT)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(watchdog.pid, signal.SIGKILL)
+        watchdog.wait(KILL_WAIT)
+
+
+# Running of short commands.
+
+
+def run(command: Sequence[str], *, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """Run a command; after `timeout` seconds it is killed with status 124."""
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 124, "", f"{command[0]} did not finish within {timeout:g} s")
+
+
+# Mutual exclusion of processes by an advisory lock on a file.
+
+
+@contextmanager
+def hold_lock(path: Path, *, waiting: str = "", report: Report = ignore_progress) -> Iterator[None]:
+    """Hold the lock on `path` inside the context. The file is created if missing and never deleted: a deletion would allow
+    two holders.
+
+    While another process holds the lock, it reports `waiting` once and waits. The kernel releases the lock when its holder
+    ends.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report(waiting or f"waiting for {path}")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+# The state of a detached broker or cluster, in a file.
+
+
+def write_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a JSON object atomically: readers hold no lock."""
+    temporary = path.with_suffix(f".{time.monotonic_ns()}")
+    temporary.write_text(json.dumps(state, indent=2) + "\n")
+    temporary.replace(path)
+
+
+def read_state(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object; None if there is none."""
+    try:
+        state = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return state if isinstance(state, dict) else None
+
+
+# Free loopback ports for local servers.
+
+
+LOOPBACK = "127.0.0.1"
+_LOWEST = 15_000
+_HIGHEST = 32_767
+_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def find_free_ports(count: int) -> tuple[int, ...]:
+    """Find `count` different loopback ports without a listener.
+
+    They are below the ephemeral range: while a broker is down, a reconnecting client could otherwise get the broker's port
+    as its source port and prevent the broker's restart.
+    """
+    with ExitStack() as stack:
+        found: list[int] = []
+        for port in random.sample(range(_LOWEST, _highest() + 1), k=200):
+            candidate = stack.enter_context(_tcp_socket())
+            if _bind(candidate, port):
+                found.append(port)
+            if len(found) == count:
+                return tuple(found)
+    raise LocalBrokerError(f"{count} free ports could not be found on this machine: stop programs that listen")
+
+
+def require_free(port: int, fix: str) -> None:
+    """Raise `PortInUseError` with `fix` in its message unless a server can listen on loopback `port`."""
+    if not 0 < port < 65_536:
+        raise LocalBrokerError(f"{port} is not a TCP port: use 1 to 65535")
+    with _tcp_socket() as probe:
+        if not _bind(probe, port):
+            raise PortInUseError(port, fix)
+
+
+def is_listening(port: int) -> bool:
+    """Return whether a server accepts connections on loopback `port`."""
+    with _tcp_socket() as probe:
+        return probe.connect_ex((LOOPBACK, port)) == 0
+
+
+def loopback_interface() -> str:
+    """Return the name of the loopback interface: `lo` on Linux, `lo0` on macOS and BSD."""
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in names if name in ("lo", "lo0")), "lo")
+
+
+def _highest() -> int:
+    try:
+        first_ephemeral = int(_RANGE_FILE.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return _HIGHEST
+    # The machine's ephemeral range includes these ports: no better choice exists.
+    return min(_HIGHEST, first_ephemeral - 1) if first_ephemeral > _LOWEST + 1_000 else _HIGHEST
+
+
+def _tcp_socket() -> socket.socket:
+    probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # Like the broker: ignores connections in TIME_WAIT, conflicts with a listener.
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return probe
+
+
+def _bind(probe: socket.socket, port: int) -> bool:
+    try:
+        probe.bind((LOOPBACK, port))
+    except PermissionError as error:
+        raise LocalBrokerError(f"this user has no permission for port {port}: use one above 1023") from error
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
+
 
 # Client of Pulsar's admin interface over HTTP, with the calls that dispatch needs; pulsar-client has none.
 
@@ -70,7 +484,7 @@ class Admin:
         """Return whether the broker serves its default namespace; never raises `AdminError`."""
         try:
             self._request("GET", "namespaces/public/default")
-        except processes.AdminError:
+        except AdminError:
             return False
         return True
 
@@ -102,7 +516,7 @@ class Admin:
             raise ValueError(f"{topic!r} is not a full topic name: use for example non-persistent://tg/request/joke")
         response = self._request("GET", f"{kind}/{'/'.join(_segment(part) for part in parts)}/stats")
         if not isinstance(response, dict):
-            raise processes.AdminError(200, "the response is not a JSON object", f"GET {kind} stats")
+            raise AdminError(200, "the response is not a JSON object", f"GET {kind} stats")
         return response
 
     def owner(self, topic: str) -> str:
@@ -131,7 +545,7 @@ class Admin:
         """Create the tenant, allowed on every cluster, if it does not exist; return whether it was created."""
         try:
             self.namespaces(tenant)  # needs no superuser, unlike the list of tenants
-        except processes.AdminError as error:
+        except AdminError as error:
             if error.status != 404:
                 raise
         else:
@@ -148,7 +562,7 @@ class Admin:
     def _create(self, path: str, body: dict[str, Any]) -> bool:
         try:
             self._request("PUT", path, body)
-        except processes.AdminError as error:
+        except AdminError as error:
             if error.status == 409:  # created concurrently
                 return False
             raise
@@ -168,20 +582,18 @@ class Admin:
                 raw = response.read(_MAX_RESPONSE_BYTES + 1)
         except urllib.error.HTTPError as error:
             with error:
-                raise processes.AdminError(error.code, _reason(error), what) from error
+                raise AdminError(error.code, _reason(error), what) from error
         except (OSError, HTTPException) as error:
             cause = error.reason if isinstance(error, urllib.error.URLError) else error
-            raise processes.AdminError(None, str(cause) or type(cause).__name__, what) from error
+            raise AdminError(None, str(cause) or type(cause).__name__, what) from error
         if len(raw) > _MAX_RESPONSE_BYTES:
-            raise processes.AdminError(200, f"the response is longer than {_MAX_RESPONSE_BYTES} bytes", what)
+            raise AdminError(200, f"the response is longer than {_MAX_RESPONSE_BYTES} bytes", what)
         if not raw:
             return None
         try:
             return json.loads(raw)
         except ValueError as error:
-            raise processes.AdminError(
-                200, "the response is not JSON: check that this is Pulsar's admin URL", what
-            ) from error
+            raise AdminError(200, "the response is not JSON: check that this is Pulsar's admin URL", what) from error
 
 
 def create_namespaces(admin: Admin, namespaces: Iterable[str] = DEFAULT_NAMESPACES) -> list[str]:
@@ -224,7 +636,7 @@ def _reason(error: urllib.error.HTTPError) -> str:
 
 def _names(response: Any) -> list[str]:
     if not isinstance(response, list):
-        raise processes.AdminError(200, "the response is not a JSON list: check that this is Pulsar's admin URL")
+        raise AdminError(200, "the response is not a JSON list: check that this is Pulsar's admin URL")
     return [str(name) for name in response]
 
 
@@ -267,7 +679,7 @@ def wait_until_ready(
     logs: list[Path],
     what: str = "the broker",
     timeout: float = READY_TIMEOUT,
-    report: processes.Report = processes.ignore_progress,
+    report: Report = ignore_progress,
     clock: Callable[[], float] = time.monotonic,
 ) -> float:
     """Wait until a starting process is ready; return the seconds it took.
@@ -288,10 +700,10 @@ def wait_until_ready(
     next_report = start + _PROGRESS_INTERVAL
     while not is_ready():
         if wait_for_end(_POLL_INTERVAL):
-            raise processes.LocalBrokerError(f"{what} ended during its start:\n{extract_errors(logs)}")
+            raise LocalBrokerError(f"{what} ended during its start:\n{extract_errors(logs)}")
         now = clock()
         if now - start > timeout:
-            raise processes.LocalBrokerError(f"{what} was not ready within {timeout:g} s:\n{extract_errors(logs)}")
+            raise LocalBrokerError(f"{what} was not ready within {timeout:g} s:\n{extract_errors(logs)}")
         if now >= next_report:
             report(f"still starting: {now - start:.0f} s so far")
             next_report = now + _PROGRESS_INTERVAL
@@ -331,7 +743,7 @@ _GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:unpack"
 _FETCH_LIMIT = 1800.0  # seconds: 233 MiB over a slow connection
 
 #: Unpacks the distribution into an empty folder.
-Unpack = Callable[[Path, processes.Report], None]
+Unpack = Callable[[Path, Report], None]
 
 
 def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -352,7 +764,7 @@ def find_distribution() -> Path | None:
     return home if _is_complete(home) else None
 
 
-def fetch_distribution(report: processes.Report = processes.ignore_progress, *, unpack: Unpack | None = None) -> Path:
+def fetch_distribution(report: Report = ignore_progress, *, unpack: Unpack | None = None) -> Path:
     """Return the unpacked distribution; download it with Maven into the cache if needed.
 
     It is unpacked into a temporary folder and renamed, so an interrupted run leaves no partial distribution; of two
@@ -370,7 +782,7 @@ def fetch_distribution(report: processes.Report = processes.ignore_progress, *, 
         return found
     home = _home()
     waiting = f"another process is downloading Pulsar {VERSION}; waiting for it"
-    with processes.hold_lock(home.parent / "lock", waiting=waiting, report=report):
+    with hold_lock(home.parent / "lock", waiting=waiting, report=report):
         found = find_distribution()
         if found is not None:
             return found
@@ -380,14 +792,14 @@ def fetch_distribution(report: processes.Report = processes.ignore_progress, *, 
         try:
             (unpack or unpack_with_maven)(temporary, report)
             if not _is_complete(temporary / home.name):
-                raise processes.LocalBrokerError(f"the download contains no complete {home.name}")
+                raise LocalBrokerError(f"the download contains no complete {home.name}")
             _move(temporary / home.name, home)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     return home
 
 
-def unpack_with_maven(folder: Path, report: processes.Report) -> None:
+def unpack_with_maven(folder: Path, report: Report) -> None:
     """Download the distribution with Maven (233 MiB, stored in its repository) and unpack it into `folder`."""
     report(f"downloading Pulsar {VERSION} with Maven: 233 MiB, once, about half a minute")
     log = folder / "maven.log"
@@ -396,20 +808,18 @@ def unpack_with_maven(folder: Path, report: processes.Report) -> None:
     working_folder.mkdir()
     command = ["mvn", "-B", "-q", _GOAL, f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={folder}"]
     start = time.monotonic()
-    child = processes.spawn(command, log=log, cwd=working_folder, remove=folder)
+    child = spawn(command, log=log, cwd=working_folder, remove=folder)
     try:
         while not child.wait(_PROGRESS_INTERVAL):
             elapsed = time.monotonic() - start
             if elapsed > _FETCH_LIMIT:
-                raise processes.LocalBrokerError(
-                    f"Maven did not download Pulsar within {_FETCH_LIMIT:.0f} s: check the network"
-                )
+                raise LocalBrokerError(f"Maven did not download Pulsar within {_FETCH_LIMIT:.0f} s: check the network")
             report(f"downloading Pulsar {VERSION}: {elapsed:.0f} s so far")
     finally:
         child.kill()
     if child.returncode != 0:
         last_lines = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-        raise processes.LocalBrokerError(
+        raise LocalBrokerError(
             f"Maven could not download Pulsar {VERSION} (exit status {child.returncode}):\n{last_lines}\n"
             "Check the network and Maven's settings.xml (mirrors, proxies), or use a running Pulsar broker "
             "(DISPATCH_BROKER; PULSAR_URL for tests and benchmarks)."
@@ -431,9 +841,7 @@ def _move(source: Path, target: Path) -> None:
         source.rename(target)
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or not _is_complete(target):
-            raise processes.LocalBrokerError(
-                f"cannot move Pulsar to {target}: {error.strerror}; delete that folder"
-            ) from error
+            raise LocalBrokerError(f"cannot move Pulsar to {target}: {error.strerror}; delete that folder") from error
 
 
 # Tokens and certificates of a local broker with security.
@@ -492,7 +900,7 @@ class Security:
             return security
         openssl = shutil.which("openssl")
         if openssl is None:
-            raise processes.LocalBrokerUnavailableError(
+            raise LocalBrokerUnavailableError(
                 ["the openssl command is not installed"],
                 "Install it (apt-get install openssl), or start the broker without security.",
             )
@@ -539,11 +947,9 @@ def _make_certificates(work: Path, openssl: str) -> None:
     (work / "extensions.conf").write_text(_SERVER_EXTENSIONS)
 
     def call(*arguments: str) -> None:
-        result = processes.run([openssl, *arguments])
+        result = run([openssl, *arguments])
         if result.returncode != 0:
-            raise processes.LocalBrokerError(
-                f"openssl {arguments[0]} failed: {(result.stderr or result.stdout).strip()[-500:]}"
-            )
+            raise LocalBrokerError(f"openssl {arguments[0]} failed: {(result.stderr or result.stdout).strip()[-500:]}")
 
     config = str(work / "request.conf")
     for name in ("ca-key", "broker-key"):
@@ -666,10 +1072,10 @@ class Configuration:
         settings = {
             "brokerServicePort": str(self.ports.broker),
             "webServicePort": str(self.ports.web),
-            "bindAddress": processes.LOOPBACK,
+            "bindAddress": LOOPBACK,
             "webSocketServiceEnabled": "false",
             # Without these two the bookie listens on every interface at a random port.
-            "listeningInterface": processes.loopback_interface(),
+            "listeningInterface": loopback_interface(),
             "allowEphemeralPorts": "true",
             # A graceful stop waits for a share of this: 5 s with the default of a minute, 1 s with this value.
             "brokerShutdownTimeoutMs": "3000",
@@ -698,7 +1104,7 @@ class Configuration:
             str(self.home / "bin" / "pulsar"),
             "standalone",
             *("--no-functions-worker", "--no-stream-storage"),
-            *("--advertised-address", processes.LOOPBACK),
+            *("--advertised-address", LOOPBACK),
             *("--bookkeeper-port", str(self.ports.bookie)),
             *("--metadata-dir", str(self.data_dir / "meta")),
             *("--bookkeeper-dir", str(self.data_dir / "bk")),
@@ -716,7 +1122,7 @@ def write_configuration(home: Path, folder: Path, name: str, settings: Mapping[s
     """Write `conf/NAME` of `folder`, that of the distribution with other settings; see `Configuration.write`."""
     for path, fix in ((home, "set DISPATCH_CACHE"), (folder, "set TMPDIR, or choose a data folder,")):
         if re.search(r"\s", str(path)):
-            raise processes.LocalBrokerError(
+            raise LocalBrokerError(
                 f"Pulsar's start script does not support white space in a path: {str(path)!r}; {fix} to one without"
             )
     for part in ("conf", "logs", "tmp"):
@@ -753,14 +1159,14 @@ _STOP_GRACE = 10  # seconds
 # The broker tells clients its own port, so it must be the same inside and outside the container.
 _SCRIPT = (
     "bin/apply-config-from-env.py conf/standalone.conf && "
-    f"exec bin/pulsar standalone --no-functions-worker --no-stream-storage --advertised-address {processes.LOOPBACK}"
+    f"exec bin/pulsar standalone --no-functions-worker --no-stream-storage --advertised-address {LOOPBACK}"
 )
 
 
 def is_engine_available() -> bool:
     """Return whether the `docker` command exists and its engine responds."""
     try:
-        return processes.run(["docker", "info", "--format", "{{.ServerVersion}}"]).returncode == 0
+        return run(["docker", "info", "--format", "{{.ServerVersion}}"]).returncode == 0
     except OSError:
         return False
 
@@ -771,9 +1177,9 @@ def build_run_command(name: str, port: int, web_port: int, *, volume: str | None
         *("docker", "run", "--detach", "--rm", "--name", name),
         *(
             "--publish",
-            f"{processes.LOOPBACK}:{port}:{port}",
+            f"{LOOPBACK}:{port}:{port}",
             "--publish",
-            f"{processes.LOOPBACK}:{web_port}:{web_port}",
+            f"{LOOPBACK}:{web_port}:{web_port}",
         ),
         *("--env", f"PULSAR_PREFIX_brokerServicePort={port}", "--env", f"PULSAR_PREFIX_webServicePort={web_port}"),
         *("--env", f"PULSAR_MEM={MEMORY}"),
@@ -785,7 +1191,7 @@ def build_run_command(name: str, port: int, web_port: int, *, volume: str | None
 def is_container_running(name: str) -> bool:
     """Return whether the container is running."""
     try:
-        result = processes.run(["docker", "inspect", "--format", "{{.State.Running}}", name])
+        result = run(["docker", "inspect", "--format", "{{.State.Running}}", name])
     except OSError:
         return False
     return result.returncode == 0 and result.stdout.strip() == "true"
@@ -793,18 +1199,16 @@ def is_container_running(name: str) -> bool:
 
 def stop_container(name: str) -> None:
     """Stop the container, killing it after 10 s; it deletes itself. Does nothing if it does not exist."""
-    result = processes.run(["docker", "stop", "-t", str(_STOP_GRACE), name])
+    result = run(["docker", "stop", "-t", str(_STOP_GRACE), name])
     if result.returncode != 0 and is_container_running(name):
-        raise processes.LocalBrokerError(
-            f"docker cannot stop {name}: {result.stderr.strip()}; try: docker rm --force {name}"
-        )
+        raise LocalBrokerError(f"docker cannot stop {name}: {result.stderr.strip()}; try: docker rm --force {name}")
 
 
 def remove_volume(name: str) -> None:
     """Delete a volume with its data, if it exists."""
-    result = processes.run(["docker", "volume", "rm", "--force", name])
+    result = run(["docker", "volume", "rm", "--force", name])
     if result.returncode != 0:
-        raise processes.LocalBrokerError(f"docker cannot delete the volume {name}: {result.stderr.strip()}")
+        raise LocalBrokerError(f"docker cannot delete the volume {name}: {result.stderr.strip()}")
 
 
 class DockerBroker:
@@ -821,8 +1225,8 @@ class DockerBroker:
     def __init__(self, name: str, port: int, web_port: int) -> None:
         """Internal: use `start`."""
         self.name = name
-        self.service_url = f"pulsar://{processes.LOOPBACK}:{port}"
-        self.web_url = f"http://{processes.LOOPBACK}:{web_port}"
+        self.service_url = f"pulsar://{LOOPBACK}:{port}"
+        self.web_url = f"http://{LOOPBACK}:{web_port}"
         self._log = ExitStack()
         """Ends `docker logs --follow` and deletes its output."""
 
@@ -835,7 +1239,7 @@ class DockerBroker:
         web_port: int = 0,
         volume: str | None = None,
         detached: bool = False,
-        report: processes.Report = processes.ignore_progress,
+        report: Report = ignore_progress,
         ready_timeout: float = READY_TIMEOUT,
     ) -> DockerBroker:
         """Start a container and wait until its broker is ready.
@@ -853,22 +1257,22 @@ class DockerBroker:
             LocalBrokerError: the broker did not start; the message names the cause.
         """
         name = name or f"tool-dispatch-pulsar-{secrets.token_hex(4)}"
-        free, free_web = [free for free in processes.find_free_ports(4) if free not in (port, web_port)][:2]
+        free, free_web = [free for free in find_free_ports(4) if free not in (port, web_port)][:2]
         port, web_port = port or free, web_port or free_web
         broker = cls(name, port, web_port)
         _pull(report)
         report(f"starting Pulsar {VERSION} in Docker")
-        result = processes.run(build_run_command(name, port, web_port, volume=volume))
+        result = run(build_run_command(name, port, web_port, volume=volume))
         if result.returncode != 0:
-            raise processes.LocalBrokerError(f"docker cannot run {IMAGE}: {result.stderr.strip()}")
+            raise LocalBrokerError(f"docker cannot run {IMAGE}: {result.stderr.strip()}")
         remove = ["docker", "rm", "--force", name]
         with ExitStack() as undo:
-            undo.callback(processes.run, remove)
+            undo.callback(run, remove)
             temporary = tempfile.TemporaryDirectory(prefix="tool-dispatch-docker-", ignore_cleanup_errors=True)
             folder = Path(broker._log.enter_context(temporary))
             undo.enter_context(broker._log)
             # Ends with the container, and removes the container if this process is killed.
-            follower = processes.spawn(
+            follower = spawn(
                 ["docker", "logs", "--follow", name],
                 log=folder / "console.log",
                 remove=folder,
@@ -900,13 +1304,13 @@ class DockerBroker:
             stop_container(self.name)
 
 
-def _pull(report: processes.Report) -> None:
-    if processes.run(["docker", "image", "inspect", IMAGE]).returncode == 0:
+def _pull(report: Report) -> None:
+    if run(["docker", "image", "inspect", IMAGE]).returncode == 0:
         return
     report(f"downloading the image {IMAGE}: a few minutes, once")
-    result = processes.run(["docker", "pull", "--quiet", IMAGE], timeout=_PULL_LIMIT)
+    result = run(["docker", "pull", "--quiet", IMAGE], timeout=_PULL_LIMIT)
     if result.returncode != 0:
-        raise processes.LocalBrokerError(f"docker cannot download {IMAGE}: {result.stderr.strip()}")
+        raise LocalBrokerError(f"docker cannot download {IMAGE}: {result.stderr.strip()}")
 
 
 # Check of the Java installation for the broker.
@@ -926,7 +1330,7 @@ def find_java_problem() -> str | None:
         return "Java is not installed (no java on the PATH)"
     where = f"{java} (JAVA_HOME)" if home else java
     try:
-        result = processes.run([java, "-version"])
+        result = run([java, "-version"])
     except OSError as error:
         return f"{where} cannot be run: {error.strerror or error}"
     text = result.stderr + result.stdout
@@ -981,7 +1385,7 @@ def choose_launcher() -> Launcher:
     if has_docker and is_engine_available():
         return "docker"
     problems.append("no Docker engine responds" if has_docker else "Docker is not installed")
-    raise processes.LocalBrokerUnavailableError(problems, _FIX)
+    raise LocalBrokerUnavailableError(problems, _FIX)
 
 
 # A Pulsar standalone broker as a process of this machine.
@@ -1011,7 +1415,7 @@ class LocalBroker:
         *,
         owns_data: bool,
         detached: bool,
-        report: processes.Report,
+        report: Report,
         ready_timeout: float,
     ) -> None:
         """Internal: use `start`."""
@@ -1020,7 +1424,7 @@ class LocalBroker:
         self._detached = detached
         self._report = report
         self._ready_timeout = ready_timeout
-        self._child: processes.ManagedProcess | None = None
+        self._child: ManagedProcess | None = None
 
     @classmethod
     def start(
@@ -1031,7 +1435,7 @@ class LocalBroker:
         web_port: int = 0,
         security: bool = False,
         detached: bool = False,
-        report: processes.Report = processes.ignore_progress,
+        report: Report = ignore_progress,
         ready_timeout: float = READY_TIMEOUT,
         on_spawn: Callable[[LocalBroker], None] | None = None,
     ) -> LocalBroker:
@@ -1056,12 +1460,10 @@ class LocalBroker:
             raise ValueError("a detached broker requires data_dir: a temporary one would never be deleted")
         home = fetch_distribution(report)
         if port and port == web_port:
-            raise processes.LocalBrokerError(
-                f"port {port} cannot serve both clients and the admin interface: use two ports"
-            )
+            raise LocalBrokerError(f"port {port} cannot serve both clients and the admin interface: use two ports")
         for wanted in (port, web_port):
             if wanted:
-                processes.require_free(wanted, "use another, or 0 for any free port")
+                require_free(wanted, "use another, or 0 for any free port")
         owns_data = data_dir is None
         folder = (
             Path(tempfile.mkdtemp(prefix="tool-dispatch-pulsar-")).resolve()
@@ -1083,7 +1485,7 @@ class LocalBroker:
                 )
                 try:
                     broker._launch(on_spawn)
-                except processes.LocalBrokerError:
+                except LocalBrokerError:
                     if attempt == _ATTEMPTS or not broker._has_port_conflict():
                         raise
                     report("another process took a port; starting again on others")
@@ -1106,18 +1508,18 @@ class LocalBroker:
     @property
     def service_url(self) -> str:
         """Return the URL for clients, without TLS."""
-        return f"pulsar://{processes.LOOPBACK}:{self._configuration.ports.broker}"
+        return f"pulsar://{LOOPBACK}:{self._configuration.ports.broker}"
 
     @property
     def service_url_tls(self) -> str:
         """Return the URL for clients with TLS; raises `LocalBrokerError` without security."""
         self._security()
-        return f"pulsar+ssl://{processes.LOOPBACK}:{self._configuration.ports.tls}"
+        return f"pulsar+ssl://{LOOPBACK}:{self._configuration.ports.tls}"
 
     @property
     def web_url(self) -> str:
         """Return the URL of the admin interface."""
-        return f"http://{processes.LOOPBACK}:{self._configuration.ports.web}"
+        return f"http://{LOOPBACK}:{self._configuration.ports.web}"
 
     @property
     def ca_file(self) -> Path:
@@ -1149,10 +1551,10 @@ class LocalBroker:
         return self.process.pid
 
     @property
-    def process(self) -> processes.ManagedProcess:
+    def process(self) -> ManagedProcess:
         """Return the process."""
         if self._child is None:
-            raise processes.LocalBrokerError("the broker was not started")
+            raise LocalBrokerError("the broker was not started")
         return self._child
 
     def is_alive(self) -> bool:
@@ -1179,12 +1581,12 @@ class LocalBroker:
     def pause(self) -> None:
         """Suspend the broker (SIGSTOP): connections stay open without responses."""
         if not self.process.suspend():
-            raise processes.LocalBrokerError("the broker has ended")
+            raise LocalBrokerError("the broker has ended")
 
     def resume(self) -> None:
         """Resume the broker after `pause` (SIGCONT)."""
         if not self.process.send_signal(signal.SIGCONT):
-            raise processes.LocalBrokerError("the broker has ended")
+            raise LocalBrokerError("the broker has ended")
 
     def stop(self) -> None:
         """Stop the broker (SIGTERM; SIGKILL after 10 s) and delete temporary data. Idempotent."""
@@ -1219,13 +1621,13 @@ class LocalBroker:
         configuration = self._configuration
         configuration.write()
 
-        def spawned(child: processes.ManagedProcess) -> None:
+        def spawned(child: ManagedProcess) -> None:
             self._child = child
             if on_spawn is not None:
                 on_spawn(self)
 
         try:
-            child = processes.spawn(
+            child = spawn(
                 configuration.command(),
                 log=configuration.console_file,
                 environ=configuration.environment(),
@@ -1254,19 +1656,285 @@ class LocalBroker:
 
     def _security(self) -> Security:
         if self._configuration.security is None:
-            raise processes.LocalBrokerError(
-                "the broker was started without security: LocalBroker.start(security=True)"
-            )
+            raise LocalBrokerError("the broker was started without security: LocalBroker.start(security=True)")
         return self._configuration.security
 
 
 def _choose_ports(folder: Path, port: int, web_port: int, *, tls: bool) -> Ports:
     bookie_port = read_bookie_port(folder)
-    broker, web, bookie, secure = [
-        free for free in processes.find_free_ports(7) if free not in (port, web_port, bookie_port)
-    ][:4]
+    broker, web, bookie, secure = [free for free in find_free_ports(7) if free not in (port, web_port, bookie_port)][:4]
     if bookie_port is not None:
-        processes.require_free(
-            bookie_port, f"the data in {folder} require it; stop the process that uses it, or delete the data"
-        )
+        require_free(bookie_port, f"the data in {folder} require it; stop the process that uses it, or delete the data")
     return Ports(port or broker, web_port or web, bookie_port or bookie, secure if tls else None)
+
+
+# The detached broker of a user, for `dispatch broker start|stop|status`.
+
+
+#: Pulsar's default ports.
+DEFAULT_PORT = 6650
+DEFAULT_WEB_PORT = 8080
+
+CONTAINER = "tool-dispatch-pulsar"
+VOLUME = "tool-dispatch-pulsar"
+
+_BUSY = "another 'dispatch broker' is running; waiting for it"
+
+
+@dataclass(frozen=True)
+class DetachedBroker:
+    """A running detached broker.
+
+    Attributes:
+        kind: process of this machine, or container.
+        service_url: URL for clients.
+        web_url: URL of the admin interface.
+        data_dir: folder of data and logs; None for a container, whose data are in a volume.
+        pid: process id; None for a container.
+        identity: distinguishes the process from a later one with the same id.
+        container: name of the container; None for a process.
+    """
+
+    kind: Literal["process", "docker"]
+    service_url: str
+    web_url: str
+    data_dir: str | None = None
+    pid: int | None = None
+    identity: str | None = None
+    container: str | None = None
+
+    def is_alive(self) -> bool:
+        """Return whether the process or container exists, ready or not."""
+        if self.container is not None:
+            return is_container_running(self.container)
+        return self.pid is not None and ManagedProcess(self.pid, self.identity).is_alive()
+
+    def wait_for_end(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for the end; return whether it has ended."""
+        if self.pid is not None:
+            return ManagedProcess(self.pid, self.identity).wait(timeout)
+        time.sleep(timeout)  # waiting for a container's end would need another process
+        return not self.is_alive()
+
+
+def start_detached(
+    report: Report = ignore_progress, port: int | None = None, web_port: int | None = None, wipe: bool = False
+) -> DetachedBroker:
+    """Start a broker that outlives this process, with tenant and namespaces; or return the running one.
+
+    Data are kept between starts. Concurrent calls start one broker.
+
+    Args:
+        report: receives progress lines.
+        port: port for clients; 0: any free port; None: 6650, or the port of the running broker.
+        web_port: port of the admin interface; 0: any free port; None: 8080, or the port of the running broker.
+        wipe: delete the data of earlier starts.
+
+    Raises:
+        LocalBrokerUnavailableError: this machine cannot start a broker.
+        PortInUseError: a port is in use.
+        LocalBrokerError: the broker did not start, or a broker is running and `wipe` or another port was requested.
+    """
+    with hold_lock(_folder() / "lock", waiting=_BUSY, report=report):
+        running = status()
+        if running is not None:
+            if wipe:
+                raise LocalBrokerError(
+                    f"a broker is running on these data ({running.service_url}): stop it first with dispatch broker stop"
+                )
+            for wanted, option, url in (
+                (port, "--port", running.service_url),
+                (web_port, "--web-port", running.web_url),
+            ):
+                if wanted and urlsplit(url).port != wanted:
+                    raise LocalBrokerError(
+                        f"a broker is already running at {running.service_url} (admin interface {running.web_url}); none "
+                        f"was started with {option} {wanted}. Use it, or stop it first with dispatch broker stop"
+                    )
+            report(f"a broker is already running: {running.service_url}")
+            admin = Admin(running.web_url)
+            # The process that started it may have been killed before it was ready.
+            wait_until_ready(admin.is_ready, running.wait_for_end, logs=_logs(running), report=report)
+            create_namespaces(admin)
+            return running
+        port = DEFAULT_PORT if port is None else port
+        web_port = DEFAULT_WEB_PORT if web_port is None else web_port
+        for wanted, option in ((port, "--port"), (web_port, "--web-port")):
+            if wanted:
+                require_free(
+                    wanted, f"choose another with {option} (0: any free port), or stop the process that uses it"
+                )
+        start = _start_process if choose_launcher() == "process" else _start_container
+        return start(report, port, web_port, wipe)
+
+
+def stop_detached(report: Report = ignore_progress) -> DetachedBroker | None:
+    """Stop the detached broker and keep its data; return it, or None if none was running.
+
+    Raises:
+        LocalBrokerError: the broker does not stop.
+    """
+    with hold_lock(_folder() / "lock", waiting=_BUSY, report=report):
+        running = status()
+        if running is not None:
+            report(f"stopping {running.service_url}")
+            if running.container is not None:
+                stop_container(running.container)
+            elif running.pid is not None:
+                ManagedProcess(running.pid, running.identity).terminate(STOP_GRACE)
+        _state_file().unlink(missing_ok=True)
+        return running
+
+
+def status() -> DetachedBroker | None:
+    """Return the running detached broker or None. It may still be starting: see `Admin.is_ready`."""
+    state = _read()
+    return state if state is not None and state.is_alive() else None
+
+
+def _start_process(report: Report, port: int, web_port: int, wipe: bool) -> DetachedBroker:
+    data_dir = _folder() / "data"
+    if wipe and data_dir.exists():
+        shutil.rmtree(data_dir)
+
+    def describe(broker: LocalBroker) -> DetachedBroker:
+        child = broker.process
+        return DetachedBroker(
+            broker.kind, broker.service_url, broker.web_url, str(broker.data_dir), child.pid, child.identity
+        )
+
+    new = not data_dir.exists()
+    try:
+        broker = LocalBroker.start(
+            data_dir=data_dir,
+            port=port,
+            web_port=web_port,
+            detached=True,
+            report=report,
+            # Written before the process is detached, so that it can always be found and stopped.
+            on_spawn=lambda broker: _write(describe(broker)),
+        )
+    except LocalBrokerError as error:
+        _state_file().unlink(missing_ok=True)
+        if new:
+            raise
+        raise LocalBrokerError(f"{error}\nIf its stored data are damaged: dispatch broker start --wipe") from error
+    except BaseException:
+        _state_file().unlink(missing_ok=True)
+        raise
+    create_namespaces(broker.admin())
+    return describe(broker)
+
+
+def _start_container(report: Report, port: int, web_port: int, wipe: bool) -> DetachedBroker:
+    if wipe:
+        remove_volume(VOLUME)
+    broker = DockerBroker.start(
+        name=CONTAINER, port=port, web_port=web_port, volume=VOLUME, detached=True, report=report
+    )
+    state = DetachedBroker(broker.kind, broker.service_url, broker.web_url, container=broker.name)
+    _write(state)
+    create_namespaces(Admin(broker.web_url))
+    return state
+
+
+def _folder() -> Path:
+    return cache_dir() / "broker"
+
+
+def _state_file() -> Path:
+    return _folder() / "state.json"
+
+
+def _logs(state: DetachedBroker) -> list[Path]:
+    return [] if state.data_dir is None else [Path(state.data_dir) / "logs" / "broker.log"]
+
+
+def _write(state: DetachedBroker) -> None:
+    write_state(_state_file(), dataclasses.asdict(state))
+
+
+def _read() -> DetachedBroker | None:
+    """Read the state; None if there is none, or it is damaged or of another version."""
+    try:
+        return DetachedBroker(**(read_state(_state_file()) or {}))
+    except TypeError:
+        return None
+
+
+# A Pulsar broker for tests and benchmarks: that of the environment, or a temporary one.
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A ready broker with tenant and namespaces.
+
+    Attributes:
+        service_url: URL for clients.
+        web_url: URL of the admin interface.
+        token: authentication token; None if the broker requires none.
+        broker: the process, for kill, pause and restart; None for a broker of the environment or in a container.
+    """
+
+    service_url: str
+    web_url: str
+    token: str | None = None
+    broker: LocalBroker | None = None
+
+    def admin(self) -> Admin:
+        """Create a client of the admin interface."""
+        return Admin(self.web_url, self.token)
+
+
+@contextmanager
+def provide_broker(
+    report: Report = ignore_progress,
+    *,
+    namespaces: Iterable[str] = DEFAULT_NAMESPACES,
+    environ: Mapping[str, str] = os.environ,
+) -> Iterator[Endpoint]:
+    """Provide a Pulsar broker inside the context.
+
+    PULSAR_URL selects a running broker (PULSAR_ADMIN_URL: its admin interface, default port 8080 of the same host;
+    PULSAR_TOKEN: a token). Otherwise a temporary broker is started; it stops with the context or with this process. Missing
+    namespaces and tenants are created.
+
+    Raises:
+        LocalBrokerUnavailableError: PULSAR_URL is not set, and this machine cannot start a broker.
+        LocalBrokerError: the broker did not start, or its admin interface failed (`AdminError`).
+    """
+    with ExitStack() as stack:
+        endpoint = read_environment(environ)
+        if endpoint is not None:
+            report(f"using {endpoint.service_url} (PULSAR_URL)")
+        elif choose_launcher() == "docker":
+            container = stack.enter_context(DockerBroker.start(report=report))
+            endpoint = Endpoint(container.service_url, container.web_url)
+        else:
+            broker = stack.enter_context(LocalBroker.start(report=report))
+            endpoint = Endpoint(broker.service_url, broker.web_url, broker=broker)
+        create_namespaces(endpoint.admin(), namespaces)
+        yield endpoint
+
+
+def read_environment(environ: Mapping[str, str] = os.environ) -> Endpoint | None:
+    """Return the broker of PULSAR_URL without connecting to it; None if it is not set.
+
+    Raises:
+        LocalBrokerError: PULSAR_URL is not a service URL.
+    """
+    service_url = environ.get("PULSAR_URL")
+    if not service_url:
+        return None
+    return Endpoint(
+        service_url, environ.get("PULSAR_ADMIN_URL") or _admin_url(service_url), environ.get("PULSAR_TOKEN") or None
+    )
+
+
+def _admin_url(service_url: str) -> str:
+    parts = urlsplit(service_url)
+    first = parts._replace(netloc=parts.netloc.split(",")[0])  # pulsar://a:6650,b:6650 is one cluster
+    if first.scheme not in ("pulsar", "pulsar+ssl") or not first.hostname:
+        raise LocalBrokerError(f"PULSAR_URL {service_url!r} is not valid: use for example pulsar://localhost:6650")
+    host = f"[{first.hostname}]" if ":" in first.hostname else first.hostname
+    return f"http://{host}:{DEFAULT_WEB_PORT}"
