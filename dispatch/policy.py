@@ -6,10 +6,10 @@ import difflib
 import functools
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -1018,6 +1018,82 @@ def load_policy_keys(file: str | Path) -> Mapping[str, Any]:
         first, *others = [(excerpt(key, 62), excerpt(problem, 200), fix) for key, problem, fix in error.mistakes]
         raise PolicyError(*first, others, name) from None
     return raw
+
+
+# The values of a policy, and where each comes from.
+
+
+DEFAULT_SOURCE: Final = "default"
+"""Source of a value that no layer sets."""
+
+
+class PolicyValue(NamedTuple):
+    """A value in force.
+
+    Attributes:
+        key: as in a descriptor: ``timeout``, ``retry.max-attempts``; that of the part alone where the part is off.
+        value: as in JSON; None: off, or no value. A rate's ``burst`` is the number in force.
+        source: name of the last layer that sets it, or :data:`DEFAULT_SOURCE`.
+    """
+
+    key: str
+    value: Any
+    source: str
+
+
+def explain_policy(policy: Policy, layers: Iterable[tuple[str, PolicyLike]]) -> Iterator[PolicyValue]:
+    """Yield each value of ``policy`` with its source.
+
+    Args:
+        policy: in force: the defaults merged with all layers.
+        layers: what each source sets, the lowest first: keys as in a descriptor, all of them, or the values of a policy that
+            differ from the defaults.
+    """
+    sources: dict[str, str] = {}
+    for source, layer in layers:
+        _trace(sources, source, layer)
+    for key, (field, _) in rules_of(Policy).items():
+        part = getattr(policy, field)
+        values = {key: part}
+        if isinstance(part, Settings):
+            names = zip(part.__struct_encode_fields__, part.__struct_fields__, strict=True)
+            values = {f"{key}.{name}": getattr(part, inner) for name, inner in names}
+        if isinstance(part, RateLimit):
+            values |= {f"{key}.burst": part.capacity, f"{key}.weights": dict(part.weights)}
+        for path, value in values.items():
+            yield PolicyValue(path, msgspec.to_builtins(value), sources.get(path, DEFAULT_SOURCE))
+
+
+def _trace(sources: dict[str, str], source: str, layer: PolicyLike) -> None:
+    """Record the keys that ``layer`` sets over the ones before it."""
+    rules = rules_of(Policy)
+    if isinstance(layer, Policy):
+        own = {key: getattr(layer, field) for key, (field, _) in rules.items()}
+        layer = {key: own[key] for key, (field, _) in rules.items() if own[key] != getattr(DEFAULT_POLICY, field)}
+    for key, raw in layer.items():
+        field, rule = rules[key]
+        sources[key] = source
+        if isinstance(rule, _PartRule):
+            if (
+                raw is None or isinstance(raw, Settings) or isinstance(rule, _RateLimitRule)
+            ):  # it replaces the whole part
+                for former in [each for each in sources if each.startswith(f"{key}.")]:
+                    del sources[former]
+            sources |= {f"{key}.{name}": source for name in _list_keys(rule, raw, getattr(DEFAULT_POLICY, field))}
+
+
+def _list_keys(rule: _PartRule, raw: Any, default: Settings | None) -> Iterable[str]:
+    """Return the keys of a part that ``raw`` sets."""
+    if raw is None:
+        return () if rule.off is None else (rule.key,)
+    if isinstance(raw, Settings):
+        keys = rules_of(type(raw))
+        if default is None:  # the part is on because of this layer
+            return keys
+        return [key for key, (field, _) in keys.items() if getattr(raw, field) != getattr(default, field)]
+    if isinstance(rule, _RateLimitRule) and isinstance(raw, str) and raw.startswith("{"):
+        raw = msgspec.json.decode(raw)
+    return raw if isinstance(raw, Mapping) else (rule.key,)
 
 
 # Repeat safety: the declarations of a tool, and the refusal of settings that contradict them.

@@ -19,7 +19,7 @@ from dispatch.announcements.source import Announced
 from dispatch.calls.resolution import LiveCatalog, ResolvedTool, meter_label
 from dispatch.calls.runtime import Runtime
 from dispatch.catalog.merge import PUT
-from dispatch.policy import DEFAULT_POLICY, Policy, Settings
+from dispatch.policy import Policy, explain_policy
 from dispatch.protocol.session import SessionState, find_state
 from dispatch.resilience.breaker import CircuitBreaker
 from dispatch.routing.instance import SessionInstance, SharedTopic
@@ -265,8 +265,8 @@ class DispatcherViews:
             "circuits": self.circuits(name),
             "instance_list": views,
             "events": [each for each in self.events.latest() if concerns(each, name, tool.service_id)],
-            "policy": explain_policy(
-                resolver.policy, tool.policy, tool.service.policy, descriptor.policy if descriptor else {}
+            "policy": self._explain(
+                tool.policy, ("service", tool.service.policy), ("tool", descriptor.policy if descriptor else {})
             ),
         }
 
@@ -394,8 +394,11 @@ class DispatcherViews:
         return found
 
     def policy(self) -> list[Values]:
-        policy = self.live.resolver.policy
-        return explain_policy(policy, policy, {}, {})
+        return self._explain(self.live.resolver.policy)
+
+    def _explain(self, policy: Policy, *layers: tuple[str, Mapping[str, Any]]) -> list[Values]:
+        own = ("dispatcher", self.live.resolver.policy)
+        return [each._asdict() for each in explain_policy(policy, (own, *layers))]
 
     def peers(self) -> list[Values]:
         registry = self.live.registry
@@ -624,49 +627,3 @@ def describe_call(call: RecordedCall, wall: float, *, whole: bool = False) -> Va
             for each in attempts
         ]
     return values
-
-
-# The policy in force, and where each value comes from.
-
-
-def explain_policy(
-    dispatcher: Policy, policy: Policy, service: Mapping[str, Any], tool: Mapping[str, Any]
-) -> list[Values]:
-    """Return each value of ``policy`` with its source.
-
-    Args:
-        dispatcher: of the dispatcher.
-        policy: in force for the tool.
-        service, tool: keys of the descriptors.
-    """
-    given = _flatten(dispatcher)
-    defaults = _flatten(DEFAULT_POLICY)
-    found = []
-    for key, value in _flatten(policy).items():
-        source = next((name for name, keys in (("tool", tool), ("service", service)) if _has(keys, key)), None)
-        if source is None:
-            source = "default" if given.get(key, ...) == defaults.get(key, ...) else "dispatcher"
-        found.append({"key": key, "value": value, "source": source})
-    return found
-
-
-def _flatten(settings: Settings, prefix: str = "") -> Values:
-    """Return the values of a policy by the paths of their keys."""
-    found: Values = {}
-    for field in msgspec.structs.fields(settings):
-        value = getattr(settings, field.name)
-        key = prefix + field.encode_name
-        if isinstance(value, Settings):
-            found.update(_flatten(value, f"{key}."))
-        else:
-            found[key] = msgspec.to_builtins(value, enc_hook=str)
-    return found
-
-
-def _has(keys: Mapping[str, Any], path: str) -> bool:
-    """Return whether a descriptor's policy sets a value: its key, or its part as a whole."""
-    first, _, rest = path.partition(".")
-    if first not in keys:
-        return False
-    part = keys[first]
-    return not rest or not isinstance(part, Mapping) or rest in part

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import chain
 from typing import Annotated, Any, Final, NamedTuple
@@ -36,7 +36,7 @@ from dispatch.documents import DocumentError, FrozenDict, load_document
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import TopicName
 from dispatch.permissions import Grants, GrantsError, PermissionSet, require_permissions
-from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, RateLimit
+from dispatch.policy import DEFAULT_POLICY, DEFAULT_SOURCE, Policy, PolicyError, explain_policy
 from dispatch.relay import MAX_FILE_BYTES, RelayConfig, RelayedService, RelayError, plan_services
 from dispatch.routing.instance import DISCOVERY_S, HELLO_WAIT_S
 from dispatch.telemetry.rules import describe_slo
@@ -414,8 +414,8 @@ def _verb(of: dict[str, tuple[str, ...]] | list[str], one: str, several: str) ->
 # of :class:`dispatch.calls.resolution.ToolResolver`.
 
 
-DEFAULT, USER, SERVICE, TOOL = "default", "user", "service", "tool"
-"""Sources of a value; each one overrides the one before it."""
+USER, SERVICE, TOOL = "user", "service", "tool"
+"""Sources of a value that is no default; each one overrides the one before it."""
 
 GUARDS: Mapping[str, tuple[str, ...]] = {
     "deadline": ("timeout", "attempt_timeout", "stream_timeout", "stream_idle_timeout"),
@@ -436,17 +436,9 @@ GUARDS: Mapping[str, tuple[str, ...]] = {
     "slo": ("slo",),
 }
 """Every field of a policy, by its guard."""
+_GUARD_OF = {field: guard for guard, fields in GUARDS.items() for field in fields}
 
 _RATES = ("rate-limit", "user-rate-limit", "shared-user-rate-limit")
-# The key that a value stands for when a descriptor has no object for the part.
-_SHORT = {
-    "retry": "max-attempts",
-    "bulkhead": "max-concurrent-calls",
-    "balancing": "strategy",
-    "slo": "availability",
-    **dict.fromkeys(_RATES, "rate"),
-}
-_PARTS = ("breaker", "outlier-detection", *_SHORT)
 _BROKER_SPREADS = "the broker distributes the requests"
 
 
@@ -455,8 +447,7 @@ class Row(msgspec.Struct, frozen=True):
 
     Attributes:
         guard: one of :data:`GUARDS`.
-        key: as in a policy: ``timeout``, ``retry.max-attempts``; that of the part alone when the part is off.
-        value: as in JSON; None: off, or no value. A rate's ``burst`` is the number in force.
+        key, value: as of :class:`dispatch.policy.PolicyValue`.
         source: ``default``, ``user`` (the policy that a dispatcher was given), ``service`` or ``tool``.
         without_effect: why the value has no effect for this tool; "": it has.
     """
@@ -491,49 +482,28 @@ class ToolPlan(msgspec.Struct, frozen=True):
     @property
     def chosen(self) -> tuple[Row, ...]:
         """The rows that are not defaults."""
-        return tuple(row for row in self.rows if row.source != DEFAULT)
+        return tuple(row for row in self.rows if row.source != DEFAULT_SOURCE)
 
 
-def plans(
-    catalog: Catalog, base: Policy = DEFAULT_POLICY, user: Mapping[str, Any] = FrozenDict()
-) -> Iterator[ToolPlan]:
-    """Yield the plan of each tool, in the order of the catalogue. Arguments and errors: see :func:`plan_of`."""
-    targets = ToolResolver(catalog, base.merged(user))
-    for name in catalog.tools:
-        yield _plan(catalog, targets.describe(name), _differing(base), user)
-
-
-def plan_of(
-    catalog: Catalog, tool: str, base: Policy = DEFAULT_POLICY, user: Mapping[str, Any] = FrozenDict()
-) -> ToolPlan:
+def plan_of(catalog: Catalog, name: str, user: Mapping[str, Any] = FrozenDict()) -> ToolPlan:
     """Return the plan of one tool.
 
     Args:
         catalog: services and tools.
-        tool: its name.
-        base: the policy below all others, as given to :func:`dispatch.connect`. Its values other than the defaults have the
-            source ``user``.
-        user: keys as in a descriptor, merged over ``base``. All of them have the source ``user``, default or not.
+        name: of the tool.
+        user: keys as in a descriptor, over the defaults.
 
     Raises:
         RejectedError: there is no such tool.
         PolicyError: ``user`` is invalid, alone or together with the policy of the service or the tool.
     """
-    return _plan(catalog, ToolResolver(catalog, base.merged(user)).describe(tool), _differing(base), user)
-
-
-def _plan(catalog: Catalog, target: ResolvedTool, base: Mapping[str, Any], user: Mapping[str, Any]) -> ToolPlan:
+    target = ToolResolver(catalog, DEFAULT_POLICY.merged(user)).describe(name)
     tool, service, policy = catalog.tool(target.label), target.service, target.policy
-    written = ((USER, base), (USER, user), (SERVICE, service.policy), (TOOL, tool.policy))
-    sources: dict[str, str] = {}
-    for source, layer in written:
-        _trace(sources, source, layer)
     idle = _without_effect(target, tool)
-    rows = tuple(
-        Row(guard, key, value, sources.get(key, DEFAULT), idle.get(key, ""))
-        for guard in GUARDS
-        for key, value in _values(policy, guard)
-    )
+    found: dict[str, list[Row]] = {guard: [] for guard in GUARDS}
+    for key, value, source in explain_policy(policy, ((USER, user), (SERVICE, service.policy), (TOOL, tool.policy))):
+        guard = _GUARD_OF[key.partition(".")[0].replace("-", "_")]
+        found[guard].append(Row(guard, key, value, source, idle.get(key, "")))
     return ToolPlan(
         target.label,
         service.id,
@@ -541,76 +511,8 @@ def _plan(catalog: Catalog, target: ResolvedTool, base: Mapping[str, Any], user:
         _retries(target, tool),
         _requests(target),
         describe_slo(policy.slo),
-        rows,
+        tuple(chain.from_iterable(found.values())),
     )
-
-
-# -- values ---------------------------------------------------------------------------------------------------------
-
-
-def _kebab(field: str) -> str:
-    return field.replace("_", "-")
-
-
-def _values(policy: Policy, guard: str) -> Iterator[tuple[str, Any]]:
-    for field in GUARDS[guard]:
-        value, key = getattr(policy, field), _kebab(field)
-        if not isinstance(value, msgspec.Struct):
-            yield key, value
-            continue
-        for name, inner in zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True):
-            yield f"{key}.{name}", _plain(value, inner)
-
-
-def _plain(part: msgspec.Struct, field: str) -> Any:
-    value = getattr(part, field)
-    if isinstance(part, RateLimit):
-        if field == "burst":
-            return part.capacity
-        if field == "weights":
-            return dict(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-# -- sources --------------------------------------------------------------------------------------------------------
-
-
-def _differing(policy: Policy) -> dict[str, Any]:
-    """Return the values of ``policy`` that are not defaults."""
-    return {
-        _kebab(field): getattr(policy, field)
-        for field in policy.__struct_fields__
-        if getattr(policy, field) != getattr(DEFAULT_POLICY, field)
-    }
-
-
-def _trace(sources: dict[str, str], source: str, layer: Mapping[str, Any]) -> None:
-    """Record the keys that ``layer`` sets over the ones before it."""
-    for key, raw in layer.items():
-        if key not in _PARTS:
-            sources[key] = source
-        else:
-            if raw is None or key in _RATES or isinstance(raw, msgspec.Struct):  # it replaces the whole part
-                for former in [each for each in sources if each.startswith(f"{key}.")]:
-                    del sources[former]
-            sources[key] = source
-            for name in _written(key, raw):
-                sources[f"{key}.{name}"] = source
-
-
-def _written(part: str, raw: Any) -> tuple[str, ...]:
-    """Return the keys of ``part`` that ``raw`` sets."""
-    if raw is None:
-        return ("strategy",) if part == "balancing" else ()
-    if isinstance(raw, msgspec.Struct):
-        default = getattr(DEFAULT_POLICY, part.replace("-", "_"))
-        fields = zip(raw.__struct_encode_fields__, raw.__struct_fields__, strict=True)
-        if default is None:  # the part is on because of this layer
-            return tuple(name for name, _ in fields)
-        return tuple(name for name, field in fields if getattr(raw, field) != getattr(default, field))
-    if part in _RATES and isinstance(raw, str) and raw.startswith("{"):
-        raw = msgspec.json.decode(raw)
-    return tuple(raw) if isinstance(raw, Mapping) else (_SHORT[part],)
 
 
 # -- effect ---------------------------------------------------------------------------------------------------------
@@ -650,7 +552,7 @@ def _is_on(guard: str, target: ResolvedTool, idle: Mapping[str, str]) -> bool:
             return target.is_single_flight
         case "slo":
             return False  # objectives change no call
-    return guard in _PARTS and getattr(policy, guard.replace("-", "_")) is not None
+    return guard in ("breaker", "bulkhead", "quota", *_RATES) and getattr(policy, guard.replace("-", "_")) is not None
 
 
 def _without_effect(target: ResolvedTool, tool: ToolDescriptor) -> dict[str, str]:

@@ -13,7 +13,7 @@ import pytest
 
 from dispatch.catalog import load_directory
 from dispatch.cli import main
-from dispatch.cli.check import USER, plans
+from dispatch.cli.check import USER, plan_of
 from dispatch.policy import (
     DEFAULT_POLICY,
     Balancing,
@@ -199,7 +199,9 @@ def test_the_page_lists_every_part_that_null_switches_off() -> None:
 
 def test_each_part_of_the_policy_to_copy_is_in_force_for_the_examples() -> None:
     raw = json.loads((EXAMPLES / "policy.json").read_text())
-    for plan in plans(load_directory(TOOLS), user=raw):
+    catalog = load_directory(TOOLS)
+    for name in catalog.tools:
+        plan = plan_of(catalog, name, user=raw)
         written = [row for row in plan.rows if row.source == USER]
         assert {row.key.partition(".")[0] for row in written} == set(raw)
         assert not [row for row in written if row.without_effect]

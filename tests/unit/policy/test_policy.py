@@ -7,8 +7,10 @@ What a tool promises: every key, its bounds exactly, and every mistake with its 
 
 from __future__ import annotations
 
+import functools
 import math
 import pickle
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
@@ -41,6 +43,7 @@ from dispatch.policy import (
     Slo,
     check_repeats,
     check_seconds,
+    explain_policy,
     parse_policy,
     read_policy,
     repeatable,
@@ -502,3 +505,28 @@ def test_a_promise_of_nothing_is_none(raw: dict[str, Any]) -> None:
     assert caught.value.fix == "give 'availability' or 'latency', or write null for no objective"
     with pytest.raises(PolicyError, match="'slo': it sets no objective"):
         Slo()
+
+
+def test_a_policy_is_the_source_of_the_values_in_which_it_differs_from_the_defaults() -> None:
+    def sources(base: Policy, *layers: tuple[str, Mapping[str, Any]]) -> dict[str, tuple[Any, str]]:
+        merged = functools.reduce(Policy.merged, (layer for _, layer in layers), base)
+        return {each.key: (each.value, each.source) for each in explain_policy(merged, (("dispatcher", base), *layers))}
+
+    retry = Retry(max_backoff=1.0)
+    base = Policy(timeout=7, retry=retry, breaker=None, rate_limit=RateLimit("9/s"), hedging="p90")
+    found = sources(base, ("service", {"retry": {"initial-backoff": 0.3}}))
+    assert found["timeout"] == (7, "dispatcher")
+    assert found["retry.max-backoff"] == (1.0, "dispatcher")
+    assert found["retry.initial-backoff"] == (0.3, "service")
+    assert found["retry.max-attempts"] == (3, "default")
+    assert found["breaker"] == (None, "dispatcher")
+    assert found["rate-limit.rate"] == ("9/s", "dispatcher")
+    assert found["rate-limit.burst"] == (9.0, "dispatcher")
+    assert found["hedging"] == ("p90", "dispatcher")
+    assert sources(Policy(user_rate_limit=RateLimit("9/s")))["user-rate-limit.max-wait"] == (1, "dispatcher")
+    off = sources(Policy(breaker=Breaker(half_open_calls=5)), ("service", {"breaker": None}))
+    assert off["breaker"] == (None, "service")
+    assert sources(Policy(), ("tool", {"retry": 2}))["retry.budget-ratio"] == (
+        DEFAULT_POLICY.retry.budget_ratio,
+        "default",
+    )

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from dispatch.calls.guards import ToolGuards, create_rate_limiter
 from dispatch.calls.resolution import ToolResolver
 from dispatch.catalog import Catalog
-from dispatch.cli.check import DEFAULT, GUARDS, SERVICE, TOOL, USER, Row, ToolPlan, plan_of, plans
+from dispatch.cli.check import GUARDS, SERVICE, TOOL, USER, Row, ToolPlan, plan_of
 from dispatch.errors import RejectedError
-from dispatch.policy import DEFAULT_POLICY, Breaker, Policy, PolicyError, RateLimit, Retry
+from dispatch.policy import DEFAULT_POLICY, DEFAULT_SOURCE, Policy, PolicyError
 
 READ_ONLY = {"read-only": True}
 SHARED = "one topic shared by replicas: the broker distributes the requests"
@@ -46,7 +46,6 @@ def planned(
     tool: Mapping[str, Any] | None = None,
     user: Mapping[str, Any] | None = None,
     *,
-    base: Policy = DEFAULT_POLICY,
     kind: str = "non-persistent",
     **declared: Any,
 ) -> ToolPlan:
@@ -57,7 +56,7 @@ def planned(
         | {key.replace("_", "-"): each for key, each in declared.items()},
         kind,
     )
-    return plan_of(made, "look", base, user or {})
+    return plan_of(made, "look", user or {})
 
 
 def row(plan: ToolPlan, key: str) -> Row:
@@ -83,11 +82,11 @@ def test_a_part_is_a_guard_of_its_own_name_and_the_rest_is_four_groups() -> None
 
 def test_without_a_word_everything_is_a_default() -> None:
     plan = planned()
-    assert {each.source for each in plan.rows} == {DEFAULT}
+    assert {each.source for each in plan.rows} == {DEFAULT_SOURCE}
     assert plan.chosen == ()
     assert plan.guards == ("retry", "breaker", "bulkhead", "balancing", "outlier-detection")
-    assert value_and_source(plan, "timeout") == (30.0, DEFAULT)
-    assert value_and_source(plan, "hedging") == (None, DEFAULT)
+    assert value_and_source(plan, "timeout") == (30.0, DEFAULT_SOURCE)
+    assert value_and_source(plan, "hedging") == (None, DEFAULT_SOURCE)
 
 
 @pytest.mark.parametrize("declared", [{}, {"read_only": True}, {"idempotent": True}, {"destructive": True}])
@@ -311,13 +310,12 @@ def test_a_share_of_slow_calls_needs_to_know_what_is_slow() -> None:
     assert row(planned({"slo": {"latency": 2}}), "slo.latency-share").without_effect == ""
 
 
-# -- all tools, and mistakes ----------------------------------------------------------------------------------------
-def test_all_plans_are_those_of_each_tool() -> None:
-    made = catalog({"policy": {"timeout": 3}}, READ_ONLY)
-    user = {"rate-limit": "3/s"}
-    assert list(plans(made, user=user)) == [plan_of(made, "look", user=user)]
+def test_a_quota_is_a_guard_that_is_on() -> None:
+    assert "quota" in planned({"quota": "1000/day"}).guards
+    assert "quota" not in planned().guards
 
 
+# -- mistakes ------------------------------------------------------------------------------------------------------
 def test_a_tool_that_is_not_there_is_told() -> None:
     with pytest.raises(RejectedError, match="no tool 'lok'"):
         plan_of(catalog(), "lok")
@@ -418,12 +416,12 @@ def _whose(wanted: str, layers: tuple[tuple[str, Mapping[str, Any]], ...]) -> st
             if isinstance(raw, str) and raw.startswith("{"):
                 raw = json.loads(raw)
             names = raw if isinstance(raw, Mapping) else ("rate",)
-            return source if key in names else DEFAULT
+            return source if key in names else DEFAULT_SOURCE
         if raw is None:
-            return DEFAULT  # it begins with the defaults again
+            return DEFAULT_SOURCE  # it begins with the defaults again
         if key in (raw if isinstance(raw, Mapping) else (short[part],)):
             return source
-    return DEFAULT
+    return DEFAULT_SOURCE
 
 
 def _without_bursts(policy: Policy) -> Policy:
@@ -445,7 +443,7 @@ def test_each_layer_is_laid_over_the_one_before_key_by_key() -> None:
     assert value_and_source(plan, "retry.max-attempts") == (2, TOOL)
     assert value_and_source(plan, "retry.max-backoff") == (1.0, SERVICE)
     assert value_and_source(plan, "retry.initial-backoff") == (0.2, USER)
-    assert value_and_source(plan, "retry.budget-ratio") == (0.2, DEFAULT)
+    assert value_and_source(plan, "retry.budget-ratio") == (0.2, DEFAULT_SOURCE)
 
 
 def test_who_writes_a_default_has_said_so() -> None:
@@ -461,36 +459,16 @@ def test_a_part_that_is_off_is_one_row_with_who_switched_it_off() -> None:
 
 def test_what_is_switched_on_again_begins_with_the_defaults() -> None:
     plan = planned({"breaker": None}, {"breaker": {"half-open-calls": 1}}, {"breaker": {"open-duration": 2.0}})
-    assert value_and_source(plan, "breaker.open-duration") == (5.0, DEFAULT)
+    assert value_and_source(plan, "breaker.open-duration") == (5.0, DEFAULT_SOURCE)
     assert value_and_source(plan, "breaker.half-open-calls") == (1, TOOL)
 
 
 def test_a_rate_stands_for_itself() -> None:
     plan = planned({"rate-limit": {"rate": "10/s", "burst": 3, "max-wait": 7}}, {"rate-limit": "50/s"})
     assert value_and_source(plan, "rate-limit.rate") == ("50/s", TOOL)
-    assert value_and_source(plan, "rate-limit.burst") == (50.0, DEFAULT)
-    assert value_and_source(plan, "rate-limit.max-wait") == (1, DEFAULT)
+    assert value_and_source(plan, "rate-limit.burst") == (50.0, DEFAULT_SOURCE)
+    assert value_and_source(plan, "rate-limit.max-wait") == (1, DEFAULT_SOURCE)
     assert value_and_source(planned({"rate-limit": {"rate": "1/s", "weights": {"ann": 2}}}), "rate-limit.weights") == (
         {"ann": 2.0},
-        SERVICE,
-    )
-
-
-def test_a_policy_made_in_code_is_the_users_where_it_differs() -> None:
-    base = Policy(timeout=7, retry=Retry(max_backoff=1.0), breaker=None, rate_limit=RateLimit("9/s"), hedging="p90")  # type: ignore[arg-type]
-    plan = planned(base=base, user={"retry": {"initial-backoff": 0.3}}, read_only=True)
-    assert value_and_source(plan, "timeout") == (7, USER)
-    assert value_and_source(plan, "retry.max-backoff") == (1.0, USER)
-    assert value_and_source(plan, "retry.initial-backoff") == (0.3, USER)
-    assert value_and_source(plan, "retry.max-attempts") == (3, DEFAULT)
-    assert value_and_source(plan, "breaker") == (None, USER)
-    assert value_and_source(plan, "rate-limit.rate") == ("9/s", USER)
-    assert value_and_source(plan, "hedging") == ("p90", USER)
-    assert value_and_source(planned(base=Policy(user_rate_limit=RateLimit("9/s"))), "user-rate-limit.max-wait") == (
-        1,
-        USER,
-    )
-    assert value_and_source(planned({"breaker": None}, base=Policy(breaker=Breaker(half_open_calls=5))), "breaker") == (
-        None,
         SERVICE,
     )
