@@ -1,4 +1,4 @@
-"""Faults of messages and their probabilities, and the sampler that draws them."""
+"""Injected faults of networks, brokers and peers on any transport, and an embedded broker for one test."""
 
 from __future__ import annotations
 
@@ -610,9 +610,9 @@ class FaultyPublisher:
         ticket, path = FaultyTicket(on_failure), self._path
         is_synchronous = True  # the caller is still in publish(), so that an error can be raised
 
-        def send(body: bytes = payload, named: Mapping[str, str] = properties) -> None:
+        def send() -> None:
             try:
-                ticket.inner = self._inner.publish(body, named, flow=flow, on_failure=ticket.fail)
+                ticket.inner = self._inner.publish(payload, properties, flow=flow, on_failure=ticket.fail)
             except TransportError as error:
                 if is_synchronous:
                     raise
@@ -620,49 +620,34 @@ class FaultyPublisher:
 
         if self._transport.is_closed:
             raise TransportError(ErrorType.CLOSED, "The connection is closed.", may_have_run=False)
-        sampler = path.sampler
-        fault = None if sampler is None else sampler.draw_fault()
+        sampler, fault = path.draw()
         if self._transport.is_disconnected:
             path.count_fault("disconnected")
             raise _unreachable()
-        reply = make_tool_error(payload, properties) if fault == "tool_error" else None
-        if fault == "tool_error" and reply is None:
-            fault = None
-        if fault is not None:
-            path.count_fault(fault)
-        if sampler is None or fault is None:
-            path.deliver_in_order(send, sampler)
-        else:
+        if fault == "tool_error":
+            reply = make_tool_error(payload, properties)
+            (payload, properties), fault = reply or (payload, properties), fault if reply else None
+        path.count_fault(fault)
+        if sampler is not None:
             match fault:
-                case "drop":
-                    pass
                 case "delay" if sampler.rng.random() < 0.5:
-                    ticket.delayed = path.deliver_later(sampler, send)
-                case "delay":
-                    path.deliver_later(sampler, send)
-                case "duplicate":
-                    path.deliver_in_order(send, sampler)
-                    path.deliver_later(sampler, partial(self._publish_copy, payload, properties, flow))
-                case "reorder":
-                    path.hold_until_next(sampler, send)
+                    ticket.delayed, fault = path.deliver_later(sampler, send), "drop"
                 case "malformed":
-                    path.deliver_in_order(partial(send, malformed_payload(sampler.rng, payload)), sampler)
-                case "tool_error":
-                    assert reply is not None
-                    path.deliver_in_order(partial(send, *reply), sampler)
+                    payload = malformed_payload(sampler.rng, payload)
                 case "missing_id" | "oversized_id" | "foreign_id":
-                    path.deliver_in_order(partial(send, payload, replace_id(sampler.rng, properties, fault)), sampler)
+                    properties = replace_id(sampler.rng, properties, fault)
                 case "error":
                     raise TransportError(
                         ErrorType.PUBLISH_QUEUE_FULL, "The queue is full (an injected fault).", may_have_run=False
                     )
                 case "late_error":
                     self._fail_later(ticket, sampler, send)
+                    fault = "drop"
                 case "disconnect":
                     self._disconnect(ticket, sampler)
+                    fault = "drop"
+        path.deliver(fault, sampler, send, lambda: self._publish_copy(payload, properties, flow))
         is_synchronous = False
-        if fault != "reorder":
-            path.release_held()
         return ticket
 
     @property
@@ -675,11 +660,10 @@ class FaultyPublisher:
 
     def send_packet(self, payload: bytes) -> bool:
         """Send a packet with the faults in force. Faults of ids do not apply to packets; that of tools, to results."""
-        path, send = self._path, self._inner.send_packet
+        path, is_sent = self._path, True
         if self._transport.is_closed:
             return False
-        sampler = path.sampler
-        fault = None if sampler is None else sampler.draw_fault()
+        sampler, fault = path.draw()
         if self._transport.is_disconnected:
             path.count_fault("disconnected")
             return False
@@ -688,36 +672,20 @@ class FaultyPublisher:
         elif fault == "tool_error":
             altered = make_tool_error_packet(payload)
             payload, fault = (payload, None) if altered is None else (altered, fault)
-        if fault is not None:
-            path.count_fault(fault)
-        is_sent = True
-        if sampler is None or fault is None:
-            path.deliver_in_order(partial(send, payload), sampler)
-        else:
+        path.count_fault(fault)
+        if sampler is not None:
             match fault:
-                case "drop":
-                    pass
-                case "delay":
-                    path.deliver_later(sampler, partial(send, payload))
-                case "duplicate":
-                    path.deliver_in_order(partial(send, payload), sampler)
-                    path.deliver_later(sampler, partial(send, payload))
-                case "reorder":
-                    path.hold_until_next(sampler, partial(send, payload))
                 case "malformed":
-                    path.deliver_in_order(partial(send, malformed_payload(sampler.rng, payload)), sampler)
+                    payload = malformed_payload(sampler.rng, payload)
                 case "late_error":  # a packet's failure is reported to no caller
-                    if sampler.rng.random() < 0.5:
-                        path.deliver_in_order(partial(send, payload), sampler)
-                case "tool_error":
-                    path.deliver_in_order(partial(send, payload), sampler)
+                    fault = fault if sampler.rng.random() < 0.5 else "drop"
                 case "error":
-                    is_sent = False
+                    fault, is_sent = "drop", False
                 case "disconnect":
                     self._transport.disconnect(sampler.faults.reconnect_after)
-                    is_sent = sampler.rng.random() < 0.5
-        if fault != "reorder":
-            path.release_held()
+                    fault, is_sent = "drop", sampler.rng.random() < 0.5
+        send = partial(self._inner.send_packet, payload)
+        path.deliver(fault, sampler, send, send)
         return is_sent
 
     def _publish_copy(self, payload: bytes, properties: Mapping[str, str], flow: str) -> None:
@@ -790,9 +758,26 @@ class MessagePath:
             self._sampler = self._injector.find_sampler(self._connection, self._direction, self._topic)
         return self._sampler
 
-    def count_fault(self, fault: str) -> None:
+    def draw(self) -> tuple[FaultSampler | None, str | None]:
+        """Return the sampler in force and the fault of the next message; None: there is none."""
+        sampler = self.sampler
+        return sampler, None if sampler is None else sampler.draw_fault()
+
+    def count_fault(self, fault: str | None) -> None:
         """Count an injected fault."""
-        self._injector.count[f"{self._direction} {fault}"] += 1
+        if fault is not None:
+            self._injector.count[f"{self._direction} {fault}"] += 1
+
+    def deliver(self, fault: str | None, sampler: FaultSampler | None, deliver: Deliver, copy: Deliver) -> None:
+        """Deliver a message as its fault says; of ``duplicate`` also ``copy``. Faults of the content do not matter here."""
+        if sampler is None or fault not in ("drop", "delay", "reorder"):
+            self.deliver_in_order(deliver, sampler)
+        if sampler is not None and fault in ("delay", "duplicate"):
+            self.deliver_later(sampler, deliver if fault == "delay" else copy)
+        if sampler is not None and fault == "reorder":
+            self.hold_until_next(sampler, deliver)
+        else:
+            self.release_held()
 
     def deliver_in_order(self, deliver: Deliver, sampler: FaultSampler | None) -> None:
         """Deliver a message after the previous ones of its topic: now, or after its latency."""
@@ -848,55 +833,32 @@ class FaultySubscription:
     def on_message(self, message: Message) -> None:
         """Receive a message from the connection, and deliver it as the faults in force say."""
         path = self._path
-        sampler = path.sampler
-        fault = None if sampler is None else sampler.draw_fault()
+        sampler, fault = path.draw()
         if self._transport.is_disconnected:
             path.count_fault("disconnected")
-            _lose(message)
+            _keep(message)
             return
         shown = message if sampler is None or fault is None else alter_message(sampler.rng, message, fault)
         if shown is None:
             fault, shown = None, message
-        if fault is not None:
-            path.count_fault(fault)
-        if sampler is None or fault is None:
-            self._deliver_in_order(message, sampler)
-        else:
-            match fault:
-                case "drop":
-                    _lose(message)
-                case "disconnect":
-                    self._transport.disconnect(sampler.faults.reconnect_after)
-                    _lose(message)
-                case "delay":
-                    _keep(message)
-                    path.deliver_later(sampler, partial(self._handle_delayed, message))
-                case "duplicate":
-                    self._deliver_in_order(message, sampler)
-                    path.deliver_later(sampler, partial(self._handle_delayed, message))
-                case "reorder":
-                    _keep(message)
-                    path.hold_until_next(sampler, partial(self._handle_delayed, message))
-                case _:
-                    self._deliver_in_order(shown, sampler)
-        if fault != "reorder":
-            path.release_held()
-
-    def _deliver_in_order(self, message: Message, sampler: FaultSampler | None) -> None:
+        path.count_fault(fault)
+        if sampler is not None and fault == "disconnect":
+            self._transport.disconnect(sampler.faults.reconnect_after)
+            fault = "drop"
         is_synchronous, is_delivered = True, False
 
         def deliver() -> None:
             nonlocal is_delivered
             is_delivered = True
             if is_synchronous:
-                self._handle(message)
+                self._handle(shown)
             else:
-                self._handle_delayed(message)
+                self._handle_delayed(shown)
 
-        self._path.deliver_in_order(deliver, sampler)
+        path.deliver(fault, sampler, deliver, partial(self._handle_delayed, shown))
         is_synchronous = False
         if not is_delivered:
-            _keep(message)
+            _keep(shown)
 
     def _handle(self, message: Message) -> None:
         if self._handler is not None:
@@ -922,13 +884,11 @@ class FaultySubscription:
 
 
 def _keep(message: Message) -> None:
-    """Keep a durable message from being acknowledged when its handler returns: it is not delivered yet."""
+    """Keep a durable message from being acknowledged when its handler returns: it is not delivered yet, or lost, so that the
+    broker delivers it to another subscriber after this one has closed."""
     if isinstance(message, DurableMessage):
         message.keep()
 
-
-_lose = _keep
-"""Lose a message: the broker delivers a durable one to another subscriber after this one has closed."""
 
 # A transport with injected faults of networks, brokers and peers; seeded, so that a run can be repeated.
 #
