@@ -3,6 +3,8 @@ without some of the fields, as of an earlier version, and ignores others, as tho
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Annotated, Any, Required, TypedDict
 
 import msgspec
@@ -244,3 +246,30 @@ class Peer(TypedDict):
 
     url: str
     name: str
+
+
+_ORIGIN = ("event", "at", "url", "process")
+
+
+def describe_event(event: Mapping[str, Any]) -> str:
+    """Return an event of ``/api/events`` in words, without its time; ``?`` for a field that is missing."""
+    kind = event["event"]
+    of = defaultdict(lambda: "?", event)
+    if kind == "circuit":
+        where = f" at {of['instance']}" if of["instance"] else ""
+        return f"circuit of {of['tool']}{where}: {of['old']} → {of['new']} ({of['reason']})"
+    if kind == "instance":
+        reason = "" if of["change"] in ("joined", "left") else f": {of['reason']}"
+        return f"instance {of['instance']} of {of['service']} {of['change']}{reason}"
+    if kind == "action":
+        return f"{of['user']}: {of['action']} {of['target']} ({of['reason']})"
+    if kind == "catalog":
+        counts = (f"{of[f'{change}_count']} {change}" for change in ("added", "changed", "removed"))
+        return f"catalogue: {of['tools']} tools, {', '.join(counts)} by {of['source']} {of['problem']}"
+    if kind == "source":
+        return f"source {of['source']}: {of['old'] or 'new'} → {of['new']} {of['problem']}"
+    if kind == "broker":
+        change = f"back after {of['seconds']} s" if of["connected"] is True else "lost"
+        return f"broker {of['broker']}: {change}"
+    facts = (f"{key} {value}" for key, value in event.items() if value and key not in _ORIGIN)
+    return f"{kind}: {', '.join(facts)}"

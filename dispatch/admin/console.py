@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dispatch.admin.api import describe_event
 from dispatch.admin.views import Values, Views
 from dispatch.errors import Outcome
 
@@ -128,28 +129,9 @@ def find_link(url: str | None) -> str | None:
 
 
 def tell_event(event: Values) -> str:
-    """Return an event in words."""
-    kind = event["event"]
-    if kind == "circuit":
-        where = f"circuit of {event['tool']}" + (f" at {event['instance']}" if event["instance"] else "")
-        return f"{where}: {event['old']} → {event['new']} ({event['reason']})"
-    if kind == "instance":
-        return f"{event['instance']} of {event['service']} {event['change']} ({event['reason']})"
-    if kind == "action":
-        until = f", until {write_clock(event['until'])}" if event["until"] else ""
-        return f"{event['user']}: {event['action']} {event['target']} ({event['reason']}){until}"
-    if kind == "catalog":
-        counts = (
-            f"{event[f'{name}_count']} {name}" for name in ("added", "changed", "removed") if event[f"{name}_count"]
-        )
-        return f"catalogue of {event['source']}: {', '.join(counts) or event['problem'] or 'unchanged'}"
-    if kind == "source":
-        return f"source {event['source']}: {event['new']}" + (f" ({event['problem']})" if event["problem"] else "")
-    if kind == "broker":
-        return f"broker {event['broker']}: " + (
-            f"back after {write_duration(event['seconds'])}" if event["connected"] else "lost"
-        )
-    return f"{kind.replace('-', ' ')}: {event.get('name') or event.get('origin')}"
+    """Return an event in words, with the time at which an action is undone."""
+    until = event.get("until")
+    return describe_event(event) + (f", until {write_clock(until)}" if until else "")
 
 
 def draw_history(history: Values) -> Markup:

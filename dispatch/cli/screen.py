@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from dispatch.admin.api import describe_event
 from dispatch.cli.base import format_count, make_printable
 
 if TYPE_CHECKING:
@@ -493,29 +493,9 @@ def wrap_events(events: Iterable[str], width: int) -> list[str]:
     return [line for each in events for line in textwrap.wrap(each, width, subsequent_indent=" " * 9)]
 
 
-_ORIGIN: Final = ("event", "at", "url", "process")
-
-
 def event_line(event: Row) -> str:
     """Format an event of ``/api/events`` as one line."""
-    kind = event.get("event")
-    event = defaultdict(lambda: "?", event)
-    if kind == "circuit":
-        text = f"circuit of {_place(event)}: {event['old']} → {event['new']} ({event['reason']})"
-    elif kind == "instance":
-        reason = "" if event["change"] in ("joined", "left") else f": {event['reason']}"
-        text = f"instance {event['instance']} of {event['service']} {event['change']}{reason}"
-    elif kind == "action":
-        text = f"{event['user']}: {event['action']} {event['target']} ({event['reason']})"
-    elif kind == "catalog":
-        counts = (f"{event[f'{change}_count']} {change}" for change in ("added", "changed", "removed"))
-        text = f"catalogue: {event['tools']} tools, {', '.join(counts)} by {event['source']} {event['problem']}"
-    elif kind == "source":
-        text = f"source {event['source']}: {event['old'] or 'new'} → {event['new']} {event['problem']}"
-    else:
-        facts = (f"{key} {value}" for key, value in event.items() if value and key not in _ORIGIN)
-        text = f"{kind}: {', '.join(facts)}"
-    return one_line(f"{clock_time(event['at'])[:8]} {text}")
+    return one_line(f"{clock_time(event['at'])[:8]} {describe_event(event)}")
 
 
 def call_line(call: Row, process: str = "") -> Text:
