@@ -10,15 +10,15 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from itertools import chain, islice, zip_longest
-from typing import Annotated, Any, Final, NamedTuple, TypedDict, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypedDict
 from urllib.parse import urlsplit
 
 import msgspec
 import typer
 
-from dispatch._internal import excerpt
+from dispatch._internal import DaemonThreads, excerpt
 from dispatch.admin.api import Call, Circuit, Event, Instance, Peer, Process, Session, Tool, User
 from dispatch.announcements.messages import Question
 from dispatch.cli.base import CliError, Settings
@@ -28,7 +28,6 @@ from dispatch.cli.wire import DEFAULT_WAIT_S, collect
 from dispatch.messaging.wire import TopicName
 from dispatch.schemas import count_values
 
-T = TypeVar("T")
 TIMEOUT_S: Final = 3.0
 """Seconds for one answer, however slowly it arrives."""
 SILENCE_S: Final = 40.0
@@ -38,6 +37,8 @@ FORGET_S: Final = 60.0
 MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_PEERS: Final = 1_000
 """Peers that are read at most, whatever the processes name."""
+_threads = DaemonThreads("dispatch-admin-client")
+"""A process that does not answer delays neither the others nor the end of the command."""
 
 
 class _Refusal(TypedDict):
@@ -195,7 +196,7 @@ class AdminEndpoint:
 
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                return await _in_thread(request)
+                return await asyncio.get_running_loop().run_in_executor(_threads, request)
         except TimeoutError:  # of an answer that arrives byte by byte: each read of the socket succeeds
             for each in sockets:
                 with contextlib.suppress(OSError):  # ends the thread
@@ -248,32 +249,6 @@ def _parse_url(url: str) -> tuple[bool, str, int]:
         raise ValueError
     host.encode("idna")
     return parts.scheme == "https", host, port
-
-
-async def _in_thread(function: Callable[[], T]) -> T:
-    """Run ``function`` in a daemon thread: a process that does not answer delays neither the others nor the end of the
-    command."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: Exception | None) -> None:
-        if not future.done():
-            if error is None:
-                future.set_result(result)  # type: ignore[arg-type] # a result, or an error
-            else:
-                future.set_exception(error)
-
-    def run() -> None:
-        result, failure = None, None
-        try:
-            result = function()
-        except Exception as error:
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=run, daemon=True).start()
-    return await future
 
 
 # The processes that a command reads.
