@@ -16,15 +16,12 @@ from dispatch.cli import (
     call,
     calls,
     check,
-    dashboards,
     demo,
     doctor,
-    export,
     init,
     items,
-    mirror,
+    monitoring,
     relay,
-    rules,
     serve,
     size,
     toolkit,
@@ -116,7 +113,7 @@ app.command("get")(items.get)
 app.command("init")(init.init)
 app.command("size")(size.size)
 app.command("serve")(serve.serve)
-app.command("export")(export.export)
+app.command("export")(items.export)
 app.command("mcp")(serve.mcp)
 app.command("relay")(relay.relay)
 app.command("ping")(wire.ping)
@@ -126,11 +123,11 @@ app.command("top")(top.top)
 app.command("tail")(calls.tail)
 app.command("calls")(calls.calls)
 app.command("calls show")(calls.show)
-app.command("mirror")(mirror.mirror)
+app.command("mirror")(items.mirror)
 app.command("doctor")(doctor.doctor)
 app.add_typer(broker.app, name="broker")
-app.add_typer(dashboards.app, name="dashboards")
-app.add_typer(rules.app, name="rules")
+app.add_typer(monitoring.dashboards_app, name="dashboards")
+app.add_typer(monitoring.rules_app, name="rules")
 app.add_typer(toolkit.app, name="toolkit")
 app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench.bench)
 

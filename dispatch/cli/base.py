@@ -371,6 +371,7 @@ SOURCES = ("catalog", "trustgraph", "workspace", "announced", "trust")
 MAX_ADMIN_TOKENS_BYTES = 64 * 1024
 MAX_CERTIFICATES_BYTES = 16 * 1024 * 1024
 Content = TypeVar("Content")
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 _connection = functools.partial(typer.Option, rich_help_panel="Connection")
 _admin = functools.partial(typer.Option, rich_help_panel="Admin endpoint")
 

@@ -11,6 +11,7 @@ import typer
 
 from dispatch.cli.base import (
     Exit,
+    Json,
     Settings,
     align_columns,
     colorize,
@@ -36,8 +37,6 @@ cluster_app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(cluster_app, name="cluster")
-
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 
 
 @app.command()

@@ -1,10 +1,12 @@
-"""``dispatch put``, ``rm`` and ``get``: write, remove and show an item of a folder or of TrustGraph's configuration."""
+"""``dispatch put``, ``rm``, ``get``, ``export`` and ``mirror``: items of a folder, or of TrustGraph's configuration."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
@@ -14,6 +16,8 @@ from typing import Annotated, Any, BinaryIO, Final, NamedTuple, TypeVar
 import typer
 
 from dispatch._internal import excerpt, find_near_names, join_alternatives
+from dispatch.announcements.messages import DEFAULT_TOPIC
+from dispatch.announcements.source import Announced
 from dispatch.catalog import CatalogError, Folder, Problem
 from dispatch.catalog.descriptors import ItemError
 from dispatch.catalog.folder import MAX_FILE_BYTES, TOO_LARGE, show_path
@@ -21,17 +25,24 @@ from dispatch.catalog.items import KINDS
 from dispatch.cli.base import (
     DEFAULT_CATALOG,
     CliError,
+    Json,
     Settings,
     make_printable,
+    print_err,
     print_json,
     print_out,
     print_warning,
+    run_async,
     with_settings,
 )
 from dispatch.cli.sources import connect_sources, load_catalog, make_trustgraph_config, run_with_progress
+from dispatch.cli.targets import load_target, name_target
 from dispatch.documents import PARSERS, DocumentError, check_size, decode_text, read_regular_file
+from dispatch.functions.sources import CONFIG_PARAM
 from dispatch.relay import describe_mcp_tool
+from dispatch.server import ToolServer
 from dispatch.trustgraph.config import ALL_WORKSPACES, TrustGraphConfig
+from dispatch.trustgraph.mirror import Mirror, Place
 
 # The text of an item that is put: read from a file or from stdin, and parsed.
 
@@ -247,7 +258,7 @@ def put(
             help="Write the tool ITEM of --catalog as a tool of the type mcp-tool, which 'dispatch relay' executes.",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Write a tool or a tool service to a folder of descriptors, or to TrustGraph's configuration.
 
@@ -343,7 +354,7 @@ def rm(
             help="Remove a service that tools use. A folder without it is refused as a whole; TrustGraph's agents fail.",
         ),
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Remove a tool or a tool service from a folder of descriptors, or from TrustGraph's configuration.
 
@@ -421,3 +432,126 @@ def get(
 def format_descriptor(raw: Any) -> str:
     """Return a descriptor as JSON for people; a text that is no JSON as it is."""
     return raw if isinstance(raw, str) else json.dumps(raw, indent=2, ensure_ascii=False)
+
+
+# ``dispatch export``: write the generated descriptors of functions.
+
+
+@with_settings("broker", "token_file", "trust_certs", "trustgraph", "workspace")
+def export(
+    settings: Settings,
+    targets: Annotated[
+        list[str], typer.Argument(metavar="TARGET", help="Module or file of functions, as of 'dispatch serve'.")
+    ],
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="DIR", help="Folder of descriptors, created if missing.")
+    ] = None,
+    service: Annotated[
+        str | None,
+        typer.Option(
+            "--service",
+            metavar="NAME",
+            envvar="DISPATCH_SERVICE",
+            help="Name of the service, as of 'dispatch serve'. Default: the name of the file or module.",
+        ),
+    ] = None,
+) -> None:
+    """Write the descriptors of functions that 'dispatch serve' serves.
+
+    [bold]dispatch export shop.py --to tools[/bold]
+
+    [bold]dispatch export shop.py --trustgraph[/bold] writes them to the configuration that TrustGraph's agents read.
+
+    Without --to and --trustgraph they are printed, as one line of JSON for each service. A tool that is no longer among the
+    functions stays, with a warning.
+    """
+    if len(targets) > 1 and service:
+        raise CliError("--service names one service, and there are several targets.", "leave it out")
+    if to is not None:
+        settings.catalog = [to]
+    exported = []
+    for target in targets:
+        loaded = load_target(target)
+        if not loaded.functions:
+            raise CliError(f"'{target}' is a service class, whose descriptors are not generated.", "name functions")
+        name = service or name_target(target)
+        exported.append(ToolServer(None, "memory://", functions=loaded.functions, service=name).descriptors)
+    if to is None and settings.trustgraph_workspace is None:
+        for each in exported:
+            print_json({"service": each.service, "tools": each.tools})
+        return
+    if to is not None:
+        os.makedirs(to, exist_ok=True)
+    source = open_source(settings, "dispatch export")
+
+    async def write() -> list[str]:
+        lines = []
+        for described in exported:
+            lines += await _write_service(source, described.service, described.tools)
+        return lines
+
+    for line in run_on_source(settings, source, "dispatch export", write):
+        print_out(make_printable(line))
+
+
+async def _write_service(source: ItemSource, service: dict[str, Any], tools: Sequence[dict[str, Any]]) -> list[str]:
+    """Write the descriptors, and return a line for each. Warn of tools of the service that are not among them."""
+    await source.put("tool-service", service, key=service["id"])
+    keys = {tool[CONFIG_PARAM]: tool for tool in tools}
+    for key, tool in keys.items():
+        await source.put("tool", tool, key=key)
+    for key in await source.list("tool"):
+        raw = None if key in keys else await source.get("tool", key)
+        if isinstance(raw, dict) and raw.get("service") == service["id"]:
+            print_warning(f"tool/{key} is not among the functions. Remove it: dispatch rm tool/{key}")
+    return [f"tool-service/{service['id']}: written.", *(f"tool/{key}: written." for key in keys)]
+
+
+# ``dispatch mirror``: write announced tools into TrustGraph's configuration.
+
+
+@with_settings("broker", "token_file", "trust_certs", "trustgraph", "workspace", "trust")
+def mirror(
+    settings: Settings,
+    topic: Annotated[
+        str,
+        typer.Option("--topic", metavar="TOPIC", envvar="DISPATCH_ANNOUNCEMENTS", help="Topic of the announcements."),
+    ] = DEFAULT_TOPIC,
+    json: Annotated[bool, typer.Option("--json", help="Report each change as one line of JSON.")] = False,
+) -> None:
+    """Write announced tools into TrustGraph's configuration, so that its agents see them, and remove them again.
+
+    [bold]dispatch mirror --trustgraph[/bold]
+
+    It runs until SIGTERM or Ctrl-C, and leaves what it has written. Items that others have written are neither changed nor
+    removed. Of several versions of a tool TrustGraph's agents get the highest one.
+    """
+    workspace = settings.trustgraph_workspace
+    if workspace is None:
+        raise CliError("No target is given.", "add --trustgraph, or --workspace NAME")
+    if workspace == ALL_WORKSPACES:
+        raise CliError("The tools are written to one workspace.", "name it with --workspace NAME")
+    config = make_trustgraph_config(workspace)
+    announced = Announced(settings.load_trust(), topic=topic)
+
+    def report(written: Sequence[Place], removed: Sequence[Place]) -> None:
+        if json:
+            if written or removed:
+                print_json({"written": [*map("/".join, written)], "removed": [*map("/".join, removed)]})
+            return
+        for verb, places in (("written", written), ("removed", removed)):
+            for kind, key in places:
+                print_out(make_printable(f"{kind}/{key}: {verb}."))
+
+    async def run() -> None:
+        async with connect_sources(settings, [config, announced], "dispatch mirror"):
+            print_err(f"Mirroring {topic} into workspace '{workspace}'. Ctrl-C ends it and leaves what it has written.")
+            following = asyncio.create_task(Mirror(announced, config, report).follow())
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, following.cancel)
+            try:
+                await following
+            except asyncio.CancelledError:
+                if not following.cancelled():
+                    raise
+
+    run_async(run())

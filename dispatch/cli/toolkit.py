@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dispatch._internal import find_near_names
-from dispatch.cli.base import CliError, Settings, format_count, make_printable, print_json, print_out, with_settings
+from dispatch.cli.base import (
+    CliError,
+    Json,
+    Settings,
+    format_count,
+    make_printable,
+    print_json,
+    print_out,
+    with_settings,
+)
 
 if TYPE_CHECKING:
     from dispatch.toolkit import Toolkit
@@ -22,7 +31,6 @@ app = typer.Typer(
 )
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="Toolkit in YAML.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 
 
 @app.command()

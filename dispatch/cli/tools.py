@@ -26,7 +26,7 @@ from dispatch.catalog import (
     UnknownToolError,
 )
 from dispatch.catalog.approvals import Approvals
-from dispatch.catalog.catalog import fingerprint, service_fingerprint
+from dispatch.catalog.catalog import ListConditions, fingerprint, service_fingerprint
 from dispatch.catalog.merge import Merged
 from dispatch.catalog.sources import SourceStatus
 from dispatch.cli.base import (
@@ -142,7 +142,17 @@ def tools(
     Approve a changed definition: [bold]dispatch tools approve tell-joke --approvals approvals.json[/bold]
     """
     approved = load_approved(settings.approvals_file)
-    wanted = ToolFilter(category, tag or (), service, source, text, permission, group, state, version)
+    wanted = ListConditions(
+        category=category,
+        tags_any=tag or (),
+        service=service,
+        source=source,
+        text=text,
+        permission=permission,
+        groups=group,
+        state=state,
+        version=version,
+    )
     if watch:
         _watch(settings, wanted, metrics or (), name, shows_unused=all, json=json)
         return
@@ -158,8 +168,8 @@ def tools(
         else:
             print_out(describe_tool(catalog, found, circuits))
         return
-    listed = wanted.select(catalog)
-    unused = wanted.select_unused(list_unused(snapshot, approved))
+    listed = select_tools(catalog, wanted)
+    unused = select_unused(list_unused(snapshot, approved), wanted)
     if json:
         rows = [each.as_dict(catalog) | _circuit_of(each, circuits) for each in listed]
         if all:
@@ -168,7 +178,7 @@ def tools(
         return
     if listed:
         list_tools(listed, circuits).print()
-    elif wanted.is_empty:
+    elif not any(wanted.values()):
         print_out(_describe_no_tools(settings, snapshot))
     else:
         print_out("No tool meets these conditions.")
@@ -183,7 +193,13 @@ _NOTABLE = ("held", "shadowed", "refused")
 
 
 def _watch(
-    settings: Settings, wanted: ToolFilter, metrics: Sequence[str], name: str | None, *, shows_unused: bool, json: bool
+    settings: Settings,
+    wanted: ListConditions,
+    metrics: Sequence[str],
+    name: str | None,
+    *,
+    shows_unused: bool,
+    json: bool,
 ) -> None:
 
     if name is not None:
@@ -628,40 +644,23 @@ def format_arguments(tool: ToolDescriptor) -> str:
 # Which tools ``dispatch tools`` lists.
 
 
-class ToolFilter(NamedTuple):
-    """The conditions of :meth:`dispatch.Catalog.list`, with the same meaning."""
+def select_tools(catalog: Catalog, wanted: ListConditions) -> list[ListedTool]:
+    """Return the tools in force that meet all conditions.
 
-    category: str | None = None
-    tags_any: Sequence[str] = ()
-    service: str | None = None
-    source: str | None = None
-    text: str = ""
-    permission: str | None = None
-    groups: Sequence[str] | None = None
-    state: str | None = None
-    version: str | None = None
+    Raises:
+        CliError: the version is no range.
+    """
+    try:
+        return [list_tool(catalog, tool) for tool in catalog.list(**wanted)]
+    except ValueError as error:
+        raise CliError(str(error)) from None
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether every tool is listed."""
-        return self == ToolFilter()
 
-    def select(self, catalog: Catalog) -> list[ListedTool]:
-        """Return the tools in force that meet all conditions.
-
-        Raises:
-            CliError: the version is no range.
-        """
-        try:
-            return [list_tool(catalog, tool) for tool in catalog.list(**self._asdict())]
-        except ValueError as error:
-            raise CliError(str(error)) from None
-
-    def select_unused(self, items: Sequence[UnusedItem]) -> list[UnusedItem]:
-        """Return the items that meet the conditions on the source and on the text in the name: the others cannot be judged,
-        because the descriptor of an item that is not in force may be invalid."""
-        text = self.text.casefold()
-        return [each for each in items if text in each.name.casefold() and self.source in (None, each.source)]
+def select_unused(items: Sequence[UnusedItem], wanted: ListConditions) -> list[UnusedItem]:
+    """Return the items that meet the conditions on the source and on the text in the name: the others cannot be judged,
+    because the descriptor of an item that is not in force may be invalid."""
+    text, source = wanted.get("text", "").casefold(), wanted.get("source")
+    return [each for each in items if text in each.name.casefold() and source in (None, each.source)]
 
 
 # The lists of ``dispatch tools``.
@@ -901,7 +900,7 @@ class ToolWatch:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        wanted: ToolFilter,
+        wanted: ListConditions,
         approvals: str | None,
         metrics: Sequence[str],
         show: ShowChange,
@@ -967,8 +966,8 @@ class ToolWatch:
         ]
         unused = [*failed, *list_unused(Snapshot(registry.merged, {}, {}), load_approved(self._approvals))]
         return WatchedState(
-            {each.tool.name: each for each in self._wanted.select(registry.catalog)},
-            self._wanted.select_unused(unused),
+            {each.tool.name: each for each in select_tools(registry.catalog, self._wanted)},
+            select_unused(unused, self._wanted),
             {each.id: each.state for each in statuses},
             former.circuits,
         )

@@ -1,6 +1,5 @@
 """Tool search: find the few tools of a large catalogue that answer a query."""
 
-from dispatch.search.embedding import Embedder, QueryEmbedder
-from dispatch.search.search import ToolSearch
+from dispatch.search.search import Embedder, QueryEmbedder, ToolSearch
 
 __all__ = ["Embedder", "QueryEmbedder", "ToolSearch"]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dispatch.search.embedding import Embedder, EmbedderThread, QueryEmbedder
+from dispatch.search.search import Embedder, EmbedderThread, QueryEmbedder
 from dispatch.search.wordllama_embedder import WordLlamaEmbedder
 from tests.unit.search.embedders import FailingEmbedder, HangingEmbedder, WordEmbedder, fail_to_import, load
 

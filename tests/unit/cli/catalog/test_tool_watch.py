@@ -11,8 +11,9 @@ import pytest
 
 import dispatch
 from dispatch.catalog import Item
+from dispatch.catalog.catalog import ListConditions
 from dispatch.cli.base import CliError
-from dispatch.cli.tools import ToolFilter, ToolWatch, WatchedState
+from dispatch.cli.tools import ToolWatch, WatchedState
 from dispatch.telemetry.events import CircuitChanged, Event, ItemRefused
 from tests.helpers.followed_config import SERVICE, TOOL
 
@@ -86,11 +87,11 @@ def item(raw: Mapping[str, Any]) -> Item:
 
 @contextlib.asynccontextmanager
 async def watching(
-    source: Pushed, wanted: ToolFilter | None = None, metrics: Sequence[str] = ()
+    source: Pushed, wanted: ListConditions | None = None, metrics: Sequence[str] = ()
 ) -> AsyncIterator[Recorder]:
     recorder = Recorder()
     dispatcher = dispatch.connect("memory://watched", [source])
-    watch = ToolWatch(dispatcher, wanted or ToolFilter(), None, metrics, recorder.show)
+    watch = ToolWatch(dispatcher, wanted or ListConditions(), None, metrics, recorder.show)
     task = asyncio.create_task(watch.run())
     try:
         yield recorder
@@ -103,7 +104,7 @@ async def watching(
 
 async def test_each_change_of_the_tools_that_are_wanted_is_one_line() -> None:
     source = Pushed(item(SERVICE), item(TOOL))
-    async with watching(source, ToolFilter(text="joke")) as recorder:
+    async with watching(source, ListConditions(text="joke")) as recorder:
         assert await recorder.next("start") == ["tell-joke"]
         source.push(
             item(SERVICE),

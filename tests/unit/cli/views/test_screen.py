@@ -10,9 +10,8 @@ import pytest
 from rich.console import Console
 
 from dispatch.cli.admin import AdminError, Answers
-from dispatch.cli.keyboard import read_keys
 from dispatch.cli.screen import View, call_line, event_line, merge, render_screen, select_rows, sparkline, waterfall
-from dispatch.cli.top import PAGES, TopScreen, plan_action
+from dispatch.cli.top import PAGES, TopScreen, plan_action, read_keys
 from tests.helpers import admin_values
 from tests.helpers.admin_values import A, B, C, call, circuit, instance, timed_out_call, tool
 
