@@ -154,19 +154,9 @@ _NO_SERVICE = ServiceDescriptor("", "", "")
 _NO_POOL = PoolKey("", ("", ""))
 
 
-@explain_keywords
-def wrap(
-    client: Any,
-    *,
-    tool: str,
-    policy: PolicyLike | None = None,
-    annotations: Annotations = UNDECLARED,
-    permissions: Collection[str] = (),
-    grants: Grants | GrantsFunction | None = None,
-    telemetry: Telemetry = DEFAULT_TELEMETRY,
-) -> WrappedClient:
-    """Put guards around a client of TrustGraph's: circuit breaker, rate limits, bulkhead, retries, hedging, one deadline and
-    typed errors.
+class WrappedClient:
+    """A client of TrustGraph's with guards around it: circuit breaker, rate limits, bulkhead, retries, hedging, one deadline
+    and typed errors. It has the calls of :class:`dispatch.ToolServiceClient`; use it on one loop at a time.
 
     Args:
         client: anything with TrustGraph's ``call(config, arguments, timeout=…)`` (2.11.1) or ``call(user, config,
@@ -186,16 +176,12 @@ def wrap(
         PolicyError: the policy hedges or retries a tool that must not be executed twice.
         ValueError: a permission is invalid.
     """
-    return WrappedClient(client, tool, policy, annotations, permissions, grants, telemetry)
 
-
-class WrappedClient:
-    """A client with guards, see :func:`wrap`. It has the calls of :class:`dispatch.ToolServiceClient`; use it on one loop
-    at a time."""
-
+    @explain_keywords
     def __init__(
         self,
         client: Any,
+        *,
         tool: str,
         policy: PolicyLike | None = None,
         annotations: Annotations = UNDECLARED,
@@ -335,6 +321,10 @@ class WrappedClient:
         return request.text
 
 
+wrap = WrappedClient
+"""Put guards around a client of TrustGraph's: ``dispatch.wrap(client, tool="joke")``."""
+
+
 def _check_permissions(permissions: Collection[str]) -> tuple[str, ...]:
     if isinstance(permissions, str):
         raise ValueError(f"permissions must be a list of texts, not a text: write ['{permissions}']")
@@ -365,7 +355,7 @@ class ClientInstance(LocalInstance):
     """Calls a client of TrustGraph's (:class:`~dispatch.routing.instance.Instance`).
 
     Args:
-        client: see :func:`wrap`.
+        client: see :class:`WrappedClient`.
     """
 
     is_named = False  # the client's topic is shared by the instances of its service
