@@ -25,6 +25,7 @@ from dispatch.resilience.breaker import CircuitBreaker
 from dispatch.routing.instance import SessionInstance, SharedTopic
 from dispatch.routing.pool import InstancePool, PoolKey
 from dispatch.telemetry.events import Event, Listeners
+from dispatch.telemetry.observers import ObservedServer
 from dispatch.version import __version__
 
 MAX_EVENTS: Final = 500
@@ -412,23 +413,16 @@ class DispatcherViews:
         ]
 
 
-class ObservedService(Protocol):
+class ObservedService(ObservedServer, Protocol):
     """A tool server, as the admin endpoint sees it."""
 
     instance: str
     request_queue: str
     concurrency: int
-    refused: dict[str, int]
     admin_url: str | None
 
     @property
-    def service_id(self) -> str: ...
-    @property
     def descriptors(self) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]: ...
-    @property
-    def running(self) -> int: ...
-    @property
-    def queued(self) -> int: ...
     @property
     def requests(self) -> int: ...
     @property
@@ -439,8 +433,6 @@ class ObservedService(Protocol):
     def is_connected(self) -> bool: ...
     @property
     def broker_url(self) -> str: ...
-    @property
-    def session_table(self) -> Any: ...
     async def drain(self) -> None: ...
 
 

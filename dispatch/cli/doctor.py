@@ -14,7 +14,7 @@ import sys
 import textwrap
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -282,37 +282,6 @@ PROBES = 5
 PROBE_EVERY_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class SessionReport:
-    """One session.
-
-    Attributes:
-        instance, incarnation: of the peer.
-        rtt_ms: smoothed round-trip time, in milliseconds.
-        running: requests that the instance executes.
-        window: bytes without an acknowledgement that the instance allows.
-        paths: connections on which the instance receives packets.
-        packets, retransmissions: sent, and lost among them.
-    """
-
-    instance: str
-    incarnation: str
-    rtt_ms: float
-    running: int
-    window: int
-    paths: int
-    packets: int
-    retransmissions: int
-
-    def describe(self) -> str:
-        """Return a text for people."""
-        lost = f", {format_count(self.retransmissions, 'packet')} lost" if self.retransmissions else ""
-        return (
-            f"{self.instance} answers in {self.rtt_ms:.1f} ms, executes {format_count(self.running, 'request')}, "
-            f"window {self.window:,} bytes, {format_count(self.paths, 'path')}{lost}"
-        )
-
-
 async def check_sessions(
     broker: str, security: Security, services: Sequence[ServiceDescriptor]
 ) -> AsyncIterator[CheckResult]:
@@ -358,30 +327,39 @@ async def _check_service(channel: TopicChannel, service: ServiceDescriptor) -> C
             instance.session.probe()
             instance.endpoint.wake(instance.session)
         await asyncio.sleep(PROBE_EVERY_S)
-    reports = sorted((_report(instance) for instance in channel.instances), key=lambda each: each.instance)
-    if not reports:
+    measured = sorted(map(_measure_session, channel.instances), key=lambda each: str(each["instance"]))
+    if not measured:
         return CheckResult(
             name,
             "skipped",
             "no instance of ToolService answers: none is running, or all are third-party ones, which have no sessions",
         )
-    return CheckResult(
-        name, "ok", "; ".join(each.describe() for each in reports), sessions=tuple(asdict(each) for each in reports)
-    )
+    return CheckResult(name, "ok", "; ".join(map(_describe_session, measured)), sessions=tuple(measured))
 
 
-def _report(instance: SessionInstance) -> SessionReport:
+def _measure_session(instance: SessionInstance) -> dict[str, Any]:
+    """Return what a session has measured: its smoothed round-trip time, the requests that the instance executes, the bytes
+    without an acknowledgement that it allows, the connections on which it receives packets, packets sent and lost."""
     session = instance.session
-    counts = session.statistics
-    return SessionReport(
-        instance=instance.name,
-        incarnation=instance.incarnation,
-        rtt_ms=round(session.rtt * 1000.0, 3),
-        running=session.peer_load,
-        window=session.window,
-        paths=len(session.peer_inboxes),
-        packets=counts.packets_sent,
-        retransmissions=counts.retransmissions,
+    return {
+        "instance": instance.name,
+        "incarnation": instance.incarnation,
+        "rtt_ms": round(session.rtt * 1000.0, 3),
+        "running": session.peer_load,
+        "window": session.window,
+        "paths": len(session.peer_inboxes),
+        "packets": session.statistics.packets_sent,
+        "retransmissions": session.statistics.retransmissions,
+    }
+
+
+def _describe_session(measured: Mapping[str, Any]) -> str:
+    count = measured["retransmissions"]
+    lost = f", {format_count(count, 'packet')} lost" if count else ""
+    return (
+        f"{measured['instance']} answers in {measured['rtt_ms']:.1f} ms, executes "
+        f"{format_count(measured['running'], 'request')}, window {measured['window']:,} bytes, "
+        f"{format_count(measured['paths'], 'path')}{lost}"
     )
 
 
@@ -447,11 +425,8 @@ ROUND_TRIP_TIMEOUT_S = 10.0
 """Timeout in seconds: a round trip takes a millisecond, but the first one opens topics, 1 to 2 s on a busy broker."""
 
 
-class Echo:
-    """The service: it replies with the given word."""
-
-    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
-        return str(arguments["word"])
+ROUND_TRIP_BYTES = 64
+"""Size of the reply."""
 
 
 async def measure_round_trip(broker: str, security: Security, requests: str, responses: str) -> float | None:
@@ -466,6 +441,8 @@ async def measure_round_trip(broker: str, security: Security, requests: str, res
     Raises:
         TransportError: the topics cannot be opened; the message names the fix.
     """
+    from dispatch.devtools.lossprobe import Echo, make_echo_catalog, reply_text
+
     # Non-persistent topics whatever the catalogue uses: they vanish after the check.
     topic = f"dispatch-doctor-{secrets.token_hex(6)}"
     request_queue, response_queue = f"non-persistent://{requests}/{topic}", f"non-persistent://{responses}/{topic}"
@@ -474,29 +451,14 @@ async def measure_round_trip(broker: str, security: Security, requests: str, res
             asyncio.timeout(2 * ROUND_TRIP_TIMEOUT_S),
             ToolServer(Echo(), broker, request_queue=request_queue, response_queue=response_queue, security=security),
             Dispatcher(
-                open_transport(broker, security=security), _catalog(request_queue, response_queue)
+                open_transport(broker, security=security), make_echo_catalog(request_queue, response_queue)
             ) as dispatcher,
         ):
-            await dispatcher.execute("echo", {"word": "first"}, timeout=ROUND_TRIP_TIMEOUT_S)  # opens the topics
-            result = await dispatcher.execute("echo", {"word": topic}, timeout=ROUND_TRIP_TIMEOUT_S)
-            if result.text == topic:
+            await dispatcher.execute("echo", {"size": 1}, timeout=ROUND_TRIP_TIMEOUT_S)  # opens the topics
+            result = await dispatcher.execute("echo", {"size": ROUND_TRIP_BYTES}, timeout=ROUND_TRIP_TIMEOUT_S)
+            if result.text == reply_text(ROUND_TRIP_BYTES):
                 return result.duration
     return None
-
-
-def _catalog(request_queue: str, response_queue: str) -> Catalog:
-    return Catalog.of(
-        [{"id": "echo", "request-queue": request_queue, "response-queue": response_queue}],
-        [
-            {
-                "type": "tool-service",
-                "name": "echo",
-                "description": "Replies with the given word.",
-                "service": "echo",
-                "arguments": [{"name": "word", "type": "string", "description": "The word.", "required": True}],
-            }
-        ],
-    )
 
 
 # Checks of ``dispatch doctor``: connection, token, namespaces, a round trip, consumers of services, sessions.

@@ -1,8 +1,7 @@
 """Loss probe: measures how many messages a broker drops, by reply size and calls in flight, with and without sessions.
 
-``dispatch doctor --loss`` displays it. :class:`~dispatch.devtools.lossprobe.Probe` measures on topics of its own with
-a service in a separate process; :mod:`.plan`, :mod:`.results` and :mod:`.advice` are pure. pulsar-client is imported when a
-probe starts.
+``dispatch doctor --loss`` displays it. :class:`Probe` measures on topics of its own with a service in a separate process;
+plan, results and advice are pure. pulsar-client is imported when a probe starts.
 """
 
 from __future__ import annotations
@@ -504,7 +503,7 @@ class PlainClient:
                 timer.cancel()
             del self._pending[number]
 
-    # pulsar-client makes a new thread state for each of these callbacks, as in any program (see io_thread_state.py).
+    # pulsar-client makes a new thread state for each of these callbacks, as in any program (see :func:`keep_thread_state`).
 
     def _on_message(self, _consumer: Any, message: Any) -> None:
         self._arrived.append(message)
@@ -860,7 +859,9 @@ FIRST_CALL_S = 10.0
 STOP_S = 10.0
 """Timeout for the end of the service process: closing its connections takes at most 6 s."""
 CALL_S = 60.0
-"""Timeout of a call with sessions; a silence ends it earlier (:mod:`.load`)."""
+"""Timeout of a call with sessions; a silence ends it earlier (:class:`Load`)."""
+VISIBLE_LOSS: Mapping[str, Any] = {"retry": 1, "breaker": None, "bulkhead": None}
+"""Policy of the calls: a loss is not repaired by a retry, and no guard rejects a call."""
 STDERR_CHARS = 2_000
 _HOME = str(Path(dispatch.__file__).resolve().parent.parent)
 
@@ -912,7 +913,10 @@ class Probe:
             opening.push_async_callback(self._plain.close)
             await self._plain.open(*self.plain_topics)
             self._dispatcher = await opening.enter_async_context(
-                Dispatcher(open_transport(self._broker, security=self._security), _catalog(*self.session_topics))
+                Dispatcher(
+                    open_transport(self._broker, security=self._security),
+                    make_echo_catalog(*self.session_topics, policy=VISIBLE_LOSS),
+                )
             )
             for variant in Variant:
                 await self._make_first_call(variant)
@@ -1032,17 +1036,10 @@ class Probe:
         return f"The probe's service ended with status {service.returncode}{f': {stderr}' if stderr else ''}."
 
 
-def _catalog(request_queue: str, response_queue: str) -> Catalog:
+def make_echo_catalog(request_queue: str, response_queue: str, policy: Mapping[str, Any] | None = None) -> Catalog:
+    """Return a catalogue with the tool ``echo``, which :class:`Echo` serves."""
     return Catalog.of(
-        [
-            {
-                "id": "echo",
-                "request-queue": request_queue,
-                "response-queue": response_queue,
-                # Losses must be visible, so no retries; guards must not reject calls.
-                "policy": {"retry": 1, "breaker": None, "bulkhead": None},
-            }
-        ],
+        [{"id": "echo", "request-queue": request_queue, "response-queue": response_queue, "policy": policy or {}}],
         [
             {
                 "type": "tool-service",
@@ -1114,20 +1111,6 @@ def main() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 0
 
-
-__all__ = [
-    "Measurement",
-    "Plan",
-    "PlanError",
-    "Probe",
-    "ProbeError",
-    "ProbeResults",
-    "RunResult",
-    "Variant",
-    "format_size",
-    "give_advice",
-    "make_plan",
-]
 
 if __name__ == "__main__":
     sys.exit(main())
