@@ -1,4 +1,4 @@
-"""The tools that a model may call in one text."""
+"""The calls of a model: the tools that it may call, their execution, refusals and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the calls in one text, from left to right, each place once.
+"""Find the calls in the text of a model, from left to right, each place once: at once, or chunk by chunk.
 
 The scanner is a pure function of text and state. Where the end of the text decides and more may follow (``is_final`` false),
 it stops before the mark in question and says which mark can end the wait.

@@ -1,4 +1,4 @@
-"""Reads the keys of one descriptor object. Each error is reported with its key and fix, and reading continues."""
+"""Parts of descriptors: keys and versions of items, policies, schemas. Each error is reported with its key and fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a raw tool-service item as a :class:`ServiceDescriptor`."""
+"""Items as sources deliver them, and the reading of each as the descriptor of a service or of a tool."""
 
 from __future__ import annotations
 

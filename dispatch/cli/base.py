@@ -1,4 +1,4 @@
-"""Exit codes, and a clear message instead of a traceback for every expected error."""
+"""What all commands share: output, exit codes and errors, options, the event loop with Ctrl-C."""
 
 from __future__ import annotations
 

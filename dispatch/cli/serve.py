@@ -1,4 +1,4 @@
-"""``dispatch serve``: serve functions or tool services until a signal stops them."""
+"""``dispatch serve`` and ``dispatch mcp``: serve functions, services, or all tools over MCP, until a signal stops them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dispatch tools``: list the tools of all sources, or show one."""
+"""``dispatch tools``, ``tools approve`` and ``find``: the tools of all sources, what is not in force, and changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of the catalogue in force, and the task that updates it, one tool at a time."""
+"""Tool search: the index of the catalogue in force, updated one tool at a time, its queries, and the embedder's thread."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 QUERY_MAP: Final = Path(__file__).with_name("query_map.npy")
-"""A learned linear map from vectors of queries towards those of tools; ``benchmarks/search/train_query_map.py`` makes it."""
+"""A learned linear map from vectors of queries towards those of tools; ``benchmarks/search/query_map.py`` makes it."""
 
 
 class WordLlamaEmbedder:

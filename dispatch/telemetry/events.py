@@ -1,4 +1,4 @@
-"""Events of a dispatcher as values, for a user's own alerting and live displays."""
+"""Events of a dispatcher as values, for a user's own alerting and live displays; log lines, limited in rate."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Metrics of the sessions between dispatchers and instances, on both sides. Everything is read at the scrape from what the
-sessions count anyway.
-"""
+"""Metrics that are read at the scrape from what is counted or held anyway: of sessions, dispatchers and tool servers."""
 
 from __future__ import annotations
 
@@ -205,7 +203,7 @@ _SESSION_FAMILIES: Final = {
     "queued": _family("dispatch_session_queued_bytes", "Payload bytes that wait to be sent.", "gauge", "role"),
 }
 
-# Gauges that are read at the scrape: circuit states, queue lengths, instances. They are stored nowhere, so that none can
+# Gauges of dispatchers: circuit states, queue lengths, instances. They are stored nowhere, so that none can
 # differ from what it describes.
 
 

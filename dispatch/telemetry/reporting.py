@@ -1,4 +1,4 @@
-"""The observer of a dispatcher: metrics, traces, events and log lines, joined here so that each change is reported once."""
+"""The observers of a dispatcher and of a tool server: metrics, traces, events and log lines, each change reported once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence of an edge, and the score that it implies."""
+"""Evidence of a toolkit's edges: the score that it implies, and its storage, which several processes may share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The directed graph below a toolkit: vertices by id, edges with a score."""
+"""The parts of a toolkit: its directed graph, actions, tools, and groups of tools, with the names of Chat2Graph."""
 
 from __future__ import annotations
 

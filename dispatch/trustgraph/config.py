@@ -1,4 +1,4 @@
-"""Reads the text of a config value as an item, in the way in which TrustGraph's agent reads it."""
+"""The tools in TrustGraph's configuration as a live source: its items, the messages of the config service, writing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tool services with faults that the scenarios switch on and off, and services without faults beside them."""
+"""The world of the demo: its services and their faults, agents and scripts, catalogue, times and counts."""
 
 from __future__ import annotations
 

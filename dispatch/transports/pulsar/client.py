@@ -2,7 +2,7 @@
 
 One client serves both directions: receipts and replies share a connection, and a call costs a fifth less than with two. The
 callback of a receipt delays the client's I/O thread only briefly because the thread keeps its Python state
-(:mod:`.io_thread_state`); without that, the thread read so slowly that the broker dropped messages.
+(:func:`keep_thread_state`); without that, the thread read so slowly that the broker dropped messages.
 
 Listeners and ``send_async`` cost half as much for each call as ``pulsar.asyncio`` with awaited receipts
 (docs/architecture.md), and a receive cannot be cancelled half-way, which loses a message there.
