@@ -16,6 +16,7 @@ from dispatch.admin import Admin
 from dispatch.catalog import Catalog
 from dispatch.devtools.demo import world
 from dispatch.devtools.demo.scenarios import (
+    SLOW_SERVICE,
     Event,
     EventLog,
     EveryOutcome,
@@ -25,7 +26,6 @@ from dispatch.devtools.demo.scenarios import (
     ScenarioContext,
     SlowInstance,
 )
-from dispatch.devtools.demo.scenarios.slow_instance import SERVICE
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import Outcome, TransportError
 from dispatch.policy import Policy
@@ -103,7 +103,7 @@ def capture_guards(dispatcher: Dispatcher, users: Mapping[str, world.UserScore])
     """
     breakers = {tool: dispatcher.breaker(tool) for tool in dispatcher.catalog.tools}
     return {
-        "instances": [msgspec.to_builtins(view) for view in dispatcher.instances(SERVICE)],
+        "instances": [msgspec.to_builtins(view) for view in dispatcher.instances(SLOW_SERVICE)],
         "circuits": [
             {"tool": tool, "state": str(breaker.state), "retry_after": breaker.retry_after}
             for tool, breaker in breakers.items()

@@ -18,7 +18,7 @@ import pytest
 
 from dispatch import TransportError
 from dispatch.devtools.demo import Demo, Scoreboard, Summary
-from dispatch.devtools.demo.scenarios.every_outcome import EXPECTED_OUTCOMES
+from dispatch.devtools.demo.scenarios import EXPECTED_OUTCOMES
 from dispatch.devtools.demo.world import DEFAULT_SECONDS, MIN_SECONDS, CustomRag, TimeScale, demo_catalog
 from dispatch.errors import Outcome
 from dispatch.policy import DEFAULT_POLICY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.devtools.demo.scenarios import every_outcome
+from dispatch.devtools.demo import scenarios
 from dispatch.errors import Outcome
 from tests.unit.devtools.demo.scenarios.demo_run import run_demo, run_with_policies
 
@@ -72,7 +72,7 @@ async def test_each_missing_guard_is_a_deviation_of_its_scenario(monkeypatch: py
 async def test_unexpected_counts_failed_calls_and_a_limit_for_all_are_deviations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(every_outcome, "EXPECTED_OUTCOMES", {Outcome.TIMEOUT: 7})
+    monkeypatch.setattr(scenarios, "EXPECTED_OUTCOMES", {Outcome.TIMEOUT: 7})
     summary = await run_with_policies(
         monkeypatch,
         translate={"retry": 1},
