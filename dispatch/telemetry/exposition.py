@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, islice
+from types import SimpleNamespace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 from urllib.parse import parse_qs
 from weakref import WeakKeyDictionary
@@ -275,13 +276,15 @@ def render_metrics(
     plain = "escaping=dots" not in content_type  # which writes an underscore as two
 
     def pieces() -> Iterator[bytes]:
-        others = []
+        others: list[Metric] = []
         for family in families:
             if plain and isinstance(family, TextFamily):
                 yield from (encode_text(piece) for piece in family.text(open_metrics))
             else:
                 others.append(family)
-        yield encoder(_FamilyList(others))  # ends with OpenMetrics' end mark
+        yield encoder(
+            SimpleNamespace(collect=lambda: others)
+        )  # in the shape of a registry; ends with OpenMetrics' end mark
 
     zipped = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP) if gzip_accepted(accept_encoding) else None
     body = []
@@ -292,17 +295,6 @@ def render_metrics(
         headers.append(("Content-Encoding", "gzip"))
         body.append(zipped.flush())
     return headers, b"".join(body)
-
-
-class _FamilyList:
-    """Families in the shape of a registry, as prometheus-client's encoders need them."""
-
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the families."""
-        return self._families
 
 
 _threads = DaemonThreads("dispatch-metrics")

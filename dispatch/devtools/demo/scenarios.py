@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import cycle
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -620,5 +620,5 @@ class NoisyUser(Scenario):
             "user_rate_limit": str(USER_RATE.rate),
             "seconds": round(self.seconds, 3),
             "rejection": self.rejection,
-            "users": {name: score.as_dict() for name, score in self.context.board.users.items()},
+            "users": {name: asdict(score) for name, score in self.context.board.users.items()},
         }

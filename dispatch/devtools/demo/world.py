@@ -179,10 +179,6 @@ class UserScore:
     admitted: int = 0
     rejected: int = 0
 
-    def as_dict(self) -> dict[str, int]:
-        """Return plain values."""
-        return {"admitted": self.admitted, "rejected": self.rejected}
-
 
 @dataclass(frozen=True, slots=True)
 class Example:
