@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 import math
 import re
 from bisect import bisect_left
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from dispatch.cli.base import CliError, Settings, print_out, with_settings
+from dispatch.cli.base import CliError, Settings, print_json, print_out, with_settings
 from dispatch.policy import Bulkhead, PolicyError, parse_rate_limit
 
 COSTS: Final = {
@@ -126,7 +125,7 @@ def size(
         raise CliError(f"--calls: {error.problem}.", "write for instance 500/s; at most 1000000/s") from None
     found = size_deployment(rate, parse_size(payload), seconds, concurrency)
     if json:
-        print_out(json_module.dumps(found))
+        print_json(found)
         return
     print_out(
         f"Calls in flight   {found['in_flight']:g}\n"

@@ -8,7 +8,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
-from typing import Final, Literal, NamedTuple, Protocol, get_args
+from typing import Final, Literal, Protocol, get_args
 from weakref import WeakKeyDictionary, WeakSet
 
 from msgspec.structs import astuple
@@ -473,22 +473,8 @@ _FAMILIES = (
 _METRIC: Final = "dispatch_circuit_state"
 
 
-class CircuitCount(NamedTuple):
-    """How many circuits of a tool are in a state.
-
-    Attributes:
-        tool: label of the tool.
-        state: of the circuits.
-        number: of dispatchers whose circuit of the tool is in that state.
-    """
-
-    tool: str
-    state: str
-    number: int
-
-
-def parse_circuit_states(text: str) -> Iterator[CircuitCount]:
-    """Yield the counts in ``text``.
+def parse_circuit_states(text: str) -> Iterator[tuple[str, str, int]]:
+    """Yield how many circuits of a tool are in a state: label of the tool, state, number of dispatchers.
 
     Raises:
         ValueError: it has no metrics.
@@ -497,7 +483,7 @@ def parse_circuit_states(text: str) -> Iterator[CircuitCount]:
         for family in text_string_to_metric_families(text):
             if family.name == _METRIC:
                 for sample in family.samples:
-                    yield CircuitCount(sample.labels["tool"], sample.labels["state"], int(sample.value))
+                    yield sample.labels["tool"], sample.labels["state"], int(sample.value)
     except (ValueError, KeyError) as error:
         raise ValueError(f"not the text of metrics ({error})") from None
 

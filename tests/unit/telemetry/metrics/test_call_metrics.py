@@ -26,7 +26,7 @@ from prometheus_client.registry import DuplicateTimeseries
 from dispatch import Catalog, Dispatcher, DispatchError, ToolError, ToolServiceClient
 from dispatch.errors import Outcome
 from dispatch.telemetry.exposition import LockFreeCounter, LockFreeHistogram
-from dispatch.telemetry.gauges import CircuitCount, parse_circuit_states
+from dispatch.telemetry.gauges import parse_circuit_states
 from dispatch.telemetry.observers import DURATION_BUCKETS, REFUSED
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, read, serving
@@ -318,8 +318,8 @@ dispatch_calls_total{tool="tell-joke"} 7.0
 
 def test_only_circuits_are_counted() -> None:
     assert list(parse_circuit_states(TEXT)) == [
-        CircuitCount("tell-joke", "open", 1),
-        CircuitCount('a "b"', "closed", 2),
+        ("tell-joke", "open", 1),
+        ('a "b"', "closed", 2),
     ]
     assert list(parse_circuit_states("")) == []
 
