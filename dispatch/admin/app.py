@@ -7,11 +7,12 @@ import contextlib
 import hashlib
 import importlib.util
 import ipaddress
+import random
 import secrets
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -57,6 +58,8 @@ BODY_S: Final = 10
 MAX_LIMIT: Final = 1_000
 MAX_BEHIND: Final = 1_000
 """Events that a reader of a stream may be behind."""
+READER_S: Final = 0.004
+"""Seconds per reader within which all readers of a stream send: what is published meanwhile goes out together."""
 KEEP_ALIVE_S: Final = 15.0
 CLOCK_STEP_S: Final = 0.05
 SESSION_S: Final = 12 * 3600.0
@@ -73,6 +76,9 @@ _HEADERS: Final = {
     "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
 }
 """Of every response."""
+
+
+T = TypeVar("T")
 
 
 class Caller(NamedTuple):
@@ -263,54 +269,82 @@ def is_address(host: str) -> bool:
     return False
 
 
-class Streams:
-    """Server-sent events: each reader has a queue, and is disconnected when it is too far behind."""
+class Stream(Generic[T]):
+    """Server-sent events of one kind. An item is encoded once for all its readers; each of these has a queue, and is
+    disconnected when it is too far behind.
 
-    def __init__(self) -> None:
-        self._readers: set[asyncio.Queue[bytes | None]] = set()
+    Args:
+        subscribe: calls a function with each item; returns a function that ends that.
+        encode: returns the event of an item.
+    """
+
+    def __init__(
+        self, subscribe: Callable[[Callable[[T], object]], Callable[[], None]], encode: Callable[[T], bytes]
+    ) -> None:
+        self._subscribe = subscribe
+        self._encode = encode
+        self._unsubscribe: Callable[[], None] | None = None
+        self._readers: dict[asyncio.Queue[bytes | None], Callable[[T], bool]] = {}
         self.is_closed = False
 
-    def close(self) -> None:
-        """End all streams."""
-        self.is_closed = True
-        for queue in self._readers:
-            put_or_end(queue, None)
+    def _publish(self, item: T) -> None:
+        text = None
+        for queue, accepts in list(self._readers.items()):
+            if accepts(item):
+                text = text or self._encode(item)
+                if queue.full():
+                    self._end(queue)
+                else:
+                    queue.put_nowait(text)
 
-    def respond(
-        self, request: Request, subscribe: Callable[[Callable[[bytes], object]], Callable[[], None]]
-    ) -> Response:
-        """Return a response that sends what is published until the client leaves."""
+    def _end(self, queue: asyncio.Queue[bytes | None]) -> None:
+        """End the reader of ``queue``, without what waits there."""
+        self._forget(queue)
+        while not queue.empty():
+            queue.get_nowait()
+        queue.put_nowait(None)
+
+    def _forget(self, queue: asyncio.Queue[bytes | None]) -> None:
+        self._readers.pop(queue, None)
+        if not self._readers and self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+
+    def close(self) -> None:
+        """End all readers."""
+        self.is_closed = True
+        for queue in list(self._readers):
+            self._end(queue)
+
+    def respond(self, request: Request, accepts: Callable[[T], bool] = lambda _: True) -> Response:
+        """Return a response that sends the accepted items as they are published, until the client leaves."""
         if request.method == "HEAD":  # nothing would be sent, and the response would not end
             return Response(media_type="text/event-stream")
 
         async def read() -> AsyncIterator[bytes]:
             queue: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_BEHIND)
-            self._readers.add(queue)
-            unsubscribe = subscribe(lambda text: put_or_end(queue, text))
+            self._readers[queue] = accepts
+            if self._unsubscribe is None:
+                self._unsubscribe = self._subscribe(self._publish)
             try:
                 yield b": open\n\n"
                 while not self.is_closed:
                     try:
-                        text = await asyncio.wait_for(queue.get(), KEEP_ALIVE_S)
+                        texts = [await asyncio.wait_for(queue.get(), KEEP_ALIVE_S)]
                     except TimeoutError:
-                        text = b": still here\n\n"
-                    if text is None:
+                        yield b": still here\n\n"
+                        continue
+                    # Readers that all send in the same turn of the loop would delay the calls.
+                    await asyncio.sleep(READER_S * len(self._readers) * random.random())
+                    while not queue.empty():
+                        texts.append(queue.get_nowait())
+                    yield b"".join(text for text in texts if text is not None)
+                    if None in texts:
                         return
-                    yield text
             finally:
-                unsubscribe()
-                self._readers.discard(queue)
+                self._forget(queue)
 
         return StreamingResponse(read(), media_type="text/event-stream")
-
-
-def put_or_end(queue: asyncio.Queue[bytes | None], text: bytes | None) -> None:
-    """Put ``text`` in the queue; if it is full, end its reader."""
-    if text is None or queue.full():
-        while not queue.empty():
-            queue.get_nowait()
-        text = None
-    queue.put_nowait(text)
 
 
 def encode_event(kind: str, values: Values) -> bytes:
@@ -381,7 +415,12 @@ class AdminApi:
         self._started = started
         self._clock = loop_clock()
         self._wall = 0.0
-        self.streams = Streams()
+        recent = views.recent
+        self._calls: Stream[RecordedCall] = Stream(
+            (lambda _: lambda: None) if recent is None else recent.subscribe,
+            lambda call: encode_event("call", describe_call(call, self.wall)),
+        )
+        self._changes: Stream[Values] = Stream(events.subscribe, lambda event: encode_event(event["event"], event))
         self._console = Console(self, views)
 
     def routes(self) -> list[Route]:
@@ -522,21 +561,15 @@ class AdminApi:
         return describe_call(call, self.wall, whole=True)
 
     async def _stream_calls(self, request: Request) -> Response:
-        chosen, recent = CallFilter(request.query_params), self._views.recent
-
-        def subscribe(send: Callable[[bytes], object]) -> Callable[[], None]:
-            def listener(call: RecordedCall) -> None:
-                if chosen.accepts(call):
-                    send(encode_event("call", describe_call(call, self.wall)))
-
-            return (lambda: None) if recent is None else recent.subscribe(listener)
-
-        return self.streams.respond(request, subscribe)
+        return self._calls.respond(request, CallFilter(request.query_params).accepts)
 
     async def _stream_events(self, request: Request) -> Response:
-        return self.streams.respond(
-            request, lambda send: self._events.subscribe(lambda event: send(encode_event(event["event"], event)))
-        )
+        return self._changes.respond(request)
+
+    def close_streams(self) -> None:
+        """End the streams."""
+        self._calls.close()
+        self._changes.close()
 
 
 class AdminEndpoint:
@@ -594,7 +627,7 @@ class AdminEndpoint:
         with self._listener:
             async with running_app(self._app, self._listener, drain=1):
                 await self._stop.wait()
-                self._api.streams.close()
+                self._api.close_streams()
 
     async def close(self) -> None:
         """End the streams and the connections. Idempotent."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import statistics
+import time
 from uuid import uuid4
 
 import httpx2
@@ -100,6 +102,28 @@ async def test_a_stream_has_each_call_as_it_ends() -> None:
                 event = [line async for line in _until_data(lines)]
         assert event[-2] == "event: call"
         assert json.loads(event[-1].removeprefix("data: "))["user"] == "alice"
+
+
+async def test_readers_of_the_stream_of_calls_hardly_delay_the_calls() -> None:
+    async with observed() as it, contextlib.AsyncExitStack() as stack:
+
+        async def measure() -> float:
+            """Return the median of the durations of calls that follow each other."""
+            durations = []
+            for _ in range(200):
+                began = time.perf_counter()
+                await it.dispatcher.call("price", {"item": "a"})
+                durations.append(time.perf_counter() - began)
+            return statistics.median(durations)
+
+        alone = await measure()
+        host, _, port = str(it.dispatcher.admin_url).removeprefix("http://").partition(":")
+        for _ in range(60):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            stack.callback(writer.close)
+            writer.write(f"GET /api/calls/stream HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            await reader.readuntil(b": open")
+        assert await measure() < 3 * alone
 
 
 async def _until_data(lines):  # type: ignore[no-untyped-def] # of httpx2
