@@ -44,6 +44,9 @@ HELLO_URGENT_S = 0.25
 """The same while calls wait for an instance."""
 GATHER_S = 0.2
 """Seconds for which calls wait, when the first instances announce themselves, until all handshakes have ended."""
+SPREAD_S = 0.05
+"""Seconds from the first instance on for which at most four calls at once are sent: on an idle machine the
+answers of other instances to the same hello come up to 15 ms later, and a handshake takes 10."""
 FIRST_HELLOS_S = (0.0, 0.03, 0.07)
 """When hellos are sent at first: each may be lost."""
 WARN_MISSING_S = 2.0
@@ -312,6 +315,8 @@ class Discovery:
         channel.joined_at = self._now()
         if is_first:
             channel.met_at = channel.joined_at
+            channel.spreads_until = channel.met_at + SPREAD_S
+            channel.call_later("spread", SPREAD_S, channel.next_turn)
             if self._has_handshakes(channel):
                 channel.gathers_until = self._now() + GATHER_S
                 channel.call_later("gather", GATHER_S, channel.next_turn)

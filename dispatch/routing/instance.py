@@ -331,6 +331,8 @@ DISCOVERY_S = 1.0
 HELLO_WAIT_S = 0.1
 """The same for a repeatable call. Third-party services never announce themselves."""
 
+MAX_FIRST = 4
+"""Requests at once while further instances may be about to announce themselves: a few calls at once do not wait."""
 MAX_UNANSWERED = 32
 """Requests on the shared topic before its first answer: half of the default bulkhead. Further calls wait: there may be no
 service, and an instance that announces itself later finds places for their calls."""
@@ -504,6 +506,7 @@ class TopicChannel(Channel):
         asked_since: when the channel began to look for instances: when it was opened, or its last instance was lost.
         gathers_until: instances have just announced themselves, and their handshakes are under way: calls wait for these, so
             that the first instance does not get all of them.
+        spreads_until: further instances may be about to announce themselves: :data:`MAX_FIRST` at once meanwhile.
         answered_at: when a third-party service last answered over the shared topic.
         is_missing_reported: the log says that no instance has announced itself.
         timers: by their purpose, one of each; :meth:`close` cancels them.
@@ -522,6 +525,7 @@ class TopicChannel(Channel):
         "met",
         "publisher",
         "reply_topic",
+        "spreads_until",
         "timers",
         "topic",
     )
@@ -551,7 +555,7 @@ class TopicChannel(Channel):
         self.met = asyncio.Event()
         self.had_instances = False
         self.asked_since = asked_since
-        self.gathers_until = 0.0
+        self.gathers_until = self.spreads_until = 0.0
         self.answered_at = -math.inf
         self.is_missing_reported = False
         self.timers: dict[str, asyncio.TimerHandle] = {}
@@ -577,7 +581,7 @@ class TopicChannel(Channel):
             needs_instance: the request may not be sent to the shared topic.
             repeatable: it does no harm there: an instance that announces itself later gets it, too.
         """
-        if now < self.gathers_until:
+        if now < self.gathers_until or (now < self.spreads_until and self.requests.count >= MAX_FIRST):
             return False
         if len(self.instances):
             return self.instances.has_ready

@@ -213,6 +213,15 @@ class _Flows(Generic[F]):
             del self.flows[flow.name]
         self._changes = MAX_FLOWS
 
+    def forget(self, name: str) -> None:
+        """Forget a flow; if it has requests, let it claim no more places than these."""
+        flow = self.flows.get(name)
+        if flow is not None:
+            flow.mean = flow.area = 0.0
+            if not (flow.running or flow.waiting):
+                del self.flows[name]
+            self._changes = MAX_FLOWS
+
     def spared(self, flow: F, places: float, now: float, occupied: int) -> float:
         """Return how many of ``places``, of which so many are ``occupied``, must stay free when ``flow`` takes one."""
         running, count = flow.running + 1, len(self.flows)
@@ -376,6 +385,12 @@ class FairPlaces(Generic[T]):
                     self._occupy(item, tool, caller, now)
                     return item
         return None
+
+    def forget_caller(self, name: str) -> None:
+        """Reserve no places for a caller that has gone."""
+        for tool in self._tools.flows.values():
+            if tool.is_shared or not (tool.running or tool.waiting):  # else the caller's own numbers are not kept
+                tool.callers.forget(name)
 
     def mark_stuck(self, item: T, change: int) -> None:
         """Count the place of ``item`` as one that a thread has which nothing waits for (1), or no longer (-1)."""

@@ -348,6 +348,10 @@ class RequestQueue:
             work.replies.close()
         work.stop()
 
+    def forget_caller(self, caller: str) -> None:
+        """Reserve no places for a caller that has gone."""
+        self._places.forget_caller(caller)
+
     def _expire(self, work: InboundRequest) -> None:
         """Refuse a queued request at its deadline: the tool will certainly not be executed."""
         self._places.leave(work, self._now())

@@ -206,8 +206,10 @@ class SessionRequests:
                 cancelled = requests.get((session.id, event.number))
                 if cancelled is not None:
                     queue.cancel(cancelled)
-            elif type(event) is SessionClosed and not session.is_open:
-                self._check_name(now)
+            elif type(event) is SessionClosed:
+                queue.forget_caller(str(session.id))
+                if not session.is_open:
+                    self._check_name(now)
         self._endpoint.load = queue.occupied
         if self._is_draining and not session.is_closed:
             session.drain()

@@ -49,6 +49,7 @@ def test_the_constants_have_the_values_of_the_code() -> None:
         "memory of a lost service": f"{instance.GONE_S:g} s",
         "calls that wait for an instance": f"{attempt.MAX_WAITING:,}",
         "gathering of first instances": f"{discovery.GATHER_S:g} s",
+        "first burst": f"{instance.MAX_FIRST} calls at once until {discovery.SPREAD_S:g} s after the first instance",
         "receiver queue": f"{client.RECEIVER_QUEUE:,} permits",
         "stored results": f"{results.RETENTION_S:,.0f} s, {results.MAX_BYTES >> 20} MiB",
         "compiled schemas": f"{schemas.MAX_VALIDATORS:,}",

@@ -362,10 +362,11 @@ async def test_a_closed_channel_ends_sessions_that_no_other_one_uses() -> None:
         other = made.open_channel()
         await made.meet("a")
         instances = list(made.channel.instances)
-        del made.channels[next(key for key, each in made.channels.items() if each is made.channel)]
+        made.channels.pop(next(key for key, each in made.channels.items() if each is made.channel)).close()
         made.discovery.close_sessions(instances)
         assert len(made.endpoint.table.sessions) == 1
         made.channels.clear()
+        other.close()
         made.discovery.close_sessions(other.instances)
         assert not made.endpoint.table.sessions
 
