@@ -100,6 +100,8 @@ def read_messages(data: bytes, *, is_modern: bool) -> list[JSONRPCMessage]:
     Raises:
         UnreadableMessageError: no request is named.
     """
+    if b"{" not in data:  # most lines of a reply over many
+        raise UnreadableMessageError("no JSON object", Outline(None, b"jsonrpc" in data, False, False))
     rest = b""
     try:
         text = data.decode("utf-8-sig")
@@ -283,8 +285,11 @@ _NOTIFICATIONS: Final = (
 # -- what an unreadable message names ---------------------------------------------------------------------------------
 
 _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}:,]|[^\s\[\]{}:,"]+', re.DOTALL)
-_ANY_TOKEN: Final = re.compile(rb"""(["'])(?:\\.|(?!\1)[^\\\n])*\1?|[\[\]{}:,]|[^\s\[\]{}:,"']+""")
-"""The same, with Python's texts in single quotes. No text goes over the end of its line."""
+_ANY_TOKEN: Final = re.compile(
+    rb"""\"(?:[^"\\\n]++|\\.)*+"?|'(?:[^'\\\n]++|\\.)*+'?|[\[\]{}:,]|[^\s\[\]{}:,"']+""", re.DOTALL
+)
+"""The same in one line, with Python's texts in single quotes, too."""
+_OUTER_KEYS: Final = (b"jsonrpc", b"id", b"method", b"result", b"error")
 _DECODER: Final = json.JSONDecoder()
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _LAST_ID: Final = re.compile(rb'"id"\s*:\s*(-?\d+|"[^"\\]*")\s*\}\s*$')
@@ -344,39 +349,47 @@ ONE_LINE: Final = "no JSON in one line; MCP has one message per line"
 
 
 class UnreadableText:
-    """Lines that no message begins on: a log, or a reply over several lines or in Python's form.
+    """Lines that no message begins on: a log, or a reply over several lines or in Python's form. They are not kept, however
+    many they are.
 
     Args:
         only_waiting: id of the request that waited, if only one did when the text began.
-
-    Attributes:
-        lines: of the text, which begins with ``{``.
     """
 
     def __init__(self, only_waiting: str | None) -> None:
-        self.lines: list[bytes] = []
         self._only_waiting = only_waiting
+        self._values: dict[bytes, bytes] = {}
+        """The first token of each value in the outer object."""
+        self._key = self._previous = b""
+        self._depth = 0
+
+    def feed(self, line: bytes) -> None:
+        """Read the next line; the first one begins with ``{``."""
+        for match in _ANY_TOKEN.finditer(line):
+            token = match[0]
+            if self._key:
+                self._values[self._key] = token
+                self._key = b""
+            if token in (b"{", b"["):
+                self._depth += 1
+            elif token in (b"}", b"]"):
+                self._depth -= 1
+            elif self._depth == 1:
+                if token == b":" and self._previous in _OUTER_KEYS:
+                    self._key = self._previous
+                self._previous = token.strip(b"\"'")
+
+    @property
+    def is_open(self) -> bool:
+        """It may be a reply whose end has not been read."""
+        return self._depth > 0 and bool(self._values)
 
     def find_answered(self) -> str | None:
         """Return the id of the request that the text certainly answers; None: it answers none, or it is not known which."""
-        values: dict[bytes, bytes] = {}  # by their keys in the outer object: the first token of each
-        key = previous = b""
-        depth = 0
-        for match in _ANY_TOKEN.finditer(b"\n".join(self.lines)):
-            token = match[0]
-            if key:
-                values[key] = token
-                key = b""
-            if token in (b"{", b"["):
-                depth += 1
-            elif token in (b"}", b"]"):
-                depth -= 1
-            elif token == b":" and depth == 1:
-                key = previous
-            previous = token.strip(b"\"'")
+        values = self._values
         if b"jsonrpc" not in values or b"method" in values or values.keys().isdisjoint((b"result", b"error")):
             return None
-        id = values.get(b"id", b"null")
+        id = values.get(b"id", b"" if self.is_open else b"null")
         return self._only_waiting if id in (b"null", b"None") else id.strip(b"\"'").decode("utf-8", "replace")
 
 

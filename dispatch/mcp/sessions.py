@@ -243,7 +243,9 @@ TRY_AGAIN_S: Final = 0.5
 OPENING_S: Final = 2.0
 """Seconds that a call waits for a session that is being opened, within its own deadline."""
 STABLE_S: Final = 5.0
-"""Seconds after which a session that ends begins with :data:`FIRST_RETRY_S` again."""
+"""Seconds after which a session that ends begins with :data:`FIRST_RETRY_S` again, if it has not answered a call."""
+RESTART_S: Final = 0.5
+"""Seconds that a process must have served before it is started again at once."""
 JITTER: Final = 0.2
 """Share by which a wait is shorter at most, so that sessions with one server do not connect at the same instant."""
 
@@ -282,6 +284,8 @@ class McpSession:
         tools: of the server; None: never read. They stay while the server is out of reach.
         problem: why there is no session; empty: there is one.
         version: of the server; None: unknown, or no semantic version.
+        has_served: the session has answered a call. A process that ends then is started again at once: one that is killed
+            from time to time must not be taken for one that cannot run.
     """
 
     def __init__(
@@ -299,6 +303,7 @@ class McpSession:
         self.tools: tuple[ListedTool, ...] | None = None
         self.problem = "not connected yet"
         self.version: str | None = None
+        self.has_served = False
         self._open_transport = open_transport
         self._callbacks = callbacks
         self._on_change = on_change
@@ -343,13 +348,20 @@ class McpSession:
     @property
     def client(self) -> Client | None:
         """The client of the SDK; None: there is no session."""
-        transport = self._transport
-        return None if transport is None or transport.ended.is_set() or self._is_unknown else self._client
+        return self._client if self._transport is not None and self._transport.is_usable else None
 
     @property
     def is_reopening(self) -> bool:
-        """Whether the server has forgotten the session, and a new one is being opened."""
-        return self._is_reopening or (self._opened_at is not None and self._is_unknown)
+        """Whether the session has ended, and a new one is being opened at once."""
+        return self._is_reopening or (self.client is None and self._is_reopened_at_once)
+
+    @property
+    def _is_reopened_at_once(self) -> bool:
+        """The server has forgotten the session, or was ended after it had served."""
+        if self._opened_at is None:
+            return False
+        is_restarted = self._is_process and self.has_served
+        return self._is_unknown or (is_restarted and asyncio.get_running_loop().time() - self._opened_at >= RESTART_S)
 
     @property
     def _is_unknown(self) -> bool:
@@ -369,8 +381,8 @@ class McpSession:
         return self._began_at is not None
 
     async def wait_opened(self) -> None:
-        """Wait while the session is being opened: :data:`REOPEN_S` seconds at most after the server has forgotten the former
-        one, otherwise :data:`OPENING_S`."""
+        """Wait while the session is being opened: :data:`REOPEN_S` seconds at most where the former one has just ended,
+        otherwise :data:`OPENING_S`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(REOPEN_S if self.is_reopening else OPENING_S):
                 while self.client is None and (self.is_reopening or self.try_now()):
@@ -389,7 +401,7 @@ class McpSession:
         wait = FIRST_RETRY_S
         is_wanted = False
         while True:
-            former, self._opened_at = self.problem, None
+            former, self._opened_at, self.has_served = self.problem, None, False
             self._began_at = loop.time()
             asked: float | None = None
             try:
@@ -403,9 +415,11 @@ class McpSession:
                     if self._mode == LEGACY and self._is_process and not self._first.is_set():
                         logger.info("%s: %s; it is started again without 'server/discover'", self.name, self.problem)
                         continue
-            if self._opened_at is not None and loop.time() - self._opened_at >= STABLE_S:
+            if self._opened_at is not None and (self.has_served or loop.time() - self._opened_at >= STABLE_S):
                 wait = FIRST_RETRY_S
-            if self._is_unknown and self._opened_at is not None:
+            if self._is_reopened_at_once:
+                if not self._is_unknown:
+                    logger.warning("%s: %s; it is started again", self.name, self.problem)
                 self._is_reopening = True
                 continue
             self._is_reopening = False
@@ -551,7 +565,7 @@ def describe_failure(error: BaseException) -> str:
 
 
 REOPEN_S: Final = HANDSHAKE_S
-"""Seconds that a call waits for a new session with a server that has forgotten the former one, within its own deadline."""
+"""Seconds that a call waits for a new session where the former one has just ended, within its own deadline."""
 
 
 class UnsentCallError(Exception):
@@ -608,6 +622,7 @@ class McpInstance(LocalInstance):
             except ForgottenSessionError:
                 await session.wait_opened()
                 result = await self._call(call)
+            session.has_served = True
         except UnsentCallError:
             error = error_from_missing_session(call.tool, session.retry_after)
             raise RefusedCallError(error, elsewhere=True) from None

@@ -129,8 +129,6 @@ TERM_S: Final = 1.0
 
 SPLIT_S: Final = 0.5
 """Seconds after the begin of an unreadable text in which a server may still write the reply that it is a copy of."""
-MAX_SPLIT_BYTES: Final = 256 * 1024
-"""Bytes of such texts that are kept."""
 LAST_OUTPUT_S: Final = 0.05
 """Seconds without output after which a server that has ended has written all, where its children keep the pipe open."""
 LAST_OUTPUTS: Final = 20
@@ -158,6 +156,11 @@ class StdioTransport:
         self._cwd = cwd
         self.ended = asyncio.Event()
         self._process: ServerProcess | None = None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether requests reach the server."""
+        return self._process is not None and self._process.is_reading
 
     async def __aenter__(self) -> tuple[ServerProcess, ServerProcess]:
         loop = asyncio.get_running_loop()
@@ -209,9 +212,12 @@ class ServerProcess(asyncio.SubprocessProtocol):
         """The protocol is 2026-07-28 or later."""
         self._waiting: dict[str, RequestId] = {}
         """Requests without a reply, by the text of their id."""
-        self._texts: list[UnreadableText] = []
-        """Of the last :data:`SPLIT_S`."""
-        self._texts_size = 0
+        self._text: UnreadableText | None = None
+        """The last one, of the last :data:`SPLIT_S`."""
+        self._has_grown = False
+        """The text has lines since it was last looked at."""
+        self._answered: set[str] = set()
+        """Requests that the texts before it have answered."""
         self._is_cut = False
         """The lines since the last readable message may be parts of an unreadable one."""
         self._is_paused = False
@@ -224,6 +230,11 @@ class ServerProcess(asyncio.SubprocessProtocol):
     def has_exited(self) -> bool:
         """Whether the process has ended."""
         return self._exited.is_set()
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the process reads requests. One that has ended may have written replies that are not read yet."""
+        return self._stdin is not None and not self._stdin.is_closing() and not self.ended.is_set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See :class:`asyncio.SubprocessProtocol`; likewise the other callbacks."""
@@ -331,8 +342,8 @@ class ServerProcess(asyncio.SubprocessProtocol):
         try:
             messages = read_messages(line, is_modern=self._is_modern)
         except UnreadableMessageError as error:
-            self._is_cut |= error.is_cut
             self._collect(line)
+            self._is_cut |= error.is_cut
             if error.is_message or self._is_cut:  # the log has no replies
                 line = b"an unreadable message of %d bytes" % len(line)
             self._log.feed(b"(stdout) " + line + b"\n")  # a server that writes its log to stdout
@@ -341,22 +352,31 @@ class ServerProcess(asyncio.SubprocessProtocol):
             self._is_cut = any(is_malformed(message) for message in messages)
 
     def _collect(self, line: bytes) -> None:
-        """Collect the lines of what may be a reply over several lines, or in Python's form."""
-        if not self._texts and not line.startswith(b"{"):
-            return
-        self._texts_size += len(line)
-        if self._texts_size > MAX_SPLIT_BYTES:
-            return
-        if line.startswith(b"{"):
-            if not self._texts:
+        """Read a line of what may be a reply over several lines, or in Python's form."""
+        text = self._text
+        if line.startswith(b"{") and not (self._is_cut and text is not None and text.is_open):
+            self._end_text()
+            if text is None:
                 asyncio.get_running_loop().call_later(SPLIT_S, self._end_unreadable_replies)
-            self._texts.append(UnreadableText(next(iter(self._waiting)) if len(self._waiting) == 1 else None))
-        self._texts[-1].lines.append(line)
+            text = self._text = UnreadableText(next(iter(self._waiting)) if len(self._waiting) == 1 else None)
+        if text is not None:
+            text.feed(line)
+            self._has_grown = True
+
+    def _end_text(self) -> None:
+        id = None if self._text is None else self._text.find_answered()
+        if id is not None and id in self._waiting:
+            self._answered.add(id)
 
     def _end_unreadable_replies(self) -> None:
-        texts, self._texts, self._texts_size = self._texts, [], 0
-        for text in texts:
-            id = self._waiting.pop(text.find_answered() or "", None)
+        self._end_text()
+        if self._text is not None and self._text.is_open and self._has_grown and not self._answered:  # a long one
+            self._has_grown = False
+            asyncio.get_running_loop().call_later(SPLIT_S, self._end_unreadable_replies)
+            return
+        answered, self._answered, self._text = self._answered, set(), None
+        for text in answered:
+            id = self._waiting.pop(text, None)
             if id is not None:
                 self._unread.append(SessionMessage(failed_reply(id, TransportFailure.MALFORMED, ONE_LINE)))
         self._wake()
@@ -416,7 +436,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
             anyio.BrokenResourceError: the process has ended.
         """
         await self._may_write.wait()
-        if self.ended.is_set() or self._stdin is None:
+        if self._stdin is None or not self.is_reading:
             raise anyio.BrokenResourceError
         if isinstance(item.message, JSONRPCRequest):
             meta = (item.message.params or {}).get("_meta") or {}
@@ -538,6 +558,11 @@ class HttpTransport:
         self._headers = check_headers(headers)
         self._stack = AsyncExitStack()
         self._http: HttpClient | None = None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether requests reach the server, and the server knows the session."""
+        return not self.ended.is_set() and not self.is_unknown
 
     async def __aenter__(self) -> tuple[Any, Any]:
         http = self._http = HttpClient(self._on_unreachable, self._on_unknown, self._headers)

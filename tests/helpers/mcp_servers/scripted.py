@@ -42,7 +42,8 @@ for line in sys.stdin:
         text = script["welcome"]
     else:
         text = '{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32601,"message":"no such method"}}'
-    write(text.replace("@ID@", id))
+    rows = ",\n".join(['{\n"page": "secret-page",\n"text": "' + 40 * "x" + '"\n}'] * script["rows"])
+    write(text.replace("@ID@", id).replace("@ROWS@", rows))
 """
 
 
@@ -71,6 +72,7 @@ def scripted_stdio(
     is_modern: bool = False,
     welcome: Mapping[str, Any] = {},
     before: str = "",
+    rows: int = 0,
     **keys: Any,
 ) -> dict[str, Any]:
     """The entry of a server on stdin and stdout.
@@ -80,12 +82,13 @@ def scripted_stdio(
         pages: of its list of tools; the last one is repeated. ``@PAGE@`` is the number of pages before.
         welcome: in place of these parts of its answer to the handshake.
         before: what it does with a request before the handshake: ``exit``, ``hang`` or ``ignore``.
+        rows: objects of five lines and 75 characters that an answer has in place of ``@ROWS@``.
         keys: of the entry.
     """
     hello, usual = _hello(is_modern)
     given = json.loads(usual.replace("@ID@", "0"))["result"]
     listed = pages or [result({"tools": [tool(name) for name in answers]})]
-    script = {"answers": dict(answers), "pages": list(listed), "hello": hello, "before": before}
+    script = {"answers": dict(answers), "pages": list(listed), "hello": hello, "before": before, "rows": rows}
     script["welcome"] = result({**given, **welcome})
     return {"command": sys.executable, "args": ["-S", "-c", _STDIO, json.dumps(script)], **keys}
 

@@ -8,6 +8,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def is_running(pid: int) -> bool:
 
 
 async def assert_typed_ends(dispatcher: dispatch.Dispatcher, kill: Callable[[], object]) -> None:
-    """64 calls in flight end at once when their server is killed; the next call is not executed; then all tools work."""
+    """64 calls in flight end at once when their server is killed."""
     loop = asyncio.get_running_loop()
     calls = [asyncio.create_task(dispatcher.execute("wait", {"seconds": 60}, timeout=60)) for _ in range(64)]
     async with asyncio.timeout(START_S):
@@ -47,6 +48,10 @@ async def assert_typed_ends(dispatcher: dispatch.Dispatcher, kill: Callable[[], 
         assert isinstance(each.error, dispatch.TransportError)
         assert (each.error.type, each.error.may_have_run, each.attempts) == ("instance-lost", True, 1)
         assert not each.error.retryable
+
+
+async def assert_not_executed(dispatcher: dispatch.Dispatcher) -> None:
+    """The server is out of reach, and its tools stay listed."""
     meanwhile = await dispatcher.execute("add", {"a": 1, "b": 2})
     assert meanwhile.error is not None
     assert (meanwhile.error.type, meanwhile.attempts) == ("no-instance", 0)
@@ -55,12 +60,39 @@ async def assert_typed_ends(dispatcher: dispatch.Dispatcher, kill: Callable[[], 
     assert "add" in [tool.name for tool in dispatcher.registry.list()]
 
 
-async def test_kill_in_the_middle_of_64_calls() -> None:
+async def test_a_process_that_is_killed_again_and_again_in_the_middle_of_64_calls_loses_only_these(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dispatch.mcp.sessions, "REOPEN_S", START_S)
+    monkeypatch.setattr(dispatch.mcp.sessions, "FIRST_RETRY_S", 300.0)
     async with connected({"calc": stdio("calculator", policy=POLICY)}) as dispatcher:
-        pid = int(await dispatcher.call("pid"))
-        await assert_typed_ends(dispatcher, lambda: os.kill(pid, signal.SIGKILL))
-        assert set(await call_until_ok(dispatcher, "add", {"a": 1, "b": 2})) == {"no-instance"}
-        assert int(await dispatcher.call("pid")) != pid
+        for _ in range(3):
+            pid = int(await dispatcher.call("pid"))
+            await asyncio.sleep(dispatch.mcp.sessions.RESTART_S)
+            await assert_typed_ends(dispatcher, partial(os.kill, pid, signal.SIGKILL))
+            found = await asyncio.gather(*(dispatcher.execute("add", {"a": 1, "b": 2}) for _ in range(64)))
+            assert [each.error for each in found] == [None] * 64
+            assert int(await dispatcher.call("pid")) != pid
+            [source] = dispatcher.registry.sources()
+            assert source.state == "ok"
+    assert caplog.text.count("calc: the server has ended; it is started again") == 3
+
+
+async def test_a_process_that_ends_at_each_call_is_not_started_again_without_a_pause(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "dispatch.mcp")
+    entry = scripted_stdio({"work": ""}, policy=POLICY)
+    entry["args"][2] = (
+        entry["args"][2].replace("text = script[", "sys.exit(script[", 1).replace('["name"]]', '["name"]])', 1)
+    )
+    async with connected({"s": entry}) as dispatcher:
+        while sum("the next attempt is in" in each for each in caplog.messages) < 3:
+            found = await dispatcher.execute("work", {})
+            assert found.error is not None
+            assert found.error.type in ("instance-lost", "no-instance")
+            await asyncio.sleep(0.01)
+    assert "it is started again" not in caplog.text
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -72,6 +104,7 @@ async def test_kill_of_a_server_over_http_in_the_middle_of_64_calls_and_between_
         async with connected({"calc": {"url": server.url, "policy": POLICY}}) as dispatcher:
             assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
             await assert_typed_ends(dispatcher, server.kill)
+            await assert_not_executed(dispatcher)
             await asyncio.to_thread(server.start)
             assert set(await call_until_ok(dispatcher, "add", {"a": 1, "b": 2})) <= {"no-instance"}
             server.kill()

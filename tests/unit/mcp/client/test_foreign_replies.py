@@ -162,6 +162,23 @@ async def test_a_reply_that_is_no_json_in_one_line_ends_its_call(logged: pytest.
     assert SECRET not in logged.text
 
 
+@pytest.mark.parametrize("rows", [5_000, 70_000], ids=["0.4 MB", "5 MB"])
+async def test_a_long_reply_over_several_lines_ends_its_call(logged: pytest.LogCaptureFixture, rows: int) -> None:
+    reply = {"jsonrpc": "2.0", "id": "@ID@", "result": {"content": [], "structuredContent": {"rows": ["@ROWS@"]}}}
+    texts = [
+        json.dumps(reply, indent=2),
+        json.dumps(dict(reversed(reply.items())), indent=2),
+        json.dumps(reply, indent=0),
+    ]
+    answers = {f"tool-{n}": re.sub('"(@[A-Z]+@)"', r"\1", text) for n, text in enumerate(texts)}
+    entry = scripted_stdio({**answers, "good": GOOD}, rows=rows, policy={"breaker": None})
+    async with connected({"s": entry}) as dispatcher:
+        for name in answers:
+            await assert_malformed(dispatcher, name, "(no JSON in one line; MCP has one message per line)")
+            assert await dispatcher.call("good", {}) == "fine"
+    assert SECRET not in logged.text
+
+
 async def test_a_server_that_writes_no_message_in_one_line_is_told_about() -> None:
     welcome = SPLIT["an error"]
     entry = scripted_stdio({}, before="exit")
