@@ -99,11 +99,27 @@ def _is_plain_text(block: types.ContentBlock) -> bool:
 
 def text_of(result: types.CallToolResult) -> str:
     """Return what a model reads: the texts, and a line for each part of another kind; without a text the structured content
-    as compact JSON."""
+    as compact JSON, in which such a line stands for the data of its part."""
     parts = [_describe(block) for block in result.content]
     if result.structured_content is not None and not any(map(_has_text, result.content)):
-        parts = [*filter(None, parts), compact_json(result.structured_content)]
+        lines = dict(zip(map(_data_of, result.content), parts, strict=True))
+        parts = [*filter(None, parts), compact_json(_replace_data(result.structured_content, lines))]
     return "\n".join(parts)
+
+
+def _data_of(block: types.ContentBlock) -> str:
+    if isinstance(block, types.EmbeddedResource):
+        return block.resource.blob if isinstance(block.resource, types.BlobResourceContents) else ""
+    return block.data if isinstance(block, (types.ImageContent, types.AudioContent)) else ""
+
+
+def _replace_data(value: Any, lines: Mapping[str, str]) -> Any:
+    """Return a JSON value with a line in place of each text that is data: a server of images repeats them."""
+    if isinstance(value, dict):
+        return {key: _replace_data(each, lines) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_replace_data(each, lines) for each in value]
+    return lines.get(value, value) if isinstance(value, str) and value else value
 
 
 def _has_text(block: types.ContentBlock) -> bool:

@@ -408,7 +408,7 @@ class McpSession:
                 async with self._limit_starts() as started:
                     await self._run(started)
             except Exception as error:  # of a server or of the SDK, which may raise anything; it is reported
-                self.problem = describe_failure(error)
+                self.problem = self._describe_end() or describe_failure(error)
                 asked = find_retry_after(first_error(error))
                 if self._opened_at is None and not _is_unsent(first_error(error)):
                     self._mode = MODE if self._mode == LEGACY else LEGACY
@@ -442,6 +442,9 @@ class McpSession:
             is_wanted = self._is_wanted.is_set()
             if not is_wanted:
                 wait = min(2 * wait, MAX_RETRY_S)
+
+    def _describe_end(self) -> str:
+        return self._transport.end if isinstance(self._transport, StdioTransport) else ""
 
     @asynccontextmanager
     async def _limit_starts(self) -> AsyncIterator[Callable[[], object]]:
@@ -488,7 +491,8 @@ class McpSession:
             if opening not in done:
                 if holder in done:
                     holder.result()
-                raise SessionEndedError(f"no handshake within {HANDSHAKE_S * self._patience:g} s")
+                what = "no reply to tools/list" if ready.done() else "no handshake"
+                raise SessionEndedError(f"{what} within {HANDSHAKE_S * self._patience:g} s")
             opening.result()
             on_started()
             following = asyncio.create_task(tools.follow(ready.result(), self._set_tools))

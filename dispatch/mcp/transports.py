@@ -61,6 +61,9 @@ LINES_PER_S: Final = 20.0
 """Lines per second after a burst: a server that logs each request stays readable, and one that loops fills no disk."""
 
 
+_EXCEPTION: Final = re.compile(r"(?:[\w.]*\.)?\w*(?:Error|Exception)\b")
+
+
 class StderrLog:
     """Writes the bytes of a server's stderr to the log.
 
@@ -68,6 +71,9 @@ class StderrLog:
         logger: receives each line at the level INFO.
         server: name, in front of each line.
         clock: seconds.
+
+    Attributes:
+        last: the last line; of an exception, the line that names it.
     """
 
     def __init__(self, logger: logging.Logger, server: str, clock: Clock) -> None:
@@ -78,6 +84,7 @@ class StderrLog:
         self._permits = float(MAX_BURST)
         self._filled_at = clock()
         self._dropped = 0
+        self.last = ""
 
     def feed(self, data: bytes) -> None:
         """Write the complete lines in ``data``, and in what came before it."""
@@ -101,6 +108,8 @@ class StderrLog:
         text = line.decode("utf-8", "replace").rstrip()
         if not text:
             return
+        if not text[0].isspace() and (_EXCEPTION.match(text) or not _EXCEPTION.match(self.last)):
+            self.last = text
         if self._permits < 1:
             self._dropped += 1
             return
@@ -158,6 +167,11 @@ class StdioTransport:
         self._process: ServerProcess | None = None
 
     @property
+    def end(self) -> str:
+        """Why the process has ended by itself; empty: it has not, or not yet."""
+        return "" if self._process is None else self._process.reason
+
+    @property
     def is_usable(self) -> bool:
         """Whether requests reach the server."""
         return self._process is not None and self._process.is_reading
@@ -192,11 +206,13 @@ class ServerProcess(asyncio.SubprocessProtocol):
 
     Attributes:
         pid: of the process and of its group.
+        reason: why it has ended by itself, known after :meth:`end`; empty: it has not.
     """
 
     def __init__(self, server: str, log: StderrLog, ended: asyncio.Event) -> None:
         self.ended = ended
         self.pid = 0
+        self.reason = ""
         self._server = server
         self._log = log
         self._transport: asyncio.SubprocessTransport | None = None
@@ -296,6 +312,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
 
     async def _end(self) -> None:
         assert self._transport is not None
+        has_ended = self.ended.is_set()
         self._finish()
         if self._stdin is not None:
             self._stdin.close()
@@ -306,8 +323,10 @@ class ServerProcess(asyncio.SubprocessProtocol):
                 await self._wait_exit(TERM_S)
         signal_group(self.pid, signal.SIGKILL)  # its children
         _groups.discard(self.pid)
-        self._transport.close()
         self._log.close()
+        if has_ended and not self.reason:
+            self.reason = _describe_end(self._transport.get_returncode(), self._log.last)
+        self._transport.close()
 
     async def _wait_exit(self, timeout: float) -> bool:
         with suppress(TimeoutError):
@@ -322,6 +341,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
         self._parts.append(first)
         self._size += len(first)
         if self._size > MAX_MESSAGE_BYTES:
+            self.reason = f"a message has more than {MAX_MESSAGE_BYTES} bytes"
             logger.warning("%s: a message of more than %d bytes; the server is restarted", self._server, self._size)
             self._finish()
             return
@@ -464,6 +484,19 @@ class ServerProcess(asyncio.SubprocessProtocol):
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def _describe_end(status: int | None, last_line: str) -> str:
+    with suppress(ValueError):
+        how = (
+            ""
+            if status is None
+            else f" by {signal.Signals(-status).name}"
+            if status < 0
+            else f" with exit status {status}"
+        )
+        return f"the server has ended{how}" + f" (its last line: {excerpt(last_line, 200)})" * bool(last_line)
+    return "the server has ended"
 
 
 def signal_group(pid: int, number: int) -> None:

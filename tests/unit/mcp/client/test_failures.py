@@ -75,7 +75,7 @@ async def test_a_process_that_is_killed_again_and_again_in_the_middle_of_64_call
             assert int(await dispatcher.call("pid")) != pid
             [source] = dispatcher.registry.sources()
             assert source.state == "ok"
-    assert caplog.text.count("calc: the server has ended; it is started again") == 3
+    assert caplog.text.count("calc: the server has ended by SIGKILL; it is started again") == 3
 
 
 async def test_a_process_that_ends_at_each_call_is_not_started_again_without_a_pause(
@@ -227,6 +227,12 @@ async def test_a_handshake_that_hangs_fails_and_leaves_no_process(
     assert not is_running(int((tmp_path / "pid").read_text()))
 
 
+async def test_a_server_that_does_not_list_its_tools_is_told_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch.mcp.sessions, "HANDSHAKE_S", 1.0)
+    async with connected({"s": scripted_stdio({"one": ""}, pages=[""])}) as dispatcher:
+        await until(lambda: "no reply to tools/list within" in dispatcher.registry.sources()[0].problem)
+
+
 async def test_a_process_that_starts_slowly_has_more_time_at_its_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch.mcp.sessions, "HANDSHAKE_S", 0.3)
     monkeypatch.setattr(dispatch.mcp.sessions, "MAX_PATIENCE", 60)
@@ -299,6 +305,25 @@ async def test_servers_end_with_a_process_that_closes_nothing(tmp_path: Path) ->
     pids = list(map(int, output.split()))
     assert len(pids) == 2
     await until(lambda: not any(map(is_running, pids)))
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (
+            "import no_such_module",
+            "exit status 1 (its last line: ModuleNotFoundError: No module named 'no_such_module')",
+        ),
+        ("import sys; sys.exit('usage: server PATH')", "exit status 1 (its last line: usage: server PATH)"),
+        ("import os; os.abort()", "the server has ended by SIGABRT"),
+        ("", "the server has ended with exit status 0"),
+    ],
+)
+async def test_a_server_that_ends_by_itself_is_told_about_with_what_it_wrote(
+    tmp_path: Path, code: str, text: str
+) -> None:
+    async with connected({"bad": script(tmp_path, code)}) as dispatcher:
+        assert text in dispatcher.registry.sources()[0].problem
 
 
 async def test_output_that_is_no_message_is_logged_and_a_server_that_ends_at_once_is_tried_again(

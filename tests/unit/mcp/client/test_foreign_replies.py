@@ -362,6 +362,7 @@ async def test_numbers_that_json_does_not_have(is_http: bool) -> None:
 
 
 # -- results in old and new forms --------------------------------------------------------------------------------------
+PICTURE = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
 STRUCTURED = {
     "no text": ({"content": [], "structuredContent": {"a": [1, "größe"]}}, '{"a":[1,"größe"]}'),
     "no content": ({"structuredContent": {"a": 1}}, '{"a":1}'),
@@ -374,6 +375,11 @@ STRUCTURED = {
     "a picture": (
         {"content": [{"type": "image", "data": "AAAA", "mimeType": "image/png"}], "structuredContent": {"a": 1}},
         '[image: image/png, 3 bytes]\n{"a":1}',
+    ),
+    "a picture in both": (
+        {"content": [PICTURE], "structuredContent": {"content": [PICTURE]}},
+        "[image: image/png, 3 bytes]\n"
+        '{"content":[{"type":"image","data":"[image: image/png, 3 bytes]","mimeType":"image/png"}]}',
     ),
 }
 
