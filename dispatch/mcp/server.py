@@ -41,7 +41,11 @@ from mcp_types import (
     PARSE_ERROR,
     CallToolRequestParams,
     CallToolResult,
+    JSONRPCError,
     JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
     ListToolsResult,
     PaginatedRequestParams,
     TextContent,
@@ -228,6 +232,9 @@ def _write_error(code: int, message: str, id: bytes) -> bytes:
 logger = logging.getLogger("dispatch.mcp")
 
 CHUNK_BYTES: Final = 65_536
+LAST_ANSWERS_S: Final = 1.5
+"""Seconds in which requests are answered after the client has closed stdin, as a pipe does. Clients send SIGTERM, which ends
+the server at once, to one that has not ended 2 s later."""
 
 
 class DescriptorLines:
@@ -369,24 +376,45 @@ class StdioMessages:
     def __init__(self, source: int, target: int) -> None:
         self._lines = DescriptorLines(source)
         self._writer = DescriptorWriter(target)
+        self._unanswered: set[str] = set()
+        self._all_answered = asyncio.Event()
 
     async def receive(self) -> SessionMessage | Exception:
         """Return the next message of the client; a request that is not readable is answered.
 
         Raises:
-            anyio.EndOfStream: the client has closed stdin.
+            anyio.EndOfStream: the client has closed stdin, and has its answers or does not get them in time.
         """
         async for line in self._lines:
             if not line.strip():
                 continue
             try:
-                return SessionMessage(read_message(line))
+                message = read_message(line)
+                self._follow(message)
+                return SessionMessage(message)
             except UnreadableMessageError as error:
                 logger.debug("a message of the client is not readable: %s", error)
                 if error.is_answered:
                     with contextlib.suppress(anyio.BrokenResourceError):
                         await self._write(error.answer)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_ANSWERS_S):
+                while self._unanswered:
+                    self._all_answered.clear()
+                    await self._all_answered.wait()
         raise anyio.EndOfStream
+
+    def _follow(self, message: JSONRPCMessage) -> None:
+        if isinstance(message, JSONRPCRequest):
+            if message.method != "subscriptions/listen":  # has no end
+                self._unanswered.add(str(message.id))
+        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
+            self._unanswered.discard(str((message.params or {}).get("requestId")))  # has no answer
+
+    def _end_request(self, id: object) -> None:
+        self._unanswered.discard(str(id))
+        if not self._unanswered:
+            self._all_answered.set()
 
     def __aiter__(self) -> Self:
         return self
@@ -403,13 +431,19 @@ class StdioMessages:
         Raises:
             anyio.BrokenResourceError: the client has closed stdout.
         """
-        await self._write(write_message(item.message))
+        try:
+            await self._write(write_message(item.message))
+        finally:
+            if isinstance(item.message, (JSONRPCResponse, JSONRPCError)):
+                self._end_request(item.message.id)
 
     async def _write(self, message: bytes) -> None:
         try:
             await self._writer.write(message + b"\n")
         except OSError:  # a client that reads nothing has no use for the answers to further requests
             self._lines.end()
+            self._unanswered.clear()
+            self._all_answered.set()
             raise anyio.BrokenResourceError from None
 
     async def aclose(self) -> None:

@@ -110,6 +110,32 @@ async def test_a_last_line_that_is_cut_off_has_an_answer() -> None:
 
 
 @pytest.mark.wall_clock
+@pytest.mark.parametrize("seconds", [0.3, 60])
+async def test_a_client_that_closes_stdin_has_the_answers_that_are_ready_soon(seconds: float) -> None:
+    async def work(_: object) -> str:
+        await asyncio.sleep(seconds)
+        return "done"
+
+    async with stand(work) as (dispatcher, _):
+        server = Pipes(dispatcher)
+        info = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        for message in (
+            {"id": 1, "method": "initialize", "params": info},
+            {"method": "notifications/initialized"},
+            {"id": 2, "method": "tools/call", "params": {"name": "work", "arguments": {}}},
+        ):
+            server.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        os.close(server.client)
+        assert (await server.read())["id"] == 1
+        answer = await server.read()
+        assert answer["id"] == 2
+        assert ("result" in answer) == (seconds < 1)
+        async with asyncio.timeout(10):
+            await server.task
+    os.close(server.reading)
+
+
+@pytest.mark.wall_clock
 async def test_a_client_that_closes_stdout_ends_the_server() -> None:
     async with stand(lambda _: "done") as (dispatcher, _):
         server = Pipes(dispatcher)
