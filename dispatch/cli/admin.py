@@ -232,6 +232,8 @@ class AdminEndpoint:
             text = decode(content, _Refusal)["error"]
         except ValueError:
             text = content[:1_000].decode(errors="replace")
+            if text.lstrip().startswith("<"):
+                text = "an HTML page, so that it is no admin endpoint (connect(admin=…), --admin)"
         reason = excerpt(" ".join(text.split()), 200).rstrip(".") or "no reason given"
         return AdminError(f"{self.url} answers {status} to {method} {excerpt(path)}: {reason}.{fix}", status)
 
@@ -376,6 +378,7 @@ async def find_fleet(settings: Settings, urls: Sequence[str] | None, token: str)
         CliError: there is none, or one of ``urls`` is no address.
         TransportError: the broker is out of reach.
     """
+    token = token.strip()  # a variable from a file may end with a line end
     if not token.isascii() or not token.isprintable():
         raise CliError("The token has characters that no token has.", "change --token or DISPATCH_ADMIN_TOKEN")
     if urls:

@@ -35,7 +35,7 @@ from dispatch.messaging.wire import TopicError
 from dispatch.permissions import Grants, GrantsError
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, load_policy_keys
 from dispatch.telemetry.events import AUDIT
-from dispatch.transports import DEFAULT_BROKER, Security, default_broker
+from dispatch.transports import DEFAULT_BROKER, Security, default_broker, normalize_address
 from dispatch.transports.base import read_token_file
 from dispatch.transports.errors import describe_without_call
 from dispatch.trustgraph.config import DEFAULT_WORKSPACE, ConfigServiceError
@@ -514,7 +514,7 @@ class Settings:
     @property
     def broker_url(self) -> str:
         """Return the URL of the broker."""
-        return self.broker or default_broker()
+        return normalize_address(self.broker or "") or default_broker()
 
     def require_pulsar_url(self, command: str) -> str:
         """Return the URL for a command that communicates with other processes.

@@ -828,7 +828,7 @@ def _describe(counts: Counter[str]) -> str:
 
 
 def _fetch(url: str) -> str:
-    if not url.startswith(("http://", "https://")):
+    if not url.lower().startswith(("http://", "https://")):
         raise CliError(f"'{url}' is no URL of a metrics endpoint.", "write --metrics http://HOST:PORT/metrics")
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:

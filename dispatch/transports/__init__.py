@@ -38,6 +38,7 @@ __all__ = [
     "TopicPublisher",
     "Transport",
     "default_broker",
+    "normalize_address",
     "open_transport",
 ]
 
@@ -49,7 +50,14 @@ program passes when its own variable is unset."""
 
 def default_broker() -> str:
     """Return the value of ``DISPATCH_BROKER``, else the address of a broker on this machine."""
-    return os.environ.get(BROKER_VARIABLE) or DEFAULT_BROKER
+    return normalize_address(os.environ.get(BROKER_VARIABLE, "")) or DEFAULT_BROKER
+
+
+def normalize_address(url: str) -> str:
+    """Return the address of a broker with its scheme in lower case (schemes are case-insensitive), and without blanks and
+    line ends around it, which variables from files have."""
+    scheme, separator, rest = url.strip().partition("://")
+    return f"{scheme.lower()}{separator}{rest}" if separator else scheme
 
 
 PUBLISH_WINDOW = 64
@@ -73,6 +81,7 @@ def open_transport(url: str, *, security: Security | None = None, publish_window
         from dispatch.transports.errors import no_address
 
         raise no_address(url)
+    url = normalize_address(url)
     if security is not None:
         check_instance("security", security, Security, "a dispatch.Security, such as dispatch.Security(token=…)")
     if url.startswith("memory://"):

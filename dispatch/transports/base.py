@@ -262,7 +262,7 @@ class Security:
     def from_environment(cls) -> Security:
         """From ``DISPATCH_TOKEN`` (or ``DISPATCH_TOKEN_FILE``, read again whenever the broker asks) and
         ``DISPATCH_TRUST_CERTS``."""
-        token: str | Callable[[], str] | None = os.environ.get("DISPATCH_TOKEN") or None
+        token: str | Callable[[], str] | None = os.environ.get("DISPATCH_TOKEN", "").strip() or None
         token_file = os.environ.get("DISPATCH_TOKEN_FILE")
         if token is None and token_file:
             token = partial(read_token_file, token_file)

@@ -137,7 +137,11 @@ def too_many_inboxes(count: int, *, topic: str, retry_after: float) -> Transport
 
 
 def bad_address(url: str, why: str) -> TransportError:
-    """Return the error of a broker address that is not valid."""
+    """Return the error of a broker address that is not valid. Credentials in it are not shown."""
+    if "@" in url:
+        scheme, separator, _ = url.rpartition("@")[0].partition("://")
+        url = f"{scheme if separator else ''}{separator}…@{url.rpartition('@')[2]}"
+        why = " (a token is given with DISPATCH_TOKEN, --token-file or Security(token=…))"
     return _not_sent(
         ErrorType.BAD_ADDRESS,
         f"'{url}' is not a broker address{why}. Use pulsar://HOST:6650, pulsar+ssl://HOST:6651 or memory://.",

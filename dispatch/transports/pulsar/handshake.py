@@ -44,6 +44,7 @@ def endpoints(url: str) -> list[tuple[str, int]]:
         TransportError: not such a URL.
     """
     scheme, separator, rest = url.partition("://")
+    scheme = scheme.lower()
     found: list[tuple[str, int]] = []
     if separator and scheme in DEFAULT_PORTS:
         for part in rest.rstrip("/").split(","):

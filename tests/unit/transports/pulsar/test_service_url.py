@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dispatch
+from dispatch.cli.base import Settings
 from dispatch.errors import TransportError
 from dispatch.transports import open_transport
 from dispatch.transports.pulsar.handshake import broker_urls, endpoints
@@ -16,6 +18,7 @@ from dispatch.transports.pulsar.handshake import broker_urls, endpoints
     [
         ("pulsar://localhost", [("localhost", 6650)]),
         ("pulsar://localhost/", [("localhost", 6650)]),
+        ("PULSAR+SSL://localhost", [("localhost", 6651)]),
         ("pulsar://localhost:", [("localhost", 6650)]),
         ("pulsar://localhost:1", [("localhost", 1)]),
         ("pulsar://localhost:65535", [("localhost", 65535)]),
@@ -35,7 +38,6 @@ NO_ADDRESSES = [
     "",
     "localhost:6650",
     "http://localhost:6650",
-    "PULSAR://localhost",
     "pulsar:/localhost",
     "pulsar://",
     "pulsar://:6650",
@@ -100,3 +102,40 @@ def test_what_was_written_is_read(brokers: list[tuple[str, int]]) -> None:
 )
 def test_each_broker_of_a_list_has_a_url(url: str, brokers: list[str]) -> None:
     assert broker_urls(url) == brokers
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("PULSAR://Broker.Example:7", "pulsar://Broker.Example:7"),
+        (" Pulsar+SSL://a,b \n", "pulsar+ssl://a,b"),
+        ("MEMORY://Lab", "memory://Lab"),
+    ],
+)
+def test_the_case_of_a_scheme_and_blanks_around_an_address_do_not_matter(
+    url: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert open_transport(url).url == address
+    monkeypatch.setenv("DISPATCH_BROKER", url)
+    assert dispatch.connect()._transport.url == address
+    assert Settings().broker_url == Settings(broker=url).broker_url == address
+
+
+def test_a_blank_address_in_the_environment_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPATCH_BROKER", " \n")
+    assert Settings().broker_url == open_transport("DISPATCH_BROKER").url == "pulsar://localhost:6650"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"), [("pulsar://me:s3/cr@et@a:1", "pulsar://…@a:1"), ("me:s3cret@a", "…@a"), ("@", "…@")]
+)
+def test_credentials_in_an_address_are_not_repeated(url: str, shown: str) -> None:
+    with pytest.raises(TransportError, match="DISPATCH_TOKEN") as caught:
+        open_transport(url)
+    assert f"'{shown}' is not a broker address" in caught.value.message
+    assert "s3" not in caught.value.message
+
+
+def test_a_token_in_the_environment_may_end_with_a_line_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPATCH_TOKEN", "abc\n")
+    assert dispatch.Security.from_environment().token == "abc"
