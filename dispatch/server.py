@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import threading
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from dispatch._internal import check_instance, explain_keywords, loop_clock, yield_to_others
+from dispatch._internal import check_instance, excerpt, explain_keywords, loop_clock, yield_to_others
 from dispatch.admin import ADMIN_LABEL, Admin, read_admin
 from dispatch.announcements.messages import Announce, DescriptorParts
 from dispatch.catalog.items import Item
@@ -33,6 +34,7 @@ from dispatch.messaging.wire import (
     Feature,
     Property,
     Refusal,
+    TopicError,
     TopicName,
     announcement_topic,
     hello_topic,
@@ -206,6 +208,23 @@ DEFAULT_ANNOUNCE = Announce()
 NO_KEYS: Mapping[str, Any] = {}
 
 
+def name_topics(service: str) -> tuple[str, str]:
+    """Return the request topic and the response topic of a service of that name.
+
+    Raises:
+        TopicError: it is no name of a service.
+    """
+    requests, responses = service_queues(service)
+    try:
+        TopicName.parse(requests)
+    except TopicError:
+        fix = (
+            "write a name without blanks and '/', for example 'joke', or give the request-queue and the response-queue"
+        )
+        raise TopicError(f"'{excerpt(service)}' is no name of a service", fix) from None
+    return requests, responses
+
+
 def check_descriptors(
     service: Mapping[str, Any], keys: Mapping[str, Any], tools: Iterable[Mapping[str, Any]]
 ) -> Descriptors:
@@ -219,9 +238,13 @@ def check_descriptors(
     Raises:
         CatalogError: one is invalid; it lists every mistake.
     """
+    check_instance("descriptor", keys, Mapping, "an object of keys, such as {'version': '1.0.0'}")
+    listed = list(tools) if isinstance(tools, Iterable) and not isinstance(tools, str | Mapping) else None
+    if listed is None or not all(isinstance(each, Mapping) for each in listed):
+        raise TypeError("tools must be a list of descriptors, such as [{'name': 'tell-joke', 'description': '…'}].")
     described = {**service, **keys, **service, "id": keys.get("id", service["id"])}
     defaults = {"type": "tool-service", "service": described["id"]}
-    found = Descriptors(described, [{**tool, **defaults} for tool in tools])
+    found = Descriptors(described, [{**tool, **defaults} for tool in listed])
     items = [Item("descriptor", "tool-service", "", found.service)]
     items += [Item(f"tools[{number}]", "tool", "", tool) for number, tool in enumerate(found.tools)]
     require_valid(*read_items(items))
@@ -294,12 +317,16 @@ class ToolServer:
         if (implementation is None) is (functions is None):
             what = "a tool service is missing" if functions is None else "a tool service and functions are two services"
             raise TypeError(f"{what}; write ToolServer(Joke()), or ToolServer(functions=[price, order])")
+        if isinstance(implementation, str):
+            raise TypeError(
+                "a text is no tool service; the service comes before the broker: ToolServer(Joke(), 'pulsar://…')"
+            )
         given = functions if isinstance(functions, list | tuple) else [functions]
         if service is None and request_queue is None and functions is not None:
             service = _name_functions(given)
         check_instance("service", service, (str, NoneType), "the name of a service, such as 'joke'")
         if service is not None:
-            requests, responses = service_queues(service)
+            requests, responses = name_topics(service)
             request_queue, response_queue = request_queue or requests, response_queue or responses
         if request_queue is None or response_queue is None:
             raise TypeError("no topics: give service='joke', or request_queue= and response_queue=")
@@ -313,6 +340,8 @@ class ToolServer:
             if number < least:
                 raise ValueError(f"{name} must be at least {least}, not {number}")
         check_instance("drain_timeout", drain_timeout, (int, float), "a number of seconds")
+        if not 0 <= drain_timeout < math.inf:  # NaN, too
+            raise ValueError(f"drain_timeout must be a number of seconds, at least 0, not {drain_timeout}")
         check_instance(
             "admin", admin, (Admin, str, NoneType), "an address such as '127.0.0.1:9464', or dispatch.Admin(…)"
         )

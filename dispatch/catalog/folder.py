@@ -181,9 +181,11 @@ class _Scan:
             if not _is_folder(path):
                 if os.path.exists(path):
                     self._add(path, "not a folder", f"use the folder with {_EXAMPLE}")
-                else:
+                elif path:
                     fix = f"create it, with {_EXAMPLE}, or use another one"
                     self._add(path, "there is no such folder", fix)
+                else:
+                    self._add("''", "the path is empty: is a variable unset?", f"give the folder with {_EXAMPLE}")
                 return
             with os.scandir(path) as entries:
                 names = sorted(entry.name for entry in islice(entries, MAX_FILES) if entry.name not in KINDS)

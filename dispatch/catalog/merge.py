@@ -6,6 +6,7 @@ Pure: no input or output and no clock. One thread at a time uses a :class:`Merge
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -578,6 +579,10 @@ def _fix_of_source(given: object) -> str:
             if "mcpServers" in given
             else "use dispatch.Catalog.of(services=[…], tools=[…])"
         )
+    if inspect.ismodule(given):
+        return f"wrap it: dispatch.ToolPackage('{given.__name__}')"
+    if callable(getattr(given, "invoke", None)):
+        return "serve it with dispatch.ToolServer(…), and give the folder of its descriptors here"
     if callable(given):
         return f"wrap it: dispatch.Functions({getattr(given, '__name__', 'f')})"
     return "give a Catalog, the path of a folder, or an object with id, discover() and changes()"

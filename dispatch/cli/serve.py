@@ -26,6 +26,7 @@ from dispatch.cli.base import (
     ADMIN,
     SOURCES,
     CliError,
+    Exit,
     Settings,
     format_count,
     make_printable,
@@ -43,7 +44,7 @@ from dispatch.dispatcher import Dispatcher, connect
 from dispatch.documents import DocumentError, parse_typed, read_regular_file
 from dispatch.functions.served import Descriptors
 from dispatch.messaging.wire import MAX_PAYLOAD_BYTES, service_queues
-from dispatch.server import DEFAULT_CONCURRENCY, DEFAULT_DRAIN_S, DEFAULT_QUEUE, ToolServer
+from dispatch.server import DEFAULT_CONCURRENCY, DEFAULT_DRAIN_S, DEFAULT_QUEUE, ToolServer, name_topics
 from dispatch.telemetry.observers import DEFAULT_TELEMETRY
 from dispatch.transports import Transport, open_transport
 
@@ -194,6 +195,11 @@ def serve(
             if not loaded.functions:
                 raise CliError(f"--watch reloads functions, and '{target}' is a service class.", "leave it out")
             reloaders[topics[0]] = Reloader(target, loaded.module)
+        if descriptors is not None and loaded.functions and len(targets) == 1:
+            raise CliError(
+                f"--descriptors is for service classes, and '{target}' is functions, whose descriptors are generated.",
+                "leave it out",
+            )
         described = Descriptors({}, [])
         if descriptors is not None and not loaded.functions:
             described = read_descriptors(descriptors, topics[0])
@@ -229,7 +235,7 @@ def serve(
 
 def _resolve_topics(service: str | None, request_queue: str | None, response_queue: str | None) -> tuple[str, str]:
     if service is not None:
-        requests, responses = service_queues(service)
+        requests, responses = name_topics(service)
         request_queue, response_queue = request_queue or requests, response_queue or responses
     if request_queue is None or response_queue is None:
         raise CliError(
@@ -264,8 +270,8 @@ def read_announce(topic: str, keys: str | None, labels: Sequence[str]) -> Announ
             raise CliError(f"--label '{wrong}' is not KEY=VALUE.", "write for instance --label zone=eu")
         signing = {id: secret.encode() for id, secret in secrets.items()}
         return Announce(topic=topic, keys=signing, labels={key: value for key, _, value in pairs})
-    except TopicError:  # a ValueError
-        raise
+    except TopicError as error:  # a ValueError
+        raise CliError(f"--announce: {error.problem}.", f"write a whole name such as {DEFAULT_TOPIC}, or off") from None
     except OSError as error:
         raise CliError(f"The file '{keys}' cannot be read: {error.strerror}.", "change --signing-keys") from None
     except DocumentError as error:
@@ -581,7 +587,7 @@ def mcp(
         if address is None
         else serve_http(server, *address, hosts=allow_host or (), tokens=users, on_ready=_report_ready)
     )
-    run_async(_serve(dispatcher, serving))
+    run_async(_serve(dispatcher, serving, http))
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -600,8 +606,12 @@ def _report_ready(url: str) -> None:
     print_err(f"MCP: {url}")
 
 
-async def _serve(dispatcher: Dispatcher, serving: Coroutine[Any, Any, None]) -> None:
-    """Serve until the client leaves, or SIGTERM. Ctrl-C cancels this coroutine."""
+async def _serve(dispatcher: Dispatcher, serving: Coroutine[Any, Any, None], address: str | None) -> None:
+    """Serve until the client leaves, or SIGTERM. Ctrl-C cancels this coroutine. ``address``: of HTTP.
+
+    Raises:
+        CliError: the address cannot be used.
+    """
     try:
         async with dispatcher:
             report_admin(dispatcher.admin_url)
@@ -617,7 +627,11 @@ async def _serve(dispatcher: Dispatcher, serving: Coroutine[Any, Any, None]) -> 
                 stopping.cancel()
                 task.cancel()
                 await asyncio.wait([task])
-            if not task.cancelled():
-                task.result()
+            error = None if task.cancelled() else task.exception()
+            if isinstance(error, OSError) and address is not None:
+                problem = f"MCP cannot be served on {address} ({error.strerror or error})."
+                raise CliError(problem, "use another port (0: any free one)", Exit.TRANSPORT)
+            if error is not None:
+                raise error
     finally:
         serving.close()

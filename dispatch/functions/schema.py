@@ -662,6 +662,8 @@ def tool(function: Any = None, /, **declared: Any) -> Any:
 
 
 def _declare(function: Any, declaration: Declaration) -> Any:
+    if isinstance(function, str):
+        raise TypeError(f"a text cannot be a tool. Fix: write @dispatch.tool(name={excerpt(function)!r}).")
     if not callable(function) or isinstance(function, type):
         raise TypeError(f"{function!r:.80} cannot be a tool. Fix: decorate a function, or an object with __call__.")
     try:

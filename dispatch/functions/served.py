@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from dispatch._internal import loop_clock
+from dispatch._internal import describe_type, loop_clock
 from dispatch.calls.local import CallContext
 from dispatch.catalog.catalog import check_items
 from dispatch.catalog.descriptors import ARGUMENT_TYPES, CatalogError
@@ -154,12 +154,12 @@ class ServedFunctions:
                 )
             problems += tool.report.problems
             versions[tool.full_name] = versions.get(tool.full_name, 0) + 1
-        if any(each.severity == "error" for each in problems):
-            raise CatalogError(problems)
         tools: dict[str, FunctionTool] = {}
         described = []
         items = [Item("service", "tool-service", self._service["id"], self._service)]
         for tool in read:
+            if tool.report.has_errors:
+                continue
             name = tool.full_name
             key = name if versions[name] == 1 else f"{name}@{tool.version}"
             tools[key] = tool
@@ -168,9 +168,9 @@ class ServedFunctions:
             raw = {**tool.describe(self._service["id"]), **own}
             described.append(raw)
             items.append(Item(tool.origin, "tool", key, raw))
-        errors = [each for each in check_items(items)[1] if each.severity == "error"]
-        if errors:
-            raise CatalogError(errors)
+        problems += [each for each in check_items(items)[1] if each.severity == "error"]
+        if any(each.severity == "error" for each in problems):
+            raise CatalogError(problems)
         # Plain JSON values: the declarations of functions have tuples, and callers may change what they get.
         return msgspec.json.decode(msgspec.json.encode(Descriptors(self._service, described)), type=Descriptors), tools
 
@@ -245,9 +245,10 @@ def find_served_functions(given: Iterable[object]) -> tuple[list[FoundFunction],
         elif callable(each) and not isinstance(each, type):
             found.append(FoundFunction(each))
         else:
-            raise TypeError(
-                f"{each!r:.80} has no functions to serve. Fix: give functions, a module, Functions(…) or ToolPackage(…)."
-            )
+            fix = "give functions, a module, Functions(…) or ToolPackage(…)"
+            if hasattr(each, "invoke"):
+                fix = "a tool service is given alone: ToolServer(Joke(), …)"
+            raise TypeError(f"{describe_type(each)} has no functions to serve. Fix: {fix}.")
     return found, problems
 
 

@@ -16,6 +16,7 @@ from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+from dispatch._internal import describe_type as describe_value_type
 from dispatch._internal import excerpt, explain_keywords, find_near_names, read_text, type_name
 from dispatch.calls.local import CallContext, LocalInstance, RefusedCallError
 from dispatch.catalog.catalog import check_items
@@ -586,13 +587,17 @@ class Functions(FunctionSource):
         super().__init__(id, namespace, on_change)
         for function in functions:
             if not callable(function):
-                raise TypeError(
-                    f"{function!r:.80} is no function. Fix: write Functions(add, find); for a package ToolPackage('shop')."
-                )
+                fix = "write Functions(add, find)"
+                if isinstance(function, list | tuple | set):
+                    fix = "write a star before it: Functions(*functions)"
+                elif isinstance(function, ModuleType | str):
+                    fix = f"for a package or module write ToolPackage({getattr(function, '__name__', function)!r:.80})"
+                raise TypeError(f"{describe_value_type(function)} is no function. Fix: {fix}.")
         self._functions = functions
         items, _ = self._describe(functions, None)
-        refused = [problem for item in items if isinstance(item.raw, Refused) for problem in item.raw.problems]
-        problems = refused or [each for each in check_items(items)[1] if each.severity == "error"]
+        problems = [problem for item in items if isinstance(item.raw, Refused) for problem in item.raw.problems]
+        valid = [item for item in items if not isinstance(item.raw, Refused)]
+        problems += [each for each in check_items(valid)[1] if each.severity == "error"]
         if problems:
             raise CatalogError(problems)
 

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor, Future
 from functools import partial
+from types import ModuleType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from dispatch._internal import DaemonThreads, describe_type, hold
@@ -126,6 +127,9 @@ def read_invoke(service: object, run_in_thread: RunInThread = run_in_new_thread)
         return service.invoke_request
     if isinstance(service, type):
         raise TypeError(f"{service.__name__} is a class: pass an instance, {service.__name__}(); {_WAYS}")
+    if isinstance(service, ModuleType):
+        module = service.__name__.rpartition(".")[2]
+        raise TypeError(f"a module is no tool service; serve its functions with ToolServer(functions={module}, …)")
     method = getattr(service, "invoke", None)
     name = type(service).__name__
     if callable(service) and method is None:

@@ -17,6 +17,7 @@ from dispatch._internal import (
     ErrorBoundary,
     UserCodeError,
     cancel_and_wait,
+    describe_type,
     excerpt,
     explain_keywords,
     is_kind,
@@ -486,6 +487,8 @@ class ToolServiceClient:
 
     @explain_keywords
     def __init__(self, dispatcher: Dispatcher, *, service: str) -> None:
+        if not hasattr(dispatcher, "_resolve_service"):
+            raise TypeError(f"dispatcher must be what dispatch.connect(…) returns, not {describe_type(dispatcher)}.")
         self._dispatcher = dispatcher
         self._service = service
         dispatcher._resolve_service(service)

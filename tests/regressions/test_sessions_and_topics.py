@@ -371,6 +371,42 @@ any_value: Any = None
             lambda: dispatch.ToolServer(Joke(), BROKER, service="joke", drain_timeout="30"),
             "drain_timeout must be a number of seconds, not a str.",
         ),
+        (
+            lambda: dispatch.ToolServer(Joke(), BROKER, service="joke", drain_timeout=-1),
+            "drain_timeout must be a number of seconds, at least 0, not -1",
+        ),
+        (
+            lambda: dispatch.ToolServer(BROKER, service="joke"),
+            "the service comes before the broker: ToolServer(Joke(), ",
+        ),
+        (lambda: dispatch.ToolServer(asyncio, BROKER, service="joke"), "ToolServer(functions=asyncio, …)"),
+        (
+            lambda: dispatch.ToolServer(functions=Joke(), broker=BROKER, service="joke"),
+            "a Joke has no functions to serve. Fix: a tool service is given alone: ToolServer(Joke(), …).",
+        ),
+        (
+            lambda: dispatch.ToolServer(Joke(), BROKER, service="tg/joke"),
+            "'tg/joke' is no name of a service. Fix: write a name without blanks and '/', for example 'joke'",
+        ),
+        (lambda: dispatch.ToolServer(Joke(), BROKER, service="my joke"), "'my joke' is no name of a service."),
+        (lambda: dispatch.ToolServer(Joke(), BROKER, service="joke", tools=TELL_JOKE), "must be a list of descriptors"),
+        (lambda: dispatch.ToolServer(Joke(), BROKER, service="joke", tools=["a"]), "must be a list of descriptors"),
+        (
+            lambda: dispatch.ToolServer(Joke(), BROKER, service="joke", descriptor=any_value or "1.0"),
+            "descriptor must be an object of keys, such as {'version': '1.0.0'}, not a str.",
+        ),
+        (lambda: dispatch.connect(BROKER, catalog=asyncio), "wrap it: dispatch.ToolPackage('asyncio')."),
+        (lambda: dispatch.connect(BROKER, catalog=Joke()), "serve it with dispatch.ToolServer(…), and give the folder"),
+        (lambda: dispatch.connect(BROKER, catalog=""), "the path is empty: is a variable unset?"),
+        (
+            lambda: dispatch.Functions([add]),
+            "a list is no function. Fix: write a star before it: Functions(*functions).",
+        ),
+        (lambda: dispatch.tool("price"), "Fix: write @dispatch.tool(name='price')."),
+        (
+            lambda: dispatch.ToolServiceClient(BROKER, service="joke"),
+            "dispatcher must be what dispatch.connect(…) returns, not a str.",
+        ),
     ],
 )
 def test_a_value_of_another_kind_is_told_with_what_to_give(mistake: Callable[[], object], said: str) -> None:

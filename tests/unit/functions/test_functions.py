@@ -300,7 +300,9 @@ async def test_namespaces() -> None:
 
 
 def test_what_is_no_function() -> None:
-    with pytest.raises(TypeError, match=r"'shop' is no function\. Fix: write Functions"):
+    with pytest.raises(
+        TypeError, match=r"a str is no function\. Fix: for a package or module write ToolPackage\('shop'\)\."
+    ):
         dispatch.Functions("shop")  # type: ignore[arg-type]
 
 

@@ -176,8 +176,8 @@ def test_versions_of_one_name() -> None:
         ({}, "a tool service is missing"),
         ({"functions": [price], "implementation": object()}, "are two services"),
         ({"functions": [price]}, "no topics"),
-        ({"functions": [3], "service": "shop"}, "3 has no functions to serve"),
-        ({"functions": [Shop], "service": "shop"}, "has no functions to serve"),
+        ({"functions": [3], "service": "shop"}, "an int has no functions to serve"),
+        ({"functions": [Shop], "service": "shop"}, "the class Shop has no functions to serve"),
     ],
 )
 def test_what_cannot_be_served(arguments: dict[str, Any], problem: str) -> None:

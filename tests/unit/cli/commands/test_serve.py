@@ -139,7 +139,7 @@ async def test_the_handlers_of_signals_are_as_before() -> None:
     [
         (("jokes:Joke",), "The module 'jokes' does not exist"),
         (("jokes:Joke", "--request-queue", "non-persistent://tg/request/joke"), "use --service joke, or full names"),
-        (("jokes:Joke", "--service", "a b"), "take it out"),
+        (("jokes:Joke", "--service", "a b"), "write a name without blanks"),
         (("jokes:Joke", "--request-queue", "jokes", "--response-queue", "x"), "'jokes' is no whole topic name"),
         (("jokes:Joke", "--service", "joke", "--concurrency", "0"), "--concurrency"),
         (("jokes:Joke", "--service", "joke", "--max-payload-bytes", "0"), "--max-payload-bytes"),
