@@ -350,7 +350,7 @@ def _no_constant(name: str) -> None:
 
 def _reject_empty(text: str) -> None:
     if not text.strip():
-        raise DocumentError(("", EMPTY_FILE, "write a descriptor, or delete the file"))
+        raise DocumentError(("", EMPTY_FILE, "write its content, or delete the file"))
 
 
 EMPTY_FILE: Final = "the file is empty"
@@ -383,7 +383,8 @@ def parse_yaml(text: str) -> Any:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "an unknown place"
         what = excerpt(error.problem or error.context or "not readable", 120)
-        raise DocumentError(("", f"not YAML: {what} at {place}", f"correct {place}")) from None
+        fix = f"correct {place}" + (": YAML is indented with blanks, not tabs" if "\\t" in what else "")
+        raise DocumentError(("", f"not YAML: {what} at {place}", fix)) from None
     except yaml.YAMLError as error:  # a character that YAML does not allow
         what = excerpt(" ".join(str(error).split()), 120)
         raise DocumentError(("", f"not YAML: {what}", "remove that character")) from None

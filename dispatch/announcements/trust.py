@@ -89,10 +89,10 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", metaclass
             keys = {id: secret.encode() for id, secret in given.keys.items()}
             return cls(**{**msgspec.structs.asdict(given), "keys": keys})
         except OSError as error:
-            problem = f"cannot be read: {error.strerror or error}"
+            problem, fix = f"cannot be read: {error.strerror or error}", "correct the path, or the file's permissions"
         except (ValueError, TypeError) as error:
-            problem = f"is invalid: {error}"
-        raise TrustFileError(f"the file of trust '{os.fspath(path)}' {problem}")
+            problem, fix = f"is invalid: {error}", 'write for instance {"services": ["shop", "crm-*"]}'
+        raise TrustFileError(f"the file of trust '{os.fspath(path)}' {problem}. Fix: {fix}.")
 
     def within(self, tenant: str) -> Trust:
         """Return the same trust with all namespaces of ``tenant``, unless it names namespaces."""

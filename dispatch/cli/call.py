@@ -30,6 +30,7 @@ from dispatch.cli.base import (
 )
 from dispatch.cli.sources import list_sources, load_catalog
 from dispatch.dispatcher import Dispatcher, connect
+from dispatch.documents import DocumentError, decode_text
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES
 from dispatch.policy import DEFAULT_POLICY
@@ -270,7 +271,8 @@ def read_arguments(
 def _parse_word(word: str, declared: Mapping[str, Argument]) -> tuple[str, Any]:
     key, separator, text = word.partition("=")
     if not separator or not key.rstrip(":"):
-        example = f"{next(iter(declared), 'topic')}={word}" if word and not separator else "topic=cats"
+        name = next(iter(declared), "topic")
+        example = f"{word}=VALUE" if word in declared else f"{name}={word}" if word and not separator else "topic=cats"
         raise CliError(f"'{word}' is not key=value.", f"write {_quote(example)}, or give --arguments JSON")
     if key.endswith(":"):
         key = key[:-1]
@@ -325,9 +327,10 @@ def _read_limited(file: BinaryIO, name: str) -> str:
             "send less, for instance a reference instead of the data",
         )
     try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise CliError(f"{name} is not UTF-8 (byte {error.start:,}).", "convert it to UTF-8") from None
+        return decode_text(content)
+    except DocumentError as error:
+        _key, problem, fix = error.mistakes[0]
+        raise CliError(f"{name} is {problem}.", fix) from None
 
 
 def _parse_json(text: str, what: str, fix: str) -> Any:

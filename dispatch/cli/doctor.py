@@ -8,8 +8,10 @@ import binascii
 import contextlib
 import json
 import math
+import os
 import re
 import secrets
+import socket
 import sys
 import textwrap
 import time
@@ -765,6 +767,8 @@ def _subscriptions(stats: dict[str, Any]) -> Iterable[dict[str, Any]]:
 def _describe_error(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"no reply within {TCP_TIMEOUT_S:g} s"
+    if isinstance(error, OSError) and error.errno is not None and not isinstance(error, socket.gaierror):
+        return os.strerror(error.errno)  # asyncio's own text has a tuple in it
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 

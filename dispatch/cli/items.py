@@ -413,6 +413,8 @@ def get(
             "".join(f"{each}\n" for each in map(make_printable, keys)), end=""
         )
         return
+    if item is None and type is None and key is None:
+        raise CliError("No item is given.", f"'dispatch get tool' lists all tools; for one {_FORM}")
     target = parse_target(item, type, key)
 
     async def read() -> Any:

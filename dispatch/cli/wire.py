@@ -239,7 +239,10 @@ def _run_fleet(settings: Settings, name: str, wait: float, *, watch: bool, json:
     try:
         topic = fleet_topic(name)
     except ValueError as error:
-        raise CliError(f"{error}.", "Give the name of connect(fleet=…).") from None
+        problem = str(error).partition(";")[0]
+        raise CliError(
+            f"{problem[0].upper()}{problem[1:]}.", "give the name of connect(fleet=…), such as shop"
+        ) from None
 
     async def ask(broker: ConfigBroker) -> bool:
         reports, table = await _ask_fleet(broker, topic, max(wait, MIN_FLEET_WAIT_S))

@@ -44,7 +44,7 @@ from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, Service, dispatching
 from tests.helpers.handshake_server import CONNECTED, greeter
-from tests.unit.cli.conftest import Run, as_if_alone, run
+from tests.unit.cli.conftest import Run, as_if_alone, run, write_catalog
 from tests.unit.cli.conftest import Run as RunCommand
 
 __all__ = ["as_if_alone", "run"]
@@ -328,3 +328,90 @@ async def test_the_ports_of_a_genuine_broker(pulsar_endpoint: object) -> None:
     assert "without TLS" in await problem(service_url.replace("pulsar://", "pulsar+ssl://"))
     assert "speaks HTTP" in await problem(web_url.replace("http://", "pulsar://"))
     assert "speaks HTTP" in await problem(web_url.replace("http://", "pulsar+ssl://"))
+
+
+FILES = {
+    "bom.json": b'\xef\xbb\xbf{"topic": "cats"}',
+    "empty.json": b"",
+    "list.json": b"[]",
+    "tabs.yaml": b"\tretry:\n\t  max-attempts: 2\n",
+    "shop.py": b'import dispatch\n@dispatch.tool\ndef price(product: str) -> float:\n    "Price."\n    return 1.0\n',
+    "wrong.py": b"import dispatch\n@dispatch.tool\ndef a(*numbers: int) -> int:\n    'Add.'\n    return 1\n"
+    b"@dispatch.tool(policy={'timeot': 3})\ndef b(number: int) -> int:\n    'Add.'\n    return 1\n",
+}
+DEAF = "pulsar://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (
+            "serve shop.py --descriptors nope",
+            "--descriptors is for service classes, and 'shop.py' is functions, whose descriptors are generated.",
+        ),
+        ("serve shop.py --service a/b", "'a/b' is no name of a service.\n  fix: write a name without blanks and '/'"),
+        (
+            "serve shop.py --announce x",
+            "--announce: 'x' is no whole topic name.\n  fix: write a whole name such as notify:tg",
+        ),
+        ("serve wrong.py", "2 mistakes"),
+        ("call tell-joke topic", "fix: write topic=VALUE, or give --arguments JSON"),
+        ("call price --announced --trust empty.json", 'the file is empty. Fix: write for instance {"services"'),
+        ("toolkit show empty.json", "the file is empty. Fix: write its content, or delete the file."),
+        (
+            "stats --fleet X",
+            "digits and hyphens, and 'X' has not.\n  fix: give the name of connect(fleet=…), such as shop",
+        ),
+        ("get --catalog .", "'dispatch get tool' lists all tools"),
+        ("doctor --broker pulsar://127.0.0.1:1", "nothing answers at 127.0.0.1:1: Connection refused\n"),
+        ("check --policy tabs.yaml", "fix: correct line 1, column 1: YAML is indented with blanks, not tabs"),
+    ],
+)
+def test_a_mistake_names_the_option_and_the_fix(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, said: str
+) -> None:
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
+    write_catalog(tmp_path / "tools")
+    monkeypatch.setenv("DISPATCH_BROKER", DEAF)
+    ended = run(*command.split())
+    assert ended.code in (1, 2, 4)
+    assert said in ended.out + ended.err
+
+
+def test_arguments_of_a_file_may_begin_with_a_byte_order_mark(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bom.json").write_bytes(FILES["bom.json"])
+    write_catalog(tmp_path / "tools")
+    ended = run("call", "tell-joke", "--arguments", "@bom.json", "--broker", DEAF)
+    assert (ended.code, "no Pulsar broker replies" in ended.err) == (4, True)
+
+
+def test_a_port_that_mcp_cannot_have_is_named(run: Run, tmp_path: Path) -> None:
+    write_catalog(tmp_path / "tools")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = run("mcp", "--http", address, "--broker", "memory://")
+    assert ended.code == 4
+    assert f"MCP cannot be served on {address} (Address already in use)." in ended.err
+    assert "fix: use another port" in ended.err
+
+
+def test_what_is_no_admin_endpoint_is_not_quoted(run: Run) -> None:
+    page = b"<html><title>Error 404</title>"
+    answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page)
+
+    def serve_pages(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                with listener.accept()[0] as connection:
+                    connection.recv(65_536)
+                    connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve_pages, args=(listener,), daemon=True)
+        thread.start()
+        ended = run("calls", str(listener.getsockname()[1]))
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    assert "an HTML page, so that it is no admin endpoint" in ended.err
+    assert "<html>" not in ended.err
