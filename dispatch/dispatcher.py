@@ -276,6 +276,7 @@ class Dispatcher:
         self._authorizer = Authorizer(grants)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._runtime: Runtime | None = None
+        self._is_closed = False
         self._calls: Calls | None = None
         self._broker: ConfigBroker | None = None
         self._providers = Providers(MODULE_PROVIDERS)
@@ -292,12 +293,13 @@ class Dispatcher:
         """Connect to the broker.
 
         Raises:
-            RuntimeError: started already.
+            RuntimeError: started already, or closed.
             TransportError: no broker answers; the message names the fix.
         """
         await yield_to_others()
         if self._runtime is not None:
-            raise RuntimeError("this dispatcher is started already")
+            state = "was closed; connect a new one" if self._is_closed else "is started already"
+            raise RuntimeError(f"this dispatcher {state}")
         try:
             await self._transport.start()
         except BaseException:
@@ -357,12 +359,14 @@ class Dispatcher:
             drain: seconds that calls in flight may still take. Calls in a queue and new calls are rejected at once; nothing
                 is retried.
         """
+        check_instance("drain", drain, (int, float), "a number of seconds")
         own_loop = self._loop
         if own_loop is None or own_loop is asyncio.get_running_loop():
             await self._close(drain)
             return
         if await run_on_loop(own_loop, lambda: self._close(drain)):  # in another thread
             return
+        self._is_closed = True
         self._authorizer.abandon()
         if self._admin is not None:
             self._admin.abandon()
@@ -375,6 +379,7 @@ class Dispatcher:
             self._events.close()
 
     async def _close(self, drain: float) -> None:
+        self._is_closed = True
         async with contextlib.AsyncExitStack() as stack:
             if self._admin is not None:
                 stack.push_async_callback(self._admin.close)

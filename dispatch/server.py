@@ -321,6 +321,8 @@ class ToolServer:
             raise TypeError(
                 "a text is no tool service; the service comes before the broker: ToolServer(Joke(), 'pulsar://…')"
             )
+        if isinstance(implementation, list | tuple):
+            raise TypeError("a list is no tool service; functions are given as ToolServer(functions=[price, order], …)")
         given = functions if isinstance(functions, list | tuple) else [functions]
         if service is None and request_queue is None and functions is not None:
             service = _name_functions(given)
@@ -392,6 +394,7 @@ class ToolServer:
             DescriptorParts(*self.descriptors)  # one that is too large is refused here
         self._descriptor_announcer: DescriptorAnnouncer | None = None
         self._started_at = 0.0
+        self._is_started = False
         self._admin_settings = read_admin(admin)
         self._admin: ServiceAdmin | None = None
         self.admin_url: str | None = None
@@ -510,8 +513,12 @@ class ToolServer:
 
         Raises:
             TransportError: the broker is out of reach, or refuses; the message names the fix.
+            RuntimeError: started already, or closed.
         """
         await yield_to_others()
+        if self._is_started:
+            state = "was closed; create a new one" if self.is_draining else "is started already"
+            raise RuntimeError(f"this server {state}")
         try:
             if self._admin_settings is not None:
                 from dispatch.admin.app import ServiceAdmin  # perf: imports starlette
@@ -528,6 +535,7 @@ class ToolServer:
             raise
         self._observer.attach(self)
         self._started_at = loop_clock()()
+        self._is_started = True
         logger.info("%s serves %s, replies on %s", self.instance, self.request_queue, self.response_queue)
 
     async def _listen(self) -> None:

@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from dispatch._internal import excerpt, is_kind, read_field, read_text, scalar_text, type_name, unwrap
+from dispatch._internal import describe_type, excerpt, is_kind, read_field, read_text, scalar_text, type_name, unwrap
 
 # Log lines: one for each transition of a circuit or an instance, one for each call, and exceptions without user data.
 #
@@ -448,7 +448,13 @@ class Listeners(Generic[T]):
         self._log = ExceptionLogger(logger, content=content)
 
     def subscribe(self, listener: Callable[[T], object]) -> Callable[[], None]:
-        """Add a listener; return a function that removes it."""
+        """Add a listener; return a function that removes it.
+
+        Raises:
+            TypeError: it cannot be called.
+        """
+        if not callable(listener):
+            raise TypeError(f"{self._name} must be a function of one value, not {describe_type(listener)}.")
         self.current = (*self.current, listener)
 
         def unsubscribe() -> None:

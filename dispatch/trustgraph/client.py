@@ -17,6 +17,7 @@ from dispatch._internal import (
     ErrorBoundary,
     UserCodeError,
     cancel_and_wait,
+    check_instance,
     describe_type,
     excerpt,
     explain_keywords,
@@ -192,6 +193,7 @@ class WrappedClient:
     ) -> None:
         if isinstance(client, type):
             raise TypeError(f"{client.__name__} is a class: pass an instance, {client.__name__}(…).")
+        check_instance("tool", tool, str, "the name of a tool, such as 'tell-joke'")
         self._telemetry = telemetry
         self._events = Events()
         self._client = client
@@ -308,6 +310,8 @@ class WrappedClient:
 
     async def call_streaming(self, *values: Any, timeout: float | None = None, **named: Any) -> str:
         """As :meth:`dispatch.ToolServiceClient.call_streaming`. The call is not retried once a chunk was given."""
+        if not callable(getattr(self._client, "call_streaming", None)):
+            raise TypeError(f"{describe_type(self._client)} has no method 'call_streaming'; use call()")
         limit = self.policy.timeout if timeout is None else timeout
         given = bind_values(("config", "arguments", "callback", "timeout"), values, named | {"timeout": limit})
         request = _ClientRequest(given["config"], given["arguments"], is_stream=True)
@@ -419,6 +423,8 @@ class ClientInstance(LocalInstance):
             FailedCallError: the tool or the client failed, or its time limit has passed.
         """
         try:
+            if not inspect.isawaitable(answer):
+                raise TypeError(f"it returned {describe_type(answer)} at once: write 'async def' before its method")
             with ErrorBoundary():
                 return await answer
         except DispatchError as error:

@@ -596,3 +596,33 @@ def test_an_excerpt_of_a_call_is_escaped_once(line_break: str) -> None:
     assert call.error is not None
     assert "one\\ntwo" in call.error
     assert "\\\\n" not in call.error
+
+
+async def test_a_server_is_started_once() -> None:
+    server = dispatch.ToolServer(Joke(), "memory://once", service="joke")
+    await server.start()
+    with pytest.raises(RuntimeError, match="this server is started already"):
+        await server.start()
+    await server.close()
+    with pytest.raises(RuntimeError, match="this server was closed; create a new one"):
+        await server.start()
+
+
+async def test_functions_are_no_tool_service() -> None:
+    with pytest.raises(TypeError, match=r"functions are given as ToolServer\(functions="):
+        await dispatch.serve([add], "memory://list", service="joke")
+
+
+class Blocking:
+    def call(self, config: Any, arguments: Any, timeout: float = 600) -> str:
+        return "done"
+
+
+async def test_a_wrapped_client_that_is_not_asynchronous() -> None:
+    wrapped = dispatch.wrap(Blocking(), tool="t")
+    with pytest.raises(TransportError, match="it returned a str at once: write 'async def' before its method"):
+        await wrapped.call({}, {})
+    with pytest.raises(TypeError, match="a Blocking has no method 'call_streaming'"):
+        await wrapped.call_streaming({}, {}, print)
+    with pytest.raises(TypeError, match="tool must be the name of a tool, such as 'tell-joke', not None"):
+        dispatch.wrap(Blocking(), tool=any_value)
