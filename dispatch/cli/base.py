@@ -184,6 +184,12 @@ class Rows(NamedTuple):
         return table
 
 
+def read_variable(name: str) -> str:
+    """Return the value of an environment variable, without the blanks and line ends around it that those from files have;
+    empty: it is not set."""
+    return os.environ.get(name, "").strip()
+
+
 class Exit(IntEnum):
     """Exit codes; ``dispatch --help`` lists them."""
 
@@ -545,7 +551,7 @@ class Settings:
     @property
     def announcements(self) -> str:
         """Return the topic of the announcements."""
-        return os.environ.get("DISPATCH_ANNOUNCEMENTS") or DEFAULT_TOPIC
+        return read_variable("DISPATCH_ANNOUNCEMENTS") or DEFAULT_TOPIC
 
     def load_trust(self) -> Trust:
         """Load the trust in announced services.
@@ -553,19 +559,19 @@ class Settings:
         Raises:
             TrustFileError: the file is invalid.
         """
-        path = self.trust or os.environ.get("DISPATCH_TRUST")
+        path = self.trust or read_variable("DISPATCH_TRUST")
         return Trust.load(path) if path else Trust()
 
     @property
     def approvals_file(self) -> str | None:
         """Return the path of the file of approved definitions; None if none is given."""
-        return self.approvals or os.environ.get("DISPATCH_APPROVALS") or None
+        return self.approvals or read_variable("DISPATCH_APPROVALS") or None
 
     @property
     def catalog_folders(self) -> tuple[str, ...]:
         """Return the folders of the descriptors; empty if none is given and ``tools/`` does not exist. With TrustGraph's
         configuration ``tools/`` is used only if it is given."""
-        given = tuple(self.catalog or filter(None, (os.environ.get("DISPATCH_CATALOG"),)))
+        given = tuple(self.catalog or filter(None, (read_variable("DISPATCH_CATALOG"),)))
         if given or self.trustgraph_workspace is not None:
             return given
         return (DEFAULT_CATALOG,) if Path(DEFAULT_CATALOG).is_dir() else ()
@@ -587,7 +593,7 @@ class Settings:
     @property
     def policy_file(self) -> str | None:
         """Return the path of the user's policy; None if none is given."""
-        return self.policy or os.environ.get("DISPATCH_POLICY") or None
+        return self.policy or read_variable("DISPATCH_POLICY") or None
 
     def policy_keys(self) -> Mapping[str, Any]:
         """Read the keys of the user's policy, empty if none is given.
@@ -614,7 +620,7 @@ class Settings:
     @property
     def grants_file(self) -> str | None:
         """Return the path of the grants; None if none is given."""
-        return self.grants or os.environ.get("DISPATCH_GRANTS") or None
+        return self.grants or read_variable("DISPATCH_GRANTS") or None
 
     def load_grants(self) -> Grants | None:
         """Load the grants; None if none are given.

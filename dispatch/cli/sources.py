@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
+from dispatch.announcements.messages import DEFAULT_TOPIC
 from dispatch.announcements.source import Announced
 from dispatch.catalog import Catalog, CatalogError, Folder, Item, Problem, check_items
 from dispatch.catalog.merge import Merged, Merger
@@ -161,7 +162,8 @@ def list_sources(settings: Settings, *, watch: bool = False, until: str = "") ->
         try:
             sources.append(Announced(settings.load_trust(), topic=settings.announcements, until=until))
         except TopicError as error:
-            raise CliError(f"DISPATCH_ANNOUNCEMENTS: {error.problem}.", error.fix) from None
+            fix = f"write a whole name such as {DEFAULT_TOPIC}"
+            raise CliError(f"DISPATCH_ANNOUNCEMENTS: {error.problem}.", fix) from None
     return sources
 
 

@@ -835,6 +835,7 @@ def _fetch(url: str) -> str:
             content: bytes = answer.read(MAX_BYTES)
     except (OSError, ValueError) as error:  # a URLError is an OSError
         reason = getattr(error, "reason", error)
+        reason = getattr(reason, "strerror", None) or reason
         raise CliError(
             f"The metrics at {url} cannot be read: {reason}.",
             "give the URL of the metrics endpoint of a running agent (docs/how-to/observe.md)",

@@ -36,7 +36,7 @@ from dispatch.cli.base import (
 )
 from dispatch.cli.screen import one_line
 from dispatch.cli.sources import connect_broker
-from dispatch.messaging.wire import TopicName
+from dispatch.messaging.wire import TopicError, TopicName
 from dispatch.resilience.fleet import QUOTA, RATE, SLOTS, Ask, Report, Table, decode
 from dispatch.schemas import count_values
 from dispatch.trustgraph.config import ConfigBroker
@@ -201,7 +201,10 @@ def _trust(each: WireInstance) -> str:
 def _run(
     settings: Settings, question: Question, topic: str, wait: float, *, watch: bool, json: bool, show: Any
 ) -> None:
-    name = TopicName.parse(topic)
+    try:
+        name = TopicName.parse(topic.strip(), example=DEFAULT_TOPIC)
+    except TopicError as error:
+        raise CliError(f"--topic: {error.problem}.", error.fix) from None
     trust = settings.load_trust().within(name.tenant)
 
     async def ask(broker: ConfigBroker) -> bool:

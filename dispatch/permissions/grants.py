@@ -13,6 +13,7 @@ import msgspec
 
 from dispatch._internal import excerpt
 from dispatch.documents import (
+    EMPTY_FILE,
     MAX_PROBLEMS_PER_ITEM,
     WRONG,
     DocumentError,
@@ -20,6 +21,7 @@ from dispatch.documents import (
     Need,
     Problem,
     Report,
+    describe_kind,
     list_mistakes,
     list_of,
     map_of,
@@ -220,17 +222,14 @@ _EXAMPLE: Final = '{"users": {"alice": ["tools:jokes"]}}'
 def _in_place_of(kind: type | tuple[type, ...], what: str, example: str) -> Need:
     return (
         lambda value: isinstance(value, kind),
-        lambda value: f"{_describe_kind(value)} in place of {what}",
+        lambda value: f"{describe_kind(value)} in place of {what}",
         f"write {what} such as {example}",
     )
 
 
-def _describe_kind(value: object) -> str:
-    return "null" if value is None else type(value).__name__
-
-
 def _explain_name(name: object) -> str:
-    return f"'{excerpt(name) if isinstance(name, str) else _describe_kind(name)}' is no name of a user or a group"
+    shown = f"'{excerpt(name)}'" if isinstance(name, str) else describe_kind(name)
+    return f"{shown} is no name of a user or a group"
 
 
 _NAME: Final = require(
@@ -247,7 +246,7 @@ _NAME: Final = require(
 def _is_text(value: object, report: Report, path: str, example: str) -> bool:
     if isinstance(value, str):
         return True
-    report.add_error(path, f"{_describe_kind(value)} in place of a text", f"write a text, as in {example}")
+    report.add_error(path, f"{describe_kind(value)} in place of a text", f"write a text, as in {example}")
     return False
 
 
@@ -408,12 +407,11 @@ def parse_grants(content: bytes, path: Path) -> Grants:
         raw = parse_document(content, path)
     except DocumentError as error:
         merge = "merge the two values: of two equal keys JSON readers drop one"
-        fix = f"write JSON such as {_EXAMPLE}"
         problems = [
             Problem("", key, "the key occurs twice", merge)
             if key
-            else Problem("", "", f"the file is not JSON ({problem.removeprefix('not JSON: ')})", fix)
-            for key, problem, _fix in error.mistakes
+            else Problem("", "", problem, f"write {_EXAMPLE}" if problem == EMPTY_FILE else fix)
+            for key, problem, fix in error.mistakes
         ]
         raise GrantsError(str(path), problems) from None
     return _read_grants(raw, path)
@@ -445,11 +443,11 @@ def check_answer(grants: object) -> tuple[str, ...]:
     """
     # A text is a collection of texts, too: its letters.
     if isinstance(grants, (str, bytes, Mapping)) or not isinstance(grants, Collection):
-        raise InvalidAnswerError(f"it returned {_describe_kind(grants)} in place of a list, tuple or set of texts")
+        raise InvalidAnswerError(f"it returned {describe_kind(grants)} in place of a list, tuple or set of texts")
     if len(grants) > MAX_GRANTS:
         raise InvalidAnswerError(f"it returned {len(grants):,} grants, above the limit of {MAX_GRANTS:,}")
     for text in grants:
-        problem = check_grant(text) if isinstance(text, str) else f"{_describe_kind(text)} in place of a text"
+        problem = check_grant(text) if isinstance(text, str) else f"{describe_kind(text)} in place of a text"
         if problem is not None:
             raise InvalidAnswerError(f"it returned an invalid grant: {problem}")
     return tuple(grants)

@@ -335,8 +335,8 @@ FILES = {
     "empty.json": b"",
     "list.json": b"[]",
     "tabs.yaml": b"\tretry:\n\t  max-attempts: 2\n",
-    "shop.py": b'import dispatch\n@dispatch.tool\ndef price(product: str) -> float:\n    "Price."\n    return 1.0\n',
-    "wrong.py": b"import dispatch\n@dispatch.tool\ndef a(*numbers: int) -> int:\n    'Add.'\n    return 1\n"
+    "told_shop.py": b'import dispatch\n@dispatch.tool\ndef price(product: str) -> float:\n    "Price."\n    return 1.0\n',
+    "told_wrong.py": b"import dispatch\n@dispatch.tool\ndef a(*numbers: int) -> int:\n    'Add.'\n    return 1\n"
     b"@dispatch.tool(policy={'timeot': 3})\ndef b(number: int) -> int:\n    'Add.'\n    return 1\n",
 }
 DEAF = "pulsar://127.0.0.1:1"
@@ -346,15 +346,18 @@ DEAF = "pulsar://127.0.0.1:1"
     ("command", "said"),
     [
         (
-            "serve shop.py --descriptors nope",
-            "--descriptors is for service classes, and 'shop.py' is functions, whose descriptors are generated.",
+            "serve told_shop.py --descriptors nope",
+            "--descriptors is for service classes, and 'told_shop.py' is functions, whose descriptors are generated.",
         ),
-        ("serve shop.py --service a/b", "'a/b' is no name of a service.\n  fix: write a name without blanks and '/'"),
         (
-            "serve shop.py --announce x",
+            "serve told_shop.py --service a/b",
+            "'a/b' is no name of a service.\n  fix: write a name without blanks and '/'",
+        ),
+        (
+            "serve told_shop.py --announce x",
             "--announce: 'x' is no whole topic name.\n  fix: write a whole name such as notify:tg",
         ),
-        ("serve wrong.py", "2 mistakes"),
+        ("serve told_wrong.py", "2 mistakes"),
         ("call tell-joke topic", "fix: write topic=VALUE, or give --arguments JSON"),
         ("call price --announced --trust empty.json", 'the file is empty. Fix: write for instance {"services"'),
         ("toolkit show empty.json", "the file is empty. Fix: write its content, or delete the file."),
@@ -362,6 +365,11 @@ DEAF = "pulsar://127.0.0.1:1"
             "stats --fleet X",
             "digits and hyphens, and 'X' has not.\n  fix: give the name of connect(fleet=…), such as shop",
         ),
+        (
+            "ping --topic foo",
+            "--topic: 'foo' is no whole topic name.\n  fix: write a whole name, for example 'notify:tg:",
+        ),
+        ("tools --metrics http://127.0.0.1:1/metrics", "cannot be read: Connection refused.\n"),
         ("get --catalog .", "'dispatch get tool' lists all tools"),
         ("doctor --broker pulsar://127.0.0.1:1", "nothing answers at 127.0.0.1:1: Connection refused\n"),
         ("check --policy tabs.yaml", "fix: correct line 1, column 1: YAML is indented with blanks, not tabs"),
@@ -374,6 +382,7 @@ def test_a_mistake_names_the_option_and_the_fix(
         (tmp_path / name).write_bytes(content)
     write_catalog(tmp_path / "tools")
     monkeypatch.setenv("DISPATCH_BROKER", DEAF)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     ended = run(*command.split())
     assert ended.code in (1, 2, 4)
     assert said in ended.out + ended.err
@@ -415,3 +424,11 @@ def test_what_is_no_admin_endpoint_is_not_quoted(run: Run) -> None:
     thread.join()
     assert "an HTML page, so that it is no admin endpoint" in ended.err
     assert "<html>" not in ended.err
+
+
+def test_a_line_end_of_a_variable_does_not_matter(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_catalog(tmp_path / "descriptors")
+    monkeypatch.setenv("DISPATCH_CATALOG", "descriptors\n")
+    monkeypatch.setenv("DISPATCH_POLICY", " ")
+    ended = run("check")
+    assert (ended.code, ended.out.startswith("descriptors: 1 service, 1 tool, no mistakes.")) == (0, True)

@@ -82,8 +82,8 @@ def problems(raw: object) -> list[tuple[str, str, str]]:
         (None, "", "null in place of an object"),
         ({"user": {}}, "user", "an unknown key"),
         ({"users": None}, "users", "null in place of an object"),
-        ({"users": {"alice": "tools:jokes"}}, "users.alice", "str in place of a list"),
-        ({"users": {"alice": [1]}}, "users.alice[0]", "int in place of a text"),
+        ({"users": {"alice": "tools:jokes"}}, "users.alice", "a text in place of a list"),
+        ({"users": {"alice": [1]}}, "users.alice[0]", "a number in place of a text"),
         ({"users": {"alice": ["a", "to*ls"]}}, "users.alice[1]", "'to*ls': '*' is not the whole last segment"),
         (
             {"users": {"alice": ["! a"]}},
@@ -93,7 +93,7 @@ def problems(raw: object) -> list[tuple[str, str, str]]:
         ({"users": {"": []}}, "users", "'' is no name of a user or a group"),
         ({"users": {" alice": []}}, "users", "' alice' is no name of a user or a group"),
         ({"users": {"x" * (MAX_NAME_CHARS + 1): []}}, "users", "is no name of a user or a group"),
-        ({"users": {1: []}}, "users", "'int' is no name of a user or a group"),
+        ({"users": {1: []}}, "users", "a number is no name of a user or a group"),
         ({"groups": {"g": ["a"]}}, "groups.g", "list in place of an object"),
         (
             {"groups": {"g": {"members": [], "permission": [], "permissions": []}}},
@@ -102,9 +102,9 @@ def problems(raw: object) -> list[tuple[str, str, str]]:
         ),
         ({"groups": {"g": {"permissions": ["a"]}}}, "groups.g.members", "the key is missing"),
         ({"groups": {"g": {"members": ["alice"]}}}, "groups.g.permissions", "the key is missing"),
-        ({"groups": {"g": {"members": [2], "permissions": []}}}, "groups.g.members[0]", "int in place of a text"),
+        ({"groups": {"g": {"members": [2], "permissions": []}}}, "groups.g.members[0]", "a number in place of a text"),
         ({"groups": {"g": {"members": [""], "permissions": []}}}, "groups.g.members", "'' is no name"),
-        ({"everyone": {"a": 1}}, "everyone", "dict in place of a list"),
+        ({"everyone": {"a": 1}}, "everyone", "an object in place of a list"),
         ({"everyone": ["a"] * (MAX_GRANTS + 1)}, "everyone", "1,001 grants, above the limit of 1,000"),
     ],
 )
@@ -127,10 +127,10 @@ def test_all_mistakes_are_listed_up_to_a_limit() -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "the file is not JSON"),
-        (b'{"users": {"alice": ["a"]', "the file is not JSON"),
-        (b"\xff", "the file is not JSON"),
-        (b"[" * 100_000, "the file is not JSON"),
+        (b"", r"the file is empty\. Fix: write {\"users\""),
+        (b'{"users": {"alice": ["a"]', "not JSON: .* Fix: correct line 1"),
+        (b"\xff", "not UTF-8: .* iconv"),
+        (b"[" * 100_000, "too many nested"),
         (b'{"users": {"alice": ["a"], "alice": []}}', "the key occurs twice"),
         (b" " * (MAX_FILE_BYTES + 1), "the file has more than 4,194,304 bytes"),
     ],

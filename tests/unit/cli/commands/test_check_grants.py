@@ -50,7 +50,7 @@ def test_a_permission_that_no_grant_matches_is_reported(run: Run, tools: str, mo
 def test_an_invalid_file_is_an_error_with_key_and_fix(run: Run, tools: str) -> None:
     end = run("check", tools, "--grants", grants_file({"users": {"alice": "tools:jokes"}}), "--plan", "none")
     assert end.code == 1
-    assert "error: grants.json: users.alice: str in place of a list" in end.out
+    assert "error: grants.json: users.alice: a text in place of a list" in end.out
     assert "fix: write a list such as" in end.out
     assert run("check", tools, "--grants", "missing.json").code == 1
 
