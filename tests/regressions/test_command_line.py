@@ -43,7 +43,7 @@ from dispatch.transports.errors import opening_failed
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, Service, dispatching
-from tests.helpers.handshake_server import CONNECTED, greeter
+from tests.helpers.handshake_server import CONNECTED
 from tests.unit.cli.conftest import Run, as_if_alone, run, write_catalog
 from tests.unit.cli.conftest import Run as RunCommand
 
@@ -292,15 +292,6 @@ async def test_tls_to_a_plain_port() -> None:
     assert "without TLS" in said
     assert f"pulsar://127.0.0.1:{port}" in said
     assert not any(b"s3cret" in each for each in _heard), "the token was meant for an encrypted connection"
-
-
-@pytest.mark.process  # openssl
-@pytest.mark.wall_clock
-async def test_plain_to_a_tls_port(certificates: tuple[ssl.SSLContext, Path]) -> None:
-    async with greeter(CONNECTED, tls=certificates[0]) as broker:
-        said = await problem(f"pulsar://127.0.0.1:{broker.port}")
-    assert "speaks TLS" in said
-    assert f"pulsar+ssl://127.0.0.1:{broker.port}" in said
 
 
 @pytest.mark.process  # openssl

@@ -168,19 +168,6 @@ async def test_an_instance_that_answers_nothing_closes_no_tool_while_another_ans
         assert errors(await asyncio.gather(*(dispatcher.execute("work") for _ in range(20))))["circuit-open"] == 0
 
 
-async def test_a_tool_whose_instances_all_answer_nothing_is_left_alone() -> None:
-    async with instances(taking(0.01), *TWO, policy={"attempt-timeout": 0.5, "retry": 1}) as (
-        dispatcher,
-        _,
-        connections,
-    ):
-        assert errors(await asyncio.gather(*(dispatcher.execute("work") for _ in range(4)))) == {"": 4}
-        for connection in connections.values():
-            connection.disconnect(FOREVER)
-        await asyncio.gather(*(dispatcher.execute("work") for _ in range(40)))
-        assert dispatcher.breaker("work").state is State.OPEN
-
-
 async def test_a_tool_that_nearly_always_fails_is_left_alone_although_now_and_then_an_instance_answers() -> None:
     """Each answer of one instance must not excuse what all the others fail meanwhile."""
     calls = 0
@@ -199,15 +186,14 @@ async def test_a_tool_that_nearly_always_fails_is_left_alone_although_now_and_th
         assert dispatcher.breaker("work").state is State.OPEN
 
 
-async def test_the_failures_of_the_only_instance_are_those_of_the_tool() -> None:
-    async with instances(taking(0.01), "one", policy={"attempt-timeout": 0.5, "retry": 1}) as (
-        dispatcher,
-        _,
-        connections,
-    ):
-        assert (await dispatcher.execute("work")).ok
-        connections["one"].disconnect(FOREVER)
-        await asyncio.gather(*(dispatcher.execute("work") for _ in range(20)))
+@pytest.mark.parametrize("names", [TWO, ("one",)])
+async def test_failures_of_all_instances_are_those_of_the_tool(names: tuple[str, ...]) -> None:
+    policy = {"attempt-timeout": 0.5, "retry": 1}
+    async with instances(taking(0.01), *names, policy=policy) as (dispatcher, _, connections):
+        assert errors(await asyncio.gather(*(dispatcher.execute("work") for _ in range(4)))) == {"": 4}
+        for connection in connections.values():
+            connection.disconnect(FOREVER)
+        await asyncio.gather(*(dispatcher.execute("work") for _ in range(20 * len(names))))
         assert dispatcher.breaker("work").state is State.OPEN
 
 

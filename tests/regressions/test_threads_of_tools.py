@@ -29,6 +29,7 @@ from prometheus_client import CollectorRegistry
 import dispatch
 from dispatch import CallResult, Dispatcher, Telemetry, ToolService
 from dispatch.messaging.wire import Refusal, decode_reply
+from dispatch.routing.discovery import SPREAD_S
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
 from tests.helpers.clock import advance, idle, virtual_loop
 from tests.helpers.dispatcher_and_service import (
@@ -90,6 +91,7 @@ async def test_as_many_synchronous_tools_run_at_once_as_concurrency_says() -> No
     async with stand(Together()) as (dispatcher, server):
         assert server.concurrency == 64
         await dispatcher.call("work", {"alone": True})  # one request at a time goes to an unknown instance
+        await asyncio.sleep(SPREAD_S)  # until then a few calls at once: other instances may announce themselves
         calls = [asyncio.create_task(dispatcher.call("work")) for _ in range(64)]
         assert await asyncio.gather(*calls) == ["done"] * 64
 

@@ -6,6 +6,7 @@ Calls that are the same share one run: whoever leaves takes nothing from the oth
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,44 +19,37 @@ from tests.helpers.clock import START, advance, idle
 NOW = 1_000.0
 
 
-def test_single_attempt_has_the_whole_time() -> None:
-    assert attempt_deadline(NOW, NOW + 30) == (NOW + 30, "call")
+DEADLINES: list[tuple[float, dict[str, Any], float, str]] = [
+    # A single attempt has the whole time; several share what remains, and a short one leaves more to the others.
+    (0, {}, 30, "call"),
+    (0, {"attempts_left": 3}, 10, "attempt"),
+    (10, {"attempts_left": 2}, 20, "attempt"),
+    (20, {"attempts_left": 1}, 30, "call"),
+    (2, {"attempts_left": 2}, 16, "attempt"),
+    # A limit of the policy replaces the share and never exceeds the deadline.
+    (0, {"limit": 4, "attempts_left": 3}, 4, "attempt"),
+    (0, {"limit": 20, "attempts_left": 3}, 20, "attempt"),
+    (0, {"limit": 4, "attempts_left": 3, "usual": 9}, 4, "attempt"),
+    (0, {"limit": 29.5}, 29.5, "attempt"),
+    (0, {"limit": 30.0}, 30, "call"),
+    (0, {"limit": 30.5}, 30, "call"),
+    # A slow tool gets its usual duration.
+    (0, {"attempts_left": 3, "usual": 5.0}, 10, "attempt"),
+    (0, {"attempts_left": 3, "usual": 6.0}, 12, "attempt"),
+    (0, {"attempts_left": 3, "usual": 15.0}, 30, "call"),
+    (0, {"attempts_left": 3, "usual": 40.0}, 30, "call"),
+    # An unusually long attempt times out while a retry may follow.
+    (0, {"attempts_left": 3, "usual": 0.25}, 5, "attempt"),
+    (0, {"attempts_left": 3, "usual": 0.001}, 1, "attempt"),
+    (0, {"attempts_left": 3, "usual": 0.5}, 10, "attempt"),
+    (0, {"attempts_left": 1, "usual": 0.001}, 30, "call"),
+]
+"""Seconds since the call began, what is known then, when the attempt ends, and whose limit that is; the call has 30 s."""
 
 
-def test_attempts_share_the_remaining_time() -> None:
-    assert attempt_deadline(NOW, NOW + 30, attempts_left=3) == (NOW + 10, "attempt")
-    assert attempt_deadline(NOW + 10, NOW + 30, attempts_left=2) == (NOW + 20, "attempt")
-    assert attempt_deadline(NOW + 20, NOW + 30, attempts_left=1) == (NOW + 30, "call")
-
-
-def test_short_attempt_leaves_more_time_to_later_attempts() -> None:
-    assert attempt_deadline(NOW + 2, NOW + 30, attempts_left=2) == (NOW + 16, "attempt")
-
-
-def test_attempt_timeout_of_the_policy_replaces_the_share() -> None:
-    assert attempt_deadline(NOW, NOW + 30, limit=4, attempts_left=3) == (NOW + 4, "attempt")
-    assert attempt_deadline(NOW, NOW + 30, limit=20, attempts_left=3) == (NOW + 20, "attempt")
-    assert attempt_deadline(NOW, NOW + 30, limit=4, attempts_left=3, usual=9) == (NOW + 4, "attempt")
-
-
-@pytest.mark.parametrize(("limit", "clock"), [(29.5, "attempt"), (30.0, "call"), (30.5, "call")])
-def test_limit_never_exceeds_the_deadline(limit: float, clock: str) -> None:
-    ends, fired = attempt_deadline(NOW, NOW + 30, limit=limit)
-    assert (ends, fired) == (NOW + min(limit, 30), clock)
-
-
-def test_slow_tool_gets_its_usual_duration() -> None:
-    assert attempt_deadline(NOW, NOW + 30, attempts_left=3, usual=5.0) == (NOW + 10, "attempt")
-    assert attempt_deadline(NOW, NOW + 30, attempts_left=3, usual=6.0) == (NOW + 12, "attempt")
-    assert attempt_deadline(NOW, NOW + 30, attempts_left=3, usual=15.0) == (NOW + 30, "call")
-    assert attempt_deadline(NOW, NOW + 30, attempts_left=3, usual=40.0) == (NOW + 30, "call")
-
-
-def test_unusually_long_attempt_times_out_while_a_retry_may_follow() -> None:
-    assert attempt_deadline(NOW, NOW + 30, attempts_left=3, usual=0.25) == (NOW + 5, "attempt")
-    assert attempt_deadline(NOW, NOW + 30, attempts_left=3, usual=0.001) == (NOW + 1, "attempt")
-    assert attempt_deadline(NOW, NOW + 30, attempts_left=3, usual=0.5) == (NOW + 10, "attempt")
-    assert attempt_deadline(NOW, NOW + 30, attempts_left=1, usual=0.001) == (NOW + 30, "call")
+@pytest.mark.parametrize(("began", "known", "ends", "clock"), DEADLINES)
+def test_deadline_of_an_attempt(began: float, known: dict[str, Any], ends: float, clock: str) -> None:
+    assert attempt_deadline(NOW + began, NOW + 30, **known) == (NOW + ends, clock)
 
 
 @given(

@@ -24,12 +24,6 @@ def test_testing_imports_no_test_runner() -> None:
     assert ended.stdout.split() == []
 
 
-def test_importing_dispatch_does_not_import_testing() -> None:
-    script = "import dispatch, sys; print(*[name for name in sys.modules if name.startswith('dispatch.testing')])"
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    assert ended.stdout.split() == []
-
-
 def test_all_public_names_exist() -> None:
     from dispatch import testing
 

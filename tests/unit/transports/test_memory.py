@@ -1,6 +1,6 @@
 """The embedded broker: as lossy as the real one where that is, and no more. What both have in common is in
 test_conformance.py.
-The fair queue by itself; under a window: transports/test_publish_window.py; against a model: model/test_fair_queue.py.
+The fair queue is compared with a model in model/test_queues.py.
 The publish window: never more outstanding than allowed, fair between flows, bounded, and exact in its books.
 """
 
@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES
 from dispatch.transports import DurableMessage, Message, Mode
-from dispatch.transports.base import FairQueue, PublishWindow, QueueFullError
+from dispatch.transports.base import PublishWindow, QueueFullError
 from dispatch.transports.memory import DRAIN_BATCH, RECEIVER_QUEUE, MemoryTransport
 from tests.helpers.clock import idle, run
 from tests.helpers.state_machine_settings import machine
@@ -84,17 +84,6 @@ def test_a_broker_of_one_loop_is_not_that_of_another() -> None:
     assert run(scene) is not run(scene)
 
 
-async def test_without_a_subscriber_nothing_is_kept() -> None:
-    transport = await opened()
-    await publish(transport, b"lost")
-    assert transport.broker().dropped == 1
-    inbox = Inbox()
-    await transport.subscribe(TOPIC, inbox, mode=Mode.SHARED, name="x")
-    await publish(transport, b"kept")
-    await idle()
-    assert inbox.payloads == [b"kept"]
-
-
 async def test_handlers_run_later_and_never_inside_publish() -> None:
     transport = await opened()
     inbox = Inbox()
@@ -138,22 +127,6 @@ async def test_a_long_queue_lets_other_tasks_have_their_turn() -> None:
     for turn in (1, 2, 3):
         await asyncio.sleep(0)
         assert len(inbox.messages) == turn * DRAIN_BATCH
-
-
-async def test_a_handler_that_raises_costs_its_message_only() -> None:
-    transport = await opened()
-    got: list[bytes] = []
-
-    def handler(message: Message) -> None:
-        if message.data() == b"bad":
-            raise ValueError("cannot be handled")
-        got.append(message.data())
-
-    await transport.subscribe(TOPIC, handler, mode=Mode.FANOUT, name="x")
-    await publish(transport, b"1", b"bad", b"2")
-    await idle()
-    assert got == [b"1", b"2"]
-    assert transport.handler_errors == 1
 
 
 async def test_a_handler_may_publish_and_may_close_its_own_subscription() -> None:
@@ -362,122 +335,8 @@ async def test_a_message_that_makes_its_handler_raise_does_not_come_again() -> N
     assert (inbox.payloads, transport.handler_errors) == ([], 1)
 
 
-def queue(*items: str, max_items: int = 10, max_bytes: int = 100) -> FairQueue[str]:
-    """A queue of items like ``a1``: flow ``a``, one byte each."""
-    made: FairQueue[str] = FairQueue(max_items, max_bytes)
-    for item in items:
-        made.put(item[0], item, 1)
-    return made
-
-
-def test_flows_take_turns_and_each_keeps_its_order() -> None:
-    made = queue("a1", "a2", "a3", "b1", "c1", "b2")
-    assert [made.pop() for _ in range(7)] == ["a1", "b1", "c1", "a2", "b2", "a3", None]
-    assert (len(made), made.bytes) == (0, 0)
-
-
-def test_a_flow_that_comes_back_goes_to_the_end() -> None:
-    made = queue("a1", "b1")
-    made.pop()
-    made.put("a", "a2", 1)
-    assert [made.pop(), made.pop()] == ["b1", "a2"]
-
-
-def test_bounds_are_exact_in_items_and_in_bytes() -> None:
-    made = queue("a1", "a2", max_items=2)
-    with pytest.raises(QueueFullError):
-        made.put("b", "b1", 1)
-    made = queue("a1", max_bytes=3)
-    with pytest.raises(QueueFullError):
-        made.put("b", "b1", 3)
-    made.put("b", "b1", 2)
-    assert (len(made), made.bytes) == (2, 3)
-
-
-def test_what_is_withdrawn_is_gone_and_leaves_no_empty_flow() -> None:
-    made = queue("a1", "b1", "b2")
-    assert made.remove("a", "a1")
-    assert not made.remove("a", "a1")
-    assert not made.remove("b", "a1")
-    assert not made.has_flow("a")
-    assert made.remove("b", "b1")
-    assert made.has_flow("b")
-    assert (len(made), made.bytes) == (1, 1)
-    assert [made.pop(), made.pop()] == ["b2", None]
-
-
-def test_clearing_gives_everything_back() -> None:
-    made = queue("a1", "b1", "a2")
-    assert sorted(made.clear()) == ["a1", "a2", "b1"]
-    assert (len(made), made.bytes, made.pop(), made.has_flow("a")) == (0, 0, None, False)
-
-
 def window(size: int = 2, max_queued: int = 10, max_queued_bytes: int = 100) -> PublishWindow[str]:
     return PublishWindow(size, max_queued, max_queued_bytes)
-
-
-def test_what_fits_goes_at_once_and_the_rest_waits() -> None:
-    w = window(size=2)
-    assert [w.offer("tool", str(n), 1) for n in range(4)] == [True, True, False, False]
-    assert (w.outstanding, w.queued, w.queued_bytes) == (2, 2, 2)
-    assert w.pop_queued() is None, "the window is full"
-    w.settle()
-    assert w.pop_queued() == "2"
-    assert (w.outstanding, w.queued) == (2, 1)
-
-
-def test_nobody_overtakes_those_who_wait() -> None:
-    w = window(size=1)
-    w.offer("a", "1", 1)
-    w.offer("a", "2", 1)
-    w.settle()
-    assert w.offer("b", "3", 1) is False, "the window has capacity, but other items are queued"
-    assert [w.pop_queued(), w.pop_queued()] == ["2", None]
-
-
-def test_a_busy_flow_does_not_keep_the_others_waiting() -> None:
-    w = window(size=1, max_queued=100)
-    w.offer("", "out", 1)
-    for n in range(20):
-        w.offer("busy", f"busy {n}", 1)
-    for flow in ("b", "c"):
-        for n in range(2):
-            w.offer(flow, f"{flow} {n}", 1)
-    taken = []
-    for _ in range(8):
-        w.settle()
-        taken.append(w.pop_queued())
-    assert taken == ["busy 0", "b 0", "c 0", "busy 1", "b 1", "c 1", "busy 2", "busy 3"]
-
-
-def test_a_queue_full_of_messages_takes_no_more() -> None:
-    w = window(size=1, max_queued=2)
-    for n in range(3):
-        w.offer("tool", str(n), 1)
-    with pytest.raises(QueueFullError):
-        w.offer("other", "x", 1)
-    assert (w.queued, w.queued_bytes, w.waiting("other")) == (2, 2, False)
-    w.settle()
-    w.pop_queued()
-    assert w.offer("other", "x", 1) is False
-
-
-def test_a_queue_full_of_bytes_takes_no_more() -> None:
-    w = window(size=1, max_queued_bytes=10)
-    w.offer("tool", "out", 1_000)  # what goes at once is not in the queue
-    w.offer("tool", "a", 6)
-    with pytest.raises(QueueFullError):
-        w.offer("tool", "b", 5)
-    assert w.offer("tool", "c", 4) is False
-    assert (w.queued, w.queued_bytes) == (2, 10)
-
-
-def test_holding_queues_even_if_there_is_room() -> None:
-    w = window(size=2)
-    w.hold("tool", "a", 3)
-    assert (w.outstanding, w.queued, w.queued_bytes) == (0, 1, 3)
-    assert w.pop_queued() == "a"
-    assert (w.outstanding, w.queued, w.queued_bytes) == (1, 0, 0)
 
 
 def test_what_waits_can_be_withdrawn_and_what_is_out_cannot() -> None:
@@ -494,25 +353,6 @@ def test_what_waits_can_be_withdrawn_and_what_is_out_cannot() -> None:
     assert w.withdraw("tool", "d")
     assert not w.waiting("tool")
     assert (w.queued, w.queued_bytes) == (0, 0)
-
-
-def test_waiting_tells_of_one_flow_only() -> None:
-    w = window(size=1)
-    w.offer("a", "1", 1)
-    assert not w.waiting("a"), "it is out, it does not wait"
-    w.offer("a", "2", 1)
-    assert (w.waiting("a"), w.waiting("b")) == (True, False)
-
-
-def test_draining_empties_the_queue_and_leaves_what_is_out() -> None:
-    w = window(size=1)
-    for item in "abc":
-        w.offer(item, item, 1)
-    assert w.drain() == ["b", "c"]
-    assert (w.outstanding, w.queued, w.queued_bytes) == (1, 0, 0)
-    assert w.drain() == []
-    w.settle()
-    assert w.offer("a", "d", 1), "the window works on"
 
 
 def test_more_than_is_out_cannot_be_settled() -> None:

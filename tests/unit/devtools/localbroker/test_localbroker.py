@@ -275,18 +275,21 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
-def test_a_setting_takes_the_place_of_its_key() -> None:
-    assert apply_settings("# b=0\na=1\nb=2\nc=3\n", {"b": "9"}) == "# b=0\na=1\nb=9\nc=3\n"
-
-
-def test_a_new_setting_goes_to_the_end_even_where_the_last_line_has_no_newline() -> None:
-    assert apply_settings("a=1", {"b": "2"}) == "a=1\nb=2\n"
-
-
-def test_a_key_that_merely_begins_alike_is_left_alone() -> None:
-    assert apply_settings("webServicePortTls=\nwebServicePort=8080\n", {"webServicePort": "1"}) == (
-        "webServicePortTls=\nwebServicePort=1\n"
-    )
+@pytest.mark.parametrize(
+    ("text", "settings", "written"),
+    [
+        ("# b=0\na=1\nb=2\nc=3\n", {"b": "9"}, "# b=0\na=1\nb=9\nc=3\n"),
+        ("a=1", {"b": "2"}, "a=1\nb=2\n"),
+        (
+            "webServicePortTls=\nwebServicePort=8080\n",
+            {"webServicePort": "1"},
+            "webServicePortTls=\nwebServicePort=1\n",
+        ),
+    ],
+    ids=["in place", "at the end", "similar key"],
+)
+def test_a_setting_takes_the_place_of_its_key(text: str, settings: dict[str, str], written: str) -> None:
+    assert apply_settings(text, settings) == written
 
 
 @settings(deadline=None)  # a loaded machine is no failure

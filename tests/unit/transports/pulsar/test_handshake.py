@@ -102,28 +102,22 @@ async def test_a_refusal_of_our_credentials_says_what_the_broker_said(code: int)
 
 
 @pytest.mark.wall_clock
-async def test_another_refusal_is_told_as_it_was_said() -> None:
-    async with greeter(error(0, b"too many connections")) as broker:
-        problem = await refused(broker.url())
-    assert problem.type == "connection-refused"
-    assert "too many connections" in problem.message
-
-
-@pytest.mark.wall_clock
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "told"),
     [
-        frame(number(1, 14)),
-        frame(number(1, 14) + number(14, 5)),
-        frame(number(1, 14) + text(14, b"")),
-        frame(number(1, 14) + text(14, number(3, 7))),
-        error(99, b"\xff\xfe" + b"x" * 100_000),
+        (error(0, b"too many connections"), "too many connections"),
+        (frame(number(1, 14)), ""),
+        (frame(number(1, 14) + number(14, 5)), ""),
+        (frame(number(1, 14) + text(14, b"")), ""),
+        (frame(number(1, 14) + text(14, number(3, 7))), ""),
+        (error(99, b"\xff\xfe" + b"x" * 100_000), ""),
     ],
 )
-async def test_a_refusal_in_an_odd_shape_is_one_all_the_same(answer: bytes) -> None:
+async def test_another_refusal_is_told_as_it_was_said_also_in_an_odd_shape(answer: bytes, told: str) -> None:
     async with greeter(answer) as broker:
         problem = await refused(broker.url())
     assert problem.type == "connection-refused"
+    assert told in problem.message
     assert len(problem.message) < 500
 
 
@@ -443,14 +437,6 @@ def test_what_follows_the_command_in_its_frame_is_not_read() -> None:
     command = CONNECTED[8:]
     followed = struct.pack(">II", len(command) + 4 + 3, len(command)) + command + b"\xff\xff\xff"
     assert answered(followed, ends=False) == "connected"
-
-
-@pytest.mark.parametrize(
-    ("answer", "becomes"), [(CONNECTED, "connected"), (error(3, b"expired"), "unauthorized"), (b"", "unreachable")]
-)
-def test_the_whole_answers_do_what_they_say(answer: bytes, becomes: str) -> None:
-    assert answered(answer, ends=False) == becomes
-    assert answered(answer, ends=True) == becomes
 
 
 SOON_S_TLS = 2.0

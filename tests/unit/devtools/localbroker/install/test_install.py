@@ -203,16 +203,23 @@ def test_the_version_is_read(text: str, version: int | None) -> None:
     assert parse_java_version(text) == version
 
 
-def test_a_java_that_is_new_enough_is_no_problem(machine: Machine) -> None:
-    machine.has("java", java=(0, "", 'openjdk version "17.0.15"'))
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ('openjdk version "17.0.15"', None),
+        ('openjdk version "11.0.2"', "/usr/bin/java is Java 11, but Pulsar needs Java 17 or newer"),
+    ],
+)
+def test_a_java_that_is_too_old_is_named(machine: Machine, said: str, problem: str | None) -> None:
+    machine.has("java", java=(0, "", said))
 
-    assert find_java_problem() is None
+    assert find_java_problem() == problem
 
 
-def test_a_java_that_is_too_old_is_named(machine: Machine) -> None:
-    machine.has("java", java=(0, "", 'openjdk version "11.0.2"'))
+def test_a_stub_that_only_asks_to_install_java(machine: Machine) -> None:
+    machine.has("java", java=(1, "", "Unable to locate a Java Runtime."))
 
-    assert find_java_problem() == "/usr/bin/java is Java 11, but Pulsar needs Java 17 or newer"
+    assert "Unable to locate" in (find_java_problem() or "")
 
 
 def test_no_java_at_all(machine: Machine) -> None:
@@ -235,12 +242,6 @@ def test_a_wrong_java_home_is_named(machine: Machine, monkeypatch: pytest.Monkey
     monkeypatch.setenv("JAVA_HOME", "/opt/jdk")
 
     assert find_java_problem() == "/opt/jdk/bin/java (JAVA_HOME) cannot be run: No such file or directory"
-
-
-def test_a_stub_that_only_asks_to_install_java(machine: Machine) -> None:
-    machine.has("java", java=(1, "", "Unable to locate a Java Runtime."))
-
-    assert "Unable to locate" in (find_java_problem() or "")
 
 
 def test_a_command_that_hangs_is_ended() -> None:
