@@ -439,6 +439,14 @@ def test_what_follows_the_command_in_its_frame_is_not_read() -> None:
     assert answered(followed, ends=False) == "connected"
 
 
+@pytest.mark.parametrize(
+    ("answer", "becomes"), [(CONNECTED, "connected"), (error(3, b"expired"), "unauthorized"), (b"", "unreachable")]
+)
+def test_the_whole_answers_do_what_they_say(answer: bytes, becomes: str) -> None:
+    assert answered(answer, ends=False) == becomes
+    assert answered(answer, ends=True) == becomes
+
+
 SOON_S_TLS = 2.0
 """A TLS handshake is real work on a busy machine."""
 
