@@ -18,6 +18,7 @@ import dispatch
 from dispatch import CallResult, CallTimeoutError, CircuitChanged, Dispatcher, Event, Origin
 from dispatch.devtools.localbroker import Endpoint
 from dispatch.resilience.breaker import State
+from dispatch.routing.discovery import SPREAD_S
 from dispatch.testing import FaultyTransport
 from dispatch.transports.base import RECONNECT_WAIT_S
 from dispatch.transports.memory import MemoryTransport
@@ -191,6 +192,7 @@ async def test_failures_of_all_instances_are_those_of_the_tool(names: tuple[str,
     policy = {"attempt-timeout": 0.5, "retry": 1}
     async with instances(taking(0.01), *names, policy=policy) as (dispatcher, _, connections):
         assert errors(await asyncio.gather(*(dispatcher.execute("work") for _ in range(4)))) == {"": 4}
+        await advance(SPREAD_S)  # until then the others would wait for further instances
         for connection in connections.values():
             connection.disconnect(FOREVER)
         await asyncio.gather(*(dispatcher.execute("work") for _ in range(20 * len(names))))
