@@ -13,6 +13,7 @@ import pytest
 import dispatch
 from dispatch.devtools.localbroker import Admin, Configuration, LocalBroker, create_namespaces
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
+from dispatch.routing.discovery import SPREAD_S
 from tests.helpers.catalogs import catalog_of, queues_of, unique_topic
 from tests.helpers.dispatcher_and_service import UNGUARDED
 from tests.helpers.echo_service import Echo
@@ -151,6 +152,7 @@ async def test_a_session_whose_packet_exceeds_the_limit_ends_and_the_next_one_ke
         async with asyncio.timeout(20):
             while not any(session.is_open for table in tables_of(dispatcher) for session in table.sessions.values()):
                 await dispatcher.call("echo", timeout=20)
+        await asyncio.sleep(SPREAD_S)  # until then a few calls at once: further instances may announce themselves
         fills = ["y" * 60_000] * 4 + ["y" * 2 * MESSAGE_BYTES]  # small ones and a fragment share a packet
         results = await asyncio.gather(*(dispatcher.execute("echo", {"fill": fill}, timeout=20) for fill in fills))
         assert all(result.duration < AT_ONCE_S for result in results)
