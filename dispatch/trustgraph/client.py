@@ -146,8 +146,9 @@ async def call_back(callback: Callback, chunk: str) -> None:
 # Guards around TrustGraph's own client: all but the choice of an instance, which remains the client's.
 
 
-CLEANUP_S = 0.05
-"""Seconds that a wrapped client gets beyond the limit, to end by itself."""
+CLEANUP_S = 0.15
+"""Seconds that a wrapped client gets beyond the limit, to end by itself: its own begins when its message was sent, which can
+take 50 ms on a busy machine."""
 WRAPPED_POLICY = Policy(timeout=DEFAULT_TIMEOUT_S)
 """The policy of a client without one: the defaults, with TrustGraph's own timeout."""
 
