@@ -898,6 +898,10 @@ class Attempts:
                 if tool.is_local and (absence := _find_absence(pool, tool.label)) is not None:
                     raise absence
                 if now >= ends:
+                    if not broker.connected:
+                        raise error_from_disconnection(tool.label, broker.url)
+                    if pool.has_ready(tool.requires):
+                        return  # it waited for further instances, and has no more time for that
                     if (size := len(call.payload)) > (limit := pool.connection.max_message_bytes):
                         raise error_from_oversized_request(tool.label, size, int(limit))
                     raise _error_without_instance(tool, pool)
@@ -907,6 +911,8 @@ class Attempts:
                 is_over = self._now() >= ends and not pool.known and any(each.had_instances for each in pool.channels)
         finally:
             self._waiting -= 1
+        if not broker.connected:  # it was lost meanwhile
+            await self._await_ready(call)
 
     def _latest_start(self, call: Call) -> float:
         """Return until when a call waits for an instance: as long as the tool could still be executed afterwards. Where no

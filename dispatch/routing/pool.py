@@ -291,6 +291,13 @@ class InstancePool:
                 return True
         return False
 
+    def has_ready(self, requires: Range | None) -> bool:
+        """Return whether there is an instance of these versions, known by name, that can be reached."""
+        self._refresh_if_changed()
+        names = self._places if requires is None else self.select_versions(requires)
+        instances = (self._places[name][1] for name in names)
+        return any(each.is_named and not each.is_suspect for each in instances)
+
     def eject_unresponsive(self, tool: str, before: float) -> None:
         """Eject an instance that accepts requests and does not answer, by the requests of ``tool`` from before that time.
         Counted are those that all present instances could have had."""

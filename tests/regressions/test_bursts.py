@@ -99,6 +99,12 @@ async def test_first_calls_do_not_wait_for_further_instances() -> None:
         assert asyncio.get_running_loop().time() - began < 0.05
 
 
+async def test_first_calls_without_time_to_wait_go_to_the_instance_that_is_there() -> None:
+    async with serving(work), dispatching() as dispatcher:
+        results = await asyncio.gather(*(dispatcher.execute("work", {"seconds": 0}, timeout=0.05) for _ in range(20)))
+        assert Counter(result.outcome for result in results) == {"success": 20}
+
+
 async def test_burst_of_a_new_dispatcher_finds_the_places_that_a_closed_one_had() -> None:
     """They were kept for the closed one for a second: a dispatcher that was restarted waited for places that were free."""
     async with serving(work):

@@ -85,6 +85,15 @@ def errors(results: list[CallResult]) -> Counter[str]:
     return Counter("" if result.error is None else result.error.type for result in results)
 
 
+async def test_a_call_that_waits_for_an_instance_says_that_the_broker_was_lost() -> None:
+    async with instances(taking(0.01), "one") as (dispatcher, connection, _):
+        calls = [asyncio.create_task(dispatcher.execute("work", timeout=3)) for _ in range(20)]
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)  # the others wait for further instances
+        connection.disconnect(FOREVER)
+        found = errors(await asyncio.gather(*calls))
+        assert found == {"": 4, "disconnected": 16}
+
+
 async def test_after_an_outage_of_a_minute_calls_succeed_at_once() -> None:
     async with instances(taking(0.01), *TWO) as (dispatcher, connection, _):
         transitions: list[Event] = []

@@ -136,12 +136,12 @@ TOLD = {
     # Retransmissions can end the connection again and again.
     "disconnect": (
         {"disconnect": 0.05, "reconnect_after": 0.2, "max_delay": 0.2},
-        {"disconnected", "unreachable", "connection-lost", "timeout", "no-instance"},
+        {"disconnected", "unreachable", "connection-lost", "timeout"},
     ),
     # Longer than a call waits for the connection.
     "outage": (
         {"disconnect": 0.05, "reconnect_after": RECONNECT_WAIT_S + 1},
-        {"disconnected", "unreachable", "connection-lost", "timeout", "no-instance"},
+        {"disconnected", "unreachable", "connection-lost", "timeout"},
     ),
 }
 
