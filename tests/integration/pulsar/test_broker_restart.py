@@ -110,16 +110,18 @@ async def test_a_killed_broker_costs_calls_their_deadline_and_no_more(broker: Lo
             assert dispatcher.pending_requests == 0
         await asyncio.to_thread(served.out.wait_for, "broker-back")
     broker_changes = [each for each in changes if isinstance(each, dispatch.BrokerChanged)]
-    # A broker that starts on a busy machine may be lost once more.
+    # A broker that starts on a busy machine may be lost once more: by the dispatcher, and by the service.
     assert [each.connected for each in broker_changes] in ([False, True], [False, True] * 2)
     assert broker_changes[1].seconds == pytest.approx(broker_changes[1].at - broker_changes[0].at, abs=1)
     events = [json.loads(line)["event"] for line in served.out.text().splitlines()]
-    assert [each for each in events if each != "idle"] == ["ready", "broker-lost", "broker-back"]
+    outages = events.count("broker-lost")
+    assert outages in (1, 2)
+    assert [each for each in events if each != "idle"] == ["ready", *["broker-lost", "broker-back"] * outages]
     said = [line for line in served.err.text().splitlines() if "onnect" in line]
     assert [re.sub(r"[\d.]+ s$", "N s", line.partition("WARNING: ")[2]) for line in said] == [
         f"connection to {broker.service_url} lost",
         f"connected to {broker.service_url} again after N s",
-    ]
+    ] * outages
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", line) for line in said)
     failed = [e for e in load.ended if not e.result.ok]
     assert failed, "the broker was away for seconds: some calls must have failed"
