@@ -202,10 +202,14 @@ class _Scan:
         if missing:
             self._add(path, f"there is no {missing[0]}/ in this folder", fix, "warning")
         count = 0
-        for kind in kinds:
-            for item in self._read_kind(os.path.join(path, kind), kind):
+        folders = {os.path.join(path, kind): kind for kind in kinds}
+        before = [_identify(folder) for folder in folders]
+        for folder, kind in folders.items():
+            for item in self._read_kind(folder, kind):
                 count += 1
                 yield item
+        if [_identify(folder) for folder in folders] != before:
+            self._add(path, "the folder was moved or replaced while it was read", "it is read again")
         if not count and not missing:
             self._add(path, "no descriptors in this folder: there are no tools", f"put {_EXAMPLE} there", "warning")
 

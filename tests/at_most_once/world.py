@@ -40,7 +40,7 @@ KEEPALIVE_STEPS = 10
 """Milliseconds for which a PING that keeps an idle session alive may await its acknowledgement."""
 MAY_END_SO = {
     "instance-lost", "instance-restarted", "no-instance", "reply-evicted", "timeout", "expired", "draining", "closed",
-    "idle-timeout", "cancelled", "send-timeout", "unreachable",
+    "idle-timeout", "cancelled", "send-timeout", "unreachable", "disconnected",
 }  # fmt: skip
 """Errors of a call whose way was cut, or whose time was short."""
 

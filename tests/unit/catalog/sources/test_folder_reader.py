@@ -161,6 +161,22 @@ def test_a_file_that_is_deleted_during_the_scan_is_no_error(folder: Path, monkey
     assert len(reading.items) == 1
 
 
+def test_a_folder_that_is_moved_during_the_scan_is_not_read_in_part(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "tool" / "tell-joke.json"
+    real = os.stat
+
+    def move_first(target: str, **options: object) -> os.stat_result:
+        if target == str(path) and folder.exists():
+            folder.rename(folder.with_name("elsewhere"))
+        return real(target, **options)  # type: ignore[arg-type]  # passed through
+
+    monkeypatch.setattr(os, "stat", move_first)
+    reading = FolderReader(folder).read()
+    assert [problem.problem for problem in reading.problems] == ["the folder was moved or replaced while it was read"]
+
+
 def test_a_path_with_a_nul_character_is_no_folder() -> None:
     reading = FolderReader("tools\0").read()
     assert [problem.problem for problem in reading.problems] == ["there is no such folder"]
