@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from dispatch._internal import cancel_and_wait
 from dispatch.errors import ErrorType, TransportError
 from dispatch.transports.base import RECONNECT_WAIT_S, ConnectionListener, Security
-from dispatch.transports.errors import closed, describe_refusal, unreachable
+from dispatch.transports.errors import closed, describe_refusal, slow_to_open, unreachable
 from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S, PulsarClient, close_opened
 from dispatch.transports.pulsar.handshake import TIMEOUT_S, broker_urls, find_broker, shake_hands
 
@@ -105,6 +105,9 @@ SILENT_S = 0.5
 """Seconds without a receipt of a publish before a handshake probes the broker: a receipt takes milliseconds."""
 HUNG_S = 2.0
 """Seconds without a receipt of a publish before the other brokers of a list are probed: the owner of its topic may hang."""
+OPEN_S = 15.0
+"""Seconds to open a topic of a broker that replies to handshakes: one that has just started, on a busy machine, opens its
+first topic later than pulsar-client waits (5 s)."""
 RELINK_PAUSE_S = 0.25
 """Seconds between new clients while a broker replies but opens no topic: with the poll, 0.5 s until the next one."""
 PROBE_TIMEOUT_S = 1.0
@@ -296,6 +299,7 @@ class ConnectionSupervisor:
         Raises:
             TransportError: closed, out of reach, or it cannot be opened.
         """
+        last = asyncio.get_running_loop().time() + OPEN_S - OPERATION_TIMEOUT_S
         while True:
             if self._ended or self._link is None:
                 raise closed()
@@ -306,8 +310,8 @@ class ConnectionSupervisor:
                 opened = await make(link, generation)
             except TransportError as error:
                 if link is self._link:
-                    self._is_in_doubt |= error.type == ErrorType.UNREACHABLE
-                    raise
+                    await self._check_busy(error, last)
+                    continue
                 if self.down_since is not None:  # the new client is being made: seconds, or it fails
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(OPERATION_TIMEOUT_S):
@@ -316,6 +320,24 @@ class ConnectionSupervisor:
             if generation == self.generation and not self._ended:
                 return opened
             await close_opened(opened)
+
+    async def _check_busy(self, error: TransportError, last: float) -> None:
+        """Return if an opening that failed with ``error`` is to be tried again: the broker replies, and it is not later than
+        ``last``.
+
+        Raises:
+            TransportError: ``error``; or that the broker replies and opens no topic.
+        """
+        if error.type != ErrorType.UNREACHABLE:
+            raise error
+        self._is_in_doubt = True
+        try:
+            await self._probe_broker()
+        except Exception:  # of any kind: the opening is what failed
+            raise error from None
+        if asyncio.get_running_loop().time() > last:
+            raise slow_to_open(self.url, OPEN_S)
+        await asyncio.sleep(POLL_S)
 
     async def await_connection(self, deadline: float) -> bool:
         """See :class:`dispatch.transports.base.Transport`."""

@@ -14,7 +14,7 @@ from dispatch.transports.base import RECONNECT_WAIT_S, Mode, Security
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar import supervisor
 from dispatch.transports.pulsar.handshake import HEAD_START_S
-from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S, PROBE_TIMEOUT_S, SILENT_S
+from dispatch.transports.pulsar.supervisor import GRACE_S, OPEN_S, POLL_S, PROBE_TIMEOUT_S, SILENT_S
 from dispatch.transports.pulsar.transport import PulsarTransport
 from tests.helpers.clock import advance
 from tests.helpers.fake_pulsar import (
@@ -413,9 +413,32 @@ async def test_a_slow_receipt_does_not_disturb_topics_while_all_brokers_reply(cl
 async def test_a_broker_that_replies_is_not_replaced_because_a_topic_could_not_be_opened(cluster: Cluster) -> None:
     async with cluster.connected() as transport:
         await transport.publisher(OTHER)
-        cluster.broker.refusals[TOPIC] = unreachable(URL)
-        with pytest.raises(TransportError):
+        cluster.broker.always_refused[TOPIC] = unreachable(URL)
+        with pytest.raises(TransportError, match="replies, but has not opened a topic"):
             await transport.publisher(TOPIC)
         await advance(10)
         assert transport.connected
     assert cluster.clients == [A]
+
+
+async def test_a_topic_is_opened_again_while_its_broker_is_busy(broker: FakeBroker) -> None:
+    """One that has just started replies to handshakes before it opens its first topic in time."""
+    async with connected() as transport:
+        broker.refusals[TOPIC] = unreachable(URL)
+        await transport.publisher(TOPIC)
+        assert broker.openings == [TOPIC, TOPIC]
+        broker.always_refused[OTHER] = unreachable(URL)
+        began = now()
+        with pytest.raises(TransportError, match=r"replies, but has not opened a topic in 15 s") as refused:
+            await transport.publisher(OTHER)
+        assert (refused.value.type, refused.value.may_have_run) == ("unreachable", False)
+        assert now() - began <= OPEN_S
+
+
+async def test_a_topic_of_a_broker_that_does_not_reply_fails_at_once(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        broker.refusals[TOPIC] = unreachable(URL)
+        broker.handshake = unreachable(URL)
+        with pytest.raises(TransportError, match="no Pulsar broker replies"):
+            await transport.publisher(TOPIC)
+        assert broker.openings == [TOPIC]
