@@ -904,6 +904,8 @@ class Attempts:
                         return  # it waited for further instances, and has no more time for that
                     if (size := len(call.payload)) > (limit := pool.connection.max_message_bytes):
                         raise error_from_oversized_request(tool.label, size, int(limit))
+                    if broker.was_disconnected_since(call.deadline - call.limit):  # the instances may be there
+                        raise error_from_disconnection(tool.label, broker.url, is_back=True)
                     raise _error_without_instance(tool, pool)
                 await self._await_turn(pool.channels, min(ends, now + DISCOVERY_S))
                 pool = self._pools.get(tool) or await self._pools.open(tool, deadline)

@@ -436,14 +436,14 @@ def error_from_closing(tool: str) -> TransportError:
     return TransportError(ErrorType.CLOSED, text, may_have_run=False)
 
 
-def error_from_disconnection(tool: str, url: str) -> TransportError:
-    """Return the error of a call of ``tool`` while the connection to the broker is down."""
-    return TransportError(
-        ErrorType.DISCONNECTED,
-        f"Tool '{tool}' was not executed: the broker at {url} is unreachable. Report the failure; `dispatch doctor` finds "
-        "its cause.",
-        may_have_run=False,
-    )
+def error_from_disconnection(tool: str, url: str, *, is_back: bool = False) -> TransportError:
+    """Return the error of a call of ``tool`` while the connection to the broker is down; or when it ``is_back``, and no
+    instance of the tool's service has been heard since."""
+    if is_back:
+        what = f"the connection to the broker at {url} was lost, and no instance has been heard since. Call it again."
+    else:
+        what = f"the broker at {url} is unreachable. Report the failure; `dispatch doctor` finds its cause."
+    return TransportError(ErrorType.DISCONNECTED, f"Tool '{tool}' was not executed: {what}", may_have_run=False)
 
 
 def add_alternatives(error: DispatchError, tools: tuple[str, ...]) -> DispatchError:

@@ -94,6 +94,17 @@ async def test_a_call_that_waits_for_an_instance_says_that_the_broker_was_lost()
         assert found == {"": 4, "disconnected": 16}
 
 
+async def test_a_call_without_time_for_the_instances_to_come_back_says_that_the_broker_was_lost() -> None:
+    async with instances(taking(0.01), "one") as (dispatcher, connection, others):
+        await dispatcher.call("work")
+        others["one"].disconnect(FOREVER)
+        await advance(15)  # the instance is given up
+        connection.disconnect(1)
+        results = await asyncio.gather(*(dispatcher.execute("work", timeout=3) for _ in range(20)))
+        assert errors(results) == {"disconnected": 20}
+        assert "no instance has been heard since" in str(results[-1].error)
+
+
 async def test_after_an_outage_of_a_minute_calls_succeed_at_once() -> None:
     async with instances(taking(0.01), *TWO) as (dispatcher, connection, _):
         transitions: list[Event] = []
