@@ -283,17 +283,17 @@ class QueueLimits(msgspec.Struct, frozen=True):
         interval_s: seconds, both of which each interval lasts in which arrivals are compared with served calls. In
             overload, when more calls arrived in three intervals after the first
             (:class:`dispatch.resilience.bulkhead.LoadTrend`), the newest call is served first, because it has
-            the most time left. 1 and 0.2: overload takes four durations of the tool, and 0.8 s for fast tools; one burst,
-            however large, is never overload.
-        shed_after: Seconds of waiting after which a call is rejected under overload, when a permit goes to another. 0.1: an
+            the most time left. 1 and 0.5: overload takes four durations of the tool, and 2 s for fast tools, so that a
+            machine which is busy for a second refuses none; one burst, however large, is never overload.
+        shed_after: Seconds of waiting after which a call is rejected under overload, when a permit goes to another. 0.25: an
             eighth of the time to overload; CoDel's target is a twentieth of its interval (RFC 8289). It grows where permits
             come free more seldom, so that none stays unused.
     """
 
     max_length: int = 10_000
     interval_rounds: int = 1
-    interval_s: float = 0.2
-    shed_after: float = 0.1
+    interval_s: float = 0.5
+    shed_after: float = 0.25
 
 
 QUEUE_LIMITS = QueueLimits()

@@ -178,8 +178,8 @@ def slow_to_open(url: str, seconds: float) -> TransportError:
     """Return the error of a topic that a broker which replies has not opened in ``seconds``."""
     return _not_sent(
         ErrorType.UNREACHABLE,
-        f"the Pulsar broker at {url} replies, but has not opened a topic in {seconds:.0f} s. If it has just started, try again "
-        "later; otherwise see its log, or run `dispatch doctor`.",
+        f"the Pulsar broker at {url} replies, but has not opened a topic in {seconds:.0f} s. If it has just started, try "
+        "again later; otherwise see its log, or run `dispatch doctor`.",
     )
 
 
