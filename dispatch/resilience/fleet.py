@@ -4,7 +4,9 @@ Each member reports its demand. One of them, the leader, divides every limit, an
 share of a rate, a number of places in a bulkhead, or calls of a quota. A call needs no message: it uses the lease of its own
 process.
 
-A limit is never exceeded by a transfer: a share is raised only by what other members have confirmed to have lowered.
+A limit is never exceeded by a transfer: a share is raised only by what other members have confirmed to have lowered. A
+member that receives no table has an equal share instead of its lease, and says in its reports what it has. The leader
+assumes the larger one of both until the member has confirmed a table that was sent since.
 Messages may be lost, duplicated and late, because each has the whole state and a number. Unused calls of a burst move with a
 share: the member that lowers it reports what it has released, and the leader grants that to others. Both are counters, which
 only grow. Times are seconds on the member's own monotonic clock; none is sent to others, so that steps of clocks change
@@ -81,7 +83,8 @@ class Need(msgspec.Struct, array_like=True, frozen=True):
         limit: calls a second, places or calls of a period, by the member's policy.
         users: demand in the same unit by user, with the calls that wait or were rejected.
         weights: of those users that have another than 1.
-        held: places in use, or the calls of the quota that were granted.
+        held: the share of a rate that the member has, its places or as many as it still uses, or the calls of the quota that
+            were granted.
         released: unused calls that this member has released so far.
         used: calls of the quota so far.
         period: of the quota.
@@ -357,25 +360,37 @@ class _Division:
             self.granted.setdefault(each, 0.0)
 
     def confirm(self, member: str, version: int, need: Need | None) -> None:
-        """``member`` has applied the table of that version."""
+        """``member`` has applied the table of that version, and has what ``need`` says."""
         if member not in self.shares:
             return
-        if version >= self.lowered.get(member, 0):
-            held = need.held if need is not None and self.kind == SLOTS else 0.0
-            self.bounds[member] = max(self.shares[member], held)
+        held = 0.0 if need is None else need.held
+        is_lowered = version >= self.lowered.get(member, 0)
+        self.bounds[member] = max(self.shares[member] if is_lowered else self.bounds[member], held)
         if need is not None and self.kind == RATE:
             self.pool += max(0.0, need.released - self.released.get(member, need.released))
             self.released[member] = need.released
 
-    def update(self, needs: Mapping[str, Need], members: Sequence[str], version: int, now: float) -> None:
-        """Divide the limit anew, for the table ``version``."""
+    def assume_equal(self, member: str, equal: float, version: int) -> None:
+        """``member`` may have an equal share by now. The table ``version`` does not raise it: that would be at once, while
+        others still have theirs."""
+        if self.shares[member] > equal:
+            self.shares[member] = equal
+            self.lowered[member] = version
+        if self.bounds[member] < equal:
+            self.bounds[member] = equal
+            self.lowered[member] = version
+
+    def update(
+        self, needs: Mapping[str, Need], members: Sequence[str], alone: Collection[str], version: int, now: float
+    ) -> None:
+        """Divide the limit anew, for the table ``version``: members that are ``alone`` have equal shares."""
         self.limit = limit = min((need.limit for need in needs.values()), default=self.limit)
         equal = {each: limit / len(members) for each in members}
         parts, self.ratios = divide(limit, needs, members)
         is_calm = all(need.demand <= PRESSED * equal[each] for each, need in needs.items() if each in equal)
         if is_calm:
             parts = equal
-        least = 0.0 if is_calm else LEAST_CHANGE
+        least = 0.0 if is_calm or alone else LEAST_CHANGE
         if self.kind == SLOTS:
             parts = round_parts(parts, int(limit))
             callers = [each for each in members if each in needs and needs[each].demand >= 1.0]
@@ -389,6 +404,15 @@ class _Division:
                     parts[max(parts, key=lambda other: (parts[other], other))] -= 1.0
         else:
             parts = {each: part / limit for each, part in parts.items()}
+        whole: float = math.floor(limit) if self.kind == SLOTS else 1.0
+        if alone:
+            fixed = {each: equal_share(self.kind, limit, members, each) for each in alone}
+            others = {each: part for each, part in parts.items() if each not in fixed}
+            scale = (whole - sum(fixed.values())) / (sum(others.values()) or 1.0)
+            others = {each: part * min(1.0, scale) for each, part in others.items()}
+            if self.kind == SLOTS:
+                others = round_parts(others, math.floor(sum(others.values()) + 1e-9))
+            parts = fixed | others
         wanted: dict[str, float] = {}
         for each in members:
             share, part = self.shares[each], parts[each]
@@ -397,7 +421,6 @@ class _Division:
                 self.lowered[each] = version
             elif part > share + least:
                 wanted[each] = part - share
-        whole: float = math.floor(limit) if self.kind == SLOTS else 1.0
         free = whole - sum(max(self.bounds[each], self.shares[each]) for each in members)
         raised = self._raise(wanted, free) if free > -1e-9 else {}
         if any(wanted.values()) or not is_calm:
@@ -550,6 +573,10 @@ class Fleet:
         self._joining: set[str] = set()
         self._joined_version = 0
         self._divisions: dict[str, _Division] = {}
+        self._sent_at: dict[int, float] = {}
+        """When each table of the last seconds was sent, by version."""
+        self._confirmed_at: dict[str, float] = {}
+        """When the last table that each member has confirmed was sent."""
         self.is_urgent = True
         self._reports_all = False
         self._is_changed = False
@@ -670,19 +697,11 @@ class Fleet:
             self.on_hint(report)
 
     def _see_again(self, now: float) -> None:
-        """The topic is reachable again: nobody was heard meanwhile, and members may have changed their leases."""
+        """The topic is reachable again: nobody was heard meanwhile."""
         for peer in self.peers.values():
             peer.heard_at = now
-        was_alone = now - self._table_at > KEEP_S - BLIND_S
         self._table_at = now
         self.is_urgent = True
-        for each in self._divisions.values():
-            for member in each.shares if each.kind != QUOTA else ():
-                equal = equal_share(each.kind, each.limit, self._members, member)
-                each.bounds[member] = max(each.bounds[member], equal)
-                each.lowered[member] = self._version + 1
-                if was_alone:
-                    each.shares[member] = min(each.shares[member], equal)
 
     def _receive_table(self, table: Table, now: float) -> None:
         if table.leader == self.member:
@@ -760,7 +779,7 @@ class Fleet:
         pause = now - self._ticked_at - 2 * TICK_S
         self._ticked_at = now
         if pause > PAUSE_S:
-            self._echo_at += pause
+            self._echo_at = min(now, self._echo_at + pause)
             self._table_at = min(now, self._table_at + pause)
             for peer in self.peers.values():
                 peer.heard_at = min(now, peer.heard_at + pause)
@@ -815,7 +834,7 @@ class Fleet:
 
     def _elect(self, now: float) -> None:
         """Lead, if no other member does."""
-        if self.leads:
+        if self.leads or (self.table is not None and now - self._table_at <= LEADER_LOST_S):
             return
         live = sorted(id for id, peer in self.peers.items() if now - peer.heard_at <= LEADER_LOST_S)
         if self.member not in live:
@@ -823,19 +842,35 @@ class Fleet:
         if self.table is None:
             is_due = now - self._started_at > JOIN_S + JOIN_STEP_S * live.index(self.member)
         else:
+            # Members that know the last table come first: its shares are what all members may have.
             others = [id for id in live if id != self.table.leader]
+            others.sort(key=lambda id: (self._is_behind(id, live), id))
             rank = others.index(self.member) if self.member in others else 0
             is_due = now - self._table_at > LEADER_LOST_S + rank
         if is_due:
             self._lead(now)
 
+    def _is_behind(self, member: str, live: Collection[str]) -> bool:
+        """Whether another member has confirmed a later table than ``member``."""
+        seen = {id: self.peers[id].report.seen for id in live}
+        if self.table is not None:
+            seen[self.member] = self.table.term, self.table.leader, self.table.version
+        term, leader, version = seen[member]
+        return any(of > term or (of == term and by == leader and last > version) for of, by, last in seen.values())
+
     def _lead(self, now: float) -> None:
-        """Become the leader, with the leases of the former one."""
+        """Become the leader, with the leases of the former one.
+
+        The first table raises no member above what it has: each has its former lease, or a smaller one that it reported. And
+        until it has confirmed that table, it may still have the largest one that is possible.
+        """
         table, former = self.table, self._former
         self.leads = True
         self._version = 0
         self._table_sent_at = -math.inf
         self._divisions = {}
+        self._sent_at = {}
+        self._confirmed_at = {}
         self._members = sorted({self.member, *(() if table is None else table.members)})
         self._joining = set() if table is None else {*table.joining, *({self.member} - set(table.members))}
         self._joined_version = 1
@@ -844,25 +879,42 @@ class Fleet:
             self._term = 1
             return
         self._term = table.term + 1
+        heard = {id: peer.report.needs for id, peer in self.peers.items() if now - peer.heard_at <= BLIND_S}
+        self._confirmed_at = dict.fromkeys(self._members, now - LEADER_LOST_S)
         for key, entry in table.entries.items():
             division = self._divisions[key] = _Division(key, entry.limit)
             division.shares = dict(zip(table.members, entry.shares, strict=True))
             division.granted = dict(zip(table.members, entry.granted, strict=True))
             division.bounds = dict(division.shares)
-            if former is not None and former.term == table.term and key in former.entries:
+            if former is not None and key in former.entries:
                 for each, share in zip(former.members, former.entries[key].shares, strict=True):
                     if each in division.bounds:
                         division.bounds[each] = max(division.bounds[each], share)
             division.lowered = dict.fromkeys(table.members, 1)
             division.reserved, division.period = entry.reserved, entry.period
             division.drop(self._members)
+            for each in self._members if division.kind != QUOTA else ():
+                equal = self._equal_share(division, each)
+                need = heard.get(each, {}).get(key)
+                has = equal if need is None else need.held
+                division.shares[each] = min(division.shares[each], has)
+                division.bounds[each] = max(division.bounds[each], equal, has)
+
+    def _equal_share(self, division: _Division, member: str) -> float:
+        """Return the most that ``member`` has without a table: not all members may know those that are joining."""
+        known = [each for each in self._members if each == member or each not in self._joining]
+        return equal_share(division.kind, division.limit, known, member)
 
     def _confirm(self, report: Report) -> None:
         """Account for what a member has confirmed."""
         term, leader, version = report.seen
-        is_mine = (term, leader) == (self._term, self.member)
+        sent_at = self._sent_at.get(version) if (term, leader) == (self._term, self.member) else None
+        if sent_at is None:
+            version = -1  # of another leader, or so old that an equal share may have replaced it
+        else:
+            self._confirmed_at[report.member] = sent_at
         for key, division in self._divisions.items():
-            division.confirm(report.member, version if is_mine else -1, report.needs.get(key))
+            division.confirm(report.member, version, report.needs.get(key))
             if report.leaving and division.kind == QUOTA and (need := report.needs.get(key)) is not None:
                 unused = division.shares.get(report.member, 0.0) - need.used - need.released
                 division.reserved -= max(0.0, unused)
@@ -885,12 +937,16 @@ class Fleet:
             if now - peer.heard_at > MEMBER_LOST_S and id != self.member:
                 del self.peers[id]
         new = sorted(self.peers.keys() - set(self._members))
+        for id in new:
+            if self.peers[id].report.seen[0] == 0:
+                self._confirmed_at[id] = now  # it had no table so far
         self._members = sorted((set(self._members) & self.peers.keys()) | set(new))
         self._joining = (self._joining & self.peers.keys()) | set(new)
         if new:
             self._joined_version = version
         if not new and self._is_joined:
             self._joining.clear()
+        self._sent_at = {of: at for of, at in self._sent_at.items() if now - at <= KEEP_S}
         self._divide_limits(version, now)
         table = Table(
             self.member,
@@ -907,8 +963,8 @@ class Fleet:
             ):
                 return None
         self._version = version
-        self._table_sent_at = now
-        self._table_at = now
+        self._table_sent_at = self._sent_at[version] = now
+        self._table_at = self._echo_at  # later ones may have reached nobody
         self._put_in_force(table, now)
         for key, division in self._divisions.items():
             need = self.peers[self.member].report.needs.get(key)
@@ -917,6 +973,9 @@ class Fleet:
 
     def _divide_limits(self, version: int, now: float) -> None:
         reports = {id: self.peers[id].report for id in self._members}
+        confirmed_at = self._confirmed_at | {self.member: -math.inf if self._alone else now}
+        unsure = [id for id in self._members if now - confirmed_at.get(id, -math.inf) > KEEP_S]
+        heard = [id for id in unsure if now - self.peers[id].heard_at <= BLIND_S]  # others are soon no members
         if self._is_joined:
             for report in reports.values():
                 for key, need in report.needs.items():
@@ -930,7 +989,9 @@ class Fleet:
                     self._load(key, division)
                     division.update_quota(needs, self._members, self._period(key, now))
                 continue
-            division.update(needs, self._members, version, now)
+            for id in unsure:
+                division.assume_equal(id, self._equal_share(division, id), version)
+            division.update(needs, self._members, heard, version, now)
             if division.calm_since is not None and now - division.calm_since > CALM_S and not self._joining:
                 del self._divisions[key]
 

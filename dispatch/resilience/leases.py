@@ -396,7 +396,7 @@ class SlotsLease:
         self._at = now
         if self._peak < 0.5:
             self._peak = 0.0
-        need = Need(self.limit, {OTHERS: round(self._peak, 1)}, {}, guard.in_flight)
+        need = Need(self.limit, {OTHERS: round(self._peak, 1)}, {}, max(guard.in_flight, guard.limit))
         yield self.key, need, wanted > PRESSED * guard.limit
 
     def apply(self, find: FindShare, keys: Collection[str] | None, now: float) -> None:

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dispatch.resilience.fleet import Entry, Need, Report, Table, divide, equal_share, fill, period_of, round_parts
+from dispatch.resilience.fleet import (
+    Entry,
+    Need,
+    Report,
+    Table,
+    divide,
+    equal_share,
+    fill,
+    period_of,
+    round_parts,
+)
 from tests.helpers.fleet_world import EPOCH, Conditions, Limits, World
 from tests.helpers.run_profile import by_profile
 
@@ -76,6 +86,59 @@ def test_without_the_topic_each_keeps_its_share_and_then_has_an_equal_one() -> N
     world.run(4.0)
     assert nodes[0].rate.bucket.share > 0.9  # type: ignore[union-attr]
     assert world.largest <= 1.0 + 1e-6
+
+
+def test_others_leave_a_member_that_receives_nothing_its_equal_share() -> None:
+    """Its reports still arrive: it is not lost."""
+    world = World()
+    nodes = world.join(4, RATE)
+    for node in nodes:
+        node.demand = {"ann": 200.0 if node is nodes[1] else 1.0}
+    world.run(START_S + 3.0)
+    deaf = nodes[3]
+    receive = deaf.core.receive
+    deaf.core.receive = lambda _payload: None  # type: ignore[method-assign]
+    world.run(9.0)
+    assert deaf.rate.bucket.share == 0.25  # type: ignore[union-attr] # it has called
+    assert nodes[1].rate.bucket.share > 0.7  # type: ignore[union-attr]
+    assert world.largest <= 1.0 + 1e-6
+    nodes[0].is_dead = True  # the leader: and three equal shares are larger ones
+    world.run(8.0)
+    assert nodes[1].rate.bucket.share > 0.6  # type: ignore[union-attr]
+    deaf.core.receive = receive  # type: ignore[method-assign]
+    world.run(2.0)
+    assert nodes[1].rate.bucket.share > 0.9  # type: ignore[union-attr]
+    assert world.largest <= 1.0 + 1e-6
+
+
+def test_a_new_leader_lowers_no_share_that_is_used() -> None:
+    world = World()
+    nodes = world.join(4, RATE)
+    for node in nodes:
+        node.demand = {"ann": 200.0 if node is nodes[1] else 1.0}
+    world.run(START_S + 3.0)
+    nodes[0].is_dead = True
+    for _ in range(80):
+        world.run(0.1)
+        assert nodes[1].rate.bucket.share > 0.9  # type: ignore[union-attr] # it has called
+    assert nodes[1].core.leads
+
+
+@pytest.mark.parametrize("outage", [3.0, 5.0, 7.0, 12.0])
+@pytest.mark.parametrize("limits", [RATE, Limits(slots=20)], ids=["rate", "slots"])
+def test_a_leader_that_dies_in_an_outage_leaves_no_share_twice(limits: Limits, outage: float) -> None:
+    world = World()
+    nodes = world.join(4, limits)
+    for node in nodes:
+        node.demand = {"ann": 60.0 if node is nodes[1] else 1.0}
+    world.run(START_S + 3.0)
+    world.is_down = True
+    world.run(1.0)
+    nodes[0].is_dead = True
+    world.run(outage - 1.0)
+    world.is_down = False
+    world.run(10.0)
+    assert world.largest <= (20 if limits.slots else 1.0 + 1e-6)
 
 
 def test_a_topic_that_was_never_reachable_leaves_the_whole_limit() -> None:
@@ -219,6 +282,8 @@ chaos = st.lists(
 
 @settings(max_examples=by_profile(short=4, long=40))
 @given(st.integers(0, 1_000), st.floats(0.0, 0.2), chaos)
+@example(0, 0.0, [("kill", 1), ("outage", 2), ("kill", 6), ("outage", 5)])
+@example(103, 0.1, [("leave", 1), ("outage", 1), ("leave", 6), ("outage", 5)])
 def test_the_limit_holds_whatever_happens(seed: int, loss: float, events: list[tuple[str, int]]) -> None:
     world = World(seed, Conditions(loss, loss, 0.02))
     world.join(4, RATE)
