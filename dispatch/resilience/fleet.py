@@ -752,9 +752,11 @@ class Fleet:
         is_reachable = now - self._echo_at <= BLIND_S
         if is_reachable:
             self._elect(now)
-        if now - self._table_at > KEEP_S or (
-            self.table is None and not is_reachable and now - self._started_at > BLIND_S
-        ):
+        table_at = self._table_at
+        if self.leads and not is_reachable:  # members may have no later table than the one that they have confirmed
+            others = (id for id in self._members if id != self.member)
+            table_at = min([table_at, *(self._confirmed_at.get(id, now) for id in others)])
+        if now - table_at > KEEP_S or (self.table is None and not is_reachable and now - self._started_at > BLIND_S):
             self._be_alone(now)
         needs = self._read_needs(now)
         if self.is_urgent or now - self._reported_at >= REPORT_S:

@@ -284,6 +284,7 @@ chaos = st.lists(
 @given(st.integers(0, 1_000), st.floats(0.0, 0.2), chaos)
 @example(0, 0.0, [("kill", 1), ("outage", 2), ("kill", 6), ("outage", 5)])
 @example(103, 0.1, [("leave", 1), ("outage", 1), ("leave", 6), ("outage", 5)])
+@example(5269, 0.2, [("kill", 6), ("kill", 3), ("outage", 0), ("demand", 6), ("kill", 1), ("join", 7), ("outage", 6)])
 def test_the_limit_holds_whatever_happens(seed: int, loss: float, events: list[tuple[str, int]]) -> None:
     world = World(seed, Conditions(loss, loss, 0.02))
     world.join(4, RATE)
