@@ -12,8 +12,10 @@ import logging
 import os
 import queue
 import re
+import select
 import sys
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
@@ -30,10 +32,11 @@ from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
 from mcp.server.auth.provider import AccessToken
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.models import InitializationOptions
+from mcp.server.streamable_http import MCP_PROTOCOL_VERSION_HEADER, MCP_SESSION_ID_HEADER
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
-from mcp.shared.message import SessionMessage
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -43,16 +46,17 @@ from mcp_types import (
     CallToolResult,
     JSONRPCError,
     JSONRPCMessage,
-    JSONRPCNotification,
     JSONRPCRequest,
     JSONRPCResponse,
     ListToolsResult,
     PaginatedRequestParams,
+    RequestId,
     TextContent,
     ToolAnnotations,
     jsonrpc_message_adapter,
 )
 from mcp_types import Tool as McpTool
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from starlette.applications import Starlette
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import Request
@@ -131,6 +135,18 @@ _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[{]+|[\]}]+', re.DOTALL)
 _ID: Final = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*[,}]', re.DOTALL)
 
 
+BATCH_VERSIONS: Final = ("2024-11-05", "2025-03-26")
+"""Versions of the protocol that have batches: the second one by its own text, the first one by that of JSON-RPC."""
+MAX_BATCH: Final = 100
+"""Messages of a batch: a few bytes must not start ten thousand calls."""
+_NO_BATCH: Final = (
+    f"The message is a JSON array. Batches exist in MCP {' and '.join(BATCH_VERSIONS)} only, after 'initialize': send each "
+    "message by itself"
+)
+
+_NO_HANDSHAKE: Final = "The handshake is missing: send 'initialize' first, then 'notifications/initialized'"
+
+
 class UnreadableMessageError(ValueError):
     """A message that is no request, notification or response. ``str()`` gives the reason, without data of the message.
 
@@ -157,9 +173,10 @@ def read_message(data: bytes) -> JSONRPCMessage:
         value = pydantic_core.from_json(data, allow_inf_nan=False)
     except ValueError as error:
         raise UnreadableMessageError(PARSE_ERROR, f"The message is not valid JSON ({error})", find_id(data)) from None
+    if isinstance(value, list):
+        raise UnreadableMessageError(INVALID_REQUEST, _NO_BATCH, b"null")
     if not isinstance(value, dict):
-        reason = "The message is no JSON object, and batches are not supported"
-        raise UnreadableMessageError(INVALID_REQUEST, reason, b"null")
+        raise UnreadableMessageError(INVALID_REQUEST, "The message is no JSON object", b"null")
     is_request = "method" in value and "id" in value
     problem = _find_problem(value) if is_request else None
     if problem is None:
@@ -170,6 +187,36 @@ def read_message(data: bytes) -> JSONRPCMessage:
     is_answered = is_request or ("method" not in value and "result" not in value and "error" not in value)
     reason = f"The message is no request of JSON-RPC 2.0: {problem}"
     raise UnreadableMessageError(INVALID_REQUEST, reason, find_id(data), is_answered=is_answered)
+
+
+def read_batch(data: bytes) -> list[JSONRPCMessage | UnreadableMessageError]:
+    """Read a batch; a message that is unreadable costs no other one. ``initialize`` is never part of one.
+
+    Raises:
+        UnreadableMessageError: no JSON in UTF-8 (-32700), or no list of 1 to :data:`MAX_BATCH` messages (-32600).
+    """
+    try:
+        values = pydantic_core.from_json(data, allow_inf_nan=False)
+    except ValueError as error:
+        raise UnreadableMessageError(PARSE_ERROR, f"The batch is not valid JSON ({error})", b"null") from None
+    if not 1 <= len(values) <= MAX_BATCH:
+        reason = f"A batch has 1 to {MAX_BATCH} messages, not {len(values):,}"
+        raise UnreadableMessageError(INVALID_REQUEST, reason, b"null")
+    found: list[JSONRPCMessage | UnreadableMessageError] = []
+    for each in map(pydantic_core.to_json, values):
+        try:
+            message = read_message(each)
+            if isinstance(message, JSONRPCRequest) and message.method == "initialize":
+                raise UnreadableMessageError(INVALID_REQUEST, "'initialize' is no part of a batch", find_id(each))
+            found.append(message)
+        except UnreadableMessageError as error:
+            found.append(error)
+    return found
+
+
+def is_batch(data: bytes) -> bool:
+    """Return whether ``data`` is a JSON array."""
+    return data.lstrip()[:1] == b"["
 
 
 def _find_problem(value: Mapping[str, Any]) -> str | None:
@@ -232,9 +279,8 @@ def _write_error(code: int, message: str, id: bytes) -> bytes:
 logger = logging.getLogger("dispatch.mcp")
 
 CHUNK_BYTES: Final = 65_536
-LAST_ANSWERS_S: Final = 1.5
-"""Seconds in which requests are answered after the client has closed stdin, as a pipe does. Clients send SIGTERM, which ends
-the server at once, to one that has not ended 2 s later."""
+READER_CHECK_S: Final = 0.2
+"""Seconds between two checks, after the client has closed stdin, whether it still reads the answers."""
 
 
 class DescriptorLines:
@@ -320,6 +366,13 @@ class DescriptorWriter:
         self._queue.put((encode_text(text) if isinstance(text, str) else text, written))
         await written
 
+    @property
+    def has_reader(self) -> bool:
+        """Whether the client can still read. Known for pipes and sockets."""
+        poll = select.poll()
+        poll.register(self._target, 0)  # the errors are reported all the same
+        return not poll.poll(0)
+
     def _write_all(self) -> None:
         with contextlib.suppress(RuntimeError):  # the event loop is closed
             while True:
@@ -363,8 +416,21 @@ def claim_standard_streams() -> Iterator[tuple[int, int]]:
         os.close(null)
 
 
+class Batch:
+    """The answers to a batch, which are written together once all of them are there.
+
+    Attributes:
+        answers: as JSON.
+        expected: number of answers.
+    """
+
+    def __init__(self, answers: list[bytes], expected: int) -> None:
+        self.answers = answers
+        self.expected = expected
+
+
 class StdioMessages:
-    """Messages, one on each line, as the two streams that a server of the SDK reads and writes.
+    """Messages, one or a batch on each line, as the two streams that a server of the SDK reads and writes.
 
     The SDK's own streams drop a request that they cannot read, and end the server at a message that they cannot write.
 
@@ -376,45 +442,94 @@ class StdioMessages:
     def __init__(self, source: int, target: int) -> None:
         self._lines = DescriptorLines(source)
         self._writer = DescriptorWriter(target)
-        self._unanswered: set[str] = set()
+        self._unread: deque[JSONRPCMessage] = deque()
+        """The rest of a batch."""
+        self._has_batches = False
+        self._unanswered: dict[RequestId, deque[Batch | None]] = {}
+        """Requests by their ids, which a client may use twice, and the batches that they are in."""
         self._all_answered = asyncio.Event()
 
     async def receive(self) -> SessionMessage | Exception:
         """Return the next message of the client; a request that is not readable is answered.
 
         Raises:
-            anyio.EndOfStream: the client has closed stdin, and has its answers or does not get them in time.
+            anyio.EndOfStream: the client has closed stdin and has all answers, each one within the limits of its call; or
+                it has closed stdout, too, and reads none.
         """
-        async for line in self._lines:
-            if not line.strip():
-                continue
+        while not self._unread:
             try:
-                message = read_message(line)
-                self._follow(message)
-                return SessionMessage(message)
-            except UnreadableMessageError as error:
-                logger.debug("a message of the client is not readable: %s", error)
-                if error.is_answered:
-                    with contextlib.suppress(anyio.BrokenResourceError):
-                        await self._write(error.answer)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_ANSWERS_S):
-                while self._unanswered:
-                    self._all_answered.clear()
-                    await self._all_answered.wait()
-        raise anyio.EndOfStream
+                line = await anext(self._lines)
+            except StopAsyncIteration:
+                await self._wait_answered()
+                raise anyio.EndOfStream from None
+            if line.strip():
+                await self._read(line)
+        message = self._unread.popleft()
+        return SessionMessage(message, self._metadata_of(message))
 
-    def _follow(self, message: JSONRPCMessage) -> None:
+    async def _read(self, line: bytes) -> None:
+        try:
+            if self._has_batches and is_batch(line):
+                await self._read_batch(line)
+                return
+            message = read_message(line)
+        except UnreadableMessageError as error:
+            logger.debug("a message of the client is not readable: %s", error)
+            if error.is_answered:
+                with contextlib.suppress(anyio.BrokenResourceError):
+                    await self._write(error.answer)
+            return
         if isinstance(message, JSONRPCRequest):
+            if message.method == "initialize":  # each version that has batches is accepted as it is
+                self._has_batches = (message.params or {}).get("protocolVersion") in BATCH_VERSIONS
             if message.method != "subscriptions/listen":  # has no end
-                self._unanswered.add(str(message.id))
-        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
-            self._unanswered.discard(str((message.params or {}).get("requestId")))  # has no answer
+                self._unanswered.setdefault(message.id, deque()).append(None)
+        self._unread.append(message)
 
-    def _end_request(self, id: object) -> None:
-        self._unanswered.discard(str(id))
-        if not self._unanswered:
-            self._all_answered.set()
+    async def _read_batch(self, line: bytes) -> None:
+        found = read_batch(line)
+        answers = [each.answer for each in found if isinstance(each, UnreadableMessageError) and each.is_answered]
+        ids = [each.id for each in found if isinstance(each, JSONRPCRequest)]
+        batch = Batch(answers, len(answers) + len(ids))
+        for id in ids:
+            self._unanswered.setdefault(id, deque()).append(batch)
+        self._unread += (each for each in found if not isinstance(each, UnreadableMessageError))
+        if not ids:
+            with contextlib.suppress(anyio.BrokenResourceError):
+                await self._write_batch(batch)
+
+    def _metadata_of(self, message: JSONRPCMessage) -> ServerMessageMetadata | None:
+        if not isinstance(message, JSONRPCRequest):
+            return None
+        return ServerMessageMetadata(on_request_unanswered=partial(self._answer, message.id, None))  # it was cancelled
+
+    async def _wait_answered(self) -> None:
+        while self._unanswered and self._writer.has_reader:
+            self._all_answered.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(READER_CHECK_S):
+                    await self._all_answered.wait()
+
+    async def _answer(self, id: RequestId, answer: bytes | None) -> None:
+        """Write the answer to a request, or record that it has none."""
+        batches = self._unanswered.get(id, deque())
+        batch = batches.popleft() if batches else None
+        try:
+            if batch is not None:
+                batch.answers += [] if answer is None else [answer]
+                batch.expected -= answer is None
+                await self._write_batch(batch)
+            elif answer is not None:
+                await self._write(answer)
+        finally:
+            if not batches:
+                self._unanswered.pop(id, None)
+            if not self._unanswered:
+                self._all_answered.set()
+
+    async def _write_batch(self, batch: Batch) -> None:
+        if batch.answers and len(batch.answers) == batch.expected:
+            await self._write(b"[%b]" % b",".join(batch.answers))
 
     def __aiter__(self) -> Self:
         return self
@@ -431,11 +546,11 @@ class StdioMessages:
         Raises:
             anyio.BrokenResourceError: the client has closed stdout.
         """
-        try:
-            await self._write(write_message(item.message))
-        finally:
-            if isinstance(item.message, (JSONRPCResponse, JSONRPCError)):
-                self._end_request(item.message.id)
+        message = write_message(item.message)
+        if isinstance(item.message, (JSONRPCResponse, JSONRPCError)) and item.message.id is not None:
+            await self._answer(item.message.id, message)
+        else:
+            await self._write(message)
 
     async def _write(self, message: bytes) -> None:
         try:
@@ -941,7 +1056,7 @@ def _hash(token: str) -> bytes:
 
 class UnreadableRequests:
     """ASGI application that answers requests which are no messages; the SDK answers them without their ids, and takes a
-    request whose id is no integer for a notification.
+    request whose id is no integer for a notification. A batch is passed on message by message.
 
     Args:
         app: receives all others.
@@ -957,20 +1072,87 @@ class UnreadableRequests:
             await self._app(scope, receive, send)
             return
         body = await receive()
+        if body["type"] != "http.request" or body.get("more_body", False):
+            await self._app(scope, _replay(body, receive), send)
+            return
+        data, request = body.get("body", b""), Request(scope)
+        version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER, BATCH_VERSIONS[-1])  # earlier ones have no header
         try:
-            if body["type"] == "http.request" and not body.get("more_body", False):
-                read_message(body.get("body", b""))
+            is_allowed = version in BATCH_VERSIONS and is_batch(data)
+            found = read_batch(data) if is_allowed else [read_message(data)]
+            is_first = isinstance(found[0], JSONRPCRequest) and found[0].method == "initialize"
+            if version in HANDSHAKE_PROTOCOL_VERSIONS and not is_first and MCP_SESSION_ID_HEADER not in request.headers:
+                reason = f"{_NO_HANDSHAKE}, and this message with the header 'Mcp-Session-Id' of the first answer"
+                raise UnreadableMessageError(INVALID_REQUEST, reason, find_id(data))
+            if is_allowed:
+                refusal = await self._security.validate_request(request, is_post=True)
+                await (refusal or BatchResponse(self._app, found))(scope, receive, send)
+                return
         except UnreadableMessageError as error:
-            refusal = await self._security.validate_request(Request(scope), is_post=True)
+            refusal = await self._security.validate_request(request, is_post=True)
             answer = Response(error.answer, 400, media_type="application/json")
             await (refusal or answer)(scope, receive, send)
             return
-        unread = [body]
+        await self._app(scope, _replay(body, receive), send)
 
-        async def replay() -> Message:
-            return unread.pop() if unread else await receive()
 
-        await self._app(scope, replay, send)
+def _replay(body: Message, receive: Receive) -> Receive:
+    """Return a function that receives ``body``, and then what ``receive`` does."""
+    unread = [body]
+
+    async def replay() -> Message:
+        return unread.pop() if unread else await receive()
+
+    return replay
+
+
+class BatchResponse:
+    """Response to a batch: one stream with the events of all its requests, and the errors of unreadable messages. If the
+    first of its requests is refused, for instance because the session is unknown, its response is that to the batch.
+
+    Args:
+        app: receives each message as a request of its own.
+        found: the messages.
+    """
+
+    def __init__(self, app: ASGIApp, found: list[JSONRPCMessage | UnreadableMessageError]) -> None:
+        self._app = app
+        self._messages = [each for each in found if not isinstance(each, UnreadableMessageError)]
+        self._errors = [each.answer for each in found if isinstance(each, UnreadableMessageError) and each.is_answered]
+        self._start: Message | None = None
+        """Of the first response with a body for the client."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with anyio.create_task_group() as tasks:
+            for message in self._messages:
+                body: Message = {"type": "http.request", "body": write_message(message)}
+                tasks.start_soon(self._app, scope, _replay(body, receive), self._sender(send))
+        if self._start is None:
+            errors = b"[%b]" % b",".join(self._errors)
+            only = Response(errors, 400, media_type="application/json") if self._errors else Response(status_code=202)
+            await only(scope, receive, send)
+            return
+        events = b"" if self._start["status"] != 200 else b"".join(b"data: %b\n\n" % each for each in self._errors)
+        await send({"type": "http.response.body", "body": events})
+
+    def _sender(self, send: Send) -> Send:
+        """Return what receives the response to one message."""
+        is_forwarded = False
+
+        async def forward(part: Message) -> None:
+            nonlocal is_forwarded
+            if part["type"] != "http.response.start":
+                if is_forwarded and part.get("body"):
+                    await send({**part, "more_body": True})
+            elif self._start is not None:
+                is_forwarded = self._start["status"] == part["status"] == 200
+            elif part["status"] != 202:
+                is_forwarded = True
+                headers = [each for each in part["headers"] if each[0] != b"content-length"]
+                self._start = {**part, "headers": headers}
+                await send(self._start)
+
+        return forward
 
 
 def make_app(
@@ -1047,6 +1229,19 @@ class _SdkServer(Server[None]):
         return super().create_initialization_options(options, experimental_capabilities, extensions)
 
 
+async def explain_missing_handshake(ctx: ServerRequestContext[Any], call_next: CallNext) -> HandlerResult:
+    """Middleware of the SDK: a request before the handshake is told to send it. The SDK answers with the error of a request
+    whose parameters are invalid."""
+    try:
+        return await call_next(ctx)
+    except MCPError as error:
+        is_early = ctx.session.client_params is None and ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS
+        if is_early and (error.error.code, error.error.data) == (INVALID_PARAMS, ""):
+            text = f"{_NO_HANDSHAKE}. Nothing was executed: send this request again after them."
+            raise MCPError(INVALID_REQUEST, text) from None
+        raise
+
+
 class McpServer:
     """Serves the tools of a dispatcher to MCP clients of both generations of the protocol.
 
@@ -1095,6 +1290,7 @@ class McpServer:
             on_subscriptions_listen=self._changes.listen,
         )
         self.sdk_server.middleware.insert(0, self._changes.follow_session)
+        self.sdk_server.middleware.append(explain_missing_handshake)
 
     async def serve_stdio(self) -> None:
         """Serve one client on stdin and stdout until it closes stdin. Meanwhile other output to stdout goes to stderr."""

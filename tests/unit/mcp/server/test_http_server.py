@@ -252,6 +252,72 @@ async def test_a_request_that_is_not_readable_has_an_answer(version: str) -> Non
             assert (await http.post(url, content=ping, headers=session)).status_code == 200
 
 
+@pytest.mark.wall_clock
+async def test_a_batch_has_the_answers_to_its_requests() -> None:
+    started = asyncio.Event()
+
+    async def work(arguments: dict[str, Any]) -> str:
+        started.set()
+        await asyncio.sleep(arguments["seconds"])
+        return "done"
+
+    def call(id: int, seconds: float) -> dict[str, Any]:
+        return message(id=id, method="tools/call", params={"name": "work", "arguments": {"seconds": seconds}})
+
+    def message(**parts: Any) -> dict[str, Any]:
+        return {"jsonrpc": "2.0", **parts}
+
+    def codes_in(text: str) -> dict[int, int | None]:
+        found = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+        assert len({each["id"] for each in found}) == len(found)
+        return {each["id"]: each.get("error", {}).get("code") for each in found}
+
+    initialize = {**INITIALIZE, "params": {**INITIALIZE["params"], "protocolVersion": "2025-03-26"}}
+    ping, cancel = message(id=7, method="ping"), message(method="notifications/cancelled", params={"requestId": 3})
+    accept = {"accept": "application/json, text/event-stream"}
+    async with (
+        stand(work) as (dispatcher, _),
+        serving(McpServer(dispatcher)) as url,
+        httpx2.AsyncClient(headers=accept) as http,
+    ):
+        http.headers["mcp-session-id"] = (await http.post(url, json=initialize)).headers["mcp-session-id"]
+        assert (await http.post(url, json=[message(method="notifications/initialized")])).status_code == 202
+        long = asyncio.create_task(http.post(url, json=[call(3, 20), {**ping, "id": 1.5}, call(4, 0.1), ping]))
+        await started.wait()
+        assert (await http.post(url, json=[cancel, cancel])).status_code == 202
+        answer = await long
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream")
+        assert codes_in(answer.text) == {7: None, 4: None, 1.5: -32600, 3: -32800}
+        for batch in ([initialize], [{**ping, "id": 1.5}]):
+            refused = await http.post(url, json=batch)
+            assert (refused.status_code, refused.json()[0]["error"]["code"]) == (400, -32600)
+        for headers, status in (
+            ({"mcp-session-id": "unknown"}, 404),
+            ({"host": "evil.example"}, 421),
+            ({"mcp-protocol-version": "2025-06-18"}, 400),
+            ({"mcp-protocol-version": "2026-07-28"}, 400),
+        ):
+            refused = await http.post(url, json=[ping, ping], headers=headers)
+            assert refused.status_code == status, refused.text
+        assert "send each message by itself" in refused.json()["error"]["message"]
+
+
+@pytest.mark.wall_clock
+@pytest.mark.parametrize("version", [None, "2025-06-18"])
+async def test_a_request_before_the_handshake_is_told_to_send_it(version: str | None) -> None:
+    headers = {"accept": "application/json, text/event-stream"} | ({"mcp-protocol-version": version} if version else {})
+    async with (
+        stand(lambda _: "done") as (dispatcher, _),
+        serving(McpServer(dispatcher)) as url,
+        httpx2.AsyncClient(headers=headers) as http,
+    ):
+        answer = await http.post(url, json={"jsonrpc": "2.0", "id": 7, "method": "tools/list"})
+        assert (answer.status_code, answer.json()["id"]) == (400, 7)
+        assert answer.json()["error"]["code"] == -32600
+        assert "send 'initialize' first" in answer.json()["error"]["message"]
+        assert "'Mcp-Session-Id'" in answer.json()["error"]["message"]
+
+
 ALICE, NEXT = "0123456789abcdef", "fedcba9876543210"
 
 

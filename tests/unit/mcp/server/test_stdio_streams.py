@@ -109,29 +109,130 @@ async def test_a_last_line_that_is_cut_off_has_an_answer() -> None:
     os.close(server.reading)
 
 
+def initialize(version: str) -> bytes:
+    info = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    return line({"id": 1, "method": "initialize", "params": info}, {"method": "notifications/initialized"})
+
+
+def line(*messages: dict[str, Any]) -> bytes:
+    return b"".join(json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n" for each in messages)
+
+
+def batch(*messages: dict[str, Any]) -> bytes:
+    return json.dumps([{"jsonrpc": "2.0", **each} for each in messages]).encode() + b"\n"
+
+
+CALL = {"method": "tools/call", "params": {"name": "work", "arguments": {}}}
+
+
 @pytest.mark.wall_clock
-@pytest.mark.parametrize("seconds", [0.3, 60])
-async def test_a_client_that_closes_stdin_has_the_answers_that_are_ready_soon(seconds: float) -> None:
+@pytest.mark.parametrize(("seconds", "error"), [(2.0, None), (60.0, "timeout")])
+async def test_a_client_that_closes_stdin_has_each_answer_within_the_limits_of_its_call(
+    seconds: float, error: str | None
+) -> None:
     async def work(_: object) -> str:
         await asyncio.sleep(seconds)
         return "done"
 
-    async with stand(work) as (dispatcher, _):
+    async with stand(work, policy=Policy(timeout=3.0)) as (dispatcher, _):
         server = Pipes(dispatcher)
-        info = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-        for message in (
-            {"id": 1, "method": "initialize", "params": info},
-            {"method": "notifications/initialized"},
-            {"id": 2, "method": "tools/call", "params": {"name": "work", "arguments": {}}},
-        ):
-            server.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        server.write(initialize("2025-06-18") + line({"id": 2, **CALL}, {"id": 2, **CALL}))
         os.close(server.client)
         assert (await server.read())["id"] == 1
-        answer = await server.read()
-        assert answer["id"] == 2
-        assert ("result" in answer) == (seconds < 1)
-        async with asyncio.timeout(10):
+        for _ in range(2):  # an id that is used twice has two answers
+            answer = await server.read()
+            text = answer["result"]["content"][0]["text"]
+            assert (text if error is None else json.loads(text)["error"]) == (error or "done")
+        async with asyncio.timeout(1):
             await server.task
+    os.close(server.reading)
+
+
+@pytest.mark.wall_clock
+async def test_a_client_that_has_gone_ends_the_server_and_its_calls() -> None:
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def work(_: object) -> str:
+        started.set()
+        try:
+            await asyncio.sleep(20)
+        finally:
+            ended.set()
+        return "done"
+
+    async with stand(work) as (dispatcher, _):
+        server = Pipes(dispatcher)
+        server.write(initialize("2025-06-18") + line({"id": 2, **CALL}))
+        assert await asyncio.to_thread(os.read, server.reading, 65_536)  # no thread goes on to read
+        await started.wait()
+        os.close(server.client)
+        os.close(server.reading)
+        async with asyncio.timeout(3):
+            await server.task
+            await ended.wait()
+
+
+@pytest.mark.wall_clock
+async def test_a_batch_has_one_answer_with_those_of_its_requests() -> None:
+    started = asyncio.Event()
+
+    async def work(arguments: dict[str, Any]) -> str:
+        started.set()
+        await asyncio.sleep(arguments.get("seconds", 0))
+        return "done"
+
+    def call(id: int, seconds: float) -> dict[str, Any]:
+        return {"id": id, "method": "tools/call", "params": {"name": "work", "arguments": {"seconds": seconds}}}
+
+    async with stand(work) as (dispatcher, _):
+        server = Pipes(dispatcher)
+        ping = {"id": 2, "method": "ping"}
+        cancel = {"method": "notifications/cancelled", "params": {"requestId": 3}}
+        server.write(initialize("2025-03-26") + batch(ping, call(3, 20), call(4, 0.1), {"id": 1.5, "method": "ping"}))
+        assert (await server.read())["result"]["protocolVersion"] == "2025-03-26"
+        await started.wait()
+        server.write(batch(cancel) + batch(call(5, 0), {"id": 6, "method": "initialize"}) + b"[]\n")
+        seen = [await server.read() for _ in range(3)]
+        (empty,) = [each for each in seen if isinstance(each, dict)]
+        assert empty["error"]["code"] == -32600
+        first, second = sorted((each for each in seen if isinstance(each, list)), key=len, reverse=True)
+        assert {each["id"]: each.get("error", {}).get("code") for each in first} == {1.5: -32600, 2: None, 4: None}
+        assert {each["id"]: each.get("error", {}).get("code") for each in second} == {5: None, 6: -32600}
+        server.write(batch(call(7, 0.1)))
+        os.close(server.client)
+        (last,) = await server.read()
+        assert last["result"]["content"][0]["text"] == "done"
+        await server.task
+    os.close(server.reading)
+
+
+@pytest.mark.wall_clock
+@pytest.mark.parametrize("version", ["2025-06-18", None])
+async def test_a_batch_of_another_version_is_refused_with_what_to_do(version: str | None) -> None:
+    async with stand(lambda _: "done") as (dispatcher, _):
+        server = Pipes(dispatcher)
+        if version is not None:
+            server.write(initialize(version))
+            await server.read()
+        server.write(batch({"id": 2, "method": "ping"}))
+        error = (await server.read())["error"]
+        assert error["code"] == -32600
+        assert "2025-03-26 only, after 'initialize': send each message by itself" in error["message"]
+        os.close(server.client)
+        await server.task
+    os.close(server.reading)
+
+
+@pytest.mark.wall_clock
+async def test_a_request_before_the_handshake_is_told_to_send_it() -> None:
+    async with stand(lambda _: "done") as (dispatcher, _):
+        server = Pipes(dispatcher)
+        server.write(line({"id": 1, **CALL}, {"id": 2, "method": "tools/call", "params": {"name": 5}}))
+        answers = sorted([await server.read(), await server.read()], key=lambda answer: answer["id"])
+        assert [each["error"]["code"] for each in answers] == [-32600, -32602]
+        assert "send 'initialize' first" in answers[0]["error"]["message"]
+        os.close(server.client)
+        await server.task
     os.close(server.reading)
 
 
