@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
 from dispatch._internal import (
     Randomness,
+    Rejection,
     check_instance,
     explain_keywords,
     loop_clock,
@@ -24,11 +25,13 @@ from dispatch.admin import Admin, read_admin
 from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import CallOptions
 from dispatch.calls.call import Calls, FinishedCall
+from dispatch.calls.error_messages import error_from_rejection
 from dispatch.calls.fleet import FleetLink, fleet_topic
 from dispatch.calls.local import LocalInstance
 from dispatch.calls.resolution import LiveCatalog, ResolvedTool, find_alternatives, list_visible, resolve_visible
 from dispatch.calls.runtime import Runtime
 from dispatch.catalog import Catalog, ToolDescriptor
+from dispatch.catalog.activation import FIRST_RETRY_S
 from dispatch.catalog.catalog import ListConditions
 from dispatch.catalog.merge import CatalogLike
 from dispatch.catalog.registry import Registry
@@ -692,11 +695,13 @@ class Dispatcher:
             RuntimeError: not started, or started on another event loop.
         """
         # perf: not by way of execute(), which would cost every call one more coroutine
+        started: float | None = None
         resolved = self._live.resolver.fixed.get(tool) if version is None and isinstance(tool, str) else None
         if resolved is None:
-            resolved = await self._resolve(tool, version, user, idempotency_key)
+            started = self._running.now()
+            resolved = await self._resolve(tool, version, user, idempotency_key, timeout)
         options = CallOptions(user, timeout, None, idempotency_key, priority)
-        result = await self._running_calls.perform(resolved, arguments, options)
+        result = await self._running_calls.perform(resolved, arguments, options, started=started)
         if result.error is not None:
             raise result.error
         return result.text
@@ -724,15 +729,25 @@ class Dispatcher:
         resolved = self._live.resolver.fixed.get(tool) if version is None and isinstance(tool, str) else None
         try:
             if resolved is None:
-                resolved = await self._resolve(tool, version, user, idempotency_key)
+                resolved = await self._resolve(tool, version, user, idempotency_key, timeout)
         except DispatchError as error:
             return CallResult(tool, error.outcome, error=error)
         options = CallOptions(user, timeout, None, idempotency_key, priority, None, by_model, context)
         return await self._running_calls.perform(resolved, arguments, options, started=started)
 
-    async def _resolve(self, tool: str, version: str | None, user: str, idempotency_key: str | None) -> ResolvedTool:
-        """Step 1: resolve the tool and its version."""
+    async def _resolve(
+        self, tool: str, version: str | None, user: str, idempotency_key: str | None, timeout: float | None = None
+    ) -> ResolvedTool:
+        """Step 1: resolve the tool and its version. A name that the catalogue does not have waits for sources that were
+        never read, such as an MCP server that is starting: ``timeout`` seconds at most, or those of the policy."""
         _ = self._running_calls
+        if isinstance(tool, str) and tool not in self.catalog.tools:
+            limit = self._live.resolver.policy.timeout if timeout is None else timeout
+            is_limit = isinstance(limit, (int, float)) and limit > 0  # another one is refused later
+            if is_limit and not await self._live.registry.wait_for_tool(tool, limit):
+                error = error_from_rejection(Rejection("balancer", "no-instance", FIRST_RETRY_S), tool)
+                self._running.observe_unresolved(tool, error, user)
+                raise error
         return await self._running.select_tool(
             self._live.resolver, self._authorizer, tool, version, user, idempotency_key
         )
@@ -768,8 +783,9 @@ class Dispatcher:
             DispatchError: as :meth:`call`; the chunks before it were yielded.
         """
         options = CallOptions(user, timeout, idle_timeout, idempotency_key, priority, None, by_model, context)
-        resolved = await self._resolve(tool, version, user, idempotency_key)
-        chunks = self._running_calls.stream(resolved, arguments, options, on_result, on_begin=on_begin)
+        started = self._running.now()
+        resolved = await self._resolve(tool, version, user, idempotency_key, timeout)
+        chunks = self._running_calls.stream(resolved, arguments, options, on_result, on_begin=on_begin, started=started)
         async with contextlib.aclosing(chunks):  # closing the outer generator closes the inner one at once
             async for chunk in chunks:
                 yield chunk

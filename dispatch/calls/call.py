@@ -328,10 +328,12 @@ class Calls:
         on_result: Callable[[CallResult], object] | None = None,
         *,
         on_begin: Callable[[bool], object] | None = None,
+        started: float | None = None,
     ) -> AsyncGenerator[str, None]:
         """Make one call and yield the chunks of its reply as they arrive: the same steps as :meth:`perform`.
 
         Args:
+            started: see :meth:`perform`.
             on_begin: the reply may be a stream or not: until its first chunk the limits are those of a call. Called before
                 that is yielded, with whether it is the whole reply.
             on_result: receives the result, without its text, before the last step. What it raises is logged.
@@ -339,7 +341,8 @@ class Calls:
         Raises:
             DispatchError: the call failed; the chunks before that were yielded.
         """
-        started = self._now()
+        if started is None:
+            started = self._now()
         guards = self._runtime.guards_of(tool)
         observer = guards.observer.start_call(tool, started, options.user)
         if guards.records is not None:

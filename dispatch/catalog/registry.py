@@ -42,8 +42,9 @@ from dispatch.telemetry.observers import NULL_DISPATCHER, DispatcherObserver
 
 logger = logging.getLogger("dispatch.catalog")
 
-FIRST_DISCOVERY_S: Final = 5.0
-"""Seconds that the start waits for the first items of each source. A source that takes longer is followed meanwhile."""
+FIRST_DISCOVERY_S: Final = 10.0
+"""Seconds that the start waits for the first items of each source: as long as the start of an MCP server may take. A source
+that takes longer is followed meanwhile, and calls of tools that are not known yet wait for it."""
 
 
 class Registry:
@@ -119,6 +120,24 @@ class Registry:
                 await asyncio.wait(waits, timeout=FIRST_DISCOVERY_S)
         finally:
             await cancel_and_wait(waits)
+
+    async def wait_for_tool(self, name: str, timeout: float) -> bool:
+        """Wait while the catalogue has no tool ``name`` and a source was never read, ``timeout`` seconds at most. Return
+        False if that is still so."""
+
+        def list_unread() -> list[SourceFollower]:
+            unread = [each for each in self._followers.values() if not each.is_ready.is_set()]
+            return [] if name in self.merged.catalog.tools else unread
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while unread := list_unread():
+                    waits = [asyncio.create_task(each.is_ready.wait()) for each in unread]
+                    try:
+                        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                    finally:
+                        await cancel_and_wait(waits)
+        return not list_unread()
 
     async def close(self) -> None:
         """Stop following the sources, and close them. The catalogue stays as it is."""

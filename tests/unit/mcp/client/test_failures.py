@@ -364,6 +364,22 @@ async def test_servers_start_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
     assert most == [1, 1, 1]
 
 
+async def test_calls_wait_for_servers_that_are_still_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.catalog.registry.FIRST_DISCOVERY_S", 0.2)
+    servers = {}
+    for number in range(8):
+        entry = scripted_stdio({f"work_{number}": result({"content": [{"type": "text", "text": f"by {number}"}]})})
+        entry["args"][2] = f"import time; time.sleep({1 + number % 3 / 2})\n{entry['args'][2]}"
+        servers[f"s{number}"] = entry
+    async with connected(servers) as dispatcher:
+        assert {source.problem for source in dispatcher.registry.sources()} == {"not read yet"}
+        calls = [dispatcher.call(f"work_{number}") for number in range(8)]
+        assert await asyncio.gather(*calls) == [f"by {number}" for number in range(8)]
+        unknown = await dispatcher.execute("work_8")
+        assert unknown.error is not None
+        assert unknown.error.type == "unknown-tool"
+
+
 async def test_the_waits_grow_however_long_each_attempt_lasts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
