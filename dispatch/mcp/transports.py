@@ -979,6 +979,12 @@ def _encode_event(event: httpx2.ServerSentEvent, messages: Sequence[JSONRPCMessa
         yield b"%bdata: %b\n\n" % (head.encode(), _encode(message))
 
 
+_NO_POST: Final = (
+    "the address takes no messages by POST, as one of the SSE transport, which MCP has withdrawn; write the server's address "
+    "for streamable HTTP, often '…/mcp', as 'url'"
+)
+
+
 def _failure_of(exchange: Exchange, response: httpx2.Response, reply: JSONRPCMessage | None) -> JSONRPCMessage:
     """Return the reply of a request that was refused with an HTTP status."""
     status = response.status_code
@@ -997,6 +1003,9 @@ def _failure_of(exchange: Exchange, response: httpx2.Response, reply: JSONRPCMes
         return JSONRPCError(jsonrpc="2.0", id=exchange.id, error=ErrorData(code=INVALID_PARAMS, message=text))
     if error is not None:
         return error
+    is_address_wrong = status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
+    if is_address_wrong and exchange.method in ("initialize", "server/discover"):
+        text = f"{text}: {_NO_POST}"
     if status == HTTPStatus.NOT_FOUND and MCP_SESSION_ID not in response.request.headers:
         return JSONRPCError(jsonrpc="2.0", id=exchange.id, error=ErrorData(code=METHOD_NOT_FOUND, message=text))
     return exchange.fail(TransportFailure.HTTP_STATUS, text)

@@ -953,6 +953,17 @@ async def test_a_redirect_that_is_not_followed_is_told_with_what_to_write(
     assert SECRET not in logged.text
 
 
+@pytest.mark.parametrize(("status", "what"), [(404, "404 Not Found"), (405, "405 Method Not Allowed")])
+async def test_an_address_that_takes_no_messages_is_told_with_what_to_write(status: int, what: str) -> None:
+    """Servers of the SSE transport have another address for messages, which they send to a GET."""
+    with scripted_http(Answer("")) as server:
+        server.refuse_all = Answer("Cannot POST /sse", status, "text/html")
+        async with connected({"s": {"url": server.url}}) as dispatcher:
+            [source] = dispatcher.registry.sources()
+            assert f"HTTP status {what}: the address takes no messages by POST, as one of the SSE" in source.problem
+            assert "as 'url'" in source.problem
+
+
 async def test_a_stream_that_ends_at_once_is_not_opened_again_without_a_pause() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
