@@ -16,7 +16,7 @@ import select
 import sys
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -32,10 +32,11 @@ from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
 from mcp.server.auth.provider import AccessToken
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.models import InitializationOptions
-from mcp.server.streamable_http import MCP_PROTOCOL_VERSION_HEADER, MCP_SESSION_ID_HEADER
+from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from mcp_types import (
     INTERNAL_ERROR,
@@ -1115,7 +1116,7 @@ class BatchResponse:
         found: the messages.
     """
 
-    def __init__(self, app: ASGIApp, found: list[JSONRPCMessage | UnreadableMessageError]) -> None:
+    def __init__(self, app: ASGIApp, found: Sequence[JSONRPCMessage | UnreadableMessageError]) -> None:
         self._app = app
         self._messages = [each for each in found if not isinstance(each, UnreadableMessageError)]
         self._errors = [each.answer for each in found if isinstance(each, UnreadableMessageError) and each.is_answered]
@@ -1126,7 +1127,7 @@ class BatchResponse:
         async with anyio.create_task_group() as tasks:
             for message in self._messages:
                 body: Message = {"type": "http.request", "body": write_message(message)}
-                tasks.start_soon(self._app, scope, _replay(body, receive), self._sender(send))
+                tasks.start_soon(self._serve, scope, _replay(body, receive), self._sender(send))
         if self._start is None:
             errors = b"[%b]" % b",".join(self._errors)
             only = Response(errors, 400, media_type="application/json") if self._errors else Response(status_code=202)
@@ -1134,6 +1135,9 @@ class BatchResponse:
             return
         events = b"" if self._start["status"] != 200 else b"".join(b"data: %b\n\n" % each for each in self._errors)
         await send({"type": "http.response.body", "body": events})
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
 
     def _sender(self, send: Send) -> Send:
         """Return what receives the response to one message."""

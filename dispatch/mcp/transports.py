@@ -980,8 +980,8 @@ def _encode_event(event: httpx2.ServerSentEvent, messages: Sequence[JSONRPCMessa
 
 
 _NO_POST: Final = (
-    "the address takes no messages by POST, as one of the SSE transport, which MCP has withdrawn; write the server's address "
-    "for streamable HTTP, often '…/mcp', as 'url'"
+    "the address takes no messages by POST, as one of the SSE transport, which MCP has withdrawn; write the server's "
+    "address for streamable HTTP, often '…/mcp', as 'url'"
 )
 
 
