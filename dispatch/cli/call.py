@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
 from dispatch._internal import find_near_names, join_alternatives
 from dispatch.calls.error_messages import error_from_unknown_name
+from dispatch.calls.resolution import ToolResolver
 from dispatch.catalog import Argument, Catalog, ServiceDescriptor, ToolDescriptor, UnknownToolError
 from dispatch.cli.base import (
     CliError,
@@ -22,6 +26,7 @@ from dispatch.cli.base import (
     exit_code_of,
     format_result,
     print_call_error,
+    print_err,
     print_json,
     print_out,
     print_warning,
@@ -33,8 +38,10 @@ from dispatch.dispatcher import Dispatcher, connect
 from dispatch.documents import DocumentError, decode_text
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES
-from dispatch.policy import DEFAULT_POLICY
+from dispatch.policy import DEFAULT_POLICY, Policy
 from dispatch.result import CallResult
+from dispatch.routing.discovery import WARN_MISSING_S
+from dispatch.routing.instance import SHARED
 
 
 @with_settings("broker", "catalog", "policy", "grants", "announced", "trust", "token_file", "trust_certs")
@@ -87,6 +94,8 @@ def call(
 
     [bold]echo '{"topic": "cats"}' | dispatch call tell-joke --arguments - --json[/bold]
 
+    While no instance of the service is known, a line on stderr says until when the call waits; Ctrl-C ends it.
+
     Exit codes: 0 success · 1 the tool's own error · 2 invalid arguments or unknown tool · 3 timeout · 4 transport ·
     5 throttled or rejected · 130 interrupted
     """
@@ -107,17 +116,18 @@ def call(
             raise typer.Exit(
                 show(CallResult(tool, error.outcome, error=error), None, streamed=False, json=json)
             ) from None
+    policy = settings.load_policy()
     dispatcher = connect(
         broker,
         known or list_sources(settings, until=tool),
-        policy=settings.load_policy(),
+        policy=policy,
         grants=settings.load_grants(),
         security=settings.security(),
     )
     if stream:
-        result = run_async(stream_tool(dispatcher, tool, given, user=user, timeout=timeout, json=json))
+        result = run_async(stream_tool(dispatcher, tool, given, user=user, timeout=timeout, json=json, policy=policy))
     else:
-        result = run_async(call_tool(dispatcher, tool, given, user=user, timeout=timeout))
+        result = run_async(call_tool(dispatcher, tool, given, user=user, timeout=timeout, policy=policy))
     catalog = dispatcher.catalog
     service = catalog.service_or_default(catalog.tools[tool]) if tool in catalog.tools else None
     uses_announced = settings.uses_announced
@@ -142,21 +152,67 @@ def read_given(given: Arguments, catalog: Catalog) -> dict[str, Any]:
         return {}
 
 
+WAIT_REPORT_S: Final = WARN_MISSING_S + 0.1
+"""Seconds of a call after which it is reported until when it waits: just after the log says that no instance is known."""
+
+
+@contextlib.contextmanager
+def report_wait(
+    dispatcher: Dispatcher, tool: str, policy: Policy, timeout: float | None, *, stream: bool
+) -> Iterator[asyncio.TimerHandle]:
+    """Print until when the call in the context waits, once, if no instance of the tool's service is known after
+    :data:`WAIT_REPORT_S`. The call goes on: a third-party service, which is known by its replies only, may execute it."""
+    resolved = ToolResolver(dispatcher.catalog, policy).describe(tool) if tool in dispatcher.catalog.tools else None
+    values = policy if resolved is None else resolved.policy
+    limit = (values.stream_timeout if stream else values.timeout) if timeout is None else timeout
+    if stream:
+        limit = min(limit, values.stream_idle_timeout)  # for the first chunk
+    began = datetime.now()
+
+    def report() -> None:
+        if resolved is not None and all(each.id == SHARED for each in dispatcher.instances(resolved.service_id)):
+            until = began + timedelta(seconds=limit)
+            print_err(
+                f"Waiting for a reply until {until:%H:%M:%S} ({limit:g} s in all). Ctrl-C ends the call; --timeout SECONDS "
+                "limits it."
+            )
+
+    timer = asyncio.get_running_loop().call_later(WAIT_REPORT_S, report)
+    try:
+        yield timer
+    finally:
+        timer.cancel()
+
+
 async def call_tool(
-    dispatcher: Dispatcher, tool: str, arguments: Arguments, *, user: str, timeout: float | None
+    dispatcher: Dispatcher,
+    tool: str,
+    arguments: Arguments,
+    *,
+    user: str,
+    timeout: float | None,
+    policy: Policy = DEFAULT_POLICY,
 ) -> CallResult:
     """Connect, call, disconnect. A failed connection is a result like any other error."""
     started = time.monotonic()
     try:
         async with dispatcher:
             given = read_given(arguments, dispatcher.catalog)
-            return await dispatcher.execute(tool, given, user=user, timeout=timeout)
+            with report_wait(dispatcher, tool, policy, timeout, stream=False):
+                return await dispatcher.execute(tool, given, user=user, timeout=timeout)
     except DispatchError as error:
         return CallResult(tool, error.outcome, error=error, duration=time.monotonic() - started)
 
 
 async def stream_tool(
-    dispatcher: Dispatcher, tool: str, arguments: Arguments, *, user: str, timeout: float | None, json: bool
+    dispatcher: Dispatcher,
+    tool: str,
+    arguments: Arguments,
+    *,
+    user: str,
+    timeout: float | None,
+    json: bool,
+    policy: Policy = DEFAULT_POLICY,
 ) -> CallResult:
     """Connect, call and print each chunk to stdout as it arrives."""
     chunks: list[str] = []
@@ -165,12 +221,14 @@ async def stream_tool(
     try:
         async with dispatcher:
             given = read_given(arguments, dispatcher.catalog)
-            async for chunk in dispatcher.stream(tool, given, user=user, timeout=timeout):
-                chunks.append(chunk)
-                if json:
-                    print_json({"chunk": chunk})
-                else:
-                    print_out(format_result(chunk), end="")
+            with report_wait(dispatcher, tool, policy, timeout, stream=True) as timer:
+                async for chunk in dispatcher.stream(tool, given, user=user, timeout=timeout):
+                    timer.cancel()
+                    chunks.append(chunk)
+                    if json:
+                        print_json({"chunk": chunk})
+                    else:
+                        print_out(format_result(chunk), end="")
     except DispatchError as failure:
         error = failure
     finally:

@@ -157,6 +157,16 @@ def test_ctrl_c_in_a_call_that_waits_for_its_answer(stand: Stand) -> None:
                 assert caller.out.text() == ""
 
 
+def test_a_call_without_a_service_says_until_when_it_waits(stand: Stand) -> None:
+    for more in ((), ("--stream",)):
+        with started(*stand.options("topic=cats", *more)) as caller:
+            caller.err.wait_for("(30 s in all). Ctrl-C ends the call")
+            assert f"no instance has announced itself on non-persistent://tg/request/{stand.topic}" in caller.err.text()
+            caller.interrupt()
+            caller.assert_interrupted()
+            assert caller.out.text() == ""
+
+
 @pytest.mark.soak
 def test_the_demonstration_on_a_genuine_broker(pulsar_endpoint: Any) -> None:
     code, out, err = ended("demo", "--seconds", "6", "--json", "--broker", pulsar_endpoint.service_url, limit=90.0)
