@@ -6,10 +6,14 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final, Literal, NamedTuple, NoReturn
+from uuid import UUID
 
 import msgspec
 
@@ -200,9 +204,49 @@ def json_text(value: Mapping[str, Any], what: str) -> str:
         text = _encode(value if type(value) is dict else dict(value)).decode()
         if "null" in text:
             json.dumps(value, allow_nan=False, default=_as_builtins)  # msgspec would say null for NaN and infinities
+        if text.count("{") > 1 and (problem := _find_equal_keys(value)) is not None:
+            raise TypeError(problem)
         return text
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise TypeError(f"{what} cannot be written as JSON: {_describe(error)}") from None
+
+
+_TEXT: Final = frozenset({str})
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+_KEYS_AS_THEY_ARE: Final = (date, time, timedelta, UUID, Decimal, bytes, bytearray, memoryview)
+
+
+def _find_equal_keys(value: object, path: str = "") -> str | None:
+    """Return which keys of an object in ``value`` are one key in JSON, such as 1 and '1': only the value of the last one
+    would arrive. None: there are none. ``value`` can be written as JSON, so it does not hold itself."""
+    if type(value) is dict or isinstance(value, Mapping):
+        if not _TEXT.issuperset(map(type, value)) and len(set(map(_write_key, value))) < len(value):
+            first: dict[str, object] = {}
+            for key in value:
+                if (other := first.setdefault(_write_key(key), key)) is not key:
+                    where = path or "the whole object"
+                    return f"the keys {other!r} and {key!r} of {where} are one key in JSON; keep one of them"
+        if _SCALARS.issuperset(map(type, value.values())):  # perf: most objects, at the speed of C
+            return None
+        items: Iterable[tuple[object, object]] = value.items()
+    elif isinstance(value, list | tuple):
+        if _SCALARS.issuperset(map(type, value)):
+            return None
+        items = enumerate(value)
+    elif value is None or isinstance(value, (str, int, float, Enum, *_KEYS_AS_THEY_ARE)):
+        return None
+    else:  # a dataclass, for instance
+        value = msgspec.to_builtins(value, builtin_types=_KEYS_AS_THEY_ARE, enc_hook=encode_custom)
+        return _find_equal_keys(value, path)
+    for key, item in items:
+        if type(item) not in _SCALARS and (problem := _find_equal_keys(item, f"{path}/{key}")) is not None:
+            return problem
+    return None
+
+
+def _write_key(key: object) -> str:
+    """Return ``key`` as the text that it is in JSON."""
+    return key if type(key) is str else next(iter(_object_decoder.decode(_encode({key: 0}))))
 
 
 def encode_request(config: str, arguments: str, user: str = "", *, limit: int = MAX_MESSAGE_BYTES) -> bytes:

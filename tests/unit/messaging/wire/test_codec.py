@@ -12,7 +12,7 @@ import math
 import pickle
 from collections import UserDict
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from enum import Enum
 from typing import Any
 
@@ -289,6 +289,30 @@ class Bid(msgspec.Struct):
 def test_what_is_no_object_of_json_values_is_told_with_its_name(value: Any, problem: str) -> None:
     with pytest.raises(TypeError, match=rf"^arguments .*{problem}"):
         json_text(value, "arguments")
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ({"a": {1: 1, "1": 2}}, "/a"),
+        ({"a": [0, {"b": ({"1": 1, 1: 2},)}]}, "/a/1/b/0"),
+        ({"a": Offer({1: 1, "1": 2})}, "/a/price"),  # type: ignore[arg-type]
+        ({"a": {1: {2.5: 0, "2.5": 1}}}, "/a/1"),
+        ({"a": {date(2026, 1, 2): 1, "2026-01-02": 2}}, "/a"),
+    ],
+)
+def test_two_keys_that_are_one_in_json_lose_no_value_in_silence(value: Any, path: str) -> None:
+    with pytest.raises(TypeError, match=rf"^arguments .*the keys .* and .* of {path} are one key in JSON; keep one"):
+        json_text(value, "arguments")
+
+
+def test_keys_that_are_no_texts_and_differ_in_json_are_written_as_texts() -> None:
+    value = {"a": {1: "x", 2: {date(2026, 1, 2): {"b"}}}, "at": datetime(2026, 1, 2), "none": None}
+    assert json.loads(json_text(value, "arguments")) == {
+        "a": {"1": "x", "2": {"2026-01-02": ["b"]}},
+        "at": "2026-01-02T00:00:00",
+        "none": None,
+    }
 
 
 def test_null_is_no_number() -> None:
