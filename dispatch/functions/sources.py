@@ -403,8 +403,8 @@ def write_result(result: Any) -> str:
     """Return the result of a function as text that can be sent (:func:`~dispatch.messaging.wire.result_text`).
 
     Raises:
-        ToolError: ``invalid-result``: it has half of a surrogate pair, or a number that JSON does not have.
-        TypeError: JSON cannot express it.
+        ToolError: ``invalid-result``: JSON cannot express it, or it has half of a surrogate pair, or a number that JSON
+            does not have.
     """
     text = result_text(result)
     check_result_text(text)

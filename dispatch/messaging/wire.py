@@ -17,7 +17,7 @@ from uuid import UUID
 
 import msgspec
 
-from dispatch._internal import excerpt, find_near_names
+from dispatch._internal import describe_type, excerpt, find_near_names
 from dispatch.errors import ErrorType, ToolError
 
 # Which dispatcher a message comes from: a secret that it shows to services, and a public key derived from the secret.
@@ -203,7 +203,7 @@ def json_text(value: Mapping[str, Any], what: str) -> str:
                 raise TypeError(f"the key {key!r} is {type(key).__name__}, not a text")
         text = _encode(value if type(value) is dict else dict(value)).decode()
         if "null" in text:
-            json.dumps(value, allow_nan=False, default=_as_builtins)  # msgspec would say null for NaN and infinities
+            json.dumps(_as_builtins(value), allow_nan=False)  # msgspec would say null for NaN and infinities
         if text.count("{") > 1 and (problem := _find_equal_keys(value)) is not None:
             raise TypeError(problem)
         return text
@@ -347,8 +347,7 @@ def result_text(result: object) -> str:
     Dataclasses, models of pydantic, dates, enumerations, decimals, UUIDs and bytes (base64) are written as msgspec does.
 
     Raises:
-        ToolError: ``invalid-result``: it has a number that JSON does not have.
-        TypeError: the result cannot be written as JSON.
+        ToolError: ``invalid-result``: it cannot be written as JSON, or has a number that JSON does not have.
     """
     if isinstance(result, str):
         # An enumeration's member is formatted as 'Color.RED'.
@@ -368,9 +367,11 @@ def result_text(result: object) -> str:
                 raise ToolError(ErrorType.INVALID_RESULT, describe_invalid_result(problem)) from None
         return text
     except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(
-            f"the tool returned a {type(result).__name__}, which cannot be written as JSON: {error}"
-        ) from None
+        problem = (
+            f"cannot be written as JSON ({_describe(error)}): its code has to return a text, a number, a list, a dict, or a "
+            "dataclass of such values"
+        )
+        raise ToolError(ErrorType.INVALID_RESULT, describe_invalid_result(problem)) from None
 
 
 def _as_builtins(value: Any) -> Any:
@@ -389,7 +390,7 @@ def encode_custom(value: Any) -> Any:
     if is_pydantic(type(value)):
         model: Any = type(value)
         return pydantic_adapter(model).dump_python(value, mode="json")
-    raise TypeError(f"JSON cannot express a {type(value).__name__}")
+    raise TypeError(f"JSON cannot express {describe_type(value)}")
 
 
 def is_pydantic(annotation: Any) -> bool:

@@ -98,7 +98,7 @@ async def test_all_threads_occupied_by_calls_that_have_ended() -> None:
 
 
 def test_a_value_that_json_cannot_express_is_no_result() -> None:
-    with pytest.raises(TypeError, match="JSON cannot express a complex"):
+    with pytest.raises(ToolError, match="JSON cannot express a complex"):
         write_result([1j])
 
 

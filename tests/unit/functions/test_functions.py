@@ -147,9 +147,9 @@ async def test_a_result_that_json_cannot_express() -> None:
         return object()
 
     async with connect(give) as dispatcher:
-        with pytest.raises(dispatch.ToolError, match="JSON cannot express a object") as caught:
+        with pytest.raises(dispatch.ToolError, match="JSON cannot express an object") as caught:
             await dispatcher.call("give")
-        assert caught.value.type == "TypeError"
+        assert caught.value.type == "invalid-result"
 
 
 async def test_arguments_have_the_types_of_the_signature() -> None:

@@ -267,7 +267,7 @@ FAILURES = {
     "nan": "invalid-result",
     "inner-infinity": "invalid-result",
     "surrogate": "invalid-result",
-    "object": "TypeError",
+    "object": "invalid-result",
 }
 
 

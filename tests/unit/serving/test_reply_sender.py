@@ -71,8 +71,8 @@ async def test_the_largest_result_passes_and_a_larger_one_is_an_error_that_says_
 
 async def test_a_result_json_cannot_say_is_an_error_that_names_its_type() -> None:
     error = await failure(lambda _: object())
-    assert error.type == "TypeError"
-    assert "returned a object" in error.message
+    assert error.type == "invalid-result"
+    assert "cannot be written as JSON (JSON cannot express an object)" in error.message
 
 
 async def test_half_a_surrogate_pair_is_an_error() -> None:
@@ -91,7 +91,7 @@ async def test_a_number_that_json_does_not_have_is_an_error(result: object) -> N
 async def test_an_endless_result_is_an_error() -> None:
     endless: dict[str, Any] = {}
     endless["again"] = endless
-    assert (await failure(lambda _: endless)).type == "TypeError"
+    assert (await failure(lambda _: endless)).type == "invalid-result"
 
 
 # -- errors ---------------------------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class Counting:
     [
         (Counting(error=OddError("it broke")), "OddError"),
         (Counting(error=ToolError("no-more", "That is all.")), "no-more"),
-        (Counting(item=object()), "TypeError"),
+        (Counting(item=object()), "invalid-result"),
         (Counting(item="\ud800"), "invalid-result"),
         (Counting(item=float("nan")), "invalid-result"),
         (Counting(item="x" * MAX_MESSAGE_BYTES), "result-too-large"),

@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch.catalog import TopicError, TopicName
+from dispatch.errors import ToolError
 from dispatch.messaging.wire import (
     MAX_MESSAGE_BYTES,
     MAX_PARTS,
@@ -371,16 +372,26 @@ def test_any_json_result_can_be_read_again(value: Any) -> None:
     assert value == (result_text(value) if isinstance(value, str) else json.loads(result_text(value)))
 
 
-@pytest.mark.parametrize("result", [object(), [object()], {(1, 2): 3}])
-def test_a_result_that_json_cannot_say_is_named_by_its_type(result: object) -> None:
-    with pytest.raises(TypeError, match=f"returned a {type(result).__name__}"):
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (object(), "JSON cannot express an object"),
+        ([{"a": object()}], "JSON cannot express an object"),
+        (Offer, "JSON cannot express the class Offer"),
+        (math.sqrt, "JSON cannot express the function sqrt"),
+        ({(1, 2): 3}, "keys"),
+    ],
+)
+def test_a_result_that_json_cannot_say_is_named_by_its_type_with_what_to_return(result: object, reason: str) -> None:
+    with pytest.raises(ToolError, match=rf"JSON \(.*{reason}.*\): its code has to return a text") as caught:
         result_text(result)
+    assert caught.value.type == "invalid-result"
 
 
 def test_a_result_that_holds_itself_is_told() -> None:
     endless: list[Any] = []
     endless.append(endless)
-    with pytest.raises(TypeError, match="returned a list"):
+    with pytest.raises(ToolError, match="result cannot be written as JSON"):
         result_text(endless)
 
 
