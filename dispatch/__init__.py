@@ -7,10 +7,11 @@ Names and packages are imported on their first use. ``__init__.pyi`` has the nam
 """
 
 import importlib
-from typing import Any, Final
 
-_PACKAGES: Final = ("adapters", "calling", "mcp", "results", "schemas", "search", "testing", "toolkit")
-_NAMES: Final = {
+# The command line begins here. So nothing is imported that takes time (typing): Ctrl-C meanwhile would show a traceback.
+
+_PACKAGES = ("adapters", "calling", "mcp", "results", "schemas", "search", "testing", "toolkit")
+_NAMES = {
     "admin": ("Admin",),
     "announcements.messages": ("Announce",),
     "announcements.source": ("Announced",),
@@ -42,12 +43,12 @@ _NAMES: Final = {
     "trustgraph.config": ("TrustGraphConfig",),
     "version": ("__version__",),
 }
-_MODULES: Final = {name: module for module, names in _NAMES.items() for name in names}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = sorted(_MODULES)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _PACKAGES:
         return importlib.import_module(f"dispatch.{name}")
     if name not in _MODULES:

@@ -60,9 +60,7 @@ class ErrorHandlingGroup(TyperGroup):
             print_err("Interrupted.")
             code = Exit.INTERRUPTED
         except BrokenPipeError:
-            # The interpreter would report the buffered output when it exits.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = Exit.BROKEN_PIPE
+            code = _discard_output()
         except Exception as error:
             if not isinstance(error, list_expected_errors()):
                 raise  # typer's exceptions, and internal errors: run handles them
@@ -156,6 +154,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         _without_flag_types(typer.main.get_command(app)).main(args=given or ["--help"], prog_name="dispatch")
     except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # of the help, which click turns into exit code 1
+            return _discard_output()
         code = end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.FAILED
         return code if given else Exit.USAGE  # no command was given
     except KeyboardInterrupt:
@@ -164,6 +164,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         return report_error(error, "--verbose" in given or "-v" in given)
     return Exit.OK
+
+
+def _discard_output() -> Exit:
+    """Discard what is buffered for a reader that has closed the output: the interpreter would report it at its exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(null, stream.fileno())
+    return Exit.BROKEN_PIPE
 
 
 def _verbose(ctx: Any) -> bool:

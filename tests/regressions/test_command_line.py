@@ -106,7 +106,7 @@ def test_a_part_of_a_measurement_allows_no_conclusion() -> None:
     assert give_advice(cells)[0].startswith("Nothing was lost:")
 
 
-@pytest.mark.parametrize("module", ["dispatch.calls", "dispatch.cli.app", "typer"])
+@pytest.mark.parametrize("module", ["typing", "dispatch.calls", "dispatch.cli.app", "typer"])
 def test_ctrl_c_while_the_command_line_is_imported(module: str) -> None:
     program = INTERRUPTED.format(module=module, program="/usr/bin/dispatch")
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

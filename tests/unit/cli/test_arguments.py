@@ -113,12 +113,14 @@ def test_a_fault_of_ours_is_told_in_a_line_and_with_verbose_in_full(
     assert "Traceback" in long.err
 
 
-def test_a_reader_that_goes_away_ends_it_quietly(catalog_folder: Path) -> None:
+@pytest.mark.parametrize("command", ["tools", "--help", "--version", "call --help", "broker --help", ""])
+def test_a_reader_that_goes_away_ends_it_quietly(catalog_folder: Path, command: str) -> None:
+    options = ["--catalog", str(catalog_folder)] if command == "tools" else []
     reading, writing = os.pipe()
     os.close(reading)
     try:
         end = subprocess.run(
-            [sys.executable, "-m", "dispatch", "tools", "--catalog", str(catalog_folder)],
+            [sys.executable, "-m", "dispatch", *command.split(), *options],
             env=environment(),
             stdout=writing,
             stderr=subprocess.PIPE,
