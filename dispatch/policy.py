@@ -72,13 +72,16 @@ class _Found(Report):
         """Raise the mistakes, those of parts first."""
         if self.has_errors:
             found = sorted(
-                ((each.key, each.problem, each.fix) for each in self.problems), key=lambda m: "." not in m[0]
+                ((each.key, each.problem, each.fix) for each in self.problems if each.severity == "error"),
+                key=lambda m: "." not in m[0],
             )
             raise PolicyError(*found[0], found[1:]) from None
 
 
 MAX_SECONDS = 7 * 24 * 3600.0
 """Largest time: a week. A larger value is nearly always a mistake of units (milliseconds)."""
+LONG_SECONDS = 3600.0
+"""A longer time than an hour is valid, and reported: an agent seldom waits so long, and 30000 may be milliseconds."""
 
 
 def _number(fix: str, test: Callable[[Any], bool], problem: str, range_fix: str) -> Rule:
@@ -87,7 +90,16 @@ def _number(fix: str, test: Callable[[Any], bool], problem: str, range_fix: str)
 
 def _seconds(test: Callable[[Any], bool], least: str) -> Rule:
     fix = f"give seconds {least} 0 and at most 604800 (a week)"
-    return _number("give seconds, for instance 10 or 0.5", test, "{!r} is out of range", fix)
+    rule = _number("give seconds, for instance 10 or 0.5", test, "{!r} is out of range", fix)
+
+    def read(value: Any, report: Report, path: str) -> Any:
+        read = rule(value, report, path)
+        if read is not WRONG and read > LONG_SECONDS:
+            problem = f"{value:g} s are {value / 3600:.3g} hours"
+            report.add_warning(path, problem, f"times are in seconds: write {value / 1000:g} if milliseconds are meant")
+        return read
+
+    return read
 
 
 def _whole(least: int, most: int, fix: str) -> Rule:
@@ -981,8 +993,11 @@ def read_policy(given: PolicyLike | None, base: Policy = DEFAULT_POLICY) -> Poli
     return parse_policy(given, base)
 
 
-def parse_policy(raw: object, base: Policy = DEFAULT_POLICY) -> Policy:
-    """Return the policy of a descriptor's ``policy`` object, merged over ``base``.
+def parse_policy(
+    raw: object, base: Policy = DEFAULT_POLICY, warn: Callable[[str, str, str], None] | None = None
+) -> Policy:
+    """Return the policy of a descriptor's ``policy`` object, merged over ``base``. ``warn`` gets the key, problem and fix of
+    what is valid and probably a mistake.
 
     Raises:
         PolicyError: not an object, an unknown key, or an invalid value; the error lists every mistake.
@@ -992,6 +1007,9 @@ def parse_policy(raw: object, base: Policy = DEFAULT_POLICY) -> Policy:
     found = _Found()
     read: Policy = _merge_keys(base, raw, found, "")
     found.raise_all()
+    if warn is not None:
+        for each in found.problems:
+            warn(each.key, each.problem, each.fix)
     return read
 
 
@@ -1000,8 +1018,8 @@ MAX_FILE_BYTES: Final = 1024 * 1024
 _FILE_EXAMPLE: Final = 'write an object with the keys of a policy: {"timeout": 10, "retry": {"max-attempts": 2}}'
 
 
-def load_policy_keys(file: str | Path) -> Mapping[str, Any]:
-    """Return the keys of the policy in a file, which are valid over the defaults.
+def load_policy_keys(file: str | Path, warn: Callable[[str, str, str], None] | None = None) -> Mapping[str, Any]:
+    """Return the keys of the policy in a file, which are valid over the defaults. ``warn``: see :func:`parse_policy`.
 
     Raises:
         PolicyError: as :meth:`Policy.load`.
@@ -1013,7 +1031,7 @@ def load_policy_keys(file: str | Path) -> Mapping[str, Any]:
             raise DocumentError(("", f"the file contains {describe_kind(raw)}, not an object", _FILE_EXAMPLE))
         if list(raw) == ["policy"] and isinstance(raw["policy"], dict):
             raise DocumentError(("policy", "the keys are one level too deep", f"remove 'policy'; {_FILE_EXAMPLE}"))
-        parse_policy(raw)
+        parse_policy(raw, warn=warn)
     except (DocumentError, PolicyError) as error:
         first, *others = [(excerpt(key, 62), excerpt(problem, 200), fix) for key, problem, fix in error.mistakes]
         raise PolicyError(*first, others, name) from None

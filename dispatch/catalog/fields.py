@@ -90,8 +90,12 @@ def add_namespace(key: str, name: str, namespace: str, limit: int, report: Repor
 
 def check_policy(raw: Mapping[str, Any], report: Report, base: Policy = DEFAULT_POLICY) -> None:
     """Report each error in ``raw``, merged over ``base``, under ``policy.…``."""
+
+    def warn(key: str, problem: str, fix: str) -> None:
+        report.add_warning(f"policy.{key}", problem, fix)
+
     try:
-        parse_policy(raw, base)
+        parse_policy(raw, base, warn)
     except PolicyError as error:
         for key, problem, fix in error.mistakes:
             report.add_error(f"policy.{excerpt(key, 62)}", excerpt(problem, 200), fix)

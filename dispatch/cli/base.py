@@ -813,7 +813,12 @@ def report_admin(url: str | None) -> None:
 def check_policy_file(name: str) -> tuple[Mapping[str, Any] | None, list[Problem]]:
     """Read the policy in the file ``name``: its keys (None if invalid) and every problem. A missing or malformed file is a
     problem, not an exception."""
+    warnings: list[Problem] = []
+
+    def warn(key: str, problem: str, fix: str) -> None:
+        warnings.append(Problem(name, key, problem, fix, "warning"))
+
     try:
-        return load_policy_keys(name), []
+        return load_policy_keys(name, warn), warnings
     except PolicyError as error:
         return None, list(error.problems)

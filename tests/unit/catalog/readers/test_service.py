@@ -275,7 +275,7 @@ def test_a_long_value_is_not_repeated_whole() -> None:
 
 
 def test_a_policy_mistake_at_no_key_of_the_descriptor_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(raw: object, base: object) -> None:
+    def refuse(raw: object, base: object, *_: object) -> None:
         raise PolicyError("together", "these do not go together", "change one")
 
     monkeypatch.setattr("dispatch.catalog.fields.parse_policy", refuse)

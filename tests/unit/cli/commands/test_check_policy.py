@@ -55,6 +55,23 @@ def test_by_default_a_short_block_a_tool_and_the_defaults_once(run: Run, tools: 
     ]
 
 
+def test_durations_that_may_be_milliseconds_are_warnings(run: Run, tmp_path: Path) -> None:
+    tools = str(
+        write_catalog(tmp_path / "tools", policy={"timeout": 30000, "rate-limit": {"rate": "10/s", "max-wait": 5000}})
+    )
+    end = run(
+        "check", tools, "--policy", policy_file(breaker={"max-open-duration": 7200}, stream_timeout=3600), "--json"
+    )
+    assert end.code == 0
+    found = {each["key"]: (each["severity"], each["problem"], each["fix"]) for each in end.json["problems"]}
+    meant = "times are in seconds: write {} if milliseconds are meant"
+    assert found == {
+        "policy.timeout": ("warning", "30000 s are 8.33 hours", meant.format("30")),
+        "policy.rate-limit.max-wait": ("warning", "5000 s are 1.39 hours", meant.format("5")),
+        "breaker.max-open-duration": ("warning", "7200 s are 2 hours", meant.format("7.2")),
+    }
+
+
 @pytest.mark.parametrize("how", [("--plan", "full"), ("--tool", "tell-joke")])
 def test_in_full_every_value_has_its_source(run: Run, tools: str, how: tuple[str, str]) -> None:
     end = run("check", tools, *how)
