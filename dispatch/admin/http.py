@@ -18,6 +18,9 @@ import uvicorn
 
 DRAIN_S: Final = 2
 """Seconds for open requests to end when the server stops; after that they are cancelled."""
+UNREAD_S: Final = 60
+"""Seconds after which the kernel closes a connection whose peer takes nothing of what waits for it: two keep-alives of a
+proxy, which a page in a suspended browser tab outlasts and opens its stream again. A stopped reader would stay for ever."""
 LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -52,6 +55,8 @@ def open_listener(host: str, port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; accepted connections inherit it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_S * 1000)
         listener.bind((host, port))
         listener.listen(1024)
     except BaseException:

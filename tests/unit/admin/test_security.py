@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -274,3 +275,25 @@ async def test_a_port_that_is_taken_is_told_without_a_word_about_tools() -> None
             await dispatcher.start()
         assert (refused.value.type, refused.value.may_have_run) == ("port-taken", False)
         await dispatcher.close()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the kernel of Linux closes such connections")
+async def test_a_reader_that_takes_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.admin.http.UNREAD_S", 1)
+    async with observed() as it, asyncio.timeout(20):
+        host, _, port = str(it.dispatcher.admin_url).removeprefix("http://").partition(":")
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)  # soon full
+            reader.connect((host, int(port)))
+            reader.sendall(f"GET /api/calls/stream HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+            await asyncio.to_thread(reader.recv, 10)
+            assert is_open(int(port), reader.getsockname()[1])
+            while is_open(int(port), reader.getsockname()[1]):
+                await asyncio.gather(*(it.dispatcher.execute("price", {"item": "a"}) for _ in range(100)))
+
+
+def is_open(port: int, peer: int) -> bool:
+    """Whether this machine has the connection of the server's ``port`` to the port ``peer``."""
+    _, *rows = Path("/proc/net/tcp").read_text().splitlines()
+    found = [row.split() for row in rows]
+    return any(row[1].endswith(f":{port:04X}") and row[2].endswith(f":{peer:04X}") and row[3] == "01" for row in found)
