@@ -299,7 +299,7 @@ def _error_from_reply(answer: Answer, tool: str, limit: float, repeatable: bool)
     if refused == Refusal.INVALID_ARGUMENTS:
         return InvalidArgumentsError(
             ErrorType.INVALID_ARGUMENTS,
-            f"Tool '{tool}'{_NOT_EXECUTED}{problem if is_whole else why}. Correct the arguments and call it once more.",
+            f"Tool '{tool}'{_NOT_EXECUTED}{problem if is_whole else why}. Correct the arguments.",
         )
     if refused == Refusal.UNKNOWN_TOOL:
         return RejectedError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import functools
 import inspect
 import math
@@ -15,10 +16,12 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar, Union, 
 
 import msgspec
 
-from dispatch._internal import NamedFields, excerpt, join_names, read_text, type_name
+from dispatch._internal import NamedFields, excerpt, read_text, type_name
+from dispatch.calls.error_messages import error_from_argument_mistakes
 from dispatch.documents import Report
 from dispatch.errors import ErrorType, InvalidArgumentsError
 from dispatch.messaging.wire import encode_custom, is_pydantic, pydantic_adapter
+from dispatch.schemas import InvalidSchemaError, Mistake, SchemaValidator
 
 # Types of parameters: as msgspec accepts them, their JSON Schema, and the conversion of JSON values to them.
 
@@ -441,10 +444,9 @@ class Arguments:
             if self._required.issubset(arguments):
                 return [], dict(arguments)
         if not self._known.issuperset(arguments):
-            raise self._error_from_unknown(tool, arguments)
+            raise self._refuse(tool, arguments, "its arguments have an unknown name")
         if not self._required.issubset(arguments):
-            missing = next(name for name in self.schema["properties"] if name in self._required.difference(arguments))
-            raise _invalid(tool, f"the argument '{missing}' is missing")
+            raise self._refuse(tool, arguments, "an argument is missing")
         try:
             values = msgspec.convert(arguments, self._struct, str_keys=True, dec_hook=decode_custom)
         except msgspec.ValidationError:
@@ -459,7 +461,7 @@ class Arguments:
             return msgspec.convert(_as_whole_numbers(arguments), self._struct, str_keys=True, dec_hook=decode_custom)
         except msgspec.ValidationError as error:
             problem, path = _split_path(str(error))
-            raise _invalid(tool, f"{path}: {problem}" if path else problem) from None
+            raise self._refuse(tool, arguments, f"{path}: {problem}" if path else problem) from None
 
     def _list_positional(self, values: Any) -> list[Any]:
         given = [getattr(values, each.name) for each in self._by_position]
@@ -470,18 +472,18 @@ class Arguments:
             for each, value in zip(self._by_position, given, strict=False)
         ]
 
-    def _error_from_unknown(self, tool: str, arguments: Mapping[str, Any]) -> InvalidArgumentsError:
-        unknown = next(name for name in arguments if name not in self._known)
-        names = tuple(self.schema["properties"])
-        known = f"the arguments are {join_names(names)}" if names else "the tool has no arguments"
-        return _invalid(tool, f"there is no argument '{excerpt(unknown)}', {known}")
-
-
-def _invalid(tool: str, problem: str) -> InvalidArgumentsError:
-    return InvalidArgumentsError(
-        ErrorType.INVALID_ARGUMENTS,
-        f"Tool '{tool}' was not executed: {excerpt(problem, 500)}. Correct the arguments and call it once more.",
-    )
+    def _refuse(self, tool: str, arguments: dict[str, Any], problem: str) -> InvalidArgumentsError:
+        """Return the error of arguments that do not match the signature, in the words of a dispatcher that checks them by
+        the schema; ``problem`` is for what the schema does not say, such as a check of a class of pydantic."""
+        mistakes: tuple[Mistake, ...] = ()
+        with contextlib.suppress(InvalidSchemaError):
+            mistakes = SchemaValidator(self.schema).find_mistakes(arguments)
+        if mistakes:
+            return error_from_argument_mistakes(tool, mistakes)
+        return InvalidArgumentsError(
+            ErrorType.INVALID_ARGUMENTS,
+            f"Tool '{tool}' was not executed: {excerpt(problem, 500)}. Correct the arguments.",
+        )
 
 
 def _split_path(message: str) -> tuple[str, str]:

@@ -184,7 +184,7 @@ class ServedFunctions:
         call = ServedCall(request.arguments, request.config, request.user, work, self._threads)
         if not request.is_finite:
             problem = "its arguments have NaN or an infinite number, which JSON does not have"
-            message = f"Tool '{call.tool}' was not executed: {problem}. Correct the arguments and call it once more."
+            message = f"Tool '{call.tool}' was not executed: {problem}. Correct the arguments."
             raise RefusedRequestError(Refusal.INVALID_ARGUMENTS, message)
         return self._executor.execute(call)  # perf: not awaited here, which would cost one more coroutine
 

@@ -38,7 +38,9 @@ async def test_clients_name_the_function_in_the_config_values(url: str, topic: s
 
         whole = await client.call_streaming({"tool": stream["tool"]}, {"to": 3}, on_chunk, timeout=TIMEOUT_S)
         assert (whole, "".join(chunks)) == ("0 1 2 ", "0 1 2 ")
-        with pytest.raises(Exception, match=r"'(price|peer)' was not executed: /quantity: Expected `int`, got `str`"):
+        with pytest.raises(
+            Exception, match=r"'(price|peer)' was not executed: .*/quantity must be an integer, not a string"
+        ):
             await client.call(config, {"product": "lamp", "quantity": "two"}, timeout=TIMEOUT_S)
         for arguments in ({"product": "lamp", "quantity": float("nan")},) if kind == "theirs" else ():
             with pytest.raises(Exception, match="NaN or an infinite number, which JSON does not have"):

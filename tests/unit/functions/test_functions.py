@@ -444,25 +444,29 @@ def test_positional_parameters() -> None:
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({}, "the argument 'point' is missing"),
-        ({"point": {}}, "/point: Object missing required field `x`"),
-        ({"point": {"x": "1"}}, "/point/x: Expected `int`, got `str`"),
-        ({"point": {"x": 1.5}}, "/point/x: Expected `int`, got `float`"),
-        ({"point": {"x": True}}, "/point/x: Expected `int`, got `bool`"),
-        ({"point": {"x": 1, "tags": ["a", 2]}}, "/point/tags/1: Expected `str`, got `int`"),
-        ({"point": {"x": 1}, "colour": "blue"}, "/colour: Invalid enum value 'blue'"),
+        ({}, "the argument 'point' is missing (/point is required)"),
+        ({"point": {}}, "its arguments have a mistake (/point/x is required)"),
+        ({"point": {"x": "1"}}, "its arguments have a mistake (/point/x must be an integer, not a string)"),
+        ({"point": {"x": 1.5}}, "its arguments have a mistake (/point/x must be an integer, not a number)"),
+        ({"point": {"x": True}}, "its arguments have a mistake (/point/x must be an integer, not a boolean)"),
+        (
+            {"point": {"x": 1, "tags": ["a", 2]}},
+            "its arguments have a mistake (/point/tags/1 must be a string, not an integer)",
+        ),
+        (
+            {"point": {"x": 1}, "colour": "blue"},
+            'its arguments have a mistake (/colour must be the only allowed value: "red")',
+        ),
         (
             {"point": {"x": 1}, "color": "red"},
-            "there is no argument 'color', the arguments are point, colour, size, name",
+            'its arguments have a mistake (/color is not an expected property: "point", "colour", "size", "name")',
         ),
     ],
 )
 def test_a_mistake_is_named_with_its_path(values: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidArgumentsError) as caught:
         PAINT.convert("paint", values)
-    assert caught.value.message == (
-        f"Tool 'paint' was not executed: {problem}. Correct the arguments and call it once more."
-    )
+    assert caught.value.message == (f"Tool 'paint' was not executed: {problem}. Correct the arguments.")
     assert caught.value.type == "invalid-arguments"
 
 
@@ -473,7 +477,7 @@ def test_keys_of_other_types_than_texts() -> None:
 
 
 def test_a_tool_without_arguments() -> None:
-    with pytest.raises(InvalidArgumentsError, match="there is no argument 'x', the tool has no arguments"):
+    with pytest.raises(InvalidArgumentsError, match="/x is not an expected property"):
         arguments_of(lambda: None).convert("ping", {"x": 1})
 
 

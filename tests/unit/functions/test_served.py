@@ -331,6 +331,23 @@ async def add(a: int, b: Annotated[int, msgspec.Meta(ge=0)] = 0) -> int:
     return a + b
 
 
+@pytest.mark.parametrize("arguments", [{"a": "x"}, {}, {"a": 1, "c": 2}, {"a": 1, "b": -1}, {"a": "x", "b": -1}])
+async def test_a_mistake_has_the_same_words_wherever_it_is_noticed(arguments: dict[str, Any]) -> None:
+    @dispatch.tool
+    async def checked(a: int, b: Annotated[int, msgspec.Meta(ge=0)] = 0) -> int:
+        """Add two numbers."""
+        return a + b
+
+    messages = set()
+    for check in ("always", "never"):  # by the dispatcher, by the service
+        policy = {"check-arguments": check}
+        async with dispatch.connect("memory://", [dispatch.Functions(checked)], policy=policy) as local:
+            messages.add((await local.execute("checked", arguments)).error.message)  # type: ignore[union-attr]
+    async with serving(checked) as (_, served):
+        messages.add((await served.execute("checked", arguments)).error.message)  # type: ignore[union-attr]
+    assert len(messages) == 1, messages
+
+
 async def fail() -> None:
     """Fail."""
     raise dispatch.ToolError("no-funds", "There are no funds.")
