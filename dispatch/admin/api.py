@@ -267,7 +267,9 @@ def describe_event(event: Mapping[str, Any]) -> str:
         counts = (f"{of[f'{change}_count']} {change}" for change in ("added", "changed", "removed"))
         return f"catalogue: {of['tools']} tools, {', '.join(counts)} by {of['source']} {of['problem']}"
     if kind == "source":
-        return f"source {of['source']}: {of['old'] or 'new'} → {of['new']} {of['problem']}"
+        # A source begins as failed: it has no items before it is read for the first time, and nothing has failed yet.
+        former = "" if (of["old"], of["new"]) == ("failed", "ok") else f"{of['old'] or 'new'} → "
+        return f"source {of['source']}: {former}{of['new']} {of['problem']}".rstrip()
     if kind == "broker":
         change = f"back after {of['seconds']} s" if of["connected"] is True else "lost"
         return f"broker {of['broker']}: {change}"

@@ -14,6 +14,7 @@ import pytest
 
 import dispatch
 from dispatch import DispatchError, Telemetry, ToolServer
+from dispatch.admin.api import describe_event
 from tests.helpers.admin_endpoint import observed
 
 pytestmark = pytest.mark.wall_clock
@@ -168,3 +169,17 @@ async def test_a_service_has_one_name_in_all_processes_the_id_of_its_descriptor(
             for url in (dispatcher.admin_url, server.admin_url):
                 rows = (await client.get(f"{url}/api/{path}")).json()
                 assert [each["service"] for each in rows] == ["shop-of-today"], (url, path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem", "words"),
+    [
+        ("failed", "ok", "", "source announced: ok"),
+        ("", "failed", "not read yet", "source announced: new → failed not read yet"),
+        ("ok", "stale", "no reply", "source announced: ok → stale no reply"),
+        ("stale", "ok", "", "source announced: stale → ok"),
+    ],
+)
+def test_a_source_that_is_read_for_the_first_time_had_not_failed(old: str, new: str, problem: str, words: str) -> None:
+    event = {"event": "source", "at": 1.0, "source": "announced", "old": old, "new": new, "problem": problem}
+    assert describe_event(event) == words
