@@ -7,13 +7,9 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import date, time, timedelta
-from decimal import Decimal
-from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final, Literal, NamedTuple, NoReturn
-from uuid import UUID
 
 import msgspec
 
@@ -213,7 +209,6 @@ def json_text(value: Mapping[str, Any], what: str) -> str:
 
 _TEXT: Final = frozenset({str})
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
-_KEYS_AS_THEY_ARE: Final = (date, time, timedelta, UUID, Decimal, bytes, bytearray, memoryview)
 
 
 def _find_equal_keys(value: object, path: str = "") -> str | None:
@@ -233,11 +228,10 @@ def _find_equal_keys(value: object, path: str = "") -> str | None:
         if _SCALARS.issuperset(map(type, value)):
             return None
         items = enumerate(value)
-    elif value is None or isinstance(value, (str, int, float, Enum, *_KEYS_AS_THEY_ARE)):
+    elif value is None or isinstance(value, (str, int, float, bytes, bytearray, memoryview)):
         return None
-    else:  # a dataclass, for instance
-        value = msgspec.to_builtins(value, builtin_types=_KEYS_AS_THEY_ARE, enc_hook=encode_custom)
-        return _find_equal_keys(value, path)
+    else:  # a dataclass, a date
+        return _find_equal_keys(msgspec.to_builtins(value, enc_hook=encode_custom), path)
     for key, item in items:
         if type(item) not in _SCALARS and (problem := _find_equal_keys(item, f"{path}/{key}")) is not None:
             return problem
