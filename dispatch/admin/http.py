@@ -19,8 +19,8 @@ import uvicorn
 DRAIN_S: Final = 2
 """Seconds for open requests to end when the server stops; after that they are cancelled."""
 UNREAD_S: Final = 60
-"""Seconds after which the kernel closes a connection whose peer takes nothing of what waits for it: two keep-alives of a
-proxy, which a page in a suspended browser tab outlasts and opens its stream again. A stopped reader would stay for ever."""
+"""Seconds after which the kernel closes a connection whose peer takes nothing of what waits for it: four times the 15 s
+between two comments of a stream. A reader that has stopped would keep its connection for ever."""
 LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 
 
