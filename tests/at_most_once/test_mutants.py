@@ -15,7 +15,7 @@ from dispatch.protocol.events import Failure
 from dispatch.protocol.session import CalleeSession, CallerSession, Session
 from dispatch.routing.instance import SessionInstance
 from dispatch.serving.replies import IdempotencyKeys
-from tests.at_most_once.scenario import FOCUSES
+from tests.at_most_once.scenario import FOCUSES, Scenario, run_scenario
 from tests.at_most_once.shard import examine
 
 EXAMPLES = 3_000
@@ -107,8 +107,15 @@ FAULTS: dict[str, Callable[..., Any]] = {
     "dispatch.routing.instance.SessionInstance.on_settled": a_request_that_ended_still_counts,
     "dispatch.serving.replies.IdempotencyKeys.claim": a_key_is_always_new,
 }
-RARE = (a_lost_packet_is_not_sent_again, a_sent_request_goes_to_another_instance, fragments_are_joined_as_they_arrive)
-"""Faults that take 500 scenarios or more, 7 to 43 s of processor time: they exist in the long form only."""
+RARE = {
+    a_lost_packet_is_not_sent_again: "0.5.0.0",
+    a_sent_request_goes_to_another_instance: "0.0.0.97.64.390",
+    what_may_have_run_is_repeated: "1.0.0.97.448",
+    fragments_are_joined_as_they_arrive: "5.1.32.2",
+}
+"""Faults that take 500 random scenarios or more, 7 to 43 s of processor time: random ones look for them in the long form
+only. The code is of the shortest scenario that finds the fault."""
+PLACES = {fault: where for where, fault in FAULTS.items()}
 
 
 @pytest.mark.parametrize(
@@ -122,3 +129,11 @@ def test_a_fault_is_found(where: str) -> None:
     with mock.patch(where, FAULTS[where]), pytest.raises(AssertionError) as failure:
         examine(seed=1, examples=EXAMPLES * (len(FOCUSES) if FAULTS[where] in RARE else 1), shrink=False)
     assert "--scenario" in "".join(failure.value.__notes__)
+
+
+@pytest.mark.parametrize("fault", RARE, ids=lambda fault: fault.__name__)
+def test_the_shortest_scenario_finds_a_rare_fault(fault: Callable[..., Any]) -> None:
+    scenario = Scenario.of(RARE[fault])
+    with mock.patch(PLACES[fault], fault), pytest.raises(AssertionError):
+        run_scenario(scenario)
+    run_scenario(scenario)
