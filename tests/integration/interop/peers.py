@@ -64,24 +64,36 @@ def catalog(topic: str) -> dispatch.Catalog:
 
 
 @contextlib.asynccontextmanager
-async def their_client(url: str, topic: str) -> AsyncIterator[Client]:
-    """TrustGraph's client, as its ``RequestResponseSpec.register`` makes it for a flow."""
+async def registered(
+    url: str, request: tuple[str, type], response: tuple[str, type], client_class: type
+) -> AsyncIterator[Any]:
+    """A client of TrustGraph, as its ``RequestResponseSpec.register`` makes it for a flow.
+
+    Args:
+        request: topic and schema; likewise ``response``.
+    """
     backend = AsyncPulsarBackend(host=url)
     try:
         requests = await RequestResponseClient.create(
             backend=backend,
-            request_topic=request_topic(topic),
-            response_topic=response_topic(topic),
-            request_schema=ToolServiceRequest,
-            response_schema=ToolServiceResponse,
+            request_topic=request[0],
+            response_topic=response[0],
+            request_schema=request[1],
+            response_schema=response[1],
         )
-        client = _make_impl_wrapper(requests, ToolServiceClient)
+        client = _make_impl_wrapper(requests, client_class)
         try:
             yield client
         finally:
             await client.close()
     finally:
         await backend.close()
+
+
+def their_client(url: str, topic: str) -> contextlib.AbstractAsyncContextManager[Client]:
+    """TrustGraph's client of a tool service."""
+    request, response = (request_topic(topic), ToolServiceRequest), (response_topic(topic), ToolServiceResponse)
+    return registered(url, request, response, ToolServiceClient)
 
 
 @contextlib.asynccontextmanager

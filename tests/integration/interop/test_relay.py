@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from trustgraph.agent.react.service import Processor
-from trustgraph.base import RequestResponseClient
-from trustgraph.base.async_pulsar_backend import AsyncPulsarBackend
-from trustgraph.base.request_response_spec import _make_impl_wrapper
 from trustgraph.base.tool_client import ToolClient
 from trustgraph.schema import ToolRequest, ToolResponse
 
@@ -22,7 +18,7 @@ import dispatch
 from dispatch.relay import Relay, RelayConfig
 from tests.helpers.cli_processes import ended
 from tests.integration.interop.conftest import TheirService
-from tests.integration.interop.peers import TIMEOUT_S, Peer, request_topic, response_topic, their_client
+from tests.integration.interop.peers import TIMEOUT_S, Peer, registered, request_topic, response_topic, their_client
 from tests.integration.interop.test_trustgraph_agent import Model
 from tests.integration.interop.tool_behaviour import PREFIX
 
@@ -147,22 +143,6 @@ async def say(_text: str, is_final: bool = False) -> None:
     """What the agent says while it thinks."""
 
 
-@contextlib.asynccontextmanager
-async def mcp_tool_client(url: str, topic: str) -> AsyncIterator[Any]:
-    """TrustGraph's client of its ``mcp-tool`` processor, as an agent's flow makes it."""
-    backend = AsyncPulsarBackend(host=url)
-    try:
-        requests = await RequestResponseClient.create(
-            backend=backend,
-            request_topic=request_topic(topic),
-            response_topic=response_topic(topic),
-            request_schema=ToolRequest,
-            response_schema=ToolResponse,
-        )
-        client = _make_impl_wrapper(requests, ToolClient)
-        try:
-            yield client
-        finally:
-            await client.close()
-    finally:
-        await backend.close()
+def mcp_tool_client(url: str, topic: str) -> contextlib.AbstractAsyncContextManager[Any]:
+    """TrustGraph's client of its ``mcp-tool`` processor."""
+    return registered(url, (request_topic(topic), ToolRequest), (response_topic(topic), ToolResponse), ToolClient)

@@ -8,14 +8,12 @@ import json
 import secrets
 import signal
 import statistics
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from trustgraph.agent.react.service import Processor
-from trustgraph.base import AsyncProcessor, ConfigClient, RequestResponseClient
-from trustgraph.base.async_pulsar_backend import AsyncPulsarBackend
-from trustgraph.base.request_response_spec import _make_impl_wrapper
+from trustgraph.base import AsyncProcessor, ConfigClient
 from trustgraph.schema import ConfigRequest, ConfigResponse
 
 import dispatch
@@ -26,6 +24,7 @@ from tests.helpers.followed_config import SERVICE, TOOL
 from tests.helpers.lossy_proxy import LossyProxy
 from tests.helpers.run_profile import by_profile
 from tests.integration.interop.conftest import DEFAULT_CONFIG_TOPICS, serving_config
+from tests.integration.interop.peers import registered
 
 pytestmark = pytest.mark.pulsar
 GUIDE = ROOT / "docs" / "how-to" / "trustgraph-configuration.md"
@@ -40,25 +39,11 @@ def topics() -> ConfigTopics:
     return ConfigTopics(f"request:tg:{name}", f"response:tg:{name}", f"notify:tg:{name}")
 
 
-@contextlib.asynccontextmanager
-async def published_client(url: str, topics: ConfigTopics = DEFAULT_CONFIG_TOPICS) -> AsyncIterator[Any]:
-    """TrustGraph's ``ConfigClient``, as its ``RequestResponseSpec.register`` makes it for a flow."""
-    backend = AsyncPulsarBackend(host=url)
-    try:
-        requests = await RequestResponseClient.create(
-            backend=backend,
-            request_topic=topics.request,
-            response_topic=topics.response,
-            request_schema=ConfigRequest,
-            response_schema=ConfigResponse,
-        )
-        client = _make_impl_wrapper(requests, ConfigClient)
-        try:
-            yield client
-        finally:
-            await client.close()
-    finally:
-        await backend.close()
+def published_client(
+    url: str, topics: ConfigTopics = DEFAULT_CONFIG_TOPICS
+) -> contextlib.AbstractAsyncContextManager[Any]:
+    """TrustGraph's client of the config service."""
+    return registered(url, (topics.request, ConfigRequest), (topics.response, ConfigResponse), ConfigClient)
 
 
 def source_of(dispatcher: dispatch.Dispatcher) -> dispatch.TrustGraphConfig:

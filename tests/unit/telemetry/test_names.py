@@ -29,14 +29,6 @@ from dispatch.telemetry.gauges import INSTANCE_STATES
 from tests.helpers.dispatcher_and_service import catalog, serving
 from tests.helpers.telemetry_capture import Board, telling
 
-SPANS = {
-    "execute_tool {tool}": "INTERNAL",
-    "attempt": "INTERNAL",
-    "send {request topic}": "PRODUCER",
-    "process {request topic}": "CONSUMER",
-    "send {reply topic}": "PRODUCER",
-}
-"""Each is seen in tracing/test_call_spans.py, with its kind."""
 ATTRIBUTES = {
     "gen_ai.operation.name",
     "gen_ai.tool.name",
